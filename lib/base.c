@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * base.c: clocks, whole-buffer I/O, the failed assertion. Every process. Handles no hostile bytes.
+ */
+#include "lib/base.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+void assert_failed(const char *expr, const char *file, int line)
+{
+	char num[12];
+	size_t n = sizeof(num);
+	const char *part[] = {"ASSERT failed: ", expr, " at ", file, ":"};
+
+	/* no stdio: its locks may be held by the thread that got us here */
+	for (size_t i = 0; i < ARRAY_LEN(part); i++)
+		(void)!write(2, part[i], strlen(part[i]));
+	num[--n] = '\n';
+	do {
+		num[--n] = (char)('0' + line % 10);
+		line /= 10;
+	} while (line > 0 && n > 0);
+	(void)!write(2, num + n, sizeof(num) - n);
+	abort();
+}
+
+static uint64_t clock_ns(clockid_t c)
+{
+	struct timespec t;
+
+	clock_gettime(c, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t mono_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t wall_ns(void)
+{
+	return clock_ns(CLOCK_REALTIME);
+}
+
+int read_full(int fd, void *p, size_t n)
+{
+	char *at = p;
+
+	while (n > 0) {
+		ssize_t k = read(fd, at, n);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		if (k == 0)
+			return -EPIPE;
+		at += k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+int write_full(int fd, const void *p, size_t n)
+{
+	const char *at = p;
+
+	while (n > 0) {
+		ssize_t k = write(fd, at, n);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		at += k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+int pread_full(int fd, void *p, size_t n, uint64_t off)
+{
+	char *at = p;
+
+	while (n > 0) {
+		ssize_t k = pread(fd, at, n, (off_t)off);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		if (k == 0)
+			return -EPIPE;
+		at += k;
+		off += (uint64_t)k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+int pwrite_full(int fd, const void *p, size_t n, uint64_t off)
+{
+	const char *at = p;
+
+	while (n > 0) {
+		ssize_t k = pwrite(fd, at, n, (off_t)off);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		at += k;
+		off += (uint64_t)k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+int fd_set_nonblock(int fd, bool on)
+{
+	int fl = fcntl(fd, F_GETFL);
+
+	if (fl < 0)
+		return -errno;
+	fl = on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK;
+	return fcntl(fd, F_SETFL, fl) < 0 ? -errno : 0;
+}
+
+void random_bytes(void *p, size_t n)
+{
+	char *at = p;
+
+	while (n > 0) {
+		ssize_t k = getrandom(at, n, 0);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		ASSERT(k > 0);
+		at += k;
+		n -= (size_t)k;
+	}
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loop.h: an epoll event loop with timers and deferred calls, for one thread. No polling: it sleeps until a descriptor, a timer
+ * or another thread (loop_wake) has something. Handlers may remove any watch or timer, their own included, at any time.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+#include <sys/epoll.h>
+
+struct loop;
+struct watch;
+struct timer;
+
+typedef void (*watch_fn)(void *arg, uint32_t events);
+typedef void (*timer_fn)(void *arg);
+
+struct loop *loop_create(void);
+void loop_destroy(struct loop *l);
+
+/* Watches fd (borrowed) for EPOLLIN/EPOLLOUT/EPOLLRDHUP (level triggered unless EPOLLET is given). NULL: errno says why. */
+struct watch *loop_watch(struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg);
+int watch_events(struct watch *w, uint32_t events); /* change what is waited for; 0 = nothing but errors */
+void watch_remove(struct watch *w);		    /* NULL is fine */
+
+/* A timer is made disarmed. at_ns: CLOCK_MONOTONIC; 0 disarms. Fires once a setting. */
+struct timer *loop_timer(struct loop *l, timer_fn fn, void *arg);
+void timer_set(struct timer *t, uint64_t at_ns);
+static inline void timer_after(struct timer *t, uint64_t ns)
+{
+	timer_set(t, mono_ns() + ns);
+}
+void timer_remove(struct timer *t); /* NULL is fine */
+
+/* Calls fn once from the loop, after the handlers of this turn. 0 or -ENOMEM. */
+int loop_defer(struct loop *l, timer_fn fn, void *arg);
+/* From any thread or signal handler: makes the loop take a turn now. */
+void loop_wake(struct loop *l);
+
+/* Runs until loop_stop; returns its code. loop_turn takes one turn, waiting at most timeout_ms (-1: for ever). */
+int loop_run(struct loop *l);
+int loop_turn(struct loop *l, int timeout_ms);
+void loop_stop(struct loop *l, int code);
+/* The epoll descriptor, to nest this loop in another. */
+int loop_fd(struct loop *l);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * proto_agent.h: between the daemon and mayfly-agent, over vsock streams to VSOCK_PORT_AGENT. Frames: struct agent_hdr, then
+ * `len` bytes of payload: little-endian fields in the order given, strings are u32 length + bytes (lib/buf.h). Each end takes the other for
+ * hostile. A connection says first what it is (AGENT_HELLO); requests may follow it without waiting for the answer.
+ *
+ *   CONTROL  many requests at a time, answered by id, in any order; small answers only
+ *   EXEC     one running process: its output, input and end. Losing it kills nothing: attach again from the last offsets
+ *   BULK     one file read or written
+ *   DIAL     after AGENT_OK raw bytes, both ways, half-close kept
+ *
+ * A request is answered by AGENT_OK (its own payload) or AGENT_ERR with the same id. Unknown types: AGENT_ERR ENOSYS.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+#define AGENT_MAGIC	  0x3147414du /* "MAG1", first field of AGENT_HELLO */
+#define AGENT_VERSION	  1u
+#define AGENT_VERSION_MIN 1u
+#define AGENT_FRAME_MAX	  (256u * 1024) /* payload */
+#define AGENT_WINDOW	  (1024u * 1024) /* output bytes not yet acknowledged, per process, before its pipe is left to fill */
+#define AGENT_PATH_MAX	  4096u
+#define AGENT_ARGS_MAX	  (1024u * 1024) /* argv and environment together */
+
+struct agent_hdr {
+	uint32_t len;
+	uint16_t type;
+	uint16_t flags;
+	uint32_t id;
+};
+static_assert(sizeof(struct agent_hdr) == 12, "wire size");
+
+enum agent_conn { AGENT_CONN_CONTROL = 1, AGENT_CONN_EXEC = 2, AGENT_CONN_BULK = 3, AGENT_CONN_DIAL = 4 };
+
+enum agent_type {
+	AGENT_HELLO = 1, /* u32 magic, u32 version, u32 conn -> OK: u32 version, u64 generation */
+	AGENT_OK = 2,
+	AGENT_ERR = 3,	 /* u32 errno, u32 step (enum agent_step), str text */
+
+	/* life of the sandbox (CONTROL) */
+	AGENT_PING = 10,    /* -> {} */
+	AGENT_SETUP = 11,   /* identity + image + entrypoint; see struct order in AGENT_SETUP below */
+	AGENT_PREPARE = 12, /* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: quiet for a snapshot */
+	AGENT_THAW = 13,    /* identity; -> {}: complete before any user process runs */
+	AGENT_SHUTDOWN = 14, /* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
+	AGENT_METRICS = 15, /* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64 disk_total, u64 disk_used, u64 net_rx, u64 net_tx, u64 wall_ns */
+	AGENT_SELF = 16,    /* -> u32 n, n x {str name, u64 value}: its own counters (processes, descriptors, bytes, refused frames) */
+	AGENT_WAIT_PORT = 17, /* u16 port, u32 limit_ms -> {} as soon as something listens on it, ETIMEDOUT */
+	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
+
+	/* processes */
+	AGENT_EXEC = 30,    /* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC connection */
+	AGENT_ATTACH = 31,  /* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off -> u32 state; output goes on from there; EPIPE if those bytes are gone */
+	AGENT_ACK = 32,	    /* (EXEC, no answer) u64 stdout_off, u64 stderr_off: taken over by the host for good */
+	AGENT_STDIN = 33,   /* (EXEC, no answer) bytes; empty = end of file */
+	AGENT_DETACH = 34,  /* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away -> {} */
+	AGENT_SIGNAL = 35,  /* str exec_id, u32 signal, u32 kill_after_ms (0 = never) -> {}: to the whole group */
+	AGENT_STATUS = 36,  /* str exec_id -> u32 state, u32 code, u64 started_ns, u64 finished_ns, u64 out_bytes, str error */
+	AGENT_LOGS = 37,    /* str exec_id, u64 offset, u32 max -> u64 next_offset, bytes: background output, both streams in one */
+	AGENT_RESIZE = 38,  /* str exec_id, u16 cols, u16 rows -> {} */
+	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
+	AGENT_FORGET = 40,  /* str exec_id -> {}: drop a finished process and its output */
+	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 replay), u64 offset, bytes */
+	AGENT_EXIT = 51,    /* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
+
+	/* bash sessions: kept cwd and exported variables; a run is an AGENT_EXEC with its `session` set */
+	AGENT_SESSION_NEW = 60,	 /* str id, str cwd -> {} */
+	AGENT_SESSION_DEL = 61,	 /* str id -> {} */
+
+	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root) */
+	AGENT_STAT = 70,     /* u32 n, n x str path -> n x {u32 errno, file item} */
+	AGENT_LIST = 71,     /* str path, u32 depth, u32 max -> u32 more, u32 n, n x file item: may come in several AGENT_OK with flag AGENT_FL_MORE */
+	AGENT_SEARCH = 72,   /* str path, str glob, u32 max -> as AGENT_LIST */
+	AGENT_REMOVE = 73,   /* u32 flags (AGENT_RM_TREE, AGENT_RM_MISSING_OK), u32 n, n x str path -> {} */
+	AGENT_MKDIR = 74,    /* str path, str owner, str group, u32 mode (AGENT_NO_MODE) -> {}; with parents */
+	AGENT_CHMOD = 75,    /* str path, str owner, str group, u32 mode -> {} */
+	AGENT_MOVE = 76,     /* str src, str dest -> {}; EEXIST */
+	AGENT_REPLACE = 77,  /* str path, str old, str new -> u64 count */
+	AGENT_EXPAND = 78,   /* str path -> str: ~ and $VAR */
+	/* files (BULK) */
+	AGENT_READ = 80,     /* ids, str path, u64 offset, u64 len (UINT64_MAX = all), u32 flags (AGENT_RD_LINES: offset/len count lines from 1) -> u64 size, u64 offset, u64 len, file item; then AGENT_DATA*, an empty one ends; AGENT_ERR in between = failed */
+	AGENT_WRITE = 81,    /* ids, str path, str owner, str group, u32 mode, u32 flags (AGENT_WR_ATOMIC) -> {} ; then the host's AGENT_DATA*, an empty one ends; -> AGENT_OK u64 bytes */
+	AGENT_DATA = 82,     /* bytes */
+
+	/* AGENT_CONN_DIAL */
+	AGENT_DIAL_TCP = 90,  /* u16 port on 127.0.0.1, then ::1 -> {} */
+	AGENT_DIAL_UNIX = 91, /* str path -> {} */
+};
+
+#define AGENT_NO_ID   UINT32_MAX
+#define AGENT_NO_MODE UINT32_MAX
+#define AGENT_FL_MORE 1u /* struct agent_hdr.flags: another answer with this id follows */
+
+enum { AGENT_RM_TREE = 1, AGENT_RM_MISSING_OK = 2, AGENT_RM_NO_DIR = 4 };
+enum { AGENT_RD_LINES = 1 };
+enum { AGENT_WR_ATOMIC = 1, AGENT_WR_PARENTS = 2 };
+enum { AGENT_PREP_FREEZE = 1, AGENT_PREP_FSFREEZE = 2, AGENT_PREP_DROP = 4 /* caches, compact, trim */ };
+
+/* AGENT_EXEC: str exec_id (<= 63, chosen by the host), u32 flags, u32 uid, u32 gid, str user ("" = by uid/gid or the image's), str cwd
+ * ("" = the image's), u64 timeout_ms (0 = none), u16 cols, u16 rows, str session ("" = none), u32 argc, argc x str,
+ * u32 envc, envc x {str k, str v}. Environment: image's < setup's < EXECD_ENVS file < these. */
+enum agent_exec_flags {
+	AGENT_X_SHELL = 1,	/* argv[0] is a text for bash -c, or sh -c where there is no bash */
+	AGENT_X_BACKGROUND = 2, /* output goes to a file in the guest; AGENT_LOGS reads it */
+	AGENT_X_PTY = 4,
+	AGENT_X_STDIN = 8,	/* AGENT_STDIN will come; without it stdin is /dev/null */
+	AGENT_X_MERGE = 16,	/* stderr into stdout */
+	AGENT_X_EXPAND_CWD = 32, /* ~, $NAME, ${NAME} */
+};
+
+enum agent_state { AGENT_RUNNING = 1, AGENT_EXITED = 2 /* code */, AGENT_SIGNALED = 3 /* signal */, AGENT_TIMED_OUT = 4, AGENT_NOT_STARTED = 5 };
+
+/* a file item: str path, u8 type ('f' 'd' 'l' 'o'), u64 size, i64 mtime_ns, i64 ctime_ns, str owner, str group, u32 mode (07777), u32 uid, u32 gid, str link */
+
+/* where a request failed, so that the daemon can give the documented error */
+enum agent_step { AGENT_STEP_NONE, AGENT_STEP_CWD, AGENT_STEP_USER, AGENT_STEP_START, AGENT_STEP_PATH, AGENT_STEP_BUSY, AGENT_STEP_ENTROPY, AGENT_STEP_CLOCK, AGENT_STEP_IDENTITY, AGENT_STEP_FREEZE };
+
+/* identity (in SETUP and THAW): u64 generation, str entropy (64 bytes), u64 wall_ns, str hostname, str machine_id (32 hex), str boot_id (uuid),
+ * u32 n, n x {str k, str v} environment of later commands, str resolv_conf ("" = leave)
+ * AGENT_SETUP: identity, then image config: u32 n, n x {str k, str v} ENV, str workdir, str user; then u32 argc, argc x str entrypoint (0 = none),
+ * str lifecycle_json ("" = none; the agent runs preStart and the periodic hooks) -> {} when the entrypoint was started (or preStart began).
+ * The daemon learns the entrypoint's end by AGENT_STATUS / AGENT_ATTACH of exec_id "entrypoint", whose output is kept like a background command's. */

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * proto_vmm.h: the control protocol of mayfly-vmm. One SOCK_SEQPACKET listener per VM; each message is a struct vmm_hdr, a payload
+ * of little-endian fields in the order given below (written with lib/buf.h, strings are u32 length + bytes), and descriptors
+ * (SCM_RIGHTS) in the order given. A request is answered by one message with the same id and type | VMM_REPLY, in any order; several may be
+ * in flight. Events have id 0. The newest connection gets the events; the events that found nobody are kept (the last 32) and
+ * given to the next connection. Neither side trusts the other: the VMM faces the guest, and may be owned.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+#define VMM_MAGIC	0x314d564du /* "MVM1" */
+#define VMM_VERSION	1u
+#define VMM_MSG_MAX	65536u
+#define VMM_MAX_VCPUS	16u
+#define VMM_MAX_DISKS	8u
+#define VMM_MAX_FROZEN	8u  /* frozen layers under a disk's private one */
+#define VMM_MAX_MEM	4u  /* memory files a state may stand on */
+#define VMM_REPLY	0x8000u
+
+struct vmm_hdr {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t type;
+	uint32_t id;
+	uint32_t len;	/* payload after this header */
+	int32_t status; /* replies: 0 or -errno; then the payload is a string for humans */
+	uint32_t nfds;
+};
+static_assert(sizeof(struct vmm_hdr) == 24, "wire size");
+
+enum vmm_type {
+	/* {} -> u16 version, str build, u32 state (enum vmm_state), u32 pid */
+	VMM_HELLO = 1,
+	/* u64 mem_bytes, u32 vcpus, str cpu_template ("" = host), u32 flags -> {}
+	 * Makes everything that does not depend on a guest: reservation, VM, slot, irqchip, vCPUs, threads: the blank. */
+	VMM_PREPARE = 2,
+	/* str cmdline (ours is put before it), u32 flags (VMM_F_*), u16 ndisks, disks -> u64 boot_us
+	 * fds: kernel, initrd, then each disk's. Does VMM_PREPARE's work if it was not done: then preceded by its fields (VMM_F_WITH_PREPARE). */
+	VMM_BOOT = 3,
+	/* u32 flags, u16 nmem, u16 ndisks, disks -> u16 n, then n x {str phase, u64 ns}: what the restore took
+	 * fds: state, nmem memory files (oldest first), working set if VMM_F_HAS_WS, then each disk's.
+	 * With VMM_F_RUN the vCPUs run before the answer is sent. */
+	VMM_RESTORE = 4,
+	VMM_PAUSE = 5,	  /* {} -> {}: vCPUs stopped, queues quiet */
+	VMM_CONTINUE = 6, /* {} -> {} */
+	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages
+	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
+	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
+	VMM_SNAPSHOT = 7,
+	VMM_SHUTDOWN = 8, /* u32 mode: 0 ask the guest (pulse on the agent's stream is the daemon's part), 1 now -> {} */
+	VMM_STATS = 9,	  /* {} -> u16 n, then n x {str name, u64 value} */
+	VMM_WORKSET = 10, /* {} , fd: file to write the pages touched since the restore to -> u64 read_pages, u64 written_pages */
+	VMM_DEBUG = 11,	  /* u32 what (enum vmm_debug), u64 arg -> str */
+	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes as VMM_EV_GUEST_CONN. */
+	VMM_ALLOW_PORTS = 12,
+
+	VMM_EV_EXITED = 0x4001,	    /* u32 reason (enum vmm_exit), str text: the process ends after this */
+	VMM_EV_PANIC = 0x4002,	    /* str last console lines */
+	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
+	VMM_EV_OOM = 0x4004,	    /* str */
+	VMM_EV_SNAPSHOT = 0x4005,   /* u32 request id, i32 status, u64 bytes, str text */
+	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
+};
+
+/* a disk in a payload: u32 flags (VMM_DISK_*), str serial (<= 20), u16 nfrozen; its fds: base,
+ * and unless read-only: nfrozen data files (oldest first), the merged index if nfrozen > 0, private data, private bitmap */
+enum { VMM_DISK_RO = 1 };
+
+enum vmm_flags {
+	VMM_F_RUN = 1,
+	VMM_F_HAS_WS = 2,
+	VMM_F_LIVE = 4,
+	VMM_F_DIFF = 8,	  /* only what changed since the files this VM was restored from */
+	VMM_F_EXIT = 16,  /* end the process when durable (pause) */
+	VMM_F_SERIAL = 32,
+	VMM_F_WITH_PREPARE = 64,
+	VMM_F_READ_IN = 128, /* the memory files are restored once: read them in instead of mapping */
+};
+
+enum vmm_state { VMM_S_BLANK, VMM_S_PREPARED, VMM_S_RUNNING, VMM_S_PAUSED, VMM_S_SNAPSHOTTING, VMM_S_ENDED };
+
+enum vmm_debug { VMM_DBG_LOG_LEVEL, VMM_DBG_NMI, VMM_DBG_REGS, VMM_DBG_CONSOLE };
+
+enum vmm_exit {
+	VMM_X_POWEROFF,
+	VMM_X_RESET,
+	VMM_X_PANIC,
+	VMM_X_TRIPLE_FAULT,
+	VMM_X_FORCED,	     /* VMM_SHUTDOWN 1 */
+	VMM_X_SNAPSHOTTED,   /* VMM_F_EXIT done */
+	VMM_X_KVM_ERROR,
+	VMM_X_HOST_ERROR,    /* disk full under a layer, I/O error, SIGBUS of a memory file */
+	VMM_X_INTERNAL,
+	VMM_X_COUNT
+};
+
+/* Host to guest streams: connect to the VM's vsock Unix socket (SOCK_STREAM), write struct vsock_open, read one of the same with
+ * the status: 0 = open, bytes follow; ECONNREFUSED: nobody listens. After a restore it waits until the guest has taken note. */
+struct vsock_open {
+	uint32_t magic; /* VSOCK_OPEN_MAGIC */
+	uint32_t port;
+	uint32_t status; /* 0 in the request; positive errno in the answer */
+};
+#define VSOCK_OPEN_MAGIC 0x31534b56u
+static_assert(sizeof(struct vsock_open) == 12, "wire size");
+
+#define VSOCK_HOST_CID	 2u
+#define VSOCK_GUEST_CID	 3u
+/* the agent connects out to this host port when it listens: readiness is an event, after a boot and after each restore */
+#define VSOCK_PORT_READY 1023u
+#define VSOCK_PORT_AGENT 1024u /* the agent listens here */
+
+/* descriptors that mayfly-vmm is started with, by number */
+enum { VMM_FD_CONTROL = 3, VMM_FD_VSOCK = 4, VMM_FD_LASTWORDS = 5, VMM_FD_KVM = 6, VMM_FD_FIXED_END = 7 };

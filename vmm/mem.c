@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mem.c: guest memory. mayfly-vmm, all threads. Every address and length comes from the guest.
+ */
+#include "vmm/mem.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define MEM_ALIGN MIB(2) /* so that huge pages can back it */
+
+void *mem_ptr(const struct mem *m, gpa_t gpa, uint64_t len)
+{
+	uint64_t a = gpa.v, high = m->ram_bytes - m->low_bytes;
+
+	if (len == 0)
+		return NULL;
+	if (a < m->low_bytes && len <= m->low_bytes - a)
+		return m->base + a;
+	if (a >= MEM_HOLE_END && a - MEM_HOLE_END < high && len <= high - (a - MEM_HOLE_END))
+		return m->base + a;
+	return NULL;
+}
+
+bool mem_read(const struct mem *m, gpa_t gpa, void *to, uint64_t len)
+{
+	const void *p = mem_ptr(m, gpa, len);
+
+	if (!p)
+		return false;
+	memcpy(to, p, len);
+	return true;
+}
+
+bool mem_write(const struct mem *m, gpa_t gpa, const void *from, uint64_t len)
+{
+	void *p = mem_ptr(m, gpa, len);
+
+	if (!p)
+		return false;
+	memcpy(p, from, len);
+	return true;
+}
+
+int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e)
+{
+	uint64_t low = MIN(ram_bytes, MEM_HOLE_START);
+	uint64_t span = ram_bytes > low ? MEM_HOLE_END + (ram_bytes - low) : low;
+	uint8_t *p = mmap(NULL, span + MEM_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint8_t *at;
+
+	if (p == MAP_FAILED)
+		return err_set(e, errno, "reserve %llu MiB of address space", (unsigned long long)(span >> 20));
+	at = (uint8_t *)ALIGN_UP((uintptr_t)p, MEM_ALIGN);
+	if (at > p)
+		munmap(p, (size_t)(at - p));
+	munmap(at + span, (size_t)(p + MEM_ALIGN - at));
+	*m = (struct mem){.base = at, .ram_bytes = ram_bytes, .low_bytes = low, .span_bytes = span};
+	return 0;
+}
+
+int mem_make_anon(struct mem *m, struct err *e)
+{
+	uint64_t high = m->ram_bytes - m->low_bytes;
+
+	if (mprotect(m->base, m->low_bytes, PROT_READ | PROT_WRITE) < 0 ||
+		(high && mprotect(m->base + MEM_HOLE_END, high, PROT_READ | PROT_WRITE) < 0))
+		return err_set(e, errno, "make %llu MiB of guest memory usable", (unsigned long long)(m->ram_bytes >> 20));
+	/* the guest's first touch of every page costs a fault: huge pages make 512 of them one */
+	madvise(m->base, m->span_bytes, MADV_HUGEPAGE);
+	return 0;
+}
+
+void mem_fini(struct mem *m)
+{
+	if (m->base)
+		munmap(m->base, m->span_bytes);
+	*m = (struct mem){0};
+}

@@ -56,7 +56,7 @@ enum agent_type {
 	AGENT_STDIN = 33,   /* (EXEC, no answer) bytes; empty = end of file */
 	AGENT_DETACH = 34,  /* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away -> {} */
 	AGENT_SIGNAL = 35,  /* str exec_id, u32 signal, u32 kill_after_ms (0 = never) -> {}: to the whole group */
-	AGENT_STATUS = 36,  /* str exec_id -> u32 state, u32 code, u64 started_ns, u64 finished_ns, u64 out_bytes, str error */
+	AGENT_STATUS = 36,  /* str exec_id -> u32 state, u32 code, u64 started_ns, u64 finished_ns, u64 out_bytes, str error, u32 flags (AGENT_X_*), u32 argc, argc x str: as it was asked for, at most 64 KiB of it */
 	AGENT_LOGS = 37,    /* str exec_id, u64 offset, u32 max -> u64 next_offset, bytes: background output, both streams in one */
 	AGENT_RESIZE = 38,  /* str exec_id, u16 cols, u16 rows -> {} */
 	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
@@ -68,7 +68,8 @@ enum agent_type {
 	AGENT_SESSION_NEW = 60,	 /* str id, str cwd -> {} */
 	AGENT_SESSION_DEL = 61,	 /* str id -> {} */
 
-	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root) */
+	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root). In every path a leading ~, $NAME and
+	 * ${NAME} are expanded as a command's cwd is; EINVAL with AGENT_STEP_PATH for an undefined one. Items carry the expanded path. */
 	AGENT_STAT = 70,     /* u32 n, n x str path -> n x {u32 errno, file item} */
 	AGENT_LIST = 71,     /* str path, u32 depth, u32 max -> u32 more, u32 n, n x file item: may come in several AGENT_OK with flag AGENT_FL_MORE */
 	AGENT_SEARCH = 72,   /* str path, str glob, u32 max -> as AGENT_LIST */

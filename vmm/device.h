@@ -40,6 +40,9 @@ struct dev_env {
 
 struct virtio_dev; /* vmm/virtio.h: transport, queues, ops table */
 
+/* one counter of a device's statistics */
+typedef void (*dev_stat_fn)(void *arg, const char *dev, const char *name, uint64_t value);
+
 struct virtio_ops {
 	const char *name;
 	uint32_t device_id;
@@ -47,15 +50,22 @@ struct virtio_ops {
 	uint16_t queue_max;    /* size offered */
 	uint64_t features;     /* beyond the transport's own */
 	uint32_t config_bytes;
-	/* all on the device thread, except config_read/config_write (vCPU thread, device lock held) */
-	void (*config_read)(struct virtio_dev *d, uint32_t off, void *to, uint32_t len);
-	void (*config_write)(struct virtio_dev *d, uint32_t off, const void *from, uint32_t len);
-	void (*activate)(struct virtio_dev *d); /* DRIVER_OK */
+	/* All on the device thread with the device's lock held, except config_read/config_write (a vCPU thread, lock held). Those marked
+	 * "may be NULL" need not be there. */
+	void (*config_read)(struct virtio_dev *d, uint32_t off, void *to, uint32_t len); /* may be NULL: reads 0 */
+	void (*config_write)(struct virtio_dev *d, uint32_t off, const void *from, uint32_t len); /* may be NULL */
+	void (*activate)(struct virtio_dev *d); /* DRIVER_OK; may be NULL */
+	/* Forget all requests; the transport's queues are empty already, or even new ones. May be NULL. */
 	void (*reset)(struct virtio_dev *d);
-	bool (*kick)(struct virtio_dev *d, unsigned int queue); /* true: budget used up, call again after the others */
-	/* no request in flight afterwards; 0, or -EINPROGRESS: `done` will be called once */
+	/* Are requests in flight that may still touch guest memory? Until they are done the status register does not read 0. May be NULL. */
+	bool (*busy)(struct virtio_dev *d);
+	/* Work on one queue; push and pop freely, the transport publishes and interrupts. True: budget used up, call again after the others */
+	bool (*kick)(struct virtio_dev *d, unsigned int queue);
+	/* no request in flight afterwards; 0, or -EINPROGRESS: `done` will be called once. May be NULL. */
 	int (*quiesce)(struct virtio_dev *d, void (*done)(void *), void *arg);
-	void (*save)(struct virtio_dev *d, struct buf *out); /* versioned, little endian */
-	int (*load)(struct virtio_dev *d, struct cur *in, struct err *e); /* hostile: a snapshot file may be damaged */
-	void (*after_restore)(struct virtio_dev *d);	     /* vsock: transport reset event */
+	void (*save)(struct virtio_dev *d, struct buf *out); /* versioned, little endian; may be NULL */
+	int (*load)(struct virtio_dev *d, struct cur *in, struct err *e); /* hostile: a snapshot file may be damaged; may be NULL */
+	void (*after_restore)(struct virtio_dev *d);	     /* vsock: transport reset event; may be NULL */
+	void (*resume)(struct virtio_dev *d);		     /* not quiet any more; may be NULL */
+	void (*stats)(struct virtio_dev *d, dev_stat_fn fn, void *arg); /* may be NULL */
 };

@@ -21,8 +21,12 @@ enum priv_op {
 	PRIV_USAGE = 4,	 /* slot -> usage */
 	PRIV_OPEN = 5,	 /* what (enum priv_file) -> fd */
 	PRIV_KILL = 6,	 /* slot -> {} : SIGKILL to all of its cgroup; PRIV_EV_EXITED follows */
-	PRIV_LIST = 7,	 /* slot = where to begin -> the first used slot from there on: as PRIV_SPAWN's reply, with slot and kind; ENOENT: no more */
+	/* slot = where to begin -> the first used slot from there on: as PRIV_SPAWN's reply, with slot and kind; ENOENT: no more. One that has
+	 * ended and was not freed: pid 0, wait_status, no descriptor */
+	PRIV_LIST = 7,
 	PRIV_FREE = 8,	 /* slot -> {} : its process is reaped, its cgroup empty: the slot and its uid may be used again; EBUSY else */
+	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444). EPERM: not one of theirs */
+	PRIV_ADOPT = 9,
 	PRIV_EV_EXITED = 0x4001, /* slot, kind, pid, wait_status, oom_kills */
 };
 
@@ -52,7 +56,7 @@ struct priv_msg {
 	int32_t pid;
 	uint32_t uid;
 	uint64_t start_time; /* field 22 of /proc/PID/stat: with the pid it names a process for ever */
-	int32_t wait_status;
+	int32_t wait_status; /* as waitpid(2) has it; -1: ended while no helper was there to see it */
 	uint32_t nslots, flags, reserved;
 };
 static_assert(sizeof(struct priv_msg) == 128, "one fixed size");

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * jail.c: the stages in which a process gives up its privileges. Runs in mayfly-vmm, mayfly-net and mayfly-image while they are still root;
+ * reads nothing hostile. Order matters: what needs root (mounts, users) comes first, what cannot be undone (Landlock, seccomp) last,
+ * and the descriptors before anything, so that a leaked one cannot outlive a failed stage.
+ */
+#include "lib/jail.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/landlock.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <linux/capability.h>
+#include <linux/mount.h>
+
+#define NEW_ROOT "/proc" /* any folder that surely exists: it is covered in our own mount namespace only */
+
+/* Newer than the headers we may be built with. */
+#ifndef LANDLOCK_ACCESS_FS_REFER
+#define LANDLOCK_ACCESS_FS_REFER (1ULL << 13)
+#endif
+#define LL_FS_TRUNCATE	(1ULL << 14)
+#define LL_FS_IOCTL_DEV (1ULL << 15)
+#define LL_NET_BIND	(1ULL << 0)
+#define LL_NET_CONNECT	(1ULL << 1)
+#define LL_SCOPE_ABSTRACT (1ULL << 0)
+#define LL_SCOPE_SIGNAL	  (1ULL << 1)
+struct ll_attr {
+	uint64_t fs, net, scoped;
+};
+
+/* 1. Descriptors. Should: keep 0 .. nfds-1. Mustn't: leave one open that nobody listed, whatever started us. */
+static int stage_descriptors(const struct jail_conf *c, struct err *e)
+{
+	if (syscall(SYS_close_range, c->nfds, ~0u, 0) < 0)
+		return err_set(e, errno, "close_range");
+	return 0;
+}
+
+/* 2. Session. Should: no terminal, no environment, no inherited umask. Mustn't: be killed with its starter; sandboxes outlive the daemon. */
+static int stage_session(struct err *e)
+{
+	if (setsid() < 0 && errno != EPERM) /* EPERM: it leads a group already */
+		return err_set(e, errno, "setsid");
+	umask(077);
+	if (clearenv())
+		return err_plain(e, ENOMEM, "clearenv failed");
+	return 0;
+}
+
+/* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or signal anything of the host by them. */
+static int stage_namespaces(const struct jail_conf *c, struct err *e)
+{
+	int flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | (c->keep_net ? 0 : CLONE_NEWNET);
+
+	if (unshare(flags) < 0)
+		return err_set(e, errno, "unshare(%#x)", (unsigned int)flags);
+	/* nothing we mount may travel back to the host */
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		return err_set(e, errno, "make mounts private");
+	return 0;
+}
+
+static int make_parents(char *path, struct err *e)
+{
+	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		if (mkdir(path, 0755) < 0 && errno != EEXIST)
+			return err_set(e, errno, "mkdir %s", path);
+		*p = '/';
+	}
+	return 0;
+}
+
+static int bind_readonly(int tree, const char *path, struct err *e)
+{
+	struct mount_attr ro = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
+	_cleanup_close_ int fd = -1;
+	char to[300];
+	struct stat st;
+
+	if (fstat(tree, &st) < 0)
+		return err_set(e, errno, "stat %s", path);
+	if (snprintf(to, sizeof(to), NEW_ROOT "%s", path) >= (int)sizeof(to))
+		return err_plain(e, ENAMETOOLONG, "path too long: %s", path);
+	if (make_parents(to, e) < 0)
+		return -e->code;
+	if (S_ISDIR(st.st_mode))
+		(void)!mkdir(to, 0755);
+	else
+		fd = open(to, O_CREAT | O_WRONLY | O_CLOEXEC, 0444);
+	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &ro, sizeof(ro)) < 0)
+		return err_set(e, errno, "make %s read-only", path);
+	if (syscall(SYS_move_mount, tree, "", AT_FDCWD, to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		return err_set(e, errno, "show %s", path);
+	return 0;
+}
+
+static int clone_tree(int dirfd, const char *path)
+{
+	return (int)syscall(SYS_open_tree, dirfd, path,
+		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (*path ? 0 : AT_EMPTY_PATH));
+}
+
+/* The one writable folder becomes a mount of its own: ".." from inside it ends there, which a plain descriptor would not. */
+static int mount_stage(int tree, struct err *e)
+{
+	struct mount_attr at = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
+
+	if (mkdir(NEW_ROOT "/stage", 0755) < 0)
+		return err_set(e, errno, "mkdir stage");
+	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &at, sizeof(at)) < 0 ||
+		syscall(SYS_move_mount, tree, "", AT_FDCWD, NEW_ROOT "/stage", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		return err_set(e, errno, "mount the staging folder");
+	return 0;
+}
+
+/* A /proc of this pid namespace alone, reachable through the descriptor only: no path leads to it. */
+static int own_proc(int *fd, struct err *e)
+{
+	if (mkdir(NEW_ROOT "/proc", 0555) < 0)
+		return err_set(e, errno, "mkdir proc");
+	if (mount("proc", NEW_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid") < 0)
+		return err_set(e, errno, "mount proc");
+	*fd = open(NEW_ROOT "/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (*fd < 0)
+		return err_set(e, errno, "open proc");
+	if (umount2(NEW_ROOT "/proc", MNT_DETACH) < 0 || rmdir(NEW_ROOT "/proc") < 0)
+		return err_set(e, errno, "detach proc");
+	return 0;
+}
+
+static int collect_trees(const struct jail_conf *c, int *trees, size_t cap, size_t *n, struct err *e)
+{
+	for (*n = 0; c->ro_paths && c->ro_paths[*n]; (*n)++) {
+		if (*n == cap)
+			return err_plain(e, E2BIG, "too many read-only paths");
+		trees[*n] = clone_tree(AT_FDCWD, c->ro_paths[*n]);
+		if (trees[*n] < 0 && errno != ENOENT)
+			return err_set(e, errno, "open_tree %s", c->ro_paths[*n]);
+	}
+	return 0;
+}
+
+/* 4. Root. Should: an empty, read-only root. Mustn't: any path of the host but those listed. */
+static int stage_root(const struct jail_conf *c, int *proc_fd, struct err *e)
+{
+	int trees[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, rc;
+	_cleanup_close_ int stage = -1, proc = -1;
+	size_t n;
+
+	rc = collect_trees(c, trees, ARRAY_LEN(trees), &n, e);
+	if (rc < 0)
+		return rc;
+	if (c->stage_fd >= 0 && (stage = clone_tree(c->stage_fd, "")) < 0)
+		return err_set(e, errno, "open_tree of the staging folder");
+	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=64") < 0)
+		return err_set(e, errno, "mount the empty root");
+	if (c->want_proc && own_proc(&proc, e) < 0)
+		return -e->code;
+	for (size_t i = 0; i < n; i++) {
+		if (trees[i] >= 0 && bind_readonly(trees[i], c->ro_paths[i], e) < 0)
+			return -e->code;
+		close_fd(&trees[i]);
+	}
+	if (stage >= 0 && mount_stage(stage, e) < 0)
+		return -e->code;
+	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+		return err_set(e, errno, "pivot_root");
+	if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		return err_set(e, errno, "make the root read-only");
+	if (c->stage_fd >= 0) {
+		_cleanup_close_ int fd = open("/stage", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		if (fd < 0 || dup3(fd, c->stage_fd, O_CLOEXEC) < 0)
+			return err_set(e, errno, "open the staging folder");
+	}
+	if (proc_fd)
+		*proc_fd = take_fd(&proc);
+	return 0;
+}
+
+static int set_limit(int what, rlim_t v, struct err *e)
+{
+	struct rlimit r = {v, v};
+
+	return setrlimit(what, &r) < 0 ? err_set(e, errno, "setrlimit %d", what) : 0;
+}
+
+/* 5. Limits. Should: what the kind needs. Mustn't: cores (guest memory!), locked memory, message queues. */
+static int stage_limits(const struct jail_conf *c, struct err *e)
+{
+	if (set_limit(RLIMIT_CORE, 0, e) || set_limit(RLIMIT_MEMLOCK, 0, e) || set_limit(RLIMIT_MSGQUEUE, 0, e) ||
+		set_limit(RLIMIT_NOFILE, c->nofile ? c->nofile : 256, e))
+		return -e->code;
+	if (c->fsize_max && set_limit(RLIMIT_FSIZE, c->fsize_max, e))
+		return -e->code;
+	return 0;
+}
+
+/* 6. User and capabilities. Should: a user that nothing else has. Mustn't: any capability, any group, any way back. */
+static int stage_user(const struct jail_conf *c, struct err *e)
+{
+	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {{0}};
+
+	if (c->uid == 0)
+		return err_plain(e, EINVAL, "the jail's user may not be root");
+	for (int cap = 0; cap < 64; cap++)
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
+			return err_set(e, errno, "drop capability %d", cap);
+	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 || setresuid(c->uid, c->uid, c->uid) < 0)
+		return err_set(e, errno, "become user %u", c->uid);
+	if (syscall(SYS_capset, &h, none) < 0)
+		return err_set(e, errno, "capset");
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return err_set(e, errno, "no_new_privs");
+	/* a snapshot's child reads its own pagemap, which a process that changed its user may not without this; nobody else has this user */
+	if (prctl(PR_SET_DUMPABLE, c->want_proc ? 1 : 0, 0, 0, 0) < 0)
+		return err_set(e, errno, "dumpable");
+	if (setresuid(0, 0, 0) == 0)
+		return err_plain(e, EPERM, "root could be had back");
+	return 0;
+}
+
+int jail_landlock_abi(void)
+{
+	long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+
+	return abi < 0 ? 0 : (int)abi;
+}
+
+static int landlock_ruleset(uint64_t *fs, bool net, struct err *e)
+{
+	int abi = jail_landlock_abi(), fd;
+	struct ll_attr a = {.fs = (1ULL << 13) - 1};
+
+	if (abi == 0)
+		return err_plain(e, EOPNOTSUPP, "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock)");
+	if (abi >= 2)
+		a.fs |= LANDLOCK_ACCESS_FS_REFER;
+	if (abi >= 3)
+		a.fs |= LL_FS_TRUNCATE;
+	if (abi >= 5)
+		a.fs |= LL_FS_IOCTL_DEV;
+	if (abi >= 4 && !net)
+		a.net = LL_NET_BIND | LL_NET_CONNECT;
+	if (abi >= 6)
+		a.scoped = LL_SCOPE_ABSTRACT | LL_SCOPE_SIGNAL;
+	*fs = a.fs;
+	fd = (int)syscall(SYS_landlock_create_ruleset, &a, abi >= 6 ? 24 : abi >= 4 ? 16 : 8, 0);
+	return fd < 0 ? err_set(e, errno, "landlock_create_ruleset") : fd;
+}
+
+static int landlock_allow(int rules, int fd, uint64_t access, struct err *e)
+{
+	struct landlock_path_beneath_attr a = {.allowed_access = access, .parent_fd = fd};
+	struct stat st;
+
+	/* what only folders have may not be asked for on a file */
+	if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
+		a.allowed_access &= LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE |
+			LL_FS_TRUNCATE | LL_FS_IOCTL_DEV;
+	if (syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &a, 0) < 0)
+		return err_set(e, errno, "landlock_add_rule");
+	return 0;
+}
+
+static int landlock_enforce(int rules, struct err *e)
+{
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_landlock_restrict_self, rules, 0) < 0)
+		return err_set(e, errno, "landlock_restrict_self");
+	return 0;
+}
+
+#define LL_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+
+int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e)
+{
+	uint64_t all;
+	_cleanup_close_ int rules = landlock_ruleset(&all, net, e);
+
+	if (rules < 0)
+		return rules;
+	for (size_t i = 0; i < n; i++) {
+		_cleanup_close_ int fd = open(paths[i].path, O_PATH | O_CLOEXEC);
+
+		if (fd < 0 && errno == ENOENT)
+			continue;
+		if (fd < 0)
+			return err_set(e, errno, "open %s", paths[i].path);
+		if (landlock_allow(rules, fd, paths[i].writable ? all & ~LANDLOCK_ACCESS_FS_EXECUTE : LL_READ, e) < 0)
+			return err_wrap(e, "%s", paths[i].path);
+	}
+	return landlock_enforce(rules, e);
+}
+
+/* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any other file, any TCP port without network, signals outwards. */
+static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *missing, struct err *e)
+{
+	uint64_t all;
+	_cleanup_close_ int rules = landlock_ruleset(&all, c->keep_net, e);
+
+	if (rules == -EOPNOTSUPP && c->allow_weaker) {
+		*missing |= JAIL_NO_LANDLOCK;
+		return 0;
+	}
+	if (rules < 0)
+		return rules;
+	if (c->stage_fd >= 0 && landlock_allow(rules, c->stage_fd, all & ~LANDLOCK_ACCESS_FS_EXECUTE, e) < 0)
+		return -e->code;
+	if (proc_fd >= 0 && landlock_allow(rules, proc_fd, LL_READ, e) < 0)
+		return -e->code;
+	for (size_t i = 0; c->ro_paths && c->ro_paths[i]; i++) {
+		_cleanup_close_ int fd = open(c->ro_paths[i], O_PATH | O_CLOEXEC);
+
+		if (fd >= 0 && landlock_allow(rules, fd, LL_READ, e) < 0)
+			return -e->code;
+	}
+	return landlock_enforce(rules, e);
+}
+
+int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e)
+{
+	int proc = -1;
+
+	*missing = 0;
+	if (c->want_proc && !proc_fd)
+		return err_plain(e, EINVAL, "want_proc without a place for it");
+	if (stage_descriptors(c, e) < 0)
+		return err_wrap(e, "jail stage 1 (descriptors)");
+	if (stage_session(e) < 0)
+		return err_wrap(e, "jail stage 2 (session)");
+	if (stage_namespaces(c, e) < 0)
+		return err_wrap(e, "jail stage 3 (namespaces)");
+	if (stage_root(c, &proc, e) < 0)
+		return err_wrap(e, "jail stage 4 (root)");
+	if (stage_limits(c, e) < 0)
+		return err_wrap(e, "jail stage 5 (limits)");
+	if (stage_user(c, e) < 0)
+		return err_wrap(e, "jail stage 6 (user)");
+	if (stage_landlock(c, proc, missing, e) < 0)
+		return err_wrap(e, "jail stage 7 (Landlock)");
+	if (proc_fd)
+		*proc_fd = proc;
+	return 0;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * jail.h: how a process gives up what it does not need. mayfly-vmm, mayfly-net and mayfly-image call jail_enter as the first thing in
+ * main, while still root, before they read a byte that somebody else wrote; mayflyd uses the Landlock part. mayfly-priv has
+ * already put the process into its own pid namespace and cgroup. Stages are numbered in jail.c, each with its should and must-not;
+ * jail_enter either passes all of them or fails: a process that gets an error exits.
+ */
+#pragma once
+
+#include "lib/err.h"
+
+#include <sys/types.h>
+
+struct jail_conf {
+	uid_t uid;	     /* own user and group, from mayfly-priv's range */
+	unsigned int nfds;   /* descriptors 0 .. nfds-1 stay, all others are closed */
+	bool keep_net;	     /* image pulls only: the host's network */
+	bool want_proc;	     /* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
+	int stage_fd;	     /* -1, or the one folder that may be written: its number stays, "/stage" is its path afterwards */
+	const char *const *ro_paths; /* NULL-terminated: files and folders shown read-only under the same path (pulls: resolver, certificates) */
+	uint64_t fsize_max;  /* largest file it may make, 0 = no limit */
+	unsigned int nofile; /* descriptors */
+	bool allow_weaker;   /* a host without Landlock: go on, and say so in *missing */
+};
+
+/* 0 or -errno, then the text names the stage. missing: JAIL_NO_* of what this host lacks. */
+int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e);
+enum { JAIL_NO_LANDLOCK = 1 };
+
+/* Landlock alone (mayflyd): only these paths, "rw" or "ro", may be opened from now on, by this process and its children. Paths that do not
+ * exist are left out. -EOPNOTSUPP: this kernel has none. */
+struct jail_path {
+	const char *path;
+	bool writable;
+};
+int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
+int jail_landlock_abi(void); /* 0: none */
+
+/* seccomp: an allow-list. Each system call names the line of code that needs it. Everything else kills the process. */
+struct jail_rule {
+	int nr;
+	const char *need;
+	struct {
+		unsigned int arg;
+		uint64_t mask; /* 0: all bits */
+		uint64_t value;
+	} cmp[2];
+	unsigned int ncmp;
+};
+#define JAIL_CALL(name, why) {.nr = SCMP_SYS(name), .need = (why)}
+#define JAIL_CALL_EQ(name, a, v, why)                                                              \
+	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), 0, (v)}}, .ncmp = 1}
+#define JAIL_CALL_MASK(name, a, m, v, why)                                                         \
+	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1}
+
+/* For the calling thread and what it starts. With `log_only` (tracing what is needed) nothing is refused. */
+int jail_seccomp(const struct jail_rule *r, size_t n, bool log_only, struct err *e);

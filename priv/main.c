@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c: mayfly-priv, the only part of mayfly that stays root. It starts mayflyd under a user of its own, starts it again when it dies,
+ * and does for it what is in serve.c's table. It reads its command line and the daemon's fixed-size requests, nothing else.
+ * On SIGTERM it ends the daemon and itself; the sandboxes go on, and the next helper finds them.
+ */
+#include <fcntl.h>
+#include <getopt.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "lib/fdpass.h"
+#include "lib/jail.h"
+#include "lib/log.h"
+#include "priv/serve.h"
+#include "priv/spawn.h"
+
+#define RESPAWN_MIN_NS 100000000ull
+#define RESPAWN_MAX_NS 5000000000ull
+
+static struct priv {
+	struct loop *loop;
+	struct slots slots;
+	struct serve serve;
+	const char *bin_dir, *run_dir, *state_dir, *cgroup, *user;
+	uint32_t uid_base, nslots;
+	char **daemon_argv;
+	int sock, daemon_pidfd, daemon_pid, bin_fd, lock_fd;
+	struct watch *sock_watch, *daemon_watch;
+	struct timer *respawn;
+	uint64_t backoff_ns, started_ns;
+	struct priv_msg reply; /* waits for room in the socket */
+	int reply_fd;
+	bool reply_waits, ending;
+} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1};
+
+static void daemon_start(void *arg);
+
+static bool send_msg(const struct priv_msg *m, int fd)
+{
+	return fdpass_send(P.sock, m, sizeof(*m), &fd, fd >= 0 ? 1 : 0) != -EAGAIN;
+}
+
+static bool flush_reply(void)
+{
+	if (P.reply_waits && !send_msg(&P.reply, P.reply_fd))
+		return false;
+	close_fd(&P.reply_fd);
+	P.reply_waits = false;
+	return true;
+}
+
+static bool flush_ends(void)
+{
+	for (uint32_t i = 0; i < P.slots.n; i++) {
+		struct slot *s = &P.slots.s[i];
+		struct priv_msg m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_EV_EXITED, .slot = i,
+			.kind = s->kind, .uid = s->uid, .start_time = s->start_time, .wait_status = s->wait_status};
+
+		if (!s->kind || s->pid || s->told)
+			continue;
+		(void)slot_usage(&P.slots, i, &m.usage);
+		if (!send_msg(&m, -1))
+			return false;
+		s->told = true;
+	}
+	return true;
+}
+
+/* The daemon does not read: take no more requests until it does. */
+static void pump_out(void)
+{
+	if (P.sock < 0)
+		return;
+	watch_events(P.sock_watch, flush_reply() && flush_ends() ? EPOLLIN : EPOLLOUT);
+}
+
+static void on_sock(void *arg, uint32_t events)
+{
+	int fds[FDPASS_MAX];
+
+	while (P.sock >= 0 && flush_reply()) {
+		size_t nfds = ARRAY_LEN(fds);
+		uint8_t msg[sizeof(struct priv_msg) + 1];
+		ssize_t n = fdpass_recv(P.sock, msg, sizeof(msg), fds, &nfds);
+
+		if (n == -EMSGSIZE)
+			n = 1; /* answered as what it is: not a request */
+		if (n <= 0) {
+			if (n != -EAGAIN) {
+				watch_remove(P.sock_watch);
+				close_fd(&P.sock);
+			}
+			break;
+		}
+		serve_request(&P.serve, msg, (size_t)n, fds, nfds, &P.reply, &P.reply_fd);
+		P.reply_waits = true;
+		for (size_t i = 0; i < nfds; i++)
+			close(fds[i]);
+	}
+	pump_out();
+}
+
+static void on_slot_end(void *arg, uint32_t events)
+{
+	struct slot *s = arg;
+	uint32_t slot = (uint32_t)(s - P.slots.s);
+	siginfo_t si = {0};
+	int status = -1;
+
+	/* not our child if another helper started it: how it ended nobody can say then */
+	if (waitid(P_PIDFD, (id_t)s->pidfd, &si, WEXITED | WNOHANG) == 0 && si.si_pid)
+		status = si.si_code == CLD_EXITED ? si.si_status << 8 : si.si_status;
+	log_info("slot %u: process %d ended, wait status %#x", slot, s->pid, (unsigned int)status);
+	slot_ended(&P.slots, slot, status);
+	pump_out();
+}
+
+static void watch_slot(struct serve *sv, uint32_t slot)
+{
+	struct slot *s = &sv->slots->s[slot];
+
+	s->watch = loop_watch(P.loop, s->pidfd, EPOLLIN, on_slot_end, s);
+	if (!s->watch)
+		log_error("slot %u: watch: %s", slot, strerror(errno));
+}
+
+static void on_daemon_end(void *arg, uint32_t events)
+{
+	siginfo_t si = {0};
+	int last = -1;
+
+	if (waitid(P_PIDFD, (id_t)P.daemon_pidfd, &si, WEXITED | WNOHANG) == 0 && si.si_pid)
+		last = si.si_status;
+	watch_remove(P.daemon_watch);
+	P.daemon_watch = NULL;
+	close_fd(&P.daemon_pidfd);
+	P.daemon_pid = 0;
+	if (P.sock >= 0)
+		watch_remove(P.sock_watch);
+	close_fd(&P.sock);
+	close_fd(&P.reply_fd);
+	P.reply_waits = false;
+	if (P.ending || (si.si_code == CLD_EXITED && (last == 0 || last == 2))) {
+		/* 0: it was asked to; 2: its configuration is wrong, and will not get better by trying again */
+		loop_stop(P.loop, P.ending ? 0 : last);
+		return;
+	}
+	P.backoff_ns = mono_ns() - P.started_ns > 10 * RESPAWN_MAX_NS ? RESPAWN_MIN_NS : MIN(P.backoff_ns * 2, RESPAWN_MAX_NS);
+	log_error("mayflyd ended (%s %d); starting it again in %llu ms", si.si_code == CLD_EXITED ? "exit" : "signal", last,
+		(unsigned long long)(P.backoff_ns / 1000000));
+	timer_after(P.respawn, P.backoff_ns);
+}
+
+static void daemon_start(void *arg)
+{
+	int s[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) < 0) {
+		log_error("socketpair: %s", strerror(errno));
+		timer_after(P.respawn, RESPAWN_MAX_NS);
+		return;
+	}
+	fd_set_nonblock(s[0], true);
+	P.started_ns = mono_ns();
+	P.daemon_pid = spawn_daemon(P.bin_fd, P.serve.daemon_uid, s[1], P.daemon_argv, &P.daemon_pidfd);
+	close(s[1]);
+	if (P.daemon_pid < 0) {
+		log_error("start mayflyd: %s", strerror(-P.daemon_pid));
+		close(s[0]);
+		timer_after(P.respawn, RESPAWN_MAX_NS);
+		return;
+	}
+	P.sock = s[0];
+	/* the ends of before are in what it lists; the new daemon hears of later ones */
+	for (uint32_t i = 0; i < P.slots.n; i++)
+		P.slots.s[i].told = P.slots.s[i].kind && !P.slots.s[i].pid;
+	P.sock_watch = loop_watch(P.loop, P.sock, EPOLLIN, on_sock, NULL);
+	P.daemon_watch = loop_watch(P.loop, P.daemon_pidfd, EPOLLIN, on_daemon_end, NULL);
+	ASSERT(P.sock_watch && P.daemon_watch);
+	log_info("mayflyd runs as process %d, user %u", P.daemon_pid, P.serve.daemon_uid);
+}
+
+static void on_signal(void *arg, uint32_t events)
+{
+	struct signalfd_siginfo si;
+
+	while (read(*(int *)arg, &si, sizeof(si)) == sizeof(si)) {
+		if (si.ssi_signo == SIGCHLD)
+			continue;
+		if (si.ssi_signo == SIGHUP && P.daemon_pid > 0) {
+			kill(P.daemon_pid, SIGHUP);
+			continue;
+		}
+		P.ending = true;
+		if (P.daemon_pid > 0)
+			kill(P.daemon_pid, SIGTERM);
+		else
+			loop_stop(P.loop, 0);
+	}
+}
+
+static int lookup_user(const char *name, uint32_t *uid, struct err *e)
+{
+	char *end;
+	unsigned long v = strtoul(name, &end, 10);
+	const struct passwd *pw;
+
+	if (*name && !*end && v > 0 && v < UINT32_MAX) {
+		*uid = (uint32_t)v;
+		return 0;
+	}
+	pw = getpwnam(name);
+	if (!pw || pw->pw_uid == 0)
+		return err_plain(e, ENOENT, "no user \"%s\" (or it is root): make it with useradd --system %s, or give --user a number", name, name);
+	*uid = pw->pw_uid;
+	return 0;
+}
+
+static int make_dir(const char *path, uint32_t uid, struct err *e)
+{
+	char up[300];
+
+	snprintf(up, sizeof(up), "%s", path);
+	for (char *p = strchr(up + 1, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		(void)!mkdir(up, 0755);
+		*p = '/';
+	}
+	if (mkdir(path, 0711) < 0 && errno != EEXIST)
+		return err_set(e, errno, "mkdir %s", path);
+	if (chown(path, uid, uid) < 0)
+		return err_set(e, errno, "chown %s", path);
+	return 0;
+}
+
+static int set_up(struct err *e)
+{
+	char dir[320];
+
+	if (geteuid() != 0)
+		return err_plain(e, EPERM, "must be started as root (systemctl start mayfly, or sudo)");
+	if (lookup_user(P.user, &P.serve.daemon_uid, e) < 0)
+		return -e->code;
+	if (make_dir(P.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.state_dir, P.serve.daemon_uid, e) < 0)
+		return -e->code;
+	P.bin_fd = open(P.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (P.bin_fd < 0)
+		return err_set(e, errno, "open %s", P.bin_dir);
+	/* beside the run folder, which is the daemon's: what root trusts may not lie where others write */
+	snprintf(dir, sizeof(dir), "%s-priv", P.run_dir);
+	if (slots_init(&P.slots, P.nslots, P.uid_base, dir, P.cgroup, e) < 0)
+		return -e->code;
+	P.lock_fd = openat(P.slots.dir_fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	if (P.lock_fd < 0 || flock(P.lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return err_set(e, errno, "another mayfly-priv runs on %s", dir);
+	P.serve.host_flags = (P.slots.cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) | (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
+		(access("/dev/kvm", R_OK | W_OK) ? PRIV_H_NO_KVM : 0);
+	return 0;
+}
+
+/* If this dies nothing else can clean up. */
+static void self_protect(void)
+{
+	_cleanup_close_ int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0)
+		(void)!write(fd, "-900", 4);
+}
+
+static const struct option options[] = {
+	{"bin-dir", required_argument, NULL, 'b'},
+	{"run-dir", required_argument, NULL, 'r'},
+	{"state-dir", required_argument, NULL, 's'},
+	{"cgroup", required_argument, NULL, 'g'},
+	{"user", required_argument, NULL, 'u'},
+	{"uid-base", required_argument, NULL, 'U'},
+	{"slots", required_argument, NULL, 'n'},
+	{"verbose", no_argument, NULL, 'v'},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
+};
+
+static const char usage[] =
+	"usage: mayfly-priv [options] [-- mayflyd's arguments]\n"
+	"  --bin-dir DIR    where mayflyd, mayfly-vmm, mayfly-image are (default: beside this program)\n"
+	"  --run-dir DIR    sockets of the daemon (/run/mayfly)\n"
+	"  --state-dir DIR  what lasts (/var/lib/mayfly)\n"
+	"  --cgroup PATH    cgroup v2 folder to make groups in (default: our own)\n"
+	"  --user NAME|UID  the daemon's user (mayfly)\n"
+	"  --uid-base N     first of 3 x 4096 user ids for jails (300000)\n"
+	"  --slots N        jails at a time (1024)\n"
+	"  --verbose        log every request\n";
+
+static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *what)
+{
+	char *end;
+	unsigned long long v = strtoull(s, &end, 10);
+
+	if (!*s || *end || v < min || v > max) {
+		fprintf(stderr, "mayfly-priv: %s must be a number from %u to %u, not \"%s\"\n", what, min, max, s);
+		exit(2);
+	}
+	return (uint32_t)v;
+}
+
+static void parse(int argc, char **argv)
+{
+	int o;
+
+	while ((o = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
+		switch (o) {
+		case 'b': P.bin_dir = optarg; break;
+		case 'r': P.run_dir = optarg; break;
+		case 's': P.state_dir = optarg; break;
+		case 'g': P.cgroup = optarg; break;
+		case 'u': P.user = optarg; break;
+		case 'U': P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base"); break;
+		case 'n': P.nslots = number(optarg, 1, PRIV_MAX_SLOTS, "--slots"); break;
+		case 'v': log_level = LOG_DEBUG; break;
+		case 'h': fputs(usage, stdout); exit(0);
+		default: fputs(usage, stderr); exit(2);
+		}
+	}
+	/* everything after "--" is the daemon's; its name takes the place before it */
+	P.daemon_argv = argv + optind - 1;
+	P.daemon_argv[0] = (char *)(uintptr_t)"mayflyd";
+}
+
+int main(int argc, char **argv)
+{
+	static char self[512];
+	struct err e = {0};
+	sigset_t set;
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	int sfd;
+
+	if (n > 0 && strrchr(self, '/'))
+		*strrchr(self, '/') = 0;
+	P.bin_dir = self;
+	P.run_dir = "/run/mayfly";
+	P.state_dir = "/var/lib/mayfly";
+	P.cgroup = "";
+	P.user = "mayfly";
+	P.uid_base = 300000;
+	P.nslots = 1024;
+	P.backoff_ns = RESPAWN_MIN_NS;
+	log_init("mayfly-priv", 2, false);
+	parse(argc, argv);
+	if (set_up(&e) < 0) {
+		log_error("%s", e.msg);
+		return 1;
+	}
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	P.loop = loop_create();
+	P.respawn = P.loop ? loop_timer(P.loop, daemon_start, NULL) : NULL;
+	ASSERT(P.respawn && sfd >= 0 && loop_watch(P.loop, sfd, EPOLLIN, on_signal, &sfd));
+	P.serve.slots = &P.slots;
+	P.serve.bin_fd = P.bin_fd;
+	P.serve.spawn = spawn_jailed;
+	P.serve.started = watch_slot;
+	self_protect();
+	for (uint32_t i = 0; i < P.slots.n; i++)
+		if (P.slots.s[i].pidfd >= 0)
+			watch_slot(&P.serve, i);
+	daemon_start(NULL);
+	return loop_run(P.loop);
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * serve.c: requests of the daemon, one function a row. mayfly-priv, root. Every field of every message is hostile: the daemon reads the
+ * network. A request that is not exactly in the table is refused, counted and logged; nothing here exits because of one.
+ */
+#include "priv/serve.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include "lib/log.h"
+#include "priv/spawn.h"
+
+struct req {
+	struct priv_msg in;
+	const int *fds;
+	size_t nfds;
+	struct priv_msg *out;
+	int *out_fd;
+};
+
+static int do_hello(struct serve *s, struct req *r)
+{
+	r->out->nslots = s->slots->n;
+	r->out->flags = s->host_flags;
+	r->out->uid = s->daemon_uid;
+	return 0;
+}
+
+static bool limits_ok(const struct priv_limits *l)
+{
+	return l->cpu_max_us <= 100000ull * 1024 && (l->cpu_max_us == 0 || l->cpu_max_us >= 1000) &&
+		(l->memory_max == 0 || (l->memory_max >= MIB(16) && l->memory_max <= GIB(1024))) && l->pids_max <= 4096;
+}
+
+static int do_spawn(struct serve *s, struct req *r)
+{
+	const struct kind *k = kind_of(r->in.kind);
+	struct slot *slot = &s->slots->s[r->in.slot];
+	int pidfd = -1, pid, rc;
+
+	if (!k || r->nfds < k->min_fds || r->nfds > k->max_fds || !limits_ok(&r->in.limits))
+		return -EINVAL;
+	if (slot->kind)
+		return -EBUSY;
+	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, &r->in.limits, r->fds, r->nfds, &pidfd);
+	if (pid < 0)
+		return pid;
+	rc = slot_used(s->slots, r->in.slot, r->in.kind, pid, pidfd);
+	if (rc < 0)
+		log_error("slot %u: its state file could not be written: %s", r->in.slot, strerror(-rc));
+	s->started(s, r->in.slot);
+	r->out->pid = pid;
+	r->out->uid = slot->uid;
+	r->out->start_time = slot->start_time;
+	*r->out_fd = fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
+	log_info("slot %u: started %s as process %d, user %u", r->in.slot, k->program, pid, slot->uid);
+	return 0;
+}
+
+static int do_limits(struct serve *s, struct req *r)
+{
+	if (!limits_ok(&r->in.limits))
+		return -EINVAL;
+	return slot_cgroup_limits(s->slots, r->in.slot, &r->in.limits);
+}
+
+static int do_usage(struct serve *s, struct req *r)
+{
+	return slot_usage(s->slots, r->in.slot, &r->out->usage);
+}
+
+static int do_open(struct serve *s, struct req *r)
+{
+	int fd;
+
+	if (r->in.what == PRIV_F_KVM) {
+		fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	} else if (r->in.what == PRIV_F_USERFAULTFD) {
+		_cleanup_close_ int dev = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+
+		if (dev < 0)
+			return -errno;
+		fd = ioctl(dev, _IO(0xAA, 0), O_CLOEXEC | O_NONBLOCK);
+	} else {
+		return -EINVAL;
+	}
+	if (fd < 0)
+		return -errno;
+	*r->out_fd = fd;
+	return 0;
+}
+
+static int do_kill(struct serve *s, struct req *r)
+{
+	log_info("slot %u: kill", r->in.slot);
+	return slot_kill(s->slots, r->in.slot);
+}
+
+static int do_list(struct serve *s, struct req *r)
+{
+	for (uint32_t i = r->in.slot; i < s->slots->n; i++) {
+		const struct slot *x = &s->slots->s[i];
+
+		if (!x->kind)
+			continue;
+		r->out->slot = i;
+		r->out->kind = x->kind;
+		r->out->pid = x->pid;
+		r->out->uid = x->uid;
+		r->out->start_time = x->start_time;
+		r->out->wait_status = x->wait_status;
+		if (x->pidfd >= 0)
+			*r->out_fd = fcntl(x->pidfd, F_DUPFD_CLOEXEC, 3);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+static int do_free(struct serve *s, struct req *r)
+{
+	return slot_free(s->slots, r->in.slot);
+}
+
+static int do_adopt(struct serve *s, struct req *r)
+{
+	uint32_t low = slot_uid(s->slots, PRIV_K_IMAGE_BUILD, 0);
+	struct stat st;
+
+	if (r->nfds != 1)
+		return -EINVAL;
+	if (fstat(r->fds[0], &st) < 0)
+		return -errno;
+	/* only what a job made: otherwise this would be a way to own any file that can be opened */
+	if (!S_ISREG(st.st_mode) || st.st_uid < low || st.st_uid >= low + PRIV_MAX_SLOTS || st.st_nlink > 1)
+		return -EPERM;
+	if (fchmod(r->fds[0], 0444) < 0 || fchown(r->fds[0], s->daemon_uid, s->daemon_uid) < 0)
+		return -errno;
+	return 0;
+}
+
+enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4 };
+static const struct {
+	int (*fn)(struct serve *s, struct req *r);
+	const char *name;
+	unsigned int flags;
+} ops[] = {
+	[PRIV_HELLO] = {do_hello, "hello", 0},
+	[PRIV_SPAWN] = {do_spawn, "spawn", NEEDS_SLOT | TAKES_FDS},
+	[PRIV_LIMITS] = {do_limits, "limits", NEEDS_SLOT | NEEDS_USED},
+	[PRIV_USAGE] = {do_usage, "usage", NEEDS_SLOT | NEEDS_USED},
+	[PRIV_OPEN] = {do_open, "open", 0},
+	[PRIV_KILL] = {do_kill, "kill", NEEDS_SLOT | NEEDS_USED},
+	[PRIV_LIST] = {do_list, "list", 0},
+	[PRIV_FREE] = {do_free, "free", NEEDS_SLOT | NEEDS_USED},
+	[PRIV_ADOPT] = {do_adopt, "adopt", TAKES_FDS},
+};
+
+static int checked(struct serve *s, struct req *r)
+{
+	unsigned int f;
+
+	if (r->in.op >= ARRAY_LEN(ops) || !ops[r->in.op].fn)
+		return -ENOSYS;
+	f = ops[r->in.op].flags;
+	if ((f & NEEDS_SLOT) && r->in.slot >= s->slots->n)
+		return -EINVAL;
+	if ((f & NEEDS_USED) && !s->slots->s[r->in.slot].kind)
+		return -ENOENT;
+	if (!(f & TAKES_FDS) && r->nfds)
+		return -EINVAL;
+	return ops[r->in.op].fn(s, r);
+}
+
+void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd)
+{
+	struct req r = {.fds = fds, .nfds = nfds, .out = out, .out_fd = out_fd};
+	int rc;
+
+	*out = (struct priv_msg){.magic = PRIV_MAGIC, .version = PRIV_VERSION};
+	*out_fd = -1;
+	if (n != sizeof(r.in)) {
+		rc = -EMSGSIZE;
+	} else {
+		memcpy(&r.in, msg, n);
+		out->op = r.in.op;
+		out->id = r.in.id;
+		out->slot = r.in.slot;
+		rc = r.in.magic == PRIV_MAGIC && r.in.version == PRIV_VERSION ? checked(s, &r) : -EPROTO;
+	}
+	out->status = rc;
+	s->served++;
+	if (rc < 0 && rc != -ENOENT && rc != -EBUSY) {
+		s->refused++;
+		log_limited(LOG_WARN, "refused request %u (slot %u, kind %u): %s", r.in.op, r.in.slot, r.in.kind, strerror(-rc));
+	} else {
+		log_debug("request %s slot %u: %d", ops[r.in.op].name, r.in.slot, rc);
+	}
+}

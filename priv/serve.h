@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * serve.h: the table of requests and the checks each must pass. mayfly-priv. The daemon faces the network: every request is hostile.
+ */
+#pragma once
+
+#include "priv/slots.h"
+
+struct serve {
+	struct slots *slots;
+	int bin_fd;
+	uint32_t daemon_uid, host_flags;
+	uint64_t served, refused;
+	/* set by unit tests and the fuzzer: starts nothing real */
+	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
+	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
+};
+
+/* Answers one request: fills *out and, with descriptors, *out_fd (the caller's then). fds are lent. Never fails: a refusal is an answer. */
+void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd);

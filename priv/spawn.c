@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * spawn.c: clone, descriptors, exec. mayfly-priv, root; the child goes through lib/jail.c as the first thing in its main. The child side calls
+ * only async-signal-safe functions. What came from the daemon: which row of the table, a slot, descriptors.
+ */
+#include "priv/spawn.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+static const struct kind kinds[PRIV_K_COUNT] = {
+	[PRIV_K_VMM] = {.program = "mayfly-vmm", .min_fds = 4, .max_fds = PRIV_SPAWN_FDS, .pids_max = 64, .oom_score_adj = "600"},
+	[PRIV_K_NET] = {.program = "mayfly-net", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 8, .memory_max = MIB(256),
+		.oom_score_adj = "500"},
+	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 32,
+		.memory_max = GIB(2), .oom_score_adj = "400"},
+	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image", .extra = "--jail-net", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS,
+		.pids_max = 32, .memory_max = GIB(2), .oom_score_adj = "400"},
+};
+
+const struct kind *kind_of(uint32_t kind)
+{
+	return kind < PRIV_K_COUNT && kinds[kind].program ? &kinds[kind] : NULL;
+}
+
+static void put_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0) {
+		(void)!write(fd, text, strlen(text));
+		close(fd);
+	}
+}
+
+/* fds become 3, 4, ...: first out of the way, so that none is overwritten before it was moved */
+static bool place_fds(const int *fds, size_t n)
+{
+	int high[PRIV_SPAWN_FDS];
+
+	for (size_t i = 0; i < n; i++) {
+		high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
+		if (high[i] < 0)
+			return false;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (dup2(high[i], 3 + (int)i) < 0)
+			return false;
+	return syscall(SYS_close_range, 3 + n, ~0u, CLOSE_RANGE_CLOEXEC) == 0;
+}
+
+static void default_signals(void)
+{
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
+}
+
+_noreturn_ static void exec_at(int bin_fd, const char *program, char *const *argv)
+{
+	static char path_env[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+	char *env[] = {path_env, NULL};
+
+	syscall(SYS_execveat, bin_fd, program, argv, env, 0);
+	_exit(127);
+}
+
+static pid_t clone_child(uint64_t flags, int cgroup, int *pidfd)
+{
+	struct clone_args a = {.flags = flags | CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)pidfd, .exit_signal = SIGCHLD};
+
+	if (cgroup >= 0) {
+		a.flags |= CLONE_INTO_CGROUP;
+		a.cgroup = (uint64_t)cgroup;
+	}
+	return (pid_t)syscall(SYS_clone3, &a, sizeof(a));
+}
+
+int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+{
+	const struct kind *k = kind_of(kind);
+	struct priv_limits lim = *l;
+	_cleanup_close_ int cg = -1;
+	char uid[16], *argv[6];
+	int pid, n = 0;
+
+	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
+	lim.memory_max = lim.memory_max ? lim.memory_max : k->memory_max;
+	cg = slot_cgroup_make(t, slot, &lim);
+	if (cg < 0 && cg != -ENOENT)
+		return cg;
+	snprintf(uid, sizeof(uid), "%u", slot_uid(t, kind, slot));
+	argv[n++] = (char *)(uintptr_t)k->program;
+	argv[n++] = (char *)(uintptr_t)"--jail";
+	argv[n++] = uid;
+	if (k->extra)
+		argv[n++] = (char *)(uintptr_t)k->extra;
+	argv[n] = NULL;
+	pid = clone_child(CLONE_NEWPID, cg, pidfd);
+	if (pid < 0)
+		return -errno;
+	if (pid > 0)
+		return pid;
+	default_signals();
+	put_file("/proc/self/oom_score_adj", k->oom_score_adj);
+	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
+	if (bin_fd < 0 || !place_fds(fds, nfds))
+		_exit(126);
+	exec_at(bin_fd, k->program, argv);
+}
+
+static void drop_to(uint32_t uid)
+{
+	struct rlimit files = {1 << 18, 1 << 18};
+
+	setrlimit(RLIMIT_NOFILE, &files);
+	for (int cap = 0; cap < 64; cap++)
+		prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0 ||
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		_exit(126);
+	/* after the change of user, which clears it: a helper that dies takes the daemon along, and both come back together */
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
+int spawn_daemon(int bin_fd, uint32_t uid, int sock, char **argv, int *pidfd)
+{
+	int pid = clone_child(0, -1, pidfd);
+
+	if (pid < 0)
+		return -errno;
+	if (pid > 0)
+		return pid;
+	default_signals();
+	put_file("/proc/self/oom_score_adj", "-500");
+	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
+	if (bin_fd < 0 || !place_fds(&sock, 1))
+		_exit(126);
+	drop_to(uid);
+	exec_at(bin_fd, "mayflyd", argv);
+}

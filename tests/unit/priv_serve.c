@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * priv_serve: every request out of the table is refused, what is in it does what it says; nothing real is started.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "lib/log.h"
+#include "priv/serve.h"
+#include "priv/spawn.h"
+
+static struct slots T;
+static struct serve S;
+static int spawned, watched;
+
+static int fake_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+{
+	spawned++;
+	*pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	return getpid();
+}
+
+static void fake_started(struct serve *s, uint32_t slot)
+{
+	watched++;
+}
+
+static char dir[] = "/tmp/priv_serve.XXXXXX";
+
+static bool set_up(void)
+{
+	if (T.dir_fd)
+		return true;
+	if (!mkdtemp(dir))
+		return false;
+	log_level = LOG_ERROR;
+	T.n = 8;
+	T.uid_base = 500000;
+	T.cgroup_fd = -1;
+	for (size_t i = 0; i < ARRAY_LEN(T.s); i++)
+		T.s[i].pidfd = -1;
+	T.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	S = (struct serve){.slots = &T, .bin_fd = -1, .daemon_uid = 777, .spawn = fake_spawn, .started = fake_started};
+	return T.dir_fd >= 0;
+}
+
+static int ask(struct priv_msg m, size_t nfds, struct priv_msg *out)
+{
+	struct priv_msg o;
+	int fds[PRIV_SPAWN_FDS] = {0, 0, 0, 0, 0, 0, 0, 0}, fd;
+
+	m.magic = m.magic ? m.magic : PRIV_MAGIC;
+	m.version = m.version ? m.version : PRIV_VERSION;
+	serve_request(&S, &m, sizeof(m), fds, nfds, &o, &fd);
+	if (fd >= 0)
+		close(fd);
+	if (out)
+		*out = o;
+	CHECK_INT(o.id, m.id);
+	return o.status;
+}
+
+static const struct priv_msg spawn_ok = {.op = PRIV_SPAWN, .id = 9, .kind = PRIV_K_VMM, .slot = 2, .limits = {.cpu_max_us = 50000, .memory_max = MIB(300)}};
+
+static void what_is_not_in_the_table_is_refused(void)
+{
+	struct priv_msg m;
+
+	REQUIRE(set_up());
+	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
+		if (op >= PRIV_HELLO && op <= PRIV_ADOPT)
+			continue;
+		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
+	}
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .magic = 1}, 0, NULL), -EPROTO);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .version = 99}, 0, NULL), -EPROTO);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = 77}, 0, NULL), -EINVAL);
+	m = spawn_ok;
+	m.slot = 8;
+	CHECK_INT(ask(m, 4, NULL), -EINVAL);
+	m = spawn_ok;
+	m.kind = PRIV_K_COUNT;
+	CHECK_INT(ask(m, 4, NULL), -EINVAL);
+	m = spawn_ok;
+	m.limits.memory_max = 4096;
+	CHECK_INT(ask(m, 4, NULL), -EINVAL);
+	CHECK_INT(ask(spawn_ok, 3, NULL), -EINVAL);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 3}, 0, NULL), -ENOENT);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO}, 1, NULL), -EINVAL);
+	CHECK_INT(spawned, 0);
+	CHECK(S.refused > 40);
+}
+
+static void short_and_long_messages_are_refused(void)
+{
+	uint8_t big[300] = {0};
+	struct priv_msg out;
+	int fd;
+
+	REQUIRE(set_up());
+	for (size_t n = 0; n < sizeof(big); n++) {
+		if (n == sizeof(struct priv_msg))
+			continue;
+		serve_request(&S, big, n, NULL, 0, &out, &fd);
+		CHECK_INT(out.status, -EMSGSIZE);
+	}
+}
+
+static void a_slot_is_used_once_and_freed_when_empty(void)
+{
+	struct priv_msg out;
+
+	REQUIRE(set_up());
+	CHECK_INT(ask(spawn_ok, 4, &out), 0);
+	CHECK_INT(spawned, 1);
+	CHECK_INT(watched, 1);
+	CHECK_INT(out.uid, 500002);
+	CHECK_INT(out.pid, getpid());
+	CHECK_INT(out.start_time, process_start_time(getpid()));
+	CHECK(out.start_time > 0);
+	CHECK_INT(ask(spawn_ok, 4, NULL), -EBUSY);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, 0, NULL), -EBUSY);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST, .slot = 0}, 0, &out), 0);
+	CHECK_INT(out.slot, 2);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST, .slot = 3}, 0, NULL), -ENOENT);
+	slot_ended(&T, 2, 9);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST, .slot = 0}, 0, &out), 0);
+	CHECK_INT(out.pid, 0);
+	CHECK_INT(out.wait_status, 9);
+	CHECK_INT(faccessat(T.dir_fd, "s2", F_OK, 0), 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, 0, NULL), 0);
+	CHECK_INT(faccessat(T.dir_fd, "s2", F_OK, 0), -1);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, 0, NULL), -ENOENT);
+}
+
+static void users_of_kinds_never_meet(void)
+{
+	REQUIRE(set_up());
+	CHECK(slot_uid(&T, PRIV_K_VMM, PRIV_MAX_SLOTS - 1) < slot_uid(&T, PRIV_K_NET, 0));
+	CHECK(slot_uid(&T, PRIV_K_NET, PRIV_MAX_SLOTS - 1) < slot_uid(&T, PRIV_K_IMAGE_PULL, 0));
+}
+
+static void only_files_of_jobs_are_adopted(void)
+{
+	REQUIRE(set_up());
+	/* descriptor 0 of this process is not a regular file of a job's user, whoever runs the test */
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_ADOPT}, 1, NULL), -EPERM);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_ADOPT}, 0, NULL), -EINVAL);
+}
+
+static void a_new_helper_finds_what_runs(void)
+{
+	struct slots *again = calloc(1, sizeof(*again));
+	struct err e;
+
+	REQUIRE(set_up() && again);
+	CHECK_INT(ask(spawn_ok, 4, NULL), 0);
+	/* without cgroups: a path that cannot be one */
+	CHECK_INT(slots_init(again, 8, 500000, dir, "/dev/null/none", &e), 0);
+	CHECK_INT(again->s[2].pid, getpid());
+	CHECK_INT(again->s[2].kind, PRIV_K_VMM);
+	CHECK_INT(again->s[2].start_time, process_start_time(getpid()));
+	close(again->s[2].pidfd);
+	close(again->dir_fd);
+	free(again);
+	slot_ended(&T, 2, 0);
+	CHECK_INT(slot_free(&T, 2), 0);
+	CHECK_INT(rmdir(dir), 0);
+	close(T.dir_fd);
+}
+
+static const struct test tests[] = {
+	{"what_is_not_in_the_table_is_refused", what_is_not_in_the_table_is_refused},
+	{"short_and_long_messages_are_refused", short_and_long_messages_are_refused},
+	{"a_slot_is_used_once_and_freed_when_empty", a_slot_is_used_once_and_freed_when_empty},
+	{"users_of_kinds_never_meet", users_of_kinds_never_meet},
+	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
+	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},
+};
+TEST_MAIN(tests)

@@ -45,11 +45,11 @@ LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -l
 
 PROGS := $(if $(wildcard vmm/main.c),mayfly-vmm) $(if $(wildcard priv/main.c),mayfly-priv) \
 	$(if $(wildcard images/main.c),mayfly-image) $(if $(wildcard api/main.c),mayflyd) \
-	$(if $(wildcard api/cli/main.c),mayfly) $(if $(wildcard agent/main.c),mayfly-agent)
+	$(if $(wildcard api/cli/main.c),mayfly) mayfly-machine-init $(if $(wildcard agent/main.c),mayfly-agent)
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 UNIT_BINS := $(UNIT:%=$(B)/unit/%)
 
-.PHONY: all unit clean help
+.PHONY: all unit clean help kernel
 .SECONDARY:
 all: $(PROGS:%=$(BIN)/%)
 
@@ -84,6 +84,8 @@ $(B)/musl/%.o: %.c
 	@mkdir -p $(@D)
 	$(Q)$(MUSL_CC) $(CPPFLAGS) $(CFLAGS_BASE) $(MUSL_FLAGS) -c -o $@ $<
 $(BIN)/mayfly-agent: $(MUSL_OBJS)
+$(BIN)/mayfly-machine-init: $(patsubst %.c,$(B)/musl/%.o,$(wildcard guest/appliance/*.c) $(AGENT_LIB) lib/machine_chan.c)
+$(BIN)/mayfly-agent $(BIN)/mayfly-machine-init:
 	@mkdir -p $(@D); $(if $(Q),echo "  LD    $@")
 	$(Q)$(MUSL_CC) -static -no-pie -s -Wl,-z,relro,-z,now -o $@ $^
 
@@ -94,6 +96,10 @@ unit: $(UNIT_BINS)
 	$(Q)fail=0; n=0; for t in $(filter $(B)/unit/$(or $(T),%),$(UNIT_BINS)); do n=$$((n+1)); \
 		timeout 60 $$t > $$t.log 2>&1; rc=$$?; case $$rc in 0) echo "  ok    $${t##*/}";; 77) echo "  skip  $${t##*/}: $$(tail -1 $$t.log)";; \
 		*) echo "  FAIL  $${t##*/} ($$rc)"; tail -30 $$t.log; fail=1;; esac; done; exit $$fail
+
+# both kernels, from the cache if they were ever built (guest/kernel/build says how)
+kernel:
+	$(Q)guest/kernel/build guest appliance
 
 clean:
 	rm -rf build

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * assets.h: where kernels, the appliance's root and our own files are: beside the program, in the
+ * build tree or installed.
+ */
+#pragma once
+
+#include <limits.h>
+
+#include "lib/err.h"
+
+/* ${MAYFLY_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mayfly}/name, which must exist; `how` is the command
+ * that makes it. 0 or -errno. */
+int asset_cached(const char *name, char to[static PATH_MAX], const char *how, struct err *e);
+/* A file of ours: build tree (relative to build/bin) first, then the installed place. 0 or -errno.
+ */
+int asset_find(const char *built, const char *installed, char to[static PATH_MAX], struct err *e);
+/* The appliance's root image: built when it is missing or no longer right. 0 or -errno. */
+int asset_machine_root(char to[static PATH_MAX], struct err *e);

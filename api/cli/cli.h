@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cli.h: the commands of `mayfly`. Each is fn(argc, argv) with argv[0] its own name, and returns
+ * the exit code.
+ */
+#pragma once
+
+#include "lib/err.h"
+
+/* exit codes: 2 usage, 1 failure, 125-127 as `docker run` has them, else the command's own */
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_OURS = 125 };
+
+struct command {
+	const char *name;
+	int (*fn)(int argc, char **argv);
+	const char *help;
+};
+
+/* Finds argv[1] in the table and runs it with the rest; prints the table for help or nonsense. */
+int command_run(const char *prog, const struct command *table, size_t n, int argc, char **argv);
+/* "mayfly: <text>" on stderr; returns code. */
+int complain(int code, const struct err *e);
+
+int cmd_machine(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
+int cmd_version(int argc, char **argv);

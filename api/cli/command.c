@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * command.c: walks a table of commands. `mayfly` only.
+ */
+#include "api/cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifndef MAYFLY_VERSION
+#define MAYFLY_VERSION "0.1.0"
+#endif
+
+static int usage(FILE *to, const char *prog, const struct command *table, size_t n)
+{
+	fprintf(to, "usage: %s COMMAND ...\n\n", prog);
+	for (size_t i = 0; i < n; i++)
+		fprintf(to, "  %-14s %s\n", table[i].name, table[i].help);
+	return to == stdout ? EXIT_OK : EXIT_USAGE;
+}
+
+int command_run(const char *prog, const struct command *table, size_t n, int argc, char **argv)
+{
+	if (argc < 2)
+		return usage(stderr, prog, table, n);
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(argv[1], table[i].name) == 0)
+			return table[i].fn(argc - 1, argv + 1);
+	if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
+		strcmp(argv[1], "-h") == 0)
+		return usage(stdout, prog, table, n);
+	fprintf(stderr, "%s: no command '%s'\n", prog, argv[1]);
+	return usage(stderr, prog, table, n);
+}
+
+int complain(int code, const struct err *e)
+{
+	fprintf(stderr, "mayfly: %s\n", e->msg);
+	return code;
+}
+
+int cmd_version(int argc, char **argv)
+{
+	puts("mayfly " MAYFLY_VERSION);
+	return EXIT_OK;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c: `mayfly`, the command line: one table of commands. Unprivileged; speaks to the daemon
+ * only through its HTTP API.
+ */
+#include "api/cli/cli.h"
+
+static const struct command commands[] = {
+	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},
+	{"doctor", cmd_doctor, "what this host can and cannot do, and what to do about it"},
+	{"version", cmd_version, "the version"},
+};
+
+int main(int argc, char **argv)
+{
+	return command_run("mayfly", commands, ARRAY_LEN(commands), argc, argv);
+}

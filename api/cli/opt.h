@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * opt.h: command line options by table, shared by parsing and --help. Options end at the first word
+ * that is none, or after "--".
+ */
+#pragma once
+
+#include "lib/err.h"
+
+enum opt_kind { OPT_FLAG, OPT_STR, OPT_UINT, OPT_BYTES, OPT_LIST };
+
+struct opt {
+	const char *name; /* "memory": --memory X, --memory=X */
+	char letter;      /* 0 = none */
+	enum opt_kind kind;
+	void *to; /* bool *, const char **, uint64_t *, uint64_t * (K, M, G), struct opt_list * */
+	const char *arg, *help;
+};
+
+struct opt_list {
+	const char *v[64];
+	size_t n;
+};
+
+/* Parses argv[1..]; *rest is the index of the first word that is no option. 0, or -EINVAL with the
+ * reason in e. */
+int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, struct err *e);
+void opt_help(const struct opt *o, size_t n);
+/* "512M" and the like. */
+bool bytes_parse(const char *s, uint64_t *to);
+bool uint_parse(const char *s, uint64_t *to);

@@ -21,9 +21,9 @@
 #define BOARD_VIRTIO_SLOTS 16 /* lines 5..20 of 24: 8 disks, vsock, rng, console; room for net and balloon */
 #define BOARD_PVPANIC_ADDR 0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
 #define BOARD_VMGENID_ADDR 0xe0000ull	 /* 16 bytes in the hole below 1 MiB */
-#define BOARD_VMGENID_IRQ  4
+#define BOARD_VMGENID_IRQ  3
 #define BOARD_SERIAL_PORT  0x3f8
-#define BOARD_SERIAL_IRQ   3
+#define BOARD_SERIAL_IRQ   4 /* the one the 8250 driver takes for this port without being told */
 
 enum board_slot { SLOT_VSOCK = 0, SLOT_RNG = 1, SLOT_CONSOLE = 2, SLOT_NET = 3, SLOT_BALLOON = 4, SLOT_DISK0 = 5 /* ..12 */ };
 

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vcpu.c: see vcpu.h. Each exit is the guest's doing: the address, the length and the bytes are hostile; the board decides.
+ *
+ * Stopping: immediate_exit and a signal, in this order. A vCPU that is in KVM_RUN is kicked out by the signal; one that is about to enter finds
+ * immediate_exit; one that is at the gate sees `stop`. immediate_exit is cleared by the vCPU's own thread, after the gate, and `stop` is looked
+ * at again after that: a stop that came in between is not lost.
+ */
+#include "vmm/vcpu.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+#include "lib/log.h"
+#include "vmm/arch.h"
+
+#define KICK_SIGNAL SIGUSR1
+
+static void on_kick(int sig)
+{
+}
+
+static void note(struct vcpu *v, uint64_t where)
+{
+	v->trail[v->trail_at % VCPU_TRAIL].reason = v->run->exit_reason;
+	v->trail[v->trail_at % VCPU_TRAIL].where = where;
+	v->trail_at++;
+}
+
+static void count(struct vcpu *v, enum vcpu_stat s)
+{
+	/* one writer */
+	atomic_store_explicit(&v->stat[s], atomic_load_explicit(&v->stat[s], memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+/* Finishes the access that the last exit was about, without entering the guest. */
+static void settle(struct vcpu *v)
+{
+	if (!v->half_done)
+		return;
+	v->run->immediate_exit = 1;
+	ioctl(v->fd, KVM_RUN, 0);
+	v->half_done = false;
+}
+
+/* Waits until it may run. false: never again. */
+static bool gate(struct vcpu *v)
+{
+	struct vcpus *s = v->all;
+	bool go;
+
+	settle(v);
+	pthread_mutex_lock(&s->mu);
+	s->parked++;
+	pthread_cond_broadcast(&s->cv);
+	while ((s->stop || v->over) && !s->quit)
+		pthread_cond_wait(&s->cv, &s->mu);
+	s->parked--;
+	go = !s->quit;
+	pthread_mutex_unlock(&s->mu);
+	v->run->immediate_exit = 0;
+	atomic_thread_fence(memory_order_seq_cst);
+	v->ran_ns = mono_ns();
+	return go;
+}
+
+static bool must_stop(struct vcpu *v)
+{
+	return __atomic_load_n(&v->all->stop, __ATOMIC_SEQ_CST) || v->over;
+}
+
+static void finish(struct vcpu *v, enum vmm_exit why, const char *text)
+{
+	struct vcpus *s = v->all;
+
+	s->hooks.end(s->hooks.ctx, why, text);
+	pthread_mutex_lock(&s->mu);
+	v->over = true;
+	pthread_mutex_unlock(&s->mu);
+}
+
+static void on_pio(struct vcpu *v)
+{
+	struct kvm_run *r = v->run;
+	uint8_t *p = (uint8_t *)r + r->io.data_offset;
+
+	count(v, VS_PIO);
+	note(v, r->io.port);
+	v->half_done = true;
+	for (uint32_t i = 0; i < r->io.count; i++, p += r->io.size)
+		v->all->hooks.pio(v->all->hooks.ctx, r->io.port, p, r->io.size, r->io.direction == KVM_EXIT_IO_OUT);
+}
+
+static void on_mmio(struct vcpu *v)
+{
+	struct kvm_run *r = v->run;
+
+	count(v, VS_MMIO);
+	note(v, r->mmio.phys_addr);
+	v->half_done = true;
+	v->all->hooks.mmio(v->all->hooks.ctx, r->mmio.phys_addr, r->mmio.data, r->mmio.len, r->mmio.is_write);
+}
+
+static void on_run_failed(struct vcpu *v, int err)
+{
+	char text[160];
+
+	/* EFAULT: the host could not give the guest a page of its memory */
+	if (err == EFAULT || err == EHWPOISON)
+		snprintf(text, sizeof(text), "guest memory cannot be read any more (a memory file was shortened or its disk failed)");
+	else
+		snprintf(text, sizeof(text), "KVM_RUN: %s", strerror(err));
+	finish(v, err == ENOMEM || err == EFAULT || err == EHWPOISON ? VMM_X_HOST_ERROR : VMM_X_KVM_ERROR, text);
+}
+
+static void on_exit_reason(struct vcpu *v)
+{
+	struct kvm_run *r = v->run;
+	char text[160];
+
+	switch (r->exit_reason) {
+	case KVM_EXIT_IO:
+		on_pio(v);
+		return;
+	case KVM_EXIT_MMIO:
+		on_mmio(v);
+		return;
+	case KVM_EXIT_INTR:
+		count(v, VS_INTR);
+		return;
+	case KVM_EXIT_SHUTDOWN:
+		arch_exit_text(v->fd, r, text, sizeof(text));
+		finish(v, VMM_X_TRIPLE_FAULT, text);
+		return;
+	case KVM_EXIT_SYSTEM_EVENT:
+		finish(v, r->system_event.type == KVM_SYSTEM_EVENT_SHUTDOWN ? VMM_X_POWEROFF : VMM_X_RESET, "system event");
+		return;
+	default:
+		count(v, VS_OTHER);
+		note(v, 0);
+		arch_exit_text(v->fd, r, text, sizeof(text));
+		finish(v, VMM_X_KVM_ERROR, text);
+	}
+}
+
+static void *vcpu_thread(void *arg)
+{
+	struct vcpu *v = arg;
+
+	while (!must_stop(v) || gate(v)) {
+		int rc;
+
+		if (must_stop(v))
+			continue;
+		rc = ioctl(v->fd, KVM_RUN, 0);
+		v->half_done = false;
+		if (rc < 0 && (errno == EINTR || errno == EAGAIN))
+			count(v, VS_INTR);
+		else if (rc < 0)
+			on_run_failed(v, errno);
+		else
+			on_exit_reason(v);
+	}
+	return NULL;
+}
+
+struct birth {
+	struct vcpu *v;
+	void (*on_thread)(void);
+};
+
+static void *thread_main(void *arg)
+{
+	struct birth b = *(struct birth *)arg;
+	char name[16];
+
+	free(arg);
+	snprintf(name, sizeof(name), "vcpu%u", b.v->id);
+	pthread_setname_np(pthread_self(), name);
+	if (b.on_thread)
+		b.on_thread();
+	return vcpu_thread(b.v);
+}
+
+int vcpus_create(struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e)
+{
+	ASSERT(n >= 1 && n <= VMM_MAX_VCPUS);
+	*s = (struct vcpus){.hooks = *h, .kvm = k, .stop = true};
+	pthread_mutex_init(&s->mu, NULL);
+	pthread_cond_init(&s->cv, NULL);
+	for (unsigned int i = 0; i < n; i++) {
+		struct vcpu *v = &s->v[i];
+
+		*v = (struct vcpu){.all = s, .id = i};
+		v->fd = ioctl(k->vm_fd, KVM_CREATE_VCPU, (unsigned long)i);
+		if (v->fd < 0)
+			return err_set(e, errno, "KVM_CREATE_VCPU %u", i);
+		s->n++;
+		v->run = mmap(NULL, k->run_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
+		if (v->run == MAP_FAILED) {
+			v->run = NULL;
+			return err_set(e, errno, "map kvm_run of vCPU %u", i);
+		}
+	}
+	return 0;
+}
+
+int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
+{
+	struct sigaction sa = {.sa_handler = on_kick};
+
+	sigaction(KICK_SIGNAL, &sa, NULL);
+	for (unsigned int i = 0; i < s->n; i++) {
+		struct birth *b = malloc(sizeof(*b));
+		int rc;
+
+		if (!b)
+			return err_set(e, ENOMEM, "vCPU thread");
+		*b = (struct birth){&s->v[i], on_thread};
+		rc = pthread_create(&s->v[i].thread, NULL, thread_main, b);
+		if (rc) {
+			free(b);
+			return err_set(e, rc, "thread of vCPU %u", i);
+		}
+		s->v[i].started = true;
+	}
+	vcpus_stop(s);
+	return 0;
+}
+
+void vcpus_run(struct vcpus *s)
+{
+	pthread_mutex_lock(&s->mu);
+	__atomic_store_n(&s->stop, false, __ATOMIC_SEQ_CST);
+	pthread_cond_broadcast(&s->cv);
+	pthread_mutex_unlock(&s->mu);
+}
+
+void vcpus_stop(struct vcpus *s)
+{
+	unsigned int want = 0;
+
+	pthread_mutex_lock(&s->mu);
+	__atomic_store_n(&s->stop, true, __ATOMIC_SEQ_CST);
+	for (unsigned int i = 0; i < s->n; i++) {
+		if (!s->v[i].started)
+			continue;
+		want++;
+		s->v[i].run->immediate_exit = 1;
+		pthread_kill(s->v[i].thread, KICK_SIGNAL);
+	}
+	while (s->parked < want)
+		pthread_cond_wait(&s->cv, &s->mu);
+	pthread_mutex_unlock(&s->mu);
+}
+
+bool vcpus_stopped(struct vcpus *s)
+{
+	return __atomic_load_n(&s->stop, __ATOMIC_SEQ_CST);
+}
+
+void vcpus_forget(struct vcpus *s)
+{
+	for (unsigned int i = 0; i < s->n; i++) {
+		if (s->v[i].run)
+			munmap(s->v[i].run, s->kvm->run_bytes);
+		s->v[i].run = NULL;
+		s->v[i].started = false;
+		close_fd(&s->v[i].fd);
+	}
+	s->n = 0;
+}
+
+void vcpus_destroy(struct vcpus *s)
+{
+	if (!s->n)
+		return;
+	vcpus_stop(s);
+	pthread_mutex_lock(&s->mu);
+	s->quit = true;
+	pthread_cond_broadcast(&s->cv);
+	pthread_mutex_unlock(&s->mu);
+	for (unsigned int i = 0; i < s->n; i++)
+		if (s->v[i].started)
+			pthread_join(s->v[i].thread, NULL);
+	vcpus_forget(s);
+	pthread_cond_destroy(&s->cv);
+	pthread_mutex_destroy(&s->mu);
+}

@@ -55,11 +55,47 @@ static int stage_session(struct err *e)
 	return 0;
 }
 
+static int clone_tree(int dirfd, const char *path)
+{
+	return (int)syscall(SYS_open_tree, dirfd, path,
+		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (*path ? 0 : AT_EMPTY_PATH));
+}
+
+#define MAX_RO 8
+struct trees {
+	int stage, ro[MAX_RO];
+	size_t n;
+};
+
+static void trees_fini(struct trees *t)
+{
+	close_fd(&t->stage);
+	for (size_t i = 0; i < MAX_RO; i++)
+		close_fd(&t->ro[i]);
+}
+
+/* Copies of what will be shown inside, taken while we are still in the namespace that their descriptors belong to. */
+static int collect_trees(const struct jail_conf *c, struct trees *t, struct err *e)
+{
+	for (; c->ro_paths && c->ro_paths[t->n]; t->n++) {
+		if (t->n == MAX_RO)
+			return err_plain(e, E2BIG, "too many read-only paths");
+		t->ro[t->n] = clone_tree(AT_FDCWD, c->ro_paths[t->n]);
+		if (t->ro[t->n] < 0 && errno != ENOENT)
+			return err_set(e, errno, "open_tree %s", c->ro_paths[t->n]);
+	}
+	if (c->stage_fd >= 0 && (t->stage = clone_tree(c->stage_fd, "")) < 0)
+		return err_set(e, errno, "open_tree of the staging folder");
+	return 0;
+}
+
 /* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or signal anything of the host by them. */
-static int stage_namespaces(const struct jail_conf *c, struct err *e)
+static int stage_namespaces(const struct jail_conf *c, struct trees *t, struct err *e)
 {
 	int flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | (c->keep_net ? 0 : CLONE_NEWNET);
 
+	if (collect_trees(c, t, e) < 0)
+		return -e->code;
 	if (unshare(flags) < 0)
 		return err_set(e, errno, "unshare(%#x)", (unsigned int)flags);
 	/* nothing we mount may travel back to the host */
@@ -103,12 +139,6 @@ static int bind_readonly(int tree, const char *path, struct err *e)
 	return 0;
 }
 
-static int clone_tree(int dirfd, const char *path)
-{
-	return (int)syscall(SYS_open_tree, dirfd, path,
-		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (*path ? 0 : AT_EMPTY_PATH));
-}
-
 /* The one writable folder becomes a mount of its own: ".." from inside it ends there, which a plain descriptor would not. */
 static int mount_stage(int tree, struct err *e)
 {
@@ -137,40 +167,19 @@ static int own_proc(int *fd, struct err *e)
 	return 0;
 }
 
-static int collect_trees(const struct jail_conf *c, int *trees, size_t cap, size_t *n, struct err *e)
-{
-	for (*n = 0; c->ro_paths && c->ro_paths[*n]; (*n)++) {
-		if (*n == cap)
-			return err_plain(e, E2BIG, "too many read-only paths");
-		trees[*n] = clone_tree(AT_FDCWD, c->ro_paths[*n]);
-		if (trees[*n] < 0 && errno != ENOENT)
-			return err_set(e, errno, "open_tree %s", c->ro_paths[*n]);
-	}
-	return 0;
-}
-
 /* 4. Root. Should: an empty, read-only root. Mustn't: any path of the host but those listed. */
-static int stage_root(const struct jail_conf *c, int *proc_fd, struct err *e)
+static int stage_root(const struct jail_conf *c, struct trees *t, int *proc_fd, struct err *e)
 {
-	int trees[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, rc;
-	_cleanup_close_ int stage = -1, proc = -1;
-	size_t n;
+	_cleanup_close_ int proc = -1;
 
-	rc = collect_trees(c, trees, ARRAY_LEN(trees), &n, e);
-	if (rc < 0)
-		return rc;
-	if (c->stage_fd >= 0 && (stage = clone_tree(c->stage_fd, "")) < 0)
-		return err_set(e, errno, "open_tree of the staging folder");
 	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=64") < 0)
 		return err_set(e, errno, "mount the empty root");
 	if (c->want_proc && own_proc(&proc, e) < 0)
 		return -e->code;
-	for (size_t i = 0; i < n; i++) {
-		if (trees[i] >= 0 && bind_readonly(trees[i], c->ro_paths[i], e) < 0)
+	for (size_t i = 0; i < t->n; i++)
+		if (t->ro[i] >= 0 && bind_readonly(t->ro[i], c->ro_paths[i], e) < 0)
 			return -e->code;
-		close_fd(&trees[i]);
-	}
-	if (stage >= 0 && mount_stage(stage, e) < 0)
+	if (t->stage >= 0 && mount_stage(t->stage, e) < 0)
 		return -e->code;
 	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
 		return err_set(e, errno, "pivot_root");
@@ -329,6 +338,7 @@ static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *miss
 
 int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e)
 {
+	_cleanup_(trees_fini) struct trees t = {.stage = -1, .ro = {-1, -1, -1, -1, -1, -1, -1, -1}};
 	int proc = -1;
 
 	*missing = 0;
@@ -338,9 +348,9 @@ int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struc
 		return err_wrap(e, "jail stage 1 (descriptors)");
 	if (stage_session(e) < 0)
 		return err_wrap(e, "jail stage 2 (session)");
-	if (stage_namespaces(c, e) < 0)
+	if (stage_namespaces(c, &t, e) < 0)
 		return err_wrap(e, "jail stage 3 (namespaces)");
-	if (stage_root(c, &proc, e) < 0)
+	if (stage_root(c, &t, &proc, e) < 0)
 		return err_wrap(e, "jail stage 4 (root)");
 	if (stage_limits(c, e) < 0)
 		return err_wrap(e, "jail stage 5 (limits)");

@@ -47,7 +47,9 @@ PROGS := $(if $(wildcard vmm/main.c),mayfly-vmm) $(if $(wildcard priv/main.c),ma
 	$(if $(wildcard images/main.c),mayfly-image) $(if $(wildcard api/main.c),mayflyd) \
 	$(if $(wildcard api/cli/main.c),mayfly) mayfly-machine-init $(if $(wildcard agent/main.c),mayfly-agent)
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
-UNIT_BINS := $(UNIT:%=$(B)/unit/%)
+# what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
+PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
+UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
 .PHONY: all unit clean help kernel
 .SECONDARY:
@@ -92,8 +94,10 @@ $(BIN)/mayfly-agent $(BIN)/mayfly-machine-init:
 # unit tests: one program a file, linked with the real objects
 $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)
 	$(Q)$(call link,$^,,$(LIBS_TEST))
+$(B)/platform/%: $(O)/tests/platform/%.o $(ALL_ARCHIVES)
+	$(Q)$(call link,$^,,$(LIBS_TEST))
 unit: $(UNIT_BINS)
-	$(Q)fail=0; n=0; for t in $(filter $(B)/unit/$(or $(T),%),$(UNIT_BINS)); do n=$$((n+1)); \
+	$(Q)fail=0; n=0; for t in $(filter $(B)/unit/$(or $(T),%) $(B)/platform/$(or $(T),%),$(UNIT_BINS)); do n=$$((n+1)); \
 		timeout 60 $$t > $$t.log 2>&1; rc=$$?; case $$rc in 0) echo "  ok    $${t##*/}";; 77) echo "  skip  $${t##*/}: $$(tail -1 $$t.log)";; \
 		*) echo "  FAIL  $${t##*/} ($$rc)"; tail -30 $$t.log; fail=1;; esac; done; exit $$fail
 

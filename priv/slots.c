@@ -7,11 +7,13 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include "lib/log.h"
 
@@ -247,6 +249,7 @@ static void take_over(struct slots *t, uint32_t slot)
 static int find_own_group(char *to, size_t cap, struct err *e)
 {
 	char text[512], *p;
+	struct statfs fs;
 	ssize_t n;
 	_cleanup_close_ int fd = open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
 
@@ -254,8 +257,8 @@ static int find_own_group(char *to, size_t cap, struct err *e)
 		return err_set(e, fd < 0 ? errno : EIO, "read /proc/self/cgroup");
 	text[n] = 0;
 	p = strstr(text, "0::/");
-	if (!p)
-		return err_plain(e, ENOENT, "no cgroup v2 here");
+	if (!p || statfs("/sys/fs/cgroup", &fs) < 0 || fs.f_type != CGROUP2_SUPER_MAGIC)
+		return err_plain(e, ENOENT, "/sys/fs/cgroup is not cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1)");
 	p[strcspn(p, "\n")] = 0;
 	/* the root group is nobody's: take one below it */
 	snprintf(to, cap, "/sys/fs/cgroup%s", strcmp(p + 3, "/") == 0 ? "/mayfly" : p + 3);

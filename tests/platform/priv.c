@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * priv: the real mayfly-priv with this program in the place of mayflyd and of mayfly-vmm (it looks at the name it was started with).
+ * Kills the daemon, then the helper, and looks whether what ran goes on and is found again. Needs root (77 = skipped). Where the host
+ * delegates cgroup controllers the limits are tried too. The control channel to the false daemon is a Unix socket in the test's folder.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "lib/fdpass.h"
+#include "lib/proto_priv.h"
+
+#define DAEMON_UID 64321
+#define UID_BASE   400000
+
+static char dir[64];
+
+/* ---- in the place of mayfly-vmm: what it is told through its first descriptor */
+static int be_vmm(void)
+{
+	char c;
+	long n = 0;
+
+	while (read(3, &c, 1) == 1) {
+		if (c == 'q')
+			return 7;
+		if (c == 'f') /* a fork bomb */
+			for (n = 0; n < 500; n++) {
+				pid_t p = fork();
+
+				if (p < 0)
+					break;
+				if (p == 0)
+					pause();
+			}
+		if (c == 'm') { /* 256 MiB, touched */
+			char *m = mmap(NULL, MIB(256), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+			for (size_t i = 0; i < MIB(256); i += 4096)
+				m[i] = 1;
+		}
+		if (write(3, &n, sizeof(n)) != sizeof(n))
+			return 8;
+	}
+	pause();
+	return 0;
+}
+
+/* ---- in the place of mayflyd: passes messages between the test and the helper */
+static int be_daemon(const char *path)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct pollfd pf[2];
+
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	if (connect(s, (struct sockaddr *)&a, sizeof(a)) < 0)
+		return 3;
+	pf[0] = (struct pollfd){.fd = s, .events = POLLIN};
+	pf[1] = (struct pollfd){.fd = PRIV_FD, .events = POLLIN};
+	for (;;) {
+		poll(pf, 2, -1);
+		for (int i = 0; i < 2; i++) {
+			char buf[512];
+			int fds[FDPASS_MAX];
+			size_t nfds = FDPASS_MAX;
+			ssize_t n;
+
+			if (!(pf[i].revents))
+				continue;
+			n = fdpass_recv(pf[i].fd, buf, sizeof(buf), fds, &nfds);
+			if (n <= 0)
+				return 4;
+			fdpass_send(pf[1 - i].fd, buf, (size_t)n, fds, nfds);
+			for (size_t k = 0; k < nfds; k++)
+				close(fds[k]);
+		}
+	}
+}
+
+/* ---- the test */
+static struct {
+	int listen_fd, sock;
+	pid_t priv, daemon;
+	uint32_t id;
+} G = {.sock = -1};
+
+static pid_t peer_pid(int s)
+{
+	struct ucred c = {0};
+	socklen_t n = sizeof(c);
+
+	getsockopt(s, SOL_SOCKET, SO_PEERCRED, &c, &n);
+	CHECK_INT(c.uid, DAEMON_UID);
+	return c.pid;
+}
+
+static bool wait_daemon(void)
+{
+	struct pollfd p = {.fd = G.listen_fd, .events = POLLIN};
+
+	close_fd(&G.sock);
+	if (poll(&p, 1, 10000) != 1)
+		return false;
+	G.sock = accept4(G.listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	G.daemon = peer_pid(G.sock);
+	return G.sock >= 0;
+}
+
+static void start_priv(void)
+{
+	char bin[80], run[80], state[80], sock[80], uid[16], base[16], *self = bin;
+
+	snprintf(bin, sizeof(bin), "%s/bin", dir);
+	snprintf(run, sizeof(run), "%s/run", dir);
+	snprintf(state, sizeof(state), "%s/state", dir);
+	snprintf(sock, sizeof(sock), "%s/sock", dir);
+	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
+	snprintf(base, sizeof(base), "%d", UID_BASE);
+	G.priv = fork();
+	if (G.priv == 0) {
+		char path[512], *slash;
+		ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 40);
+
+		path[n > 0 ? n : 0] = 0;
+		/* build/platform/priv -> build/bin/mayfly-priv */
+		slash = strrchr(path, '/');
+		*slash = 0;
+		slash = strrchr(path, '/');
+		strncpy(slash, "/bin/mayfly-priv", 30);
+		execl(path, "mayfly-priv", "--bin-dir", self, "--run-dir", run, "--state-dir", state, "--user", uid, "--uid-base", base, "--slots", "8",
+			"--", sock, NULL);
+		_exit(127);
+	}
+}
+
+static int next_msg(struct priv_msg *m, int *fd, int ms)
+{
+	struct pollfd p = {.fd = G.sock, .events = POLLIN};
+	int fds[4];
+	size_t nfds = 4;
+	ssize_t n;
+
+	*fd = -1;
+	if (poll(&p, 1, ms) != 1)
+		return -ETIMEDOUT;
+	n = fdpass_recv(G.sock, m, sizeof(*m), fds, &nfds);
+	if (n != sizeof(*m))
+		return n < 0 ? (int)n : -EPIPE;
+	if (nfds)
+		*fd = fds[0];
+	return 0;
+}
+
+static int ask(struct priv_msg m, const int *fds, size_t nfds, struct priv_msg *out, int *fd)
+{
+	struct priv_msg o = {0};
+	int got, rc;
+
+	m.magic = PRIV_MAGIC;
+	m.version = PRIV_VERSION;
+	m.id = ++G.id;
+	if (fdpass_send(G.sock, &m, sizeof(m), fds, nfds) < 0)
+		return -EPIPE;
+	rc = next_msg(&o, &got, 10000);
+	if (fd)
+		*fd = got;
+	else if (got >= 0)
+		close(got);
+	if (out)
+		*out = o;
+	return rc < 0 ? rc : o.id == m.id ? o.status : -EBADMSG;
+}
+
+static int vmm_start(uint32_t slot, struct priv_limits l, int *ctl, struct priv_msg *out)
+{
+	int s[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC), rc;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) < 0)
+		return -errno;
+	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = slot, .limits = l}, (int[]){s[1], null, null, null}, 4, out, NULL);
+	close(s[1]);
+	close(null);
+	*ctl = s[0];
+	return rc;
+}
+
+static int status_field(pid_t pid, const char *key, char *to, size_t cap)
+{
+	char path[40], line[256];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	f = fopen(path, "r");
+	*to = 0;
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key)))
+			snprintf(to, cap, "%.*s", (int)strcspn(line + strlen(key) + 1, "\n"), line + strlen(key) + 1);
+	if (f)
+		fclose(f);
+	return *to ? 0 : -1;
+}
+
+static bool begin(void)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	char path[512], to[80];
+	static const char *const names[] = {"mayflyd", "mayfly-vmm"};
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	if (n < 0 || G.priv)
+		return G.priv != 0;
+	path[n] = 0;
+	snprintf(dir, sizeof(dir), "/tmp/priv-test.XXXXXX");
+	if (!mkdtemp(dir) || chmod(dir, 0755))
+		return false;
+	snprintf(to, sizeof(to), "%s/bin", dir);
+	mkdir(to, 0755);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		snprintf(to, sizeof(to), "%s/bin/%s", dir, names[i]);
+		if (link(path, to) < 0) {
+			/* another file system: a copy does as well */
+			int in = open(path, O_RDONLY), out = open(to, O_CREAT | O_WRONLY, 0755);
+			char buf[65536];
+			ssize_t k;
+
+			while ((k = read(in, buf, sizeof(buf))) > 0)
+				if (write(out, buf, (size_t)k) != k)
+					return false;
+			close(in);
+			close(out);
+		}
+	}
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s/sock", dir);
+	G.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (bind(G.listen_fd, (struct sockaddr *)&a, sizeof(a)) || chmod(a.sun_path, 0777) || listen(G.listen_fd, 4))
+		return false;
+	start_priv();
+	return wait_daemon();
+}
+
+static int ctl2;
+static struct priv_msg vm2;
+
+static void the_daemon_has_no_privilege(void)
+{
+	char v[100];
+	struct priv_msg o;
+
+	REQUIRE(begin());
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL), 0);
+	CHECK_INT(o.nslots, 8);
+	CHECK_INT(o.uid, DAEMON_UID);
+	static const char *const caps[] = {"CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"};
+
+	for (size_t i = 0; i < ARRAY_LEN(caps); i++) {
+		REQUIRE(status_field(G.daemon, caps[i], v, sizeof(v)) == 0);
+		CHECK_STR(v, "0000000000000000");
+	}
+	REQUIRE(status_field(G.daemon, "NoNewPrivs:", v, sizeof(v)) == 0);
+	CHECK_STR(v, "1");
+	REQUIRE(status_field(G.daemon, "Groups:", v, sizeof(v)) == 0);
+	CHECK_STR(v, " ");
+}
+
+static void a_process_is_started_ends_and_is_reported(void)
+{
+	struct priv_msg o;
+	int ctl, fd;
+
+	REQUIRE(begin());
+	CHECK_INT(vmm_start(1, (struct priv_limits){0}, &ctl, &o), 0);
+	CHECK(o.pid > 0 && o.start_time > 0);
+	CHECK_INT(o.uid, UID_BASE + 1);
+	CHECK_INT(write(ctl, "q", 1), 1);
+	REQUIRE(next_msg(&o, &fd, 10000) == 0);
+	CHECK_INT(o.op, PRIV_EV_EXITED);
+	CHECK_INT(o.slot, 1);
+	CHECK(WIFEXITED(o.wait_status) && WEXITSTATUS(o.wait_status) == 7);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 1}, NULL, 0, NULL, NULL), 0);
+	close(ctl);
+}
+
+static void it_outlives_the_daemon(void)
+{
+	struct priv_msg o;
+	pid_t old = G.daemon;
+	char answer[8];
+
+	REQUIRE(begin());
+	REQUIRE(vmm_start(2, (struct priv_limits){0}, &ctl2, &vm2) == 0);
+	kill(old, SIGKILL);
+	REQUIRE(wait_daemon());
+	CHECK(G.daemon != old);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST}, NULL, 0, &o, NULL), 0);
+	CHECK_INT(o.slot, 2);
+	CHECK_INT(o.pid, vm2.pid);
+	CHECK_INT(o.start_time, vm2.start_time);
+	CHECK_INT(write(ctl2, "x", 1), 1);
+	CHECK_INT(read(ctl2, answer, sizeof(answer)), sizeof(long));
+}
+
+static void it_outlives_the_helper(void)
+{
+	struct priv_msg o;
+	char answer[8];
+	int fd;
+
+	REQUIRE(vm2.pid > 0);
+	kill(G.priv, SIGKILL);
+	waitpid(G.priv, NULL, 0);
+	start_priv();
+	REQUIRE(wait_daemon());
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST}, NULL, 0, &o, &fd), 0);
+	CHECK_INT(o.pid, vm2.pid);
+	CHECK(fd >= 0);
+	CHECK_INT(write(ctl2, "x", 1), 1);
+	CHECK_INT(read(ctl2, answer, sizeof(answer)), sizeof(long));
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 2}, NULL, 0, NULL, NULL), 0);
+	close(fd);
+	REQUIRE(next_msg(&o, &fd, 10000) == 0);
+	CHECK_INT(o.op, PRIV_EV_EXITED);
+	CHECK_INT(o.slot, 2);
+	CHECK_INT(o.wait_status, -1); /* the new helper is not its parent */
+	/* the end of a process is known a moment before its cgroup is empty */
+	for (int i = 0, rc = -EBUSY; rc == -EBUSY && i < 200; i++) {
+		rc = ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, NULL, 0, NULL, NULL);
+		if (rc == -EBUSY)
+			usleep(5000);
+		else
+			CHECK_INT(rc, 0);
+	}
+	close(ctl2);
+}
+
+static void limits_hold(void)
+{
+	struct priv_msg o;
+	int ctl, fd;
+	long n = 0;
+
+	REQUIRE(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0);
+	if (o.flags & PRIV_H_NO_CGROUP) {
+		printf("(no cgroup controllers are delegated here: limits not tried)\n");
+		return;
+	}
+	REQUIRE(vmm_start(3, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)}, &ctl, &o) == 0);
+	CHECK_INT(write(ctl, "f", 1), 1);
+	CHECK_INT(read(ctl, &n, sizeof(n)), sizeof(n));
+	CHECK(n > 0 && n < 20);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_USAGE, .slot = 3}, NULL, 0, &o, NULL), 0);
+	CHECK(o.usage.pids == 20 && o.usage.memory_bytes > 0);
+	CHECK_INT(write(ctl, "m", 1), 1);
+	REQUIRE(next_msg(&o, &fd, 20000) == 0);
+	CHECK_INT(o.op, PRIV_EV_EXITED);
+	CHECK(WIFSIGNALED(o.wait_status) && WTERMSIG(o.wait_status) == SIGKILL);
+	CHECK(o.usage.oom_kills > 0);
+	close(ctl);
+}
+
+static void the_end_leaves_nothing(void)
+{
+	char path[128];
+	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin", "run", "state", "sock", "run-priv/lock", "run-priv/s3", "run-priv"};
+	int st;
+
+	REQUIRE(G.priv > 0);
+	kill(G.priv, SIGTERM);
+	CHECK_INT(waitpid(G.priv, &st, 0), G.priv);
+	CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, files[i]);
+		if (remove(path) < 0 && i != 7)
+			printf("%s: %s\n", path, strerror(errno));
+	}
+	CHECK_INT(rmdir(dir), 0);
+}
+
+static const struct test tests[] = {
+	{"the_daemon_has_no_privilege", the_daemon_has_no_privilege},
+	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
+	{"it_outlives_the_daemon", it_outlives_the_daemon},
+	{"it_outlives_the_helper", it_outlives_the_helper},
+	{"limits_hold", limits_hold},
+	{"the_end_leaves_nothing", the_end_leaves_nothing},
+};
+
+int main(int argc, char **argv)
+{
+	if (!strcmp(argv[0], "mayflyd"))
+		return be_daemon(argc > 1 ? argv[1] : "");
+	if (!strcmp(argv[0], "mayfly-vmm"))
+		return be_vmm();
+	if (geteuid() != 0) {
+		printf("needs root\n");
+		return 77;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+}

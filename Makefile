@@ -31,9 +31,10 @@ SRC_images := $(wildcard images/*.c)
 SRC_priv := $(wildcard priv/*.c)
 SRC_api := $(wildcard api/*.c)
 SRC_cli := $(wildcard api/cli/*.c)
+SRC_testlib := $(wildcard tests/unit/lib/*.c)
 objs = $(patsubst %.c,$(O)/%.o,$(1))
 ARCH_OBJS = $(call objs,$(filter-out %/main.c,$(SRC_$(1))))
-ALL_ARCHIVES := $(foreach d,$(DIRS) cli,$(O)/$(d).a)
+ALL_ARCHIVES := $(foreach d,$(DIRS) cli testlib,$(O)/$(d).a)
 
 # program -> the archives it may link (the layering rule of docs/ARCHITECTURE.md), its libraries
 LIBS_mayfly-vmm := -luring -lseccomp -lfdt -lcrypto
@@ -63,7 +64,7 @@ define archive_rule
 $(O)/$(1).a: $$(call ARCH_OBJS,$(1))
 	$(Q)rm -f $$@; $(AR) rcs $$@ $$^
 endef
-$(foreach d,$(DIRS) cli,$(eval $(call archive_rule,$(d))))
+$(foreach d,$(DIRS) cli testlib,$(eval $(call archive_rule,$(d))))
 
 link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3)
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a

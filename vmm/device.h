@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device.h: what a virtio device is to the board and to the snapshot. mayfly-vmm. The board has fixed places: device i has its MMIO page at
- * BOARD_VIRTIO_BASE + i * 4096 and interrupt line BOARD_VIRTIO_IRQ + i, whether it is there or not, so that a snapshot needs no map.
+ * device.h: what a virtio device is to the board and to the snapshot. mayfly-vmm. The board has
+ * fixed places: device i has its MMIO page at BOARD_VIRTIO_BASE + i * 4096 and interrupt line
+ * BOARD_VIRTIO_IRQ + i, whether it is there or not, so that a snapshot needs no map.
  *
- * Threads: MMIO register accesses run on the vCPU thread that made them, under the device's lock; queue work runs on the one device thread
- * (the event loop), started by the queue's ioeventfd. A device's saved state is one plain versioned struct: save() fills it while the
- * vCPUs are stopped and the device is quiet, load() brings it back into a fresh device before the vCPUs run; in-flight requests are
- * finished before save() by quiesce().
+ * Threads: MMIO register accesses run on the vCPU thread that made them, under the device's lock;
+ * queue work runs on the one device thread (the event loop), started by the queue's ioeventfd. A
+ * device's saved state is one plain versioned struct: save() fills it while the vCPUs are stopped
+ * and the device is quiet, load() brings it back into a fresh device before the vCPUs run;
+ * in-flight requests are finished before save() by quiesce().
  */
 #pragma once
 
@@ -16,26 +18,37 @@
 #include "lib/loop.h"
 #include "vmm/mem.h"
 
-#define BOARD_VIRTIO_BASE  0xd0000000ull
-#define BOARD_VIRTIO_IRQ   5
-#define BOARD_VIRTIO_SLOTS 16 /* lines 5..20 of 24: 8 disks, vsock, rng, console; room for net and balloon */
-#define BOARD_PVPANIC_ADDR 0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
-#define BOARD_VMGENID_ADDR 0xe0000ull	 /* 16 bytes in the hole below 1 MiB */
+#define BOARD_VIRTIO_BASE 0xd0000000ull
+#define BOARD_VIRTIO_IRQ  5
+#define BOARD_VIRTIO_SLOTS                                                                         \
+	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console; room for net and balloon */
+#define BOARD_PVPANIC_ADDR                                                                         \
+	0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
+#define BOARD_VMGENID_ADDR 0xe0000ull /* 16 bytes in the hole below 1 MiB */
 #define BOARD_VMGENID_IRQ  3
 #define BOARD_SERIAL_PORT  0x3f8
 #define BOARD_SERIAL_IRQ   4 /* the one the 8250 driver takes for this port without being told */
 
-enum board_slot { SLOT_VSOCK = 0, SLOT_RNG = 1, SLOT_CONSOLE = 2, SLOT_NET = 3, SLOT_BALLOON = 4, SLOT_DISK0 = 5 /* ..12 */ };
+enum board_slot {
+	SLOT_VSOCK = 0,
+	SLOT_RNG = 1,
+	SLOT_CONSOLE = 2,
+	SLOT_NET = 3,
+	SLOT_BALLOON = 4,
+	SLOT_DISK0 = 5 /* ..12 */
+};
 
 /* What the board gives every device; filled by the VMM core, by a fake guest in unit tests. */
 struct dev_env {
 	struct mem *mem;
-	struct loop *loop;	/* the device thread's */
+	struct loop *loop; /* the device thread's */
 	void *ctx;
-	void (*irq)(void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
+	void (*irq)(
+		void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
 	/* something the daemon must hear of: rate limited by the receiver */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
-	void (*host_error)(void *ctx, const char *dev, int err, const char *why); /* ends this VM with VMM_X_HOST_ERROR */
+	void (*host_error)(void *ctx, const char *dev, int err,
+		const char *why); /* ends this VM with VMM_X_HOST_ERROR */
 };
 
 struct virtio_dev; /* vmm/virtio.h: transport, queues, ops table */
@@ -47,25 +60,33 @@ struct virtio_ops {
 	const char *name;
 	uint32_t device_id;
 	uint16_t nqueues;
-	uint16_t queue_max;    /* size offered */
-	uint64_t features;     /* beyond the transport's own */
+	uint16_t queue_max; /* size offered */
+	uint64_t features;  /* beyond the transport's own */
 	uint32_t config_bytes;
-	/* All on the device thread with the device's lock held, except config_read/config_write (a vCPU thread, lock held). Those marked
-	 * "may be NULL" need not be there. */
-	void (*config_read)(struct virtio_dev *d, uint32_t off, void *to, uint32_t len); /* may be NULL: reads 0 */
-	void (*config_write)(struct virtio_dev *d, uint32_t off, const void *from, uint32_t len); /* may be NULL */
+	/* All on the device thread with the device's lock held, except config_read, config_write
+	 * and busy (a vCPU thread, lock held). Those marked "may be NULL" need not be there. */
+	void (*config_read)(struct virtio_dev *d, uint32_t off, void *to,
+		uint32_t len); /* may be NULL: reads 0 */
+	void (*config_write)(struct virtio_dev *d, uint32_t off, const void *from,
+		uint32_t len);                  /* may be NULL */
 	void (*activate)(struct virtio_dev *d); /* DRIVER_OK; may be NULL */
-	/* Forget all requests; the transport's queues are empty already, or even new ones. May be NULL. */
+	/* Forget all requests; the transport's queues are empty already, or even new ones. May be
+	 * NULL. */
 	void (*reset)(struct virtio_dev *d);
-	/* Are requests in flight that may still touch guest memory? Until they are done the status register does not read 0. May be NULL. */
+	/* Are requests in flight that may still touch guest memory? Until they are done the status
+	 * register does not read 0. May be NULL. */
 	bool (*busy)(struct virtio_dev *d);
-	/* Work on one queue; push and pop freely, the transport publishes and interrupts. True: budget used up, call again after the others */
+	/* Work on one queue; push and pop freely, the transport publishes and interrupts. True:
+	 * budget used up, call again after the others */
 	bool (*kick)(struct virtio_dev *d, unsigned int queue);
-	/* no request in flight afterwards; 0, or -EINPROGRESS: `done` will be called once. May be NULL. */
+	/* no request in flight afterwards; 0, or -EINPROGRESS: `done` will be called once. May be
+	 * NULL. */
 	int (*quiesce)(struct virtio_dev *d, void (*done)(void *), void *arg);
-	void (*save)(struct virtio_dev *d, struct buf *out); /* versioned, little endian; may be NULL */
-	int (*load)(struct virtio_dev *d, struct cur *in, struct err *e); /* hostile: a snapshot file may be damaged; may be NULL */
-	void (*after_restore)(struct virtio_dev *d);	     /* vsock: transport reset event; may be NULL */
-	void (*resume)(struct virtio_dev *d);		     /* not quiet any more; may be NULL */
+	void (*save)(
+		struct virtio_dev *d, struct buf *out); /* versioned, little endian; may be NULL */
+	int (*load)(struct virtio_dev *d, struct cur *in,
+		struct err *e); /* hostile: a snapshot file may be damaged; may be NULL */
+	void (*after_restore)(struct virtio_dev *d); /* vsock: transport reset event; may be NULL */
+	void (*resume)(struct virtio_dev *d);        /* not quiet any more; may be NULL */
 	void (*stats)(struct virtio_dev *d, dev_stat_fn fn, void *arg); /* may be NULL */
 };

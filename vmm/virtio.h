@@ -2,11 +2,13 @@
  *
  * virtio.h: the virtio-mmio transport (virtio 1.2, 4.2, modern only) of one device. mayfly-vmm.
  *
- * Threads: virtio_mmio_read/write come from any vCPU thread, everything else from the device thread. d->lock is held by a register
- * access and by all queue work; interrupt status and acknowledge go without it. A reset or DRIVER_OK takes effect on the registers and
- * queues at once, on the vCPU's thread; the device hears of it (ops->reset, ops->activate) on the device thread, before any
- * later queue work. One eventfd per device carries all notifications: the kernel writes it (ioeventfd without data match on
- * VIRTIO_MMIO_NOTIFY), and so does a QueueNotify that came as an ordinary exit.
+ * Threads: virtio_mmio_read/write come from any vCPU thread, everything else from the device
+ * thread. d->lock is held by a register access and by all queue work; interrupt status and
+ * acknowledge go without it. A reset or DRIVER_OK takes effect on the registers and queues at once,
+ * on the vCPU's thread; the device hears of it (ops->reset, ops->activate) on the device thread,
+ * before any later queue work. One eventfd per device carries all notifications: the kernel writes
+ * it (ioeventfd without data match on VIRTIO_MMIO_NOTIFY), and so does a QueueNotify that came as
+ * an ordinary exit.
  */
 #pragma once
 
@@ -35,11 +37,12 @@ enum {
 #define VIRTIO_F_VERSION_1     (1ull << 32)
 
 struct virtio_counters {
-	_Atomic uint64_t kicks;	  /* notifications seen by the device thread (one may stand for many) */
+	_Atomic uint64_t
+		kicks; /* notifications seen by the device thread (one may stand for many) */
 	_Atomic uint64_t notifies; /* QueueNotify that came as an exit */
-	_Atomic uint64_t irqs;	  /* pulses */
-	_Atomic uint64_t refused; /* register accesses and requests that were nonsense */
-	_Atomic uint64_t broken;  /* times the device asked for a reset */
+	_Atomic uint64_t irqs;     /* pulses */
+	_Atomic uint64_t refused;  /* register accesses and requests that were nonsense */
+	_Atomic uint64_t broken;   /* times the device asked for a reset */
 	_Atomic uint64_t resets;
 	_Atomic uint64_t yields; /* budget used up */
 };
@@ -56,25 +59,27 @@ struct virtio_dev {
 
 	pthread_mutex_t lock;
 	struct virtq queue[VIRTIO_MAX_QUEUES];
-	uint64_t features;	/* negotiated */
+	uint64_t features; /* negotiated */
 	uint32_t features_sel, driver_features_sel, queue_sel;
 	uint32_t status;
 	uint32_t config_gen;
 	bool reset_due, activate_due; /* for the device thread */
-	bool active;		      /* ops->activate was called */
-	bool quiet;		      /* stopped for a snapshot or pause: no queue work */
-	bool again;		      /* a deferred turn is under way */
+	bool active;                  /* ops->activate was called */
+	bool quiet;                   /* stopped for a snapshot or pause: no queue work */
 	const char *why_broken;
 };
 
-/* Makes the transport and watches its eventfd. env is borrowed. The device's destroy calls virtio_fini (from the device thread). */
-int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct dev_env *env, unsigned int slot, struct err *e);
+/* Makes the transport and watches its eventfd. env is borrowed. The device's destroy calls
+ * virtio_fini (from the device thread). */
+int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct dev_env *env,
+	unsigned int slot, struct err *e);
 void virtio_fini(struct virtio_dev *d);
 
 void virtio_mmio_read(struct virtio_dev *d, uint32_t off, void *to, uint32_t len);
 void virtio_mmio_write(struct virtio_dev *d, uint32_t off, const void *from, uint32_t len);
 
-/* For the device's own handlers on the device thread (completions, sockets, timers): lock, work, virtio_signal, unlock. */
+/* For the device's own handlers on the device thread (completions, sockets, timers): lock, work,
+ * virtio_signal, unlock. */
 static inline void virtio_lock(struct virtio_dev *d)
 {
 	pthread_mutex_lock(&d->lock);
@@ -97,9 +102,10 @@ void virtio_config_changed(struct virtio_dev *d);
 /* Another turn of all queues, as soon as the other devices had theirs. */
 void virtio_again(struct virtio_dev *d);
 
-/* Snapshot, from the device thread with the vCPUs stopped. Quiesce stops queue work (0, or -EINPROGRESS and `done` comes);
- * resume lets it go on: each queue is processed as if kicked, and armed. After virtio_load the device is quiet. restored: this
- * is another machine now: ops->after_restore, and one interrupt in case the last one was lost. */
+/* Snapshot, from the device thread with the vCPUs stopped. Quiesce stops queue work (0, or
+ * -EINPROGRESS and `done` comes); resume lets it go on: each queue is processed as if kicked, and
+ * armed. After virtio_load the device is quiet. restored: this is another machine now:
+ * ops->after_restore, and one interrupt in case the last one was lost. */
 int virtio_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg);
 void virtio_save(struct virtio_dev *d, struct buf *out);
 int virtio_load(struct virtio_dev *d, struct cur *in, struct err *e);

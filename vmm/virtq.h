@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * virtq.h: one split virtqueue (virtio 1.2, 2.7) seen from the device. mayfly-vmm; under the device's lock. Everything in the
- * three rings is the guest's and changes under us: each descriptor is copied once, checked, and only the copy is used. A chain is
- * handed out as ranges of guest memory, ready for readv/writev. Nothing here allocates.
+ * virtq.h: one split virtqueue (virtio 1.2, 2.7) seen from the device. mayfly-vmm; under the
+ * device's lock. Everything in the three rings is the guest's and changes under us: each descriptor
+ * is copied once, checked, and only the copy is used. A chain is handed out as ranges of guest
+ * memory, ready for readv/writev. Nothing here allocates.
  */
 #pragma once
 
@@ -23,7 +24,7 @@ struct virtq {
 	/* valid while ready: checked once, RAM does not move */
 	const uint8_t *desc;
 	const uint16_t *avail; /* flags, idx, ring[size], used_event */
-	uint16_t *used;	       /* flags, idx, {u32 id, u32 len}[size], avail_event */
+	uint16_t *used;        /* flags, idx, {u32 id, u32 len}[size], avail_event */
 	uint16_t last_avail;   /* next entry to take */
 	uint16_t used_idx;     /* next entry to give back; not yet visible up to virtq_publish */
 	uint16_t shown_used;   /* what the guest can see */
@@ -33,7 +34,8 @@ struct virtq {
 	uint64_t chains;       /* taken, for the statistics */
 };
 
-/* The caller brings the array; ranges [0, nout) are for the device to read, [nout, nout + nin) to write. */
+/* The caller brings the array; ranges [0, nout) are for the device to read, [nout, nout + nin) to
+ * write. */
 struct virtq_chain {
 	struct iovec *iov;
 	uint16_t cap;
@@ -50,16 +52,19 @@ int virtq_enable(struct virtq *q);
 
 /* Chains that wait, or -EPROTO. */
 int virtq_pending(struct virtq *q);
-/* Takes the next chain: 1, 0 if there is none, -EPROTO (the device is broken then). A chain of more than cap ranges is broken. */
+/* Takes the next chain: 1, 0 if there is none, -EPROTO (the device is broken then). A chain of more
+ * than cap ranges is broken. */
 int virtq_pop(struct virtq *q, struct virtq_chain *c);
 /* Puts the last n chains taken back, as if never taken; none of them may have been given back. */
 void virtq_unpop(struct virtq *q, uint16_t n);
-/* Gives a chain back with the number of bytes that were written into it. Not visible before virtq_publish. */
+/* Gives a chain back with the number of bytes that were written into it. Not visible before
+ * virtq_publish. */
 void virtq_push(struct virtq *q, uint16_t head, uint32_t written);
 /* Shows the guest what was given back; true if it wants an interrupt for that. */
 bool virtq_publish(struct virtq *q);
 
-/* Asks the guest to kick for the next chain; true if one is there already (no kick will come for it). */
+/* Asks the guest to kick for the next chain; true if one is there already (no kick will come for
+ * it). */
 bool virtq_arm(struct virtq *q);
 /* Kicks are not wanted just now: a hint, they may come. */
 void virtq_disarm(struct virtq *q);
@@ -73,9 +78,11 @@ static inline const struct iovec *virtq_in(const struct virtq_chain *c)
 	return c->iov + c->nout;
 }
 
-/* Ranges: copy from / to byte `off` on; the number of bytes copied (less only where the ranges end). */
+/* Ranges: copy from / to byte `off` on; the number of bytes copied (less only where the ranges
+ * end). */
 size_t iov_read(const struct iovec *v, unsigned int n, size_t off, void *to, size_t len);
 size_t iov_write(const struct iovec *v, unsigned int n, size_t off, const void *from, size_t len);
-/* The ranges that hold bytes [off, off + len) into dst: how many, at most cap; *bytes: how many bytes they hold. */
-unsigned int iov_slice(const struct iovec *v, unsigned int n, size_t off, size_t len, struct iovec *dst, unsigned int cap,
-	size_t *bytes);
+/* The ranges that hold bytes [off, off + len) into dst: how many, at most cap; *bytes: how many
+ * bytes they hold. */
+unsigned int iov_slice(const struct iovec *v, unsigned int n, size_t off, size_t len,
+	struct iovec *dst, unsigned int cap, size_t *bytes);

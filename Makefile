@@ -54,7 +54,7 @@ UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
 .PHONY: all unit clean help kernel
 .SECONDARY:
-all: $(PROGS:%=$(BIN)/%)
+all: $(PROGS:%=$(BIN)/%) $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
 
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
@@ -91,6 +91,17 @@ $(BIN)/mayfly-machine-init: $(patsubst %.c,$(B)/musl/%.o,$(wildcard guest/applia
 $(BIN)/mayfly-agent $(BIN)/mayfly-machine-init:
 	@mkdir -p $(@D); $(if $(Q),echo "  LD    $@")
 	$(Q)$(MUSL_CC) -static -no-pie -s -Wl,-z,relro,-z,now -o $@ $^
+
+# what a guest starts from: the agent, or a test's init, as PID 1
+CPIO_BASE := dir:/dev dir:/proc dir:/sys nod:/dev/console=c,5,1,600 nod:/dev/null=c,1,3,666
+$(B)/mkcpio: $(O)/guest/initramfs/mkcpio.o $(O)/lib.a
+	$(Q)$(call link,$^,-pie,)
+$(B)/testinit: $(B)/musl/guest/initramfs/testinit.o $(B)/musl/lib/base.o
+	$(Q)$(MUSL_CC) -static -no-pie -s -o $@ $^
+$(B)/testinit.cpio: $(B)/testinit $(B)/mkcpio
+	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
+$(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
+	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
 
 # unit tests: one program a file, linked with the real objects
 $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)

@@ -185,7 +185,7 @@ static void add_devices(struct launch *l, int ready_fd)
 	arg(l, "-add-fd");
 	arg(l, "fd=%d,set=1", ready_fd);
 	arg(l, "-chardev");
-	arg(l, "file,id=ready,path=/dev/fdset/1");
+	arg(l, "file,id=ready,path=/dev/fdset/1,append=on");
 	arg(l, "-device");
 	arg(l, "virtio-serial-pci");
 	arg(l, "-device");

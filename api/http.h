@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * http.h: the HTTP server as handlers see it. One thread, driven by lib/loop; mayflyd. Everything a client sends is hostile;
+ * framing, sizes and slowness are dealt with below this line, what the bytes mean above it.
+ *
+ * A request lives from the dispatcher's call until its handler has finished it: exactly one of http_reply*, http_error,
+ * http_stream_end or http_abort, now or at any later time from the loop. A client that leaves does not end it: `gone` is called
+ * once, what is written afterwards is dropped, and the handler still finishes it. After that the pointer is dead.
+ */
+#pragma once
+
+#include "lib/base.h"
+#include "lib/loop.h"
+
+struct cJSON;
+struct http;
+struct http_req;
+struct sandbox;
+
+typedef void (*http_fn)(struct http_req *r);
+
+enum http_body {
+	HTTP_BODY_NONE,	  /* what comes is thrown away (up to a limit) */
+	HTTP_BODY_WHOLE,  /* the handler is called when r->body is complete; longer than body_max: 413 */
+	HTTP_BODY_STREAM, /* the handler is called with the headers and then asks for it: http_body_read */
+};
+
+enum { HTTP_R_NO_KEY = 1 /* needs no API key */, HTTP_R_NO_WAIT = 2 /* answered while the sandbox is not up, too */ };
+
+struct http_route {
+	const char *method; /* "GET", "*" = any */
+	const char *path;   /* "/files/{name}": one segment, decoded; "/proxy/{rest*}": all that follows, raw, possibly "" */
+	http_fn fn;
+	enum http_body body;
+	uint32_t flags;
+	uint32_t body_max; /* WHOLE: 0 = 1 MiB */
+};
+
+struct http_table {
+	const struct http_route *routes;
+	size_t n;
+};
+
+#define HTTP_PARAMS_MAX 4
+struct http_pair {
+	const char *key, *val;
+};
+
+struct http_req {
+	struct http *http;
+	void *app;		   /* struct daemon: http_config.app */
+	struct sandbox *sandbox;   /* referenced; behind an endpoint only */
+	const char *method;
+	const char *uri;	   /* as sent */
+	const char *path;	   /* raw; behind an endpoint what follows `prefix`, at least "/" */
+	const char *prefix;	   /* what was stripped: "", "/v1", "/v1/sandboxes/ID/proxy/44772", "/ID/44772" */
+	const char *query;	   /* raw, without '?'; "" if there is none */
+	const char *id;		   /* X-Request-ID, theirs or ours */
+	uint16_t port;		   /* behind an endpoint: which */
+	const struct http_route *route;
+	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
+	size_t body_len;
+	void *user;    /* the handler's own */
+	uint64_t start_ns;
+};
+
+/* ---- what came. Strings live as long as the request. NULL: not there. */
+const char *http_header(const struct http_req *r, const char *name);
+/* each in order, repeated ones too */
+void http_headers_each(const struct http_req *r, void (*fn)(void *arg, const char *k, const char *v), void *arg);
+const char *http_param(const struct http_req *r, const char *name);
+/* decoded query values; http_query is the first one, NULL if absent */
+const char *http_query(const struct http_req *r, const char *key);
+size_t http_query_all(const struct http_req *r, const char *key, const char **vals, size_t max);
+/* "host:port" of the client's Host header, or of the listener if it sent none */
+const char *http_host(const struct http_req *r);
+bool http_client_gone(const struct http_req *r);
+bool http_address(const struct http_req *r, char *out, size_t cap); /* the client's numeric address */
+
+/* STREAM: fn gets the body in pieces and returns how many bytes it took; fewer than n stops the client until http_body_resume.
+ * p == NULL: the end; n is then 0 for a complete body, 1 for a connection that broke off (gone is called as well).
+ * Replying before the end is fine: the rest is thrown away, and the connection closed if it is long. */
+typedef size_t (*http_body_fn)(struct http_req *r, const uint8_t *p, size_t n);
+void http_body_read(struct http_req *r, http_body_fn fn);
+void http_body_resume(struct http_req *r);
+
+/* Called once, from the loop, when the client went away before the request was finished. */
+void http_on_gone(struct http_req *r, http_fn fn);
+/* Called last of all, when the request is freed: to drop what `user` holds. */
+void http_on_free(struct http_req *r, http_fn fn);
+
+/* ---- memory that lives as long as the request; NULL only when there is none */
+void *http_alloc(struct http_req *r, size_t n);
+char *http_strdup(struct http_req *r, const char *s, size_t n);
+char *http_printf(struct http_req *r, const char *fmt, ...) _printf_(2, 3);
+
+/* ---- the answer. A header is copied; one with CR, LF or NUL in it is left out. Before the reply or http_stream_begin. */
+void http_add_header(struct http_req *r, const char *name, const char *value);
+void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n);
+void http_reply_empty(struct http_req *r, int status); /* Content-Length: 0 but for 204 */
+void http_reply_json(struct http_req *r, int status, struct cJSON *takes);
+/* {"code","message"} */
+void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+/* FastAPI's shape for what no route knows: {"detail":"Not Found"} */
+void http_error_detail(struct http_req *r, int status, const char *detail);
+
+/* A streamed answer: the headers leave at once, every write leaves in this turn of the loop, in its own chunk (type NULL: only
+ * what http_add_header gave). length < 0: chunked. Writes are always taken; a writer that respects http_stream_room (bytes
+ * until the buffer is full, 256 KiB) gets `writable` when one that was over half full is below it again. Beyond 1 MiB unsent the stream is
+ * aborted: that writer ignored the room. */
+void http_stream_begin(struct http_req *r, int status, const char *type, int64_t length);
+void http_stream_write(struct http_req *r, const void *p, size_t n);
+size_t http_stream_room(const struct http_req *r);
+void http_stream_writable(struct http_req *r, http_fn fn);
+void http_stream_end(struct http_req *r);
+/* Ends the request by cutting the connection: what was streamed is visibly incomplete. */
+void http_abort(struct http_req *r);
+
+/* ---- the server */
+struct http_stats {
+	uint64_t connections, open, requests, refused, by_class[6], bytes_in, bytes_out, gone;
+};
+
+struct http_config {
+	void *app;
+	int listen_fd; /* taken */
+	unsigned int connections_max;
+	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an error and returns NULL. */
+	const struct http_route *(*dispatch)(struct http_req *r);
+	/* Calls the handler: r->route->fn(r) now, or later when its sandbox is up. */
+	http_fn invoke;
+	void (*done)(struct http_req *r, int status); /* for logs and metrics; may be NULL */
+};
+
+struct http *http_create(struct loop *l, const struct http_config *c);
+/* Stops listening; connections that are idle close. drained is called when the last request has ended. */
+void http_quiesce(struct http *h, timer_fn drained, void *arg);
+void http_destroy(struct http *h);
+const struct http_stats *http_stats(const struct http *h);
+
+/* Matches r->path in a table and sets the parameters. NULL: *status is 404 or 405. */
+const struct http_route *http_match(struct http_req *r, const struct http_table *t, int *status);

@@ -208,13 +208,13 @@ void virtq_unpop(struct virtq *q, uint16_t n)
 
 void virtq_push(struct virtq *q, uint16_t head, uint32_t written)
 {
-	uint16_t *e = q->used + 2 + 4 * (size_t)(q->used_idx % q->size);
 	uint32_t elem[2] = {head, written};
 
-	if (!q->ready)
+	/* the driver may have stopped or reset the queue (and even made it ready again) while a
+	 * request was with the host's disk: such a request is given back to nobody */
+	if (!q->ready || q->inflight == 0)
 		return;
-	ASSERT(q->inflight > 0);
-	memcpy(e, elem, sizeof(elem));
+	memcpy(q->used + 2 + 4 * (size_t)(q->used_idx % q->size), elem, sizeof(elem));
 	q->used_idx++;
 	q->inflight--;
 }

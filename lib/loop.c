@@ -241,6 +241,14 @@ int loop_defer(struct loop *l, timer_fn fn, void *arg)
 	return 0;
 }
 
+void loop_undefer(struct loop *l, timer_fn fn, const void *arg)
+{
+	/* emptied, not removed: run_deferred may be walking over them */
+	for (size_t i = 0; i < l->nlater; i++)
+		if (l->later[i].fn == fn && l->later[i].arg == arg)
+			l->later[i].fn = NULL;
+}
+
 void loop_wake(struct loop *l)
 {
 	uint64_t one = 1;
@@ -288,7 +296,8 @@ static void run_deferred(struct loop *l)
 	for (size_t i = 0; i < n; i++) {
 		struct deferred d = l->later[i];
 
-		d.fn(d.arg);
+		if (d.fn)
+			d.fn(d.arg);
 	}
 	memmove(l->later, l->later + n, (l->nlater - n) * sizeof(*l->later));
 	l->nlater -= n;

@@ -35,6 +35,8 @@ void timer_remove(struct timer *t); /* NULL is fine */
 
 /* Calls fn once from the loop, after the handlers of this turn. 0 or -ENOMEM. */
 int loop_defer(struct loop *l, timer_fn fn, void *arg);
+/* Takes all such calls back: for whoever goes away. */
+void loop_undefer(struct loop *l, timer_fn fn, const void *arg);
 /* From any thread or signal handler: makes the loop take a turn now. */
 void loop_wake(struct loop *l);
 

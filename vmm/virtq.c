@@ -252,6 +252,21 @@ bool virtq_arm(struct virtq *q)
 	return __atomic_load_n(q->avail + 1, __ATOMIC_ACQUIRE) != q->last_avail;
 }
 
+bool virtq_arm_beyond(struct virtq *q)
+{
+	uint16_t seen;
+
+	if (!q->ready)
+		return false;
+	seen = __atomic_load_n(q->avail + 1, __ATOMIC_ACQUIRE);
+	if (q->event_idx)
+		store16(avail_event(q), seen);
+	else
+		store16(q->used, 0);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return __atomic_load_n(q->avail + 1, __ATOMIC_ACQUIRE) != seen;
+}
+
 void virtq_disarm(struct virtq *q)
 {
 	/* with the event index an old event is out of the driver's way by itself */

@@ -66,6 +66,8 @@ bool virtq_publish(struct virtq *q);
 /* Asks the guest to kick for the next chain; true if one is there already (no kick will come for
  * it). */
 bool virtq_arm(struct virtq *q);
+/* The same for a chain beyond those that wait already; true if one has come meanwhile. */
+bool virtq_arm_beyond(struct virtq *q);
 /* Kicks are not wanted just now: a hint, they may come. */
 void virtq_disarm(struct virtq *q);
 

@@ -391,7 +391,37 @@ static void create_refuses_what_cannot_be(void)
 	close(b);
 }
 
+static void a_bitmap_of_several_pages_is_flushed_whole(void)
+{
+	uint64_t bytes = MIB(64) * 5, off[] = {0, MIB(64) * 2 + U, MIB(64) * 3, bytes - U};
+	struct cow_fds f = cf_disk(bytes, bytes);
+	struct cow *c = open_ok(&f);
+	int dropped;
+
+	REQUIRE(c);
+	for (size_t i = 0; i < ARRAY_LEN(off); i++)
+		CHECK_INT(cf_fill(c, off[i], U, (uint8_t)('A' + i)), 0);
+	CHECK_INT(cow_flush(c, NULL), 0);
+	cow_close(c);
+	c = open_ok(&f);
+	REQUIRE(c);
+	for (size_t i = 0; i < ARRAY_LEN(off); i++)
+		CHECK(cf_all(c, off[i], U, (uint8_t)('A' + i)));
+	CHECK_INT(cf_fill(c, MIB(64) * 4, U, 'Z'), 0);
+	REQUIRE(freeze(c, &f, &dropped) == 0);
+	CHECK_INT(cow_flush(c, NULL), 0);
+	cow_close(c);
+	c = open_ok(&f);
+	REQUIRE(c);
+	for (size_t i = 0; i < ARRAY_LEN(off); i++)
+		CHECK(cf_all(c, off[i], U, (uint8_t)('A' + i)));
+	CHECK(cf_all(c, MIB(64) * 4, U, 'Z'));
+	cow_close(c);
+	cf_close_all(&f);
+}
+
 static const struct test tests[] = {
+	{"a_bitmap_of_several_pages_is_flushed_whole", a_bitmap_of_several_pages_is_flushed_whole},
 	{"reads_come_from_the_base", reads_come_from_the_base},
 	{"partial_writes_copy_up", partial_writes_copy_up},
 	{"zeros_hide_the_base", zeros_hide_the_base},

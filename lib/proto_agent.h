@@ -47,6 +47,9 @@ enum agent_type {
 	AGENT_METRICS = 15, /* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64 disk_total, u64 disk_used, u64 net_rx, u64 net_tx, u64 wall_ns */
 	AGENT_SELF = 16,    /* -> u32 n, n x {str name, u64 value}: its own counters (processes, descriptors, bytes, refused frames) */
 	AGENT_WAIT_PORT = 17, /* u16 port, u32 limit_ms -> {} as soon as something listens on it, ETIMEDOUT */
+	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host keeps open: u32 magic, u32 version, u64 generation,
+	 * u32 prepared (1: AGENT_THAW is due). A restore's transport reset makes the agent connect and say it again. */
+	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
 
 	/* processes */
@@ -62,6 +65,8 @@ enum agent_type {
 	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
 	AGENT_FORGET = 40,  /* str exec_id -> {}: drop a finished process and its output */
 	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 replay), u64 offset, bytes */
+	AGENT_STDIN_TAKEN = 52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
+				 * acknowledgements may stand behind input that nobody takes */
 	AGENT_EXIT = 51,    /* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 
 	/* bash sessions: kept cwd and exported variables; a run is an AGENT_EXEC with its `session` set */

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent.h: the one context of mayfly-agent, given as first argument everywhere. Each module keeps its own state behind a pointer
+ * in it. Only the loop's thread touches it; file work runs in threads that see nothing but their own job (jobs.h).
+ */
+#pragma once
+
+#include "lib/base.h"
+#include "lib/buf.h"
+#include "lib/err.h"
+#include "lib/log.h"
+#include "lib/loop.h"
+#include "lib/proto_agent.h"
+
+struct conn;
+struct envset;
+struct hooks;
+struct jobs;
+struct proc;
+struct session;
+
+struct agent_counters {
+	uint64_t conns, conns_total, frames_in, frames_bad, bytes_in, bytes_out;
+	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, jobs_total, dials;
+};
+
+/* what the command line says; a test fills it itself */
+struct agent_opts {
+	const char *listen_path; /* NULL: vsock */
+	const char *record_path; /* NULL: none */
+	const char *cgroup_dir;	 /* NULL: found at boot, or none */
+	const char *run_dir;	 /* where generation, machine-id and boot-id live */
+	const char *helper;	 /* the program that dumps a session's environment; NULL: /proc/self/exe */
+	bool set_names;		 /* sethostname although not init: a test in its own namespace */
+	bool init;		 /* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
+};
+
+struct agent {
+	struct agent_opts opts;
+	struct loop *loop;
+	int listen_fd, sig_fd, record_fd, exe_fd;
+	struct watch *listen_w, *sig_w;
+	struct agent_counters n;
+
+	struct conn *conns;
+	uint64_t next_conn;
+	struct proc *procs;
+	size_t nprocs;
+	uint64_t next_proc;
+	struct session *sessions;
+	struct hooks *hooks;
+	struct jobs *jobs;
+
+	/* identity and image, by AGENT_SETUP and AGENT_THAW */
+	uint64_t generation;
+	bool is_set_up;
+	bool frozen;	/* AGENT_PREPARE done, AGENT_THAW not yet: nothing is started, the root is left alone */
+	bool shutting_down;
+	struct envset *image_env, *setup_env;
+	char *workdir, *user;
+
+	char cgroup[256]; /* "" = none */
+	int ready_fd;
+	struct watch *ready_w;
+	struct timer *ready_timer, *shutdown_timer;
+	unsigned ready_tries;
+	uint64_t ready_since_ns;
+};
+
+/* Makes the whole agent listen; 0 or -errno. agent_run returns when it was shut down (never, as a guest's init). */
+int agent_init(struct agent *a, const struct agent_opts *o, struct err *e);
+int agent_run(struct agent *a);
+void agent_fini(struct agent *a);

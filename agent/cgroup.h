@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cgroup.h: a cgroup for every process that was asked for, all below one that the freezer stops. Where there is no cgroup2 (tests),
+ * everything here does nothing, and process groups have to do.
+ */
+#pragma once
+
+#include "agent/agent.h"
+
+struct cgroup {
+	char name[24]; /* "" = none */
+	int dir_fd;    /* O_PATH, for clone3 */
+};
+
+/* Makes a->cgroup ready. 0 or -errno. */
+int cgroups_init(struct agent *a, const char *root);
+void cgroup_make(struct agent *a, struct cgroup *g, uint64_t number);
+/* SIGKILL to all in it; false: there is none. */
+bool cgroup_kill(struct agent *a, const struct cgroup *g);
+/* Lets it go; it is removed as soon as it is empty. */
+void cgroup_release(struct agent *a, struct cgroup *g);
+/* After children were reaped: removes those that became empty. */
+void cgroups_sweep(struct agent *a);

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * conn.h: a stream from the host: its frames in, its frames out. Answers that come later hold the connection's number, not its
+ * address (conn_find): the host may have gone meanwhile.
+ */
+#pragma once
+
+#include "agent/agent.h"
+#include "agent/frame.h"
+
+/* Takes the descriptor. */
+int conn_create(struct agent *a, int fd);
+/* Closes it; whatever stood on it is told. Safe at any time: the memory goes when the loop's turn ends. */
+void conn_close(struct conn *c);
+void conn_close_all(struct agent *a);
+
+uint64_t conn_number(const struct conn *c);
+struct conn *conn_find(struct agent *a, uint64_t number);
+enum agent_conn conn_kind(const struct conn *c);
+
+/* Answers. They are sent at once as far as the socket takes them; the rest waits. */
+void conn_ok(struct conn *c, uint32_t id, const struct buf *payload);
+void conn_ok_more(struct conn *c, uint32_t id, const struct buf *payload);
+void conn_error(struct conn *c, uint32_t id, int code, enum agent_step step, const char *fmt, ...) _printf_(5, 6);
+void conn_frame(struct conn *c, uint16_t type, uint32_t id, const void *p, size_t n);
+/* Bytes that wait for the socket. Output of a process is made only while there are few (CONN_FEW). */
+size_t conn_backlog(const struct conn *c);
+#define CONN_FEW KIB(128)
+
+/* The process whose stream an EXEC connection is (procio.c); NULL takes it away. */
+void conn_set_proc(struct conn *c, struct proc *p);
+struct proc *conn_proc(struct conn *c);
+/* No more requests are read until they are wanted again: the process does not take its input. */
+void conn_hold(struct conn *c, bool hold);
+/* The descriptor and the bytes that were read beyond the last frame leave the connection, which goes. For BULK and DIAL. */
+int conn_detach(struct conn *c, struct buf *rest);
+
+/* One request; body is the payload. In the table of request.c. */
+struct request {
+	uint16_t type;
+	uint16_t kinds; /* bits: 1 << enum agent_conn */
+	void (*fn)(struct agent *a, struct conn *c, uint32_t id, struct cur *body);
+};
+/* NULL: no such request. */
+const struct request *request_find(uint16_t type);

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ident.h: who this machine is: AGENT_SETUP once, AGENT_THAW after every restore.
+ */
+#pragma once
+
+#include "agent/agent.h"
+#include "agent/env.h"
+
+struct identity {
+	uint64_t generation, wall_ns;
+	uint8_t entropy[64];
+	size_t entropy_len;
+	char hostname[65], machine_id[33], boot_id[37];
+	struct envset *env;
+	char *resolv_conf;
+};
+
+struct setup_req {
+	struct identity id;
+	struct envset *image_env;
+	char *workdir, *user, *lifecycle;
+	uint32_t argc;
+	char **argv;
+};
+
+/* 0 or -errno; they free what they made on failure. */
+int identity_parse(struct cur *c, struct identity *id);
+void identity_free(struct identity *id);
+int setup_parse(struct cur *c, struct setup_req *r);
+void setup_req_free(struct setup_req *r);
+
+/* All of it or an error that says which step failed. files: the root may be written (it is not frozen). */
+int identity_apply(struct agent *a, struct identity *id, enum agent_step *step, struct err *e);
+/* Those parts that are files of the root. */
+int identity_apply_root(struct agent *a, const struct identity *id, enum agent_step *step, struct err *e);

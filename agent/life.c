@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * life.c: the sandbox's life: set-up with its entrypoint, environment, shutdown. The loop's thread; payloads are the host's.
+ */
+#include "agent/life.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "agent/boot.h"
+#include "agent/exec.h"
+#include "agent/ident.h"
+#include "agent/proc.h"
+#include "agent/request.h"
+
+void req_ping(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	if (cur_done(b))
+		conn_ok(c, id, NULL);
+	else
+		req_bad(a, c, id);
+}
+
+void req_set_env(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	struct envset *e = env_new();
+	int rc = e ? env_parse(e, b) : -ENOMEM;
+
+	if (rc < 0 || !cur_done(b)) {
+		env_unref(e);
+		req_bad(a, c, id);
+		return;
+	}
+	env_unref(a->setup_env);
+	a->setup_env = e;
+	conn_ok(c, id, NULL);
+}
+
+/* The entrypoint could not be started: a process of that name says so to whoever asks. */
+static void entrypoint_failed(struct agent *a, int code, const char *text)
+{
+	struct proc *p = proc_create(a, ENTRYPOINT_ID, AGENT_X_BACKGROUND);
+
+	log_warn("entrypoint: %s", text);
+	if (!p)
+		return;
+	p->entrypoint = p->exited = p->ended = p->started = true;
+	p->state = AGENT_NOT_STARTED;
+	p->code = (uint32_t)code;
+	p->started_ns = p->finished_ns = wall_ns();
+	snprintf(p->error, sizeof(p->error), "%s", text);
+}
+
+static void entrypoint_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step, const char *text)
+{
+	if (!code) {
+		p->entrypoint = true;
+		return;
+	}
+	/* the failed one goes when we return; its name must be free before */
+	p->id[0] = 0;
+	entrypoint_failed(a, code, text);
+}
+
+static void start_entrypoint(struct agent *a, char **argv, uint32_t argc)
+{
+	struct exec_req r = {.flags = AGENT_X_BACKGROUND, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .argc = argc, .argv = argv};
+	enum agent_step step;
+	struct err e = {0};
+	int rc;
+
+	snprintf(r.id, sizeof(r.id), ENTRYPOINT_ID);
+	r.cwd = strdup("");
+	r.env = env_new();
+	rc = r.cwd && r.env ? exec_start(a, &r, entrypoint_started, NULL, &step, &e) : err_plain(&e, ENOMEM, "no memory");
+	r.argv = NULL; /* the caller's */
+	exec_req_free(&r);
+	if (rc < 0)
+		entrypoint_failed(a, -rc, e.msg);
+}
+
+void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	enum agent_step step = AGENT_STEP_NONE;
+	struct setup_req r;
+	struct err e = {0};
+	int rc = setup_parse(b, &r);
+
+	if (rc < 0) {
+		conn_error(c, id, rc, AGENT_STEP_NONE, "not a set-up");
+		return;
+	}
+	if (a->is_set_up)
+		rc = err_plain(&e, EALREADY, "this sandbox is set up");
+	if (rc == 0)
+		rc = identity_apply(a, &r.id, &step, &e);
+	if (rc == 0)
+		rc = identity_apply_root(a, &r.id, &step, &e);
+	if (rc < 0) {
+		conn_error(c, id, rc, step, "%s", e.msg);
+		setup_req_free(&r);
+		return;
+	}
+	env_unref(a->image_env);
+	a->image_env = take_ptr(r.image_env);
+	free(a->workdir);
+	a->workdir = take_ptr(r.workdir);
+	free(a->user);
+	a->user = take_ptr(r.user);
+	a->is_set_up = true;
+	if (a->opts.init && *a->workdir == '/')
+		mkdir(a->workdir, 0755); /* as container engines do; EEXIST as a rule */
+	if (r.argc)
+		start_entrypoint(a, r.argv, r.argc);
+	conn_ok(c, id, NULL);
+	setup_req_free(&r);
+}
+
+static bool others_left(struct agent *a)
+{
+	return a->opts.init ? kill(-1, 0) == 0 : false;
+}
+
+static void shutdown_fired(void *arg)
+{
+	struct agent *a = arg;
+
+	if (a->opts.init) {
+		kill(-1, SIGKILL);
+		procs_reap(a);
+		boot_power_off();
+	}
+	for (struct proc *p = a->procs; p; p = p->next)
+		proc_signal(p, SIGKILL);
+	loop_stop(a->loop, 0);
+}
+
+void shutdown_check(struct agent *a)
+{
+	bool any = others_left(a);
+
+	for (struct proc *p = a->procs; p && !any; p = p->next)
+		any = p->pid > 0;
+	if (a->shutting_down && !any)
+		timer_after(a->shutdown_timer, 0);
+}
+
+void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	uint32_t grace_ms = cur_u32(b);
+
+	if (!cur_done(b)) {
+		req_bad(a, c, id);
+		return;
+	}
+	if (!a->shutdown_timer)
+		a->shutdown_timer = loop_timer(a->loop, shutdown_fired, a);
+	if (!a->shutdown_timer) {
+		conn_error(c, id, ENOMEM, AGENT_STEP_NONE, "no memory");
+		return;
+	}
+	a->shutting_down = true;
+	if (a->opts.init)
+		kill(-1, SIGTERM);
+	else
+		for (struct proc *p = a->procs; p; p = p->next)
+			proc_signal(p, SIGTERM);
+	timer_after(a->shutdown_timer, (uint64_t)grace_ms * 1000000);
+	conn_ok(c, id, NULL);
+	shutdown_check(a);
+}

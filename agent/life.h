@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * life.h: the requests about the sandbox as a whole: set-up, environment, freezing for a snapshot and thawing, shutdown.
+ */
+#pragma once
+
+#include "agent/conn.h"
+
+void req_ping(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+void req_set_env(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+/* After something ended: nothing left to wait for? */
+void shutdown_check(struct agent *a);
+#define ENTRYPOINT_ID "entrypoint"

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * proc.h: the processes that were asked for: their registry, their life from AGENT_EXEC to AGENT_FORGET, signals and time limits.
+ * Their bytes are procio.h's.
+ */
+#pragma once
+
+#include "agent/agent.h"
+#include "agent/cgroup.h"
+
+#define PROC_ID_MAX   63
+#define PROCS_MAX     4096u /* running or kept */
+#define PROC_ARGV_KEPT (64u * 1024)
+
+struct conn;
+
+/* Output that the host has not acknowledged: ring.p[0] is the byte at offset `base` of the stream. */
+struct stream {
+	struct buf ring;
+	uint64_t base, sent;
+	int fd; /* -1: ended */
+	struct watch *w;
+};
+
+struct proc {
+	struct agent *a;
+	struct proc *next, **link;
+	char id[PROC_ID_MAX + 1];
+	uint64_t number;
+	uint32_t flags; /* AGENT_X_* */
+	pid_t pid;	/* 0: not running */
+	enum agent_state state;
+	uint32_t code;
+	uint64_t started_ns, finished_ns; /* wall clock */
+	char error[160];
+	struct buf argv; /* u32 argc, argc x str, as AGENT_STATUS gives it */
+
+	struct stream out[2];
+	int in_fd;
+	struct watch *in_w;
+	struct buf in;
+	uint64_t in_taken;
+	bool in_eof;	  /* close in_fd once `in` is empty */
+	int file_fd;	  /* AGENT_X_BACKGROUND: its output */
+	struct conn *conn; /* its EXEC connection */
+	struct conn *watchers[8]; /* terminals: older connections, served as far as they keep up */
+	uint64_t watch_sent[8];
+	bool started;	  /* AGENT_OK was answered: frames may follow */
+	bool exited;	  /* reaped; output may still stand in the pipe */
+	bool ended;	  /* and all output is in `out` */
+	uint64_t replay_end; /* a terminal's output before it is a replay to p->conn */
+	bool exit_sent, discard, timed_out, entrypoint;
+
+	struct timer *limit_timer, *kill_timer;
+	struct cgroup cgroup;
+	bool has_status; /* reaped before its start was known */
+	int wait_status;
+	struct session *session;
+	int dump_fd;
+	struct envset *given; /* what a session's shell was started with */
+	char *run_cwd;
+	void (*on_end)(struct agent *a, struct proc *p); /* of the agent's own: hooks */
+	void *on_end_arg;
+};
+
+struct proc *proc_create(struct agent *a, const char *id, uint32_t flags);
+/* Forgets it. A process that still runs goes on, without us: its output is thrown away. */
+void proc_destroy(struct proc *p);
+struct proc *proc_find(struct agent *a, const char *id);
+struct proc *proc_find_pid(struct agent *a, pid_t pid);
+
+/* It runs: timers, counters. */
+void proc_started(struct proc *p, uint64_t timeout_ms);
+/* waitpid said so. */
+void proc_reaped(struct proc *p, int wait_status);
+/* To its group; SIGKILL to everything in its cgroup. 0, -ESRCH. */
+int proc_signal(struct proc *p, int sig);
+/* SIGKILL after so long, should it still run; 0 never. */
+void proc_kill_after(struct proc *p, uint32_t ms);
+
+/* After SIGCHLD: takes everything that ended. */
+void procs_reap(struct agent *a);
+/* Bounds what finished processes keep. */
+void procs_trim(struct agent *a);
+void procs_free(struct agent *a);

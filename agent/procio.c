@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * procio.c: output and input of processes. The loop's thread; the bytes are never looked at.
+ *
+ * A pipe is read as soon as it has something, so that nothing is delayed, and left to fill when AGENT_WINDOW bytes are not
+ * acknowledged: that is the back-pressure. A terminal keeps its last megabyte instead, and waits only for the connection that holds it. A process that was reaped may
+ * leave its pipe open with others (`server &`): the command has ended all the same, and what they write later goes to a sink, because
+ * a closed pipe would kill them.
+ */
+#include "agent/procio.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "agent/conn.h"
+
+#define READ_MAX  KIB(64)
+#define CHUNK_MAX KIB(64)
+#define OUT_HEAD  9 /* u8 stream, u64 offset */
+
+static uint64_t stream_end(const struct stream *s)
+{
+	return s->base + s->ring.len;
+}
+
+size_t procio_kept(const struct proc *p)
+{
+	return p->out[0].ring.len + p->out[1].ring.len;
+}
+
+uint64_t procio_out_bytes(const struct proc *p)
+{
+	struct stat st;
+
+	if (p->file_fd >= 0 && fstat(p->file_fd, &st) == 0)
+		return (uint64_t)st.st_size;
+	return stream_end(&p->out[0]) + stream_end(&p->out[1]);
+}
+
+static void out_event(void *arg, uint32_t events);
+static void err_event(void *arg, uint32_t events);
+
+static int stream_watch(struct proc *p, int i)
+{
+	struct stream *s = &p->out[i];
+
+	if (s->fd < 0 || s->w)
+		return 0;
+	s->w = loop_watch(p->a->loop, s->fd, EPOLLIN, i ? err_event : out_event, p);
+	return s->w ? 0 : -errno;
+}
+
+static void stream_unwatch(struct stream *s)
+{
+	watch_remove(s->w);
+	s->w = NULL;
+}
+
+static void stream_close(struct stream *s)
+{
+	stream_unwatch(s);
+	close_fd(&s->fd);
+}
+
+/* How much may be read now without losing anything; a terminal's ring is cut from the front instead. */
+static size_t room_of(struct proc *p)
+{
+	size_t kept = procio_kept(p);
+
+	if (p->discard)
+		return READ_MAX;
+	if (p->flags & AGENT_X_PTY) {
+		struct stream *s = &p->out[0];
+		uint64_t behind = p->conn ? stream_end(s) - s->sent : 0;
+
+		return behind >= AGENT_WINDOW ? 0 : MIN(READ_MAX, AGENT_WINDOW - behind);
+	}
+	return kept >= AGENT_WINDOW ? 0 : MIN(READ_MAX, AGENT_WINDOW - kept);
+}
+
+static void pty_trim(struct proc *p)
+{
+	struct stream *s = &p->out[0];
+	size_t over;
+
+	if (!(p->flags & AGENT_X_PTY) || s->ring.len <= AGENT_WINDOW + READ_MAX)
+		return;
+	over = s->ring.len - AGENT_WINDOW;
+	buf_consume(&s->ring, over);
+	s->base += over;
+	s->sent = MAX(s->sent, s->base);
+}
+
+enum got { GOT_SOME, GOT_NONE, GOT_END, GOT_FULL };
+
+static enum got stream_read(struct proc *p, int i)
+{
+	struct stream *s = &p->out[i];
+	size_t room = room_of(p);
+	uint8_t *to;
+	ssize_t k;
+
+	if (s->fd < 0)
+		return GOT_END;
+	if (!room)
+		return GOT_FULL;
+	/* grow with what really comes: most commands say little */
+	room = MIN(room, s->ring.len < KIB(4) ? KIB(4) : READ_MAX);
+	to = buf_room(&s->ring, room);
+	if (!to) {
+		s->ring.bad = false;
+		return GOT_FULL;
+	}
+	do
+		k = read(s->fd, to, room);
+	while (k < 0 && errno == EINTR);
+	if (k < 0 && errno == EAGAIN)
+		return GOT_NONE;
+	if (k <= 0) /* a terminal whose last user left says EIO */
+		return GOT_END;
+	if (p->discard) {
+		s->base += (uint64_t)k;
+		s->sent = s->base;
+		return GOT_SOME;
+	}
+	s->ring.len += (size_t)k;
+	pty_trim(p);
+	return GOT_SOME;
+}
+
+static void stream_event(struct proc *p, int i)
+{
+	switch (stream_read(p, i)) {
+	case GOT_SOME:
+	case GOT_NONE:
+		break;
+	case GOT_FULL:
+		/* not watched at all: a hung-up pipe is reported without being asked for */
+		stream_unwatch(&p->out[i]);
+		break;
+	case GOT_END:
+		stream_close(&p->out[i]);
+		break;
+	}
+	if (p->exited)
+		procio_drain(p);
+	else
+		procio_pump(p);
+}
+
+static void out_event(void *arg, uint32_t events)
+{
+	stream_event(arg, 0);
+}
+
+static void err_event(void *arg, uint32_t events)
+{
+	stream_event(arg, 1);
+}
+
+/* What others write to the pipe of a command that has ended. */
+struct sink {
+	struct agent *a;
+	int fd;
+	struct watch *w;
+};
+
+static void sink_event(void *arg, uint32_t events)
+{
+	static char scratch[4096];
+	struct sink *k = arg;
+	ssize_t n = read(k->fd, scratch, sizeof(scratch));
+
+	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+		return;
+	watch_remove(k->w);
+	close(k->fd);
+	k->a->n.sinks--;
+	free(k);
+}
+
+static void sink_make(struct proc *p, struct stream *s)
+{
+	struct sink *k;
+
+	stream_unwatch(s);
+	if (s->fd < 0)
+		return;
+	k = calloc(1, sizeof(*k));
+	if (k) {
+		*k = (struct sink){.a = p->a, .fd = s->fd};
+		k->w = loop_watch(p->a->loop, s->fd, EPOLLIN, sink_event, k);
+	}
+	if (!k || !k->w) {
+		free(k);
+		close_fd(&s->fd);
+		return;
+	}
+	p->a->n.sinks++;
+	take_fd(&s->fd);
+}
+
+void procio_drain(struct proc *p)
+{
+	if (p->ended)
+		return;
+	for (int i = 0; i < 2; i++) {
+		struct stream *s = &p->out[i];
+		enum got g;
+
+		do
+			g = stream_read(p, i);
+		while (g == GOT_SOME);
+		if (g == GOT_FULL) {
+			stream_unwatch(s);
+			procio_pump(p);
+			return; /* an acknowledgement brings us back */
+		}
+		if (g == GOT_END)
+			stream_close(s);
+	}
+	p->ended = true;
+	for (int i = 0; i < 2; i++)
+		sink_make(p, &p->out[i]);
+	watch_remove(p->in_w);
+	p->in_w = NULL;
+	close_fd(&p->in_fd);
+	buf_fini(&p->in);
+	if (p->conn)
+		conn_hold(p->conn, false);
+	procio_pump(p);
+}
+
+static void put_out(struct conn *c, uint8_t stream, uint64_t off, const uint8_t *p, size_t n)
+{
+	struct buf b;
+
+	buf_init(&b, OUT_HEAD + CHUNK_MAX);
+	buf_u8(&b, stream);
+	buf_u64(&b, off);
+	buf_put(&b, p, n);
+	if (!b.bad)
+		conn_frame(c, AGENT_OUT, 0, b.p, b.len);
+	else
+		conn_close(c);
+	buf_fini(&b);
+}
+
+static void put_exit(struct proc *p, struct conn *c)
+{
+	struct buf b;
+
+	buf_init(&b, 1024);
+	buf_u32(&b, p->state);
+	buf_u32(&b, p->code);
+	buf_str(&b, p->error);
+	conn_frame(c, AGENT_EXIT, 0, b.p, b.len);
+	buf_fini(&b);
+}
+
+/* Sends from *sent on; true when all was sent. */
+static bool pump_stream(struct proc *p, struct conn *c, int i, uint64_t *sent)
+{
+	struct stream *s = &p->out[i];
+
+	*sent = MAX(*sent, s->base);
+	while (*sent < stream_end(s)) {
+		size_t n = MIN(stream_end(s) - *sent, CHUNK_MAX);
+		uint64_t off = *sent;
+		bool is_replay = (p->flags & AGENT_X_PTY) && off < p->replay_end;
+
+		if (conn_backlog(c) >= CONN_FEW)
+			return false;
+		if (is_replay)
+			n = MIN(n, p->replay_end - off);
+		*sent += n;
+		/* may close c, and then p->conn is NULL */
+		put_out(c, is_replay ? 3 : (uint8_t)(i + 1), off, s->ring.p + (off - s->base), n);
+		if (c != p->conn)
+			return false;
+	}
+	return true;
+}
+
+static void pump_watchers(struct proc *p)
+{
+	for (size_t k = 0; k < ARRAY_LEN(p->watchers); k++) {
+		struct conn *c = p->watchers[k];
+		struct stream *s = &p->out[0];
+
+		if (!c)
+			continue;
+		p->watch_sent[k] = MAX(p->watch_sent[k], s->base);
+		while (p->watchers[k] == c && p->watch_sent[k] < stream_end(s) && conn_backlog(c) < CONN_FEW) {
+			uint64_t off = p->watch_sent[k];
+			size_t n = MIN(stream_end(s) - off, CHUNK_MAX);
+
+			p->watch_sent[k] += n;
+			put_out(c, 1, off, s->ring.p + (off - s->base), n);
+		}
+		if (p->watchers[k] == c && p->ended && p->watch_sent[k] == stream_end(s)) {
+			p->watchers[k] = NULL;
+			conn_set_proc(c, NULL);
+			put_exit(p, c);
+		}
+	}
+}
+
+void procio_pump(struct proc *p)
+{
+	struct conn *c = p->conn;
+
+	if (!p->started)
+		return;
+	if (p->flags & AGENT_X_PTY)
+		pump_watchers(p);
+	if (c && !p->exit_sent) {
+		bool all = true;
+
+		for (int i = 0; i < 2 && all; i++)
+			all = pump_stream(p, c, i, &p->out[i].sent);
+		if (all && p->ended && p->conn == c) {
+			p->exit_sent = true;
+			put_exit(p, c);
+		}
+	}
+	if (p->exited)
+		return;
+	/* room again? */
+	for (int i = 0; i < 2; i++)
+		if (p->out[i].fd >= 0 && !p->out[i].w && room_of(p))
+			stream_watch(p, i);
+}
+
+void procio_ack(struct proc *p, uint64_t out_off, uint64_t err_off)
+{
+	uint64_t off[2] = {out_off, err_off};
+
+	if (p->flags & AGENT_X_PTY)
+		return;
+	for (int i = 0; i < 2; i++) {
+		struct stream *s = &p->out[i];
+
+		/* only what was sent can have been taken */
+		if (off[i] <= s->base || off[i] > s->sent)
+			continue;
+		buf_consume(&s->ring, off[i] - s->base);
+		s->base = off[i];
+		if (!s->ring.len && s->ring.cap > KIB(16))
+			buf_fini(&s->ring);
+	}
+	if (p->exited)
+		procio_drain(p);
+	else
+		procio_pump(p);
+}
+
+int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off)
+{
+	uint64_t off[2] = {out_off, err_off};
+	struct conn *old = p->conn;
+
+	for (int i = 0; i < 2; i++) {
+		if (p->flags & AGENT_X_PTY)
+			off[i] = MIN(MAX(off[i], p->out[i].base), stream_end(&p->out[i]));
+		else if (off[i] < p->out[i].base || off[i] > stream_end(&p->out[i]))
+			return -EPIPE;
+	}
+	if (old && old != c && (p->flags & AGENT_X_PTY)) {
+		size_t k = 0;
+
+		while (k < ARRAY_LEN(p->watchers) && p->watchers[k])
+			k++;
+		if (k == ARRAY_LEN(p->watchers))
+			return -EBUSY;
+		p->watchers[k] = old;
+		p->watch_sent[k] = p->out[0].sent;
+	} else if (old && old != c) {
+		p->conn = NULL;
+		conn_set_proc(old, NULL);
+		conn_close(old);
+	}
+	p->conn = c;
+	conn_set_proc(c, p);
+	p->exit_sent = false;
+	p->replay_end = stream_end(&p->out[0]);
+	for (int i = 0; i < 2; i++)
+		p->out[i].sent = off[i];
+	return 0;
+}
+
+void procio_conn_gone(struct proc *p, struct conn *c)
+{
+	for (size_t k = 0; k < ARRAY_LEN(p->watchers); k++)
+		if (p->watchers[k] == c)
+			p->watchers[k] = NULL;
+	if (p->conn == c)
+		p->conn = NULL;
+	/* a terminal runs on without waiting for anybody */
+	if (!p->exited && p->started)
+		procio_pump(p);
+}
+
+static void ack_stdin(struct proc *p)
+{
+	struct buf b;
+
+	if (!p->conn || !p->started)
+		return;
+	buf_init(&b, 16);
+	buf_u64(&b, p->in_taken);
+	conn_frame(p->conn, AGENT_STDIN_TAKEN, 0, b.p, b.len);
+	buf_fini(&b);
+}
+
+static void in_event(void *arg, uint32_t events);
+
+/* Writes what waits; true if something went. */
+static void write_in(struct proc *p)
+{
+	uint64_t before = p->in_taken;
+
+	while (p->in_fd >= 0 && p->in.len) {
+		ssize_t k = write(p->in_fd, p->in.p, MIN(p->in.len, READ_MAX));
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0 && errno == EAGAIN)
+			break;
+		if (k < 0) {
+			/* it does not read any more: what comes is thrown away, as a shell's pipe would */
+			p->in_taken += p->in.len;
+			buf_reset(&p->in);
+			p->in_eof = true;
+			break;
+		}
+		buf_consume(&p->in, (size_t)k);
+		p->in_taken += (uint64_t)k;
+	}
+	if (!p->in.len) {
+		watch_remove(p->in_w);
+		p->in_w = NULL;
+		if (p->in_eof)
+			close_fd(&p->in_fd);
+		if (p->in.cap > KIB(4))
+			buf_fini(&p->in);
+	} else if (!p->in_w) {
+		p->in_w = loop_watch(p->a->loop, p->in_fd, EPOLLOUT, in_event, p);
+	}
+	if (p->in_taken != before)
+		ack_stdin(p);
+}
+
+static void in_event(void *arg, uint32_t events)
+{
+	struct proc *p = arg;
+
+	write_in(p);
+	if (p->conn)
+		conn_hold(p->conn, p->in.len > AGENT_WINDOW);
+}
+
+void procio_stdin(struct proc *p, struct conn *c, const void *bytes, size_t n)
+{
+	if (c != p->conn)
+		return;
+	if (p->in_fd < 0 || p->in_eof) {
+		p->in_taken += n;
+		return;
+	}
+	if (n == 0 && (p->flags & AGENT_X_PTY))
+		buf_u8(&p->in, 4); /* a terminal has no end of file but ^D */
+	else if (n == 0)
+		p->in_eof = true;
+	buf_put(&p->in, bytes, n);
+	if (p->in.bad) {
+		conn_close(c);
+		return;
+	}
+	if (p->started)
+		write_in(p);
+	/* the host was told not to send more than a window ahead */
+	if (p->conn == c)
+		conn_hold(c, p->in.len > AGENT_WINDOW);
+}
+
+void procio_discard(struct proc *p)
+{
+	p->discard = true;
+	for (int i = 0; i < 2; i++) {
+		struct stream *s = &p->out[i];
+
+		s->base = stream_end(s);
+		s->sent = s->base;
+		buf_fini(&s->ring);
+	}
+	if (p->exited)
+		procio_drain(p);
+	else
+		procio_pump(p);
+}
+
+int procio_start(struct proc *p)
+{
+	int rc = 0;
+
+	for (int i = 0; i < 2 && rc == 0; i++) {
+		if (p->out[i].fd < 0)
+			continue;
+		rc = fd_set_nonblock(p->out[i].fd, true);
+		if (rc == 0)
+			rc = stream_watch(p, i);
+	}
+	if (rc == 0 && p->in_fd >= 0)
+		rc = fd_set_nonblock(p->in_fd, true);
+	if (rc == 0 && p->in_fd >= 0 && (p->in.len || p->in_eof))
+		write_in(p);
+	return rc;
+}
+
+void procio_fini(struct proc *p)
+{
+	for (int i = 0; i < 2; i++) {
+		if (p->pid > 0)
+			sink_make(p, &p->out[i]);
+		stream_close(&p->out[i]);
+		buf_fini(&p->out[i].ring);
+	}
+	watch_remove(p->in_w);
+	p->in_w = NULL;
+	close_fd(&p->in_fd);
+	buf_fini(&p->in);
+	close_fd(&p->file_fd);
+	for (size_t k = 0; k < ARRAY_LEN(p->watchers); k++)
+		if (p->watchers[k])
+			conn_set_proc(p->watchers[k], NULL);
+	if (p->conn) {
+		conn_hold(p->conn, false);
+		conn_set_proc(p->conn, NULL);
+	}
+	p->conn = NULL;
+}

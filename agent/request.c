@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * request.c: the one table of requests, and the small ones. The loop's thread; payloads are the host's, hostile.
+ */
+#include "agent/request.h"
+
+#include "agent/life.h"
+#include "agent/req_exec.h"
+
+#define CTL (1u << AGENT_CONN_CONTROL)
+#define EXE (1u << AGENT_CONN_EXEC)
+#define BLK (1u << AGENT_CONN_BULK)
+#define DIA (1u << AGENT_CONN_DIAL)
+
+static const struct request requests[] = {
+	{AGENT_PING, CTL | EXE, req_ping},
+	{AGENT_SETUP, CTL, req_setup},
+	{AGENT_SHUTDOWN, CTL, req_shutdown},
+	{AGENT_SET_ENV, CTL, req_set_env},
+	{AGENT_EXEC, CTL | EXE, req_exec},
+	{AGENT_ATTACH, EXE, req_attach},
+	{AGENT_ACK, EXE, req_ack},
+	{AGENT_STDIN, EXE, req_stdin},
+	{AGENT_DETACH, CTL | EXE, req_detach},
+	{AGENT_SIGNAL, CTL | EXE, req_signal},
+	{AGENT_STATUS, CTL, req_status},
+	{AGENT_LOGS, CTL, req_logs},
+	{AGENT_RESIZE, CTL | EXE, req_resize},
+	{AGENT_EXECS, CTL, req_execs},
+	{AGENT_FORGET, CTL, req_forget},
+	{AGENT_SESSION_NEW, CTL, req_session_new},
+	{AGENT_SESSION_DEL, CTL, req_session_del},
+};
+
+const struct request *request_find(uint16_t type)
+{
+	for (size_t i = 0; i < ARRAY_LEN(requests); i++)
+		if (requests[i].type == type)
+			return &requests[i];
+	return NULL;
+}
+
+void req_bad(struct agent *a, struct conn *c, uint32_t id)
+{
+	a->n.frames_bad++;
+	conn_error(c, id, EPROTO, AGENT_STEP_NONE, "the request's fields are not what they should be");
+}

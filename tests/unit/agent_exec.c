@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent_exec: commands through the real agent as a process: output, ends, limits, back-pressure, lost streams, background, sessions, terminals.
+ */
+#include "tests/agent_host.h"
+
+static struct host H;
+static struct got G;
+
+static const char *const *sh(const char *text)
+{
+	static const char *v[2];
+
+	v[0] = text;
+	return v;
+}
+
+/* Runs to the end; r holds everything. Returns AGENT_ERR's errno, if it came to that. */
+static int run(struct ran *r, const char *id, uint32_t flags, const char *cwd, uint64_t timeout_ms, const char *session, const char *const *argv,
+	const char *const *env)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &r->g);
+	struct buf b;
+	int code = 0;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, id, flags, cwd, timeout_ms, session, argv, env);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	buf_fini(&b);
+	if (!host_recv(fd, &r->g))
+		code = -1;
+	else if (r->g.h.type != AGENT_OK)
+		code = r->g.code;
+	else
+		CHECK(ran_wait(r, fd));
+	close(fd);
+	return code;
+}
+
+static void forget(const char *id)
+{
+	int fd = host_open(&H, AGENT_CONN_CONTROL, &G);
+	struct buf b;
+
+	buf_init(&b, 256);
+	buf_str(&b, id);
+	CHECK(host_ask(&H, fd, AGENT_FORGET, &b, &G));
+	buf_fini(&b);
+	close(fd);
+}
+
+static void output_and_code(void)
+{
+	static const char *const env[] = {"A", "one two", NULL};
+	static const char *const argv[] = {"/bin/echo", "$A", NULL};
+	struct ran r;
+
+	ran_init(&r);
+	CHECK_INT(run(&r, "e1", AGENT_X_SHELL, "/tmp", 0, "", sh("echo hi $A; pwd; echo oops >&2; exit 3"), env), 0);
+	CHECK_STR(buf_cstr(&r.out), "hi one two\n/tmp\n");
+	CHECK_STR(buf_cstr(&r.err), "oops\n");
+	CHECK_INT(r.state, AGENT_EXITED);
+	CHECK_INT(r.code, 3);
+	ran_fini(&r);
+	ran_init(&r);
+	CHECK_INT(run(&r, "e2", 0, "/", 0, "", argv, NULL), 0);
+	CHECK_STR(buf_cstr(&r.out), "$A\n");
+	ran_fini(&r);
+	forget("e1");
+	forget("e2");
+}
+
+static void failures_say_which_step(void)
+{
+	static const char *const none[] = {"no-such-program-here", NULL};
+	struct ran r;
+
+	ran_init(&r);
+	CHECK_INT(run(&r, "f1", AGENT_X_SHELL, "/no/such/dir", 0, "", sh("true"), NULL), ENOENT);
+	CHECK_INT(r.g.step, AGENT_STEP_CWD);
+	CHECK_INT(run(&r, "f2", 0, "/", 0, "", none, NULL), ENOENT);
+	CHECK_INT(r.g.step, AGENT_STEP_START);
+	CHECK_INT(run(&r, "f3", AGENT_X_SHELL | AGENT_X_EXPAND_CWD, "$UNSET_X/y", 0, "", sh("true"), NULL), EINVAL);
+	CHECK_INT(r.g.step, AGENT_STEP_CWD);
+	CHECK_INT(run(&r, "f4", AGENT_X_SHELL, "", 0, "nosuch", sh("true"), NULL), ENOENT);
+	/* a name that failed is free again */
+	CHECK_INT(run(&r, "f1", AGENT_X_SHELL, "", 0, "", sh("true"), NULL), 0);
+	forget("f1");
+	ran_fini(&r);
+}
+
+static void time_limit_kills_the_group(void)
+{
+	struct ran r;
+	uint64_t t = mono_ns();
+
+	ran_init(&r);
+	CHECK_INT(run(&r, "t1", AGENT_X_SHELL, "", 60, "", sh("echo a; sleep 30 | cat; echo b"), NULL), 0);
+	CHECK_INT(r.state, AGENT_TIMED_OUT);
+	CHECK_STR(buf_cstr(&r.out), "a\n");
+	CHECK(mono_ns() - t < 5000000000u);
+	forget("t1");
+	ran_fini(&r);
+}
+
+static void lost_stream_goes_on(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	struct ran r;
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "l1", AGENT_X_SHELL, "", 0, "", sh("echo one; read x < /tmp/../dev/null; echo two; echo err >&2; sleep 0.05; echo three"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	while (r.off[0] < 4 && ran_step(&r, fd, true))
+		;
+	close(fd);
+	/* again, from what was really taken */
+	fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	buf_reset(&b);
+	buf_str(&b, "l1");
+	buf_u64(&b, r.off[0]);
+	buf_u64(&b, r.off[1]);
+	host_send(fd, AGENT_ATTACH, 6, &b);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	CHECK(ran_wait(&r, fd));
+	CHECK_STR(buf_cstr(&r.out), "one\ntwo\nthree\n");
+	CHECK_STR(buf_cstr(&r.err), "err\n");
+	close(fd);
+	/* acknowledged bytes are gone */
+	fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	buf_reset(&b);
+	buf_str(&b, "l1");
+	buf_u64(&b, 0);
+	buf_u64(&b, 0);
+	host_send(fd, AGENT_ATTACH, 7, &b);
+	CHECK(host_recv(fd, &G) && G.code == EPIPE);
+	close(fd);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("l1");
+}
+
+static void slow_reader_holds_the_process(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	struct ran r;
+	struct buf b;
+	uint64_t made;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "s1", AGENT_X_SHELL, "", 0, "", sh("head -c 5000000 /dev/zero"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	while (r.out.len < AGENT_WINDOW && ran_step(&r, fd, false))
+		;
+	/* the window is full, and the agent answers others meanwhile */
+	buf_reset(&b);
+	buf_str(&b, "s1");
+	CHECK(host_ask(&H, ctl, AGENT_STATUS, &b, &G));
+	CHECK_INT(cur_u32(&G.c), AGENT_RUNNING);
+	cur_u32(&G.c);
+	cur_u64(&G.c);
+	cur_u64(&G.c);
+	made = cur_u64(&G.c);
+	CHECK_INT(made, AGENT_WINDOW);
+	host_ack(fd, &r);
+	CHECK(ran_wait(&r, fd));
+	CHECK_INT(r.out.len, 5000000);
+	close(fd);
+	close(ctl);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("s1");
+}
+
+static void input_is_a_stream(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	struct ran r;
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "i1", AGENT_X_SHELL | AGENT_X_STDIN, "", 0, "", sh("tr a-z A-Z"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	buf_reset(&b);
+	buf_put(&b, "hello ", 6);
+	host_send(fd, AGENT_STDIN, 0, &b);
+	buf_reset(&b);
+	buf_put(&b, "world\n", 6);
+	host_send(fd, AGENT_STDIN, 0, &b);
+	host_send(fd, AGENT_STDIN, 0, NULL);
+	CHECK(ran_wait(&r, fd));
+	CHECK_STR(buf_cstr(&r.out), "HELLO WORLD\n");
+	CHECK_INT(r.code, 0);
+	close(fd);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("i1");
+}
+
+static void background_output_is_kept(void)
+{
+	int ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	uint32_t state = AGENT_RUNNING;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "b1", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "", sh("echo out; echo err >&2; exit 4"), NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	for (int i = 0; state == AGENT_RUNNING && i < 500; i++) {
+		buf_str(&b, "b1");
+		CHECK(host_ask(&H, ctl, AGENT_STATUS, &b, &G));
+		state = cur_u32(&G.c);
+		poll(NULL, 0, 5);
+	}
+	CHECK_INT(state, AGENT_EXITED);
+	CHECK_INT(cur_u32(&G.c), 4);
+	buf_str(&b, "b1");
+	buf_u64(&b, 4);
+	buf_u32(&b, 1000);
+	CHECK(host_ask(&H, ctl, AGENT_LOGS, &b, &G));
+	CHECK_INT(cur_u64(&G.c), 8);
+	CHECK(!memcmp(G.c.p, "err\n", 4));
+	close(ctl);
+	buf_fini(&b);
+	forget("b1");
+}
+
+static void signals_reach_the_group(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	struct ran r;
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "k1", AGENT_X_SHELL, "", 0, "", sh("trap '' TERM; echo on; sleep 30 & wait; wait"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	while (!r.out.len && ran_step(&r, fd, true))
+		;
+	buf_reset(&b);
+	buf_str(&b, "k1");
+	buf_u32(&b, SIGTERM);
+	buf_u32(&b, 50);
+	CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	CHECK(ran_wait(&r, fd));
+	CHECK_INT(r.state, AGENT_SIGNALED);
+	CHECK_INT(r.code, SIGKILL);
+	buf_str(&b, "k1");
+	buf_u32(&b, SIGTERM);
+	buf_u32(&b, 0);
+	CHECK(!host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	CHECK_INT(G.code, ESRCH);
+	close(fd);
+	close(ctl);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("k1");
+}
+
+static void sessions_keep_state(void)
+{
+	int ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	struct ran r;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_str(&b, "sess");
+	buf_str(&b, "/tmp");
+	CHECK(host_ask(&H, ctl, AGENT_SESSION_NEW, &b, &G));
+	ran_init(&r);
+	CHECK_INT(run(&r, "r1", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess", sh("pwd; export FOO='a b'\ncd /usr; lost=1; exit 7"), NULL), 0);
+	CHECK_STR(buf_cstr(&r.out), "/tmp\n");
+	CHECK_INT(r.code, 7);
+	ran_fini(&r);
+	ran_init(&r);
+	CHECK_INT(run(&r, "r2", AGENT_X_SHELL | AGENT_X_MERGE, "/", 0, "sess", sh("pwd; echo \"$FOO|$lost\"; unset FOO"), NULL), 0);
+	CHECK_STR(buf_cstr(&r.out), "/\na b|\n");
+	CHECK_INT(r.code, 0);
+	ran_fini(&r);
+	ran_init(&r);
+	CHECK_INT(run(&r, "r3", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess", sh("pwd; echo \"${FOO-none}\""), NULL), 0);
+	CHECK_STR(buf_cstr(&r.out), "/usr\nnone\n");
+	ran_fini(&r);
+	buf_str(&b, "sess");
+	CHECK(host_ask(&H, ctl, AGENT_SESSION_DEL, &b, &G));
+	buf_str(&b, "sess");
+	CHECK(!host_ask(&H, ctl, AGENT_SESSION_DEL, &b, &G));
+	close(ctl);
+	buf_fini(&b);
+}
+
+static void terminals(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G), two;
+	struct ran r;
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "p1", AGENT_X_SHELL | AGENT_X_PTY | AGENT_X_STDIN, "", 0, "", sh("tty >/dev/null && echo is-tty; read x; stty size; echo got $x"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	while (r.out.len < 8 && ran_step(&r, fd, false))
+		;
+	CHECK_STR(buf_cstr(&r.out), "is-tty\r\n");
+	buf_reset(&b);
+	buf_str(&b, "p1");
+	buf_u16(&b, 100);
+	buf_u16(&b, 40);
+	CHECK(host_ask(&H, ctl, AGENT_RESIZE, &b, &G));
+	/* another one takes it over and sees what was there as a replay */
+	two = host_open(&H, AGENT_CONN_EXEC, &G);
+	buf_str(&b, "p1");
+	buf_u64(&b, 0);
+	buf_u64(&b, 0);
+	host_send(two, AGENT_ATTACH, 6, &b);
+	CHECK(host_recv(two, &G) && G.h.type == AGENT_OK);
+	CHECK(host_recv(two, &G) && G.h.type == AGENT_OUT);
+	CHECK_INT(cur_u8(&G.c), 3);
+	buf_reset(&b);
+	buf_put(&b, "abc\n", 4);
+	host_send(two, AGENT_STDIN, 0, &b);
+	/* the first one still watches */
+	CHECK(ran_wait(&r, fd));
+	CHECK(strstr(buf_cstr(&r.out), "40 100\r\ngot abc\r\n") != NULL);
+	close(two);
+	close(fd);
+	close(ctl);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("p1");
+}
+
+static void start(void)
+{
+	REQUIRE(host_start(&H));
+}
+
+static void stop(void)
+{
+	CHECK(host_stop(&H));
+}
+
+static const struct test tests[] = {
+	{"start", start},
+	{"output_and_code", output_and_code},
+	{"failures_say_which_step", failures_say_which_step},
+	{"time_limit_kills_the_group", time_limit_kills_the_group},
+	{"lost_stream_goes_on", lost_stream_goes_on},
+	{"slow_reader_holds_the_process", slow_reader_holds_the_process},
+	{"input_is_a_stream", input_is_a_stream},
+	{"background_output_is_kept", background_output_is_kept},
+	{"signals_reach_the_group", signals_reach_the_group},
+	{"sessions_keep_state", sessions_keep_state},
+	{"terminals", terminals},
+	{"stop", stop},
+};
+AGENT_TEST_MAIN(tests)

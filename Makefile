@@ -17,6 +17,7 @@ CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
 CFLAGS_BASE := -std=gnu11 -g -O2 $(WARN) -fno-strict-aliasing
 SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANFLAGS_tsan := -fsanitize=thread -O1
+SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANFLAGS_cov := --coverage -O0
 HARDEN := $(if $(SAN),,-D_FORTIFY_SOURCE=2 -fstack-protector-strong)
 CFLAGS_ALL = $(CFLAGS_BASE) $(HARDEN) $(SANFLAGS_$(SAN)) $(CFLAGS)
@@ -52,7 +53,8 @@ UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
 UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
-.PHONY: all unit clean help kernel
+.PHONY: all unit clean help kernel deps up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
+	fuzz-replay replay-bins coverage bench install package layering headers
 .SECONDARY:
 all: $(PROGS:%=$(BIN)/%) $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
 
@@ -109,14 +111,88 @@ $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)
 $(B)/platform/%: $(O)/tests/platform/%.o $(ALL_ARCHIVES)
 	$(Q)$(call link,$^,,$(LIBS_TEST))
 unit: $(UNIT_BINS)
-	$(Q)fail=0; n=0; for t in $(filter $(B)/unit/$(or $(T),%) $(B)/platform/$(or $(T),%),$(UNIT_BINS)); do n=$$((n+1)); \
-		timeout 60 $$t > $$t.log 2>&1; rc=$$?; case $$rc in 0) echo "  ok    $${t##*/}";; 77) echo "  skip  $${t##*/}: $$(tail -1 $$t.log)";; \
-		*) echo "  FAIL  $${t##*/} ($$rc)"; tail -30 $$t.log; fail=1;; esac; done; exit $$fail
+	$(Q)BUILD=$(B) tests/run unit
+
+# fuzz targets: libFuzzer under clang (make fuzz-NAME SECS=60); gcc's sanitizers replay what was ever found
+FUZZ := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
+SECS ?= 60
+$(B)/fuzz/%: $(O)/tests/fuzz/%.o $(ALL_ARCHIVES)
+	$(Q)$(call link,$^,-fsanitize=fuzzer,$(LIBS_TEST))
+$(B)/replay/%: $(O)/tests/fuzz/%.o $(O)/tests/fuzz/lib/replay.o $(ALL_ARCHIVES)
+	$(Q)$(call link,$^,,$(LIBS_TEST))
+fuzz-bin-%:
+	$(Q)$(MAKE) -s SAN=fuzz CC=$(CLANG) build/fuzz/fuzz/$*
+$(FUZZ:%=fuzz-%): fuzz-%: fuzz-bin-%
+	$(Q)mkdir -p build/fuzz/new/$* tests/fuzz/regression/$*; build/fuzz/fuzz/$* -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 \
+		-artifact_prefix=tests/fuzz/regression/$*/ build/fuzz/new/$* $(wildcard tests/fuzz/corpus/$* tests/fuzz/regression/$*)
+fuzz-all: $(FUZZ:%=fuzz-%)
+replay-bins:
+	$(Q)$(MAKE) -s SAN=asan $(FUZZ:%=build/asan/replay/%)
+fuzz-replay: replay-bins
+	$(Q)tests/run fuzz
+
+# everything that must hold; the kernels are built side by side with what does not need them
+test: deps
+	$(Q)$(MAKE) -s -j2 kernel test-bins
+	$(Q)tests/run
+test-bins: all $(UNIT_BINS) replay-bins
+e2e: all kernel
+	$(Q)tests/run e2e
+stress: all kernel
+	$(Q)E2E_LIMIT_S=14400 MAYFLY_STRESS=1 tests/run e2e
+asan tsan:
+	$(Q)$(MAKE) -s SAN=$@ unit
+coverage:
+	$(Q)$(MAKE) -s SAN=cov unit && gcov -n -r $$(find build/cov -name '*.gcda') 2>/dev/null | tests/check/coverage
+
+# what a commit must pass, in under 3 minutes
+check: all
+	$(Q)tests/check/format && CC=$(CC) tests/check/headers && tests/check/layering
+	$(Q)$(MAKE) -s unit asan && $(MAKE) -s cppcheck tidy FILES="$$(tests/check/changed | grep '\.c$$' | tr '\n' ' ')"
+layering headers:
+	$(Q)CC=$(CC) tests/check/$@
+FILES ?= $(shell git ls-files '*.c')
+format:
+	$(Q)clang-format -i $$(tests/check/changed)
+cppcheck:
+	$(Q)[ -z "$(strip $(FILES))" ] || tests/check/cppcheck $(FILES)
+tidy:
+	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 clang-tidy --quiet 2>/dev/null -- -std=gnu11 -D_GNU_SOURCE -I.
 
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)
 kernel:
 	$(Q)guest/kernel/build guest appliance
+deps:
+	$(Q).ci/deps
+up: all kernel
+	$(Q)guest/up
+down:
+	$(Q)guest/down
+quickstart: deps
+	$(Q)$(MAKE) -s -j2 kernel all
+	$(Q)guest/quickstart
+bench: all kernel
+	$(Q)bench/run
 
+# install into PREFIX, or make a package of exactly that
+PREFIX ?= /usr/local
+DEST = $(DESTDIR)$(PREFIX)
+VERSION := 0.1.0
+install: all kernel
+	$(Q)install -d $(DEST)/bin $(DEST)/lib/mayfly $(DEST)/share/mayfly/appliance $(DEST)/share/doc/mayfly
+	$(Q)install -m 755 $(wildcard $(BIN)/mayfly $(BIN)/mayflyd) $(DEST)/bin/
+	$(Q)install -m 755 $(filter-out $(BIN)/mayfly $(BIN)/mayflyd,$(PROGS:%=$(BIN)/%)) $(DEST)/lib/mayfly/
+	$(Q)install -m 644 $(wildcard $(B)/initramfs.cpio) $(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/guest-vmlinux \
+		$(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/appliance-vmlinux $(DEST)/share/mayfly/
+	$(Q)install -m 755 guest/appliance/mkroot $(DEST)/share/mayfly/appliance/
+	$(Q)install -m 644 guest/appliance/root.list $(DEST)/share/mayfly/appliance/
+	$(Q)install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DEST)/share/doc/mayfly/
+package:
+	$(Q)rm -rf build/package && $(MAKE) -s install DESTDIR=build/package/mayfly-$(VERSION) PREFIX=/usr/local
+	$(Q)tar -C build/package --owner=0 --group=0 --sort=name --mtime=@1 -czf build/mayfly-$(VERSION).tar.gz mayfly-$(VERSION) && ls -l build/mayfly-$(VERSION).tar.gz
+
+help:
+	@sed 's/^	//' tests/check/help.txt
 clean:
 	rm -rf build
 

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ground of the end-to-end tests: an appliance (or this host, where its KVM is usable), a daemon in it, and ways to look inside.
+
+The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
+  machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
+  daemon    the running daemon: .domain, .api_key, .url, .kill(), .start(), .log()
+KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance.
+"""
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+BIN = TOP / "build" / "bin"
+MAYFLY = BIN / "mayfly"
+CACHE = pathlib.Path(os.environ.get("MAYFLY_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "mayfly")
+KEEP = bool(os.environ.get("KEEP"))
+DAEMON_WAIT_S = 60
+
+
+class Machine:
+    """One appliance by name, driven through the command line, as a user would."""
+
+    def __init__(self, name, memory="3G", cpus=1):
+        self.name, self.memory, self.cpus = name, memory, cpus
+        self.port = 0
+
+    def cli(self, *args, **kw):
+        kw.setdefault("timeout", 150)
+        return subprocess.run([MAYFLY, "machine", *args[:1], "--name", self.name, *args[1:]], text=kw.pop("text", True), capture_output=True, **kw)
+
+    def start(self, *more):
+        r = self.cli("start", "--port", "0", "--memory", self.memory, "--cpus", str(self.cpus), *more)
+        assert r.returncode == 0, r.stderr
+        self.port = self.status()["port"]
+        return self
+
+    def status(self):
+        return json.loads(self.cli("status", "--json").stdout)
+
+    @property
+    def exchange(self):
+        return pathlib.Path(self.status()["dir"]) / "exchange"
+
+    def run(self, *cmd, check=False, stdin=None, env=(), **kw):
+        """Runs a command inside; its exit code is the command's, 125 means that the machine did not run it."""
+        opts = [o for e in env for o in ("--env", e)] + ([] if stdin is not None else ["-n"])
+        r = self.cli("exec", *opts, "--", *[str(c) for c in cmd], input=stdin, **kw)
+        assert not check or r.returncode == 0, f"{cmd}: {r.returncode}\n{r.stdout}\n{r.stderr}"
+        return r
+
+    def popen(self, *cmd, **kw):
+        return subprocess.Popen([MAYFLY, "machine", "exec", "--name", self.name, "-n", "--", *[str(c) for c in cmd]], **kw)
+
+    def publish(self, *paths):
+        r = self.cli("publish", *[str(p) for p in paths])
+        assert r.returncode == 0, r.stderr
+        return r.stdout.strip()
+
+    def stop(self):
+        return self.cli("stop")
+
+    def remove(self):
+        return self.cli("rm")
+
+
+class Daemon:
+    """mayflyd in the appliance, started through mayfly-priv as the unit file does."""
+
+    def __init__(self, machine, config_more=""):
+        self.machine = machine
+        self.api_key = "e2e-" + secrets.token_hex(8)
+        self.domain = f"127.0.0.1:{machine.port}"
+        self.url = f"http://{self.domain}"
+        self.config_more = config_more
+        self.proc = None
+        self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
+
+    def config(self):
+        return "\n".join([
+            "[server]", 'host = "0.0.0.0"', "port = 8080", f'api_key = "{self.api_key}"',
+            "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initramfs = "{self.bin}/initramfs.cpio"', f'bin_dir = "{self.bin}"',
+            'state_dir = "/var/lib/mayfly/state"', self.config_more, ""])
+
+    def start(self):
+        run = self.machine.run
+        run("mkdir", "-p", "/run/mayfly-e2e", "/var/lib/mayfly/state", check=True)
+        run("dd", "of=/run/mayfly-e2e/config.toml", "status=none", stdin=self.config(), check=True)
+        # detached: it outlives the connection that started it, as under an init
+        run("sh", "-c", f"setsid {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
+            "--user mayfly -- --config /run/mayfly-e2e/config.toml </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
+        self.wait()
+        return self
+
+    def wait(self):
+        """Until /health answers: the forwarded port accepts long before anybody listens behind it, so it is asked."""
+        end, last = time.monotonic() + DAEMON_WAIT_S, None
+        while time.monotonic() < end:
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=5) as r:
+                    if r.status == 200:
+                        return
+            except OSError as e:
+                last = e
+            time.sleep(0.2)
+        raise AssertionError(f"the daemon does not answer ({last}):\n{self.log()}")
+
+    def kill(self, sig="KILL", name="mayflyd"):
+        return self.machine.run("pkill", f"-{sig}", "-x", name)
+
+    def stop(self):
+        self.kill("TERM", "mayfly-priv")
+
+    def log(self, lines=80):
+        return self.machine.run("tail", "-n", lines, "/run/mayfly-e2e/log").stdout
+
+
+@pytest.fixture(scope="session")
+def machine():
+    assert MAYFLY.exists(), "build/bin/mayfly is missing: make"
+    m = Machine(os.environ.get("E2E_MACHINE", "e2e")).start()
+    yield m
+    if not KEEP:
+        m.stop()
+
+
+@pytest.fixture(scope="session")
+def daemon(machine):
+    if not (BIN / "mayflyd").exists():
+        pytest.skip("there is no mayflyd in this tree yet")
+    d = Daemon(machine).start()
+    yield d
+    if not KEEP:
+        d.stop()
+
+
+@pytest.fixture
+def sdk_env(daemon):
+    """What the SDKs and osb read from the environment."""
+    return {"OPEN_SANDBOX_DOMAIN": daemon.domain, "OPEN_SANDBOX_API_KEY": daemon.api_key}
+
+
+@pytest.fixture
+def fresh_machine(request):
+    """A machine of this test's own, gone afterwards."""
+    m = Machine("t-" + secrets.token_hex(3), memory="1G")
+    yield m
+    if not KEEP:
+        m.remove()
+
+
+def pytest_runtest_makereport(item, call):
+    # a failed test shows what the daemon said last
+    if call.when == "call" and call.excinfo is not None and "daemon" in item.fixturenames and call.excinfo.typename != "Skipped":
+        d = item.funcargs.get("daemon")
+        if d:
+            print("--- daemon log ---\n" + d.log(50))
+
+
+def has(program):
+    return shutil.which(program) is not None

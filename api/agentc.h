@@ -35,6 +35,7 @@ void agentc_destroy(struct agentc *a);
 void agentc_up(struct agentc *a);
 void agentc_down(struct agentc *a);
 bool agentc_is_up(const struct agentc *a);
+struct loop *agentc_loop(const struct agentc *a);
 /* The owner's data of this sandbox (what the execution API remembers); freed by fn in agentc_destroy. */
 void *agentc_data(const struct agentc *a);
 void agentc_set_data(struct agentc *a, void *data, void (*fn)(void *data));

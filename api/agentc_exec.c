@@ -27,6 +27,7 @@ struct agent_exec {
 	bool busy, dead;      /* inside output(): freed when it returns */
 	bool attaching;	      /* the answer awaited is ATTACH's */
 	uint64_t off[3];      /* by stream number */
+	uint64_t in_sent, in_taken;
 	uint64_t acked;
 	int tries;
 };
@@ -177,6 +178,17 @@ static int got_exit(struct agent_exec *x, struct cur body)
 	return 0;
 }
 
+/* How much of its input the process took: what is beyond it may not grow without end. */
+static int got_taken(struct agent_exec *x, struct cur body)
+{
+	uint64_t n = cur_u64(&body);
+
+	if (!cur_done(&body) || n < x->in_taken || n > x->in_sent)
+		return EPROTO;
+	x->in_taken = n;
+	return 0;
+}
+
 static int exec_frame(void *arg, const struct agent_hdr *h, struct cur body)
 {
 	struct agent_exec *x = arg;
@@ -189,6 +201,8 @@ static int exec_frame(void *arg, const struct agent_hdr *h, struct cur body)
 		return got_output(x, body);
 	case AGENT_EXIT:
 		return got_exit(x, body);
+	case AGENT_STDIN_TAKEN:
+		return got_taken(x, body);
 	default:
 		return EPROTO;
 	}
@@ -356,8 +370,9 @@ bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n)
 {
 	const uint8_t *at = p;
 
-	if (x->over || !x->conn)
+	if (x->over || !x->conn || x->in_sent - x->in_taken + n > AGENT_WINDOW)
 		return false;
+	x->in_sent += n;
 	if (n == 0)
 		return aconn_send(x->conn, AGENT_STDIN, 0, NULL, 0);
 	while (n > 0) {

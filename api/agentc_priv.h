@@ -21,7 +21,6 @@ bool agent_stream_add(struct agentc *a, struct agent_stream *s);
 void agent_stream_drop(struct agent_stream *s);
 struct aconn *agent_stream_open(struct agent_stream *s, enum agent_conn kind,
 	const struct aconn_ops *ops, void *arg);
-struct loop *agentc_loop(const struct agentc *a);
 
 /* AGENT_ERR's payload as a reply; text is a fixed field of the caller's. 0, or EPROTO. */
 #define AGENT_TEXT_MAX 400

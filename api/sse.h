@@ -20,7 +20,7 @@ void sse_complete(struct buf *out, uint64_t took_ms);
 void sse_error(struct buf *out, const char *ename, const char *evalue, const char *traceback);
 
 /* Cuts a stream into lines that keep their ending (\n, \r, \r\n); the events concatenate to the stream. */
-#define SSE_LINE_MAX (256u * 1024) /* a longer line is given in pieces */
+#define SSE_LINE_MAX (64u * 1024)  /* a longer line is given in pieces */
 struct sse_lines {
 	const char *type; /* "stdout" */
 	struct buf carry; /* the line begun; ends in '\r' when only its "\n" may still come */

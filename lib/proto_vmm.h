@@ -45,7 +45,10 @@ enum vmm_type {
 	VMM_RESTORE = 4,
 	VMM_PAUSE = 5,	  /* {} -> {}: vCPUs stopped, queues quiet */
 	VMM_CONTINUE = 6, /* {} -> {} */
-	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages
+	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages,
+	 * u32 kept (bit i: memory file i of this VM's restore is still stood on, the new one comes after those that are), u16 ndisks,
+	 * ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
+	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
 	VMM_SNAPSHOT = 7,
@@ -95,6 +98,18 @@ enum vmm_exit {
 	VMM_X_INTERNAL,
 	VMM_X_COUNT
 };
+
+/* What stands in the last-words descriptor when the process is gone: written in place, at offset 0, also from the crash handler. */
+struct vmm_last_words {
+	uint32_t magic; /* LAST_WORDS_MAGIC; anything else: it never got so far */
+	uint32_t reason; /* enum vmm_exit */
+	uint64_t wall_ns;
+	uint32_t text_len, console_len;
+	char text[424];
+	char console[3648]; /* last lines of the guest's console */
+};
+#define LAST_WORDS_MAGIC 0x3157574cu
+static_assert(sizeof(struct vmm_last_words) == 4096, "one page");
 
 /* Host to guest streams: connect to the VM's vsock Unix socket (SOCK_STREAM), write struct vsock_open, read one of the same with
  * the status: 0 = open, bytes follow; ECONNREFUSED: nobody listens. After a restore it waits until the guest has taken note. */

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * board.c: see board.h. Accesses are the guest's: address, length and bytes are hostile; an address outside the table does nothing.
+ */
+#include "vmm/board.h"
+
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "lib/log.h"
+
+#define PORT_RESET    0x64u /* the keyboard controller's command port: reboot=k */
+#define RESET_COMMAND 0xfeu
+
+enum { PVPANIC_PANICKED = 1, PVPANIC_CRASH_LOADED = 2, PVPANIC_SHUTDOWN = 4 };
+
+static void pulse(void *ctx, unsigned int line)
+{
+	struct board *b = ctx;
+	uint64_t one = 1;
+
+	ASSERT(line < BOARD_LINES);
+	(void)!write(b->irq_fd[line], &one, sizeof(one));
+}
+
+static int init_lines(struct board *b, struct err *e)
+{
+	for (unsigned int i = BOARD_VMGENID_IRQ; i < BOARD_VIRTIO_IRQ + BOARD_VIRTIO_SLOTS; i++) {
+		int rc;
+
+		b->irq_fd[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (b->irq_fd[i] < 0)
+			return err_set(e, errno, "eventfd of interrupt line %u", i);
+		rc = b->kvm ? kvm_irqfd(b->kvm, b->irq_fd[i], i, e) : 0;
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static void dev_needs_reset(void *ctx, const char *dev, const char *why)
+{
+	struct board *b = ctx;
+
+	b->hooks.needs_reset(b->hooks.ctx, dev, why);
+}
+
+static void dev_host_error(void *ctx, const char *dev, int err, const char *why)
+{
+	struct board *b = ctx;
+
+	b->hooks.host_error(b->hooks.ctx, dev, err, why);
+}
+
+int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l, const struct board_hooks *h, struct err *e)
+{
+	*b = (struct board){.hooks = *h, .kvm = k};
+	b->env = (struct dev_env){.mem = m,
+		.loop = l,
+		.ctx = b,
+		.irq = pulse,
+		.needs_reset = dev_needs_reset,
+		.host_error = dev_host_error};
+	for (unsigned int i = 0; i < BOARD_LINES; i++)
+		b->irq_fd[i] = -1;
+	return init_lines(b, e);
+}
+
+void board_fini(struct board *b)
+{
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		if (b->dev[i])
+			b->destroy[i](b->dev[i]);
+	for (unsigned int i = 0; i < BOARD_LINES; i++)
+		close_fd(&b->irq_fd[i]);
+}
+
+int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d, void (*destroy)(struct virtio_dev *d), struct err *e)
+{
+	uint64_t at = BOARD_VIRTIO_BASE + slot * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
+
+	ASSERT(slot < BOARD_VIRTIO_SLOTS && !b->dev[slot]);
+	b->dev[slot] = d;
+	b->destroy[slot] = destroy;
+	return b->kvm ? kvm_ioeventfd(b->kvm, d->kick_fd, at, true, e) : 0;
+}
+
+static void on_pvpanic(struct board *b, uint8_t *p, uint32_t len, bool write)
+{
+	uint8_t v = p[0];
+
+	if (!write) {
+		memset(p, 0, len);
+		p[0] = PVPANIC_PANICKED | PVPANIC_SHUTDOWN;
+		return;
+	}
+	if (v & (PVPANIC_PANICKED | PVPANIC_CRASH_LOADED))
+		b->hooks.panicked(b->hooks.ctx);
+	else if (v & PVPANIC_SHUTDOWN)
+		b->hooks.end(b->hooks.ctx, VMM_X_POWEROFF, "the guest powered off");
+}
+
+static bool virtio_at(uint64_t gpa)
+{
+	return gpa >= BOARD_VIRTIO_BASE && gpa - BOARD_VIRTIO_BASE < BOARD_VIRTIO_SLOTS * (uint64_t)PAGE_BYTES;
+}
+
+void board_mmio(struct board *b, uint64_t gpa, void *data, uint32_t len, bool write)
+{
+	if (virtio_at(gpa)) {
+		uint64_t off = gpa - BOARD_VIRTIO_BASE;
+		struct virtio_dev *d = b->dev[off / PAGE_BYTES];
+
+		if (d && write)
+			virtio_mmio_write(d, (uint32_t)(off % PAGE_BYTES), data, len);
+		else if (d)
+			virtio_mmio_read(d, (uint32_t)(off % PAGE_BYTES), data, len);
+		else if (!write)
+			memset(data, 0, len); /* magic 0: an empty place */
+		return;
+	}
+	if (gpa == BOARD_PVPANIC_ADDR) {
+		on_pvpanic(b, data, len, write);
+		return;
+	}
+	atomic_fetch_add_explicit(&b->unknown_mmio, 1, memory_order_relaxed);
+	if (!write)
+		memset(data, 0xff, len);
+}
+
+void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool write)
+{
+	uint8_t *p = data;
+
+	if (port >= BOARD_SERIAL_PORT && port < BOARD_SERIAL_PORT + 8 && b->serial_on) {
+		if (write && port == BOARD_SERIAL_PORT)
+			b->hooks.serial_out(b->hooks.ctx, p[0]);
+		else if (!write)
+			memset(p, port == BOARD_SERIAL_PORT + 5 ? 0x60 : 0, size);
+		return;
+	}
+	if (write && port == PORT_RESET && p[0] == RESET_COMMAND) {
+		b->hooks.end(b->hooks.ctx, VMM_X_RESET, "the guest asked for a reset");
+		return;
+	}
+	atomic_fetch_add_explicit(&b->unknown_pio, 1, memory_order_relaxed);
+	if (!write)
+		memset(p, port == PORT_RESET ? 0 : 0xff, size); /* the controller's "input buffer full" bit clear: nothing waits for it */
+}
+
+void board_new_generation(struct board *b, bool tell)
+{
+	uint8_t id[16];
+
+	random_bytes(id, sizeof(id));
+	ASSERT(mem_write(b->env.mem, GPA(BOARD_VMGENID_ADDR), id, sizeof(id)));
+	if (tell)
+		pulse(b, BOARD_VMGENID_IRQ);
+}
+
+static void one_quiet(void *arg)
+{
+	struct board *b = arg;
+
+	if (--b->quiet_left == 0)
+		b->quiet_done(b->quiet_arg);
+}
+
+int board_quiesce(struct board *b, void (*done)(void *), void *arg)
+{
+	b->quiet_done = done;
+	b->quiet_arg = arg;
+	b->quiet_left = 1; /* ours, so that a device that is done while we ask the others does not end it */
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
+		if (!b->dev[i])
+			continue;
+		b->quiet_left++;
+		if (virtio_quiesce(b->dev[i], one_quiet, b) == 0)
+			b->quiet_left--;
+	}
+	return --b->quiet_left ? -EINPROGRESS : 0;
+}
+
+void board_resume(struct board *b, bool restored)
+{
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		if (b->dev[i])
+			virtio_resume(b->dev[i], restored);
+}
+
+void board_save_dev(struct board *b, unsigned int slot, struct buf *out)
+{
+	virtio_save(b->dev[slot], out);
+}
+
+int board_load_dev(struct board *b, unsigned int slot, struct cur *in, struct err *e)
+{
+	int rc = virtio_load(b->dev[slot], in, e);
+
+	if (rc < 0)
+		return err_wrap(e, "device %s in slot %u", b->dev[slot]->ops->name, slot);
+	return cur_done(in) ? 0 : err_plain(e, EBADMSG, "device %s in slot %u: bytes left over", b->dev[slot]->ops->name, slot);
+}

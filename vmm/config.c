@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.c: see config.h. mayfly-vmm, before anything else. Its input is the developer's or the daemon's own.
+ */
+#include "vmm/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum kind { FLAG, TEXT, SIZE, NUMBER, DISK, FILE_ };
+
+static const struct option {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	bool local; /* means developer mode */
+	const char *help;
+} options[] = {
+	{"config", FILE_, 0, true, "FILE: lines of `name = value` with the names below; # comments"},
+	{"name", TEXT, offsetof(struct config, name), false, "NAME: shown in log lines"},
+	{"kernel", TEXT, offsetof(struct config, kernel), true, "FILE: uncompressed vmlinux"},
+	{"initrd", TEXT, offsetof(struct config, initrd), true, "FILE: initramfs"},
+	{"cmdline", TEXT, offsetof(struct config, cmdline), false, "TEXT: put after our own"},
+	{"memory", SIZE, offsetof(struct config, memory_bytes), false, "SIZE: 128M to 16G (256M)"},
+	{"vcpus", NUMBER, offsetof(struct config, vcpus), false, "N: 1 to 16 (1)"},
+	{"cpu", TEXT, offsetof(struct config, cpu), false, "TEMPLATE: host, x86-64-v2, x86-64-v3 (host)"},
+	{"disk", DISK, 0, true, "BASE[,DATA,BITMAP]: a disk; read-only without a private layer; up to 8"},
+	{"vsock", TEXT, offsetof(struct config, vsock), true, "PATH: Unix socket for host-to-guest streams"},
+	{"serial", FLAG, offsetof(struct config, serial), false, "a serial port with the kernel's messages"},
+	{"snapshot", TEXT, offsetof(struct config, snapshot), true, "DIR: written and left when the guest says it is ready, or on SIGUSR2"},
+	{"stay", FLAG, offsetof(struct config, stay), true, "with --snapshot: live, the VM goes on"},
+	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: bring that snapshot back"},
+	{"read-in", FLAG, offsetof(struct config, read_in), false, "with --restore: read the memory in instead of mapping it"},
+	{"jail", NUMBER, offsetof(struct config, jail_uid), false, "UID: enter the jail as this user"},
+	{"no-jail", FLAG, offsetof(struct config, no_jail), false, "no jail and no system-call filter (said loudly)"},
+	{"json-log", FLAG, offsetof(struct config, json_log), false, "log lines as JSON"},
+	{"trace", FLAG, offsetof(struct config, trace), false, "log everything"},
+	{"help", FLAG, offsetof(struct config, help), false, "this text"},
+};
+
+void config_usage(void)
+{
+	printf("mayfly-vmm: one virtual machine. Without --config, --kernel or --restore it is driven over descriptor %d.\n",
+		VMM_FD_CONTROL);
+	for (size_t i = 0; i < ARRAY_LEN(options); i++)
+		printf("  --%-10s %s\n", options[i].name, options[i].help);
+}
+
+static int parse_number(const char *s, bool units, uint64_t *v)
+{
+	char *end;
+
+	if (*s < '0' || *s > '9')
+		return -EINVAL;
+	errno = 0;
+	*v = strtoull(s, &end, 0);
+	if (errno)
+		return -EINVAL;
+	if (units && *end) {
+		int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : -1;
+
+		if (shift < 0 || *v > UINT64_MAX >> shift)
+			return -EINVAL;
+		*v <<= shift;
+		end++;
+	}
+	return *end ? -EINVAL : 0;
+}
+
+static int config_file(struct config *c, const char *path, struct err *e);
+
+static int set(struct config *c, const struct option *o, const char *v, struct err *e)
+{
+	char *at = (char *)c + o->at;
+	uint64_t n = 0;
+
+	c->local |= o->local;
+	switch (o->kind) {
+	case FLAG:
+		*(bool *)(void *)at = true;
+		return 0;
+	case TEXT:
+		*(const char **)(void *)at = v;
+		return 0;
+	case DISK:
+		if (c->ndisks == VMM_MAX_DISKS)
+			return err_plain(e, E2BIG, "more than %u disks", VMM_MAX_DISKS);
+		c->disk[c->ndisks++] = v;
+		return 0;
+	case FILE_:
+		return config_file(c, v, e);
+	case SIZE:
+	case NUMBER:
+		break;
+	}
+	if (parse_number(v, o->kind == SIZE, &n) < 0 || (o->kind == NUMBER && n > UINT32_MAX))
+		return err_plain(e, EINVAL, "%s: \"%s\" is not a %s", o->name, v, o->kind == SIZE ? "size (256M, 2G)" : "number");
+	if (o->kind == SIZE)
+		*(uint64_t *)(void *)at = n;
+	else
+		*(uint32_t *)(void *)at = (uint32_t)n;
+	c->jail |= o->at == offsetof(struct config, jail_uid);
+	return 0;
+}
+
+static const struct option *find(const char *name, size_t n)
+{
+	for (size_t i = 0; i < ARRAY_LEN(options); i++)
+		if (strlen(options[i].name) == n && !memcmp(options[i].name, name, n))
+			return &options[i];
+	return NULL;
+}
+
+static char *trim(char *s)
+{
+	size_t n;
+
+	s += strspn(s, " \t");
+	n = strlen(s);
+	while (n && strchr(" \t\r\n", s[n - 1]))
+		s[--n] = 0;
+	return s;
+}
+
+static int config_line(struct config *c, char *line, struct err *e)
+{
+	char *name = trim(line), *eq = strchr(name, '=');
+	const struct option *o;
+	char *value;
+
+	if (!*name || *name == '#')
+		return 0;
+	if (eq)
+		*eq = 0;
+	name = trim(name);
+	o = find(name, strlen(name));
+	if (!o || o->kind == FILE_)
+		return err_plain(e, EINVAL, "\"%s\" is not an option", name);
+	if (o->kind != FLAG && !eq)
+		return err_plain(e, EINVAL, "%s: needs a value", name);
+	value = eq ? strdup(trim(eq + 1)) : NULL;
+	if (eq && !value)
+		return err_set(e, ENOMEM, "%s", name);
+	return set(c, o, value, e);
+}
+
+static int config_file(struct config *c, const char *path, struct err *e)
+{
+	FILE *f = fopen(path, "re");
+	char line[4096];
+	int rc = 0, at = 0;
+
+	if (!f)
+		return err_set(e, errno, "open %s", path);
+	while (rc == 0 && fgets(line, sizeof(line), f)) {
+		at++;
+		rc = config_line(c, line, e);
+	}
+	fclose(f);
+	return rc < 0 ? err_wrap(e, "%s:%d", path, at) : 0;
+}
+
+int config_parse(struct config *c, int argc, char **argv, struct err *e)
+{
+	*c = (struct config){.cmdline = "", .cpu = "", .memory_bytes = MIB(256), .vcpus = 1};
+	for (int i = 1; i < argc; i++) {
+		const char *a = argv[i], *eq = strchr(a, '=');
+		const struct option *o = NULL;
+		int rc;
+
+		if (!strncmp(a, "--", 2))
+			o = find(a + 2, eq ? (size_t)(eq - a - 2) : strlen(a + 2));
+		if (!o)
+			return err_plain(e, EINVAL, "\"%s\" is not an option; --help lists them", a);
+		if (o->kind != FLAG && !eq && ++i == argc)
+			return err_plain(e, EINVAL, "%s: needs a value", a);
+		rc = set(c, o, o->kind == FLAG ? NULL : eq ? eq + 1 : argv[i], e);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}

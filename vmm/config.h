@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.h: options of mayfly-vmm, from the command line and from a file with the same names. One table. Developer mode only names files by path;
+ * the daemon's VMs get descriptors.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "vmm/vm.h"
+
+struct config {
+	const char *name, *kernel, *initrd, *cmdline, *cpu, *vsock, *snapshot, *restore;
+	const char *disk[VMM_MAX_DISKS]; /* base[,private data,private bitmap] */
+	unsigned int ndisks;
+	uint64_t memory_bytes;
+	uint32_t vcpus;
+	uint32_t jail_uid;
+	bool jail, no_jail, serial, json_log, help, trace, read_in, local, stay;
+};
+
+/* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the process. */
+int config_parse(struct config *c, int argc, char **argv, struct err *e);
+void config_usage(void);

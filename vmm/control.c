@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * control.c: connections, requests, replies, events. mayfly-vmm, the device thread. Peers are not believed (ctlmsg.c parses what they send), and
+ * a peer that does not read is cut off, not waited for. Requests are a table; one that finishes later keeps a struct ctl_ref, which
+ * is worth nothing once its connection is gone.
+ */
+#include "vmm/control.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "lib/fdpass.h"
+#include "lib/log.h"
+#include "vmm/ctlmsg.h"
+#include "vmm/devices.h"
+#include "vmm/restore.h"
+#include "vmm/snapshot.h"
+
+#define MAX_CONNS  8u
+#define MAX_KEPT   32u
+#define MAX_QUEUED 256u
+#define BUILD	   "mayfly-vmm 0.1"
+
+struct msg { /* header and payload */
+	struct msg *next;
+	size_t n;
+	uint8_t b[];
+};
+
+struct conn {
+	struct control *ctl;
+	int fd;
+	struct watch *watch;
+	uint64_t serial;
+	struct msg *out, **out_end;
+	unsigned int queued;
+};
+
+struct ctl_ref {
+	uint64_t conn;
+	uint32_t id;
+	uint16_t type;
+};
+
+struct control {
+	struct vm *vm;
+	int listen_fd;
+	struct watch *watch;
+	struct conn *conn[MAX_CONNS];
+	uint64_t serials;
+	struct msg *kept[MAX_KEPT]; /* ring: events that found nobody */
+	unsigned int kept_at, kept_n;
+	struct ctl_ref pausing;
+	bool pause_busy;
+	uint8_t room[VMM_MSG_MAX];
+};
+
+struct request {
+	struct control *ctl;
+	struct ctl_ref ref;
+	struct cur in;
+	int fds[FDPASS_MAX];
+	size_t nfds;
+	struct buf out;
+};
+
+/* ---- sending */
+
+static void conn_drop(struct conn *c)
+{
+	struct control *ctl = c->ctl;
+
+	for (unsigned int i = 0; i < MAX_CONNS; i++)
+		if (ctl->conn[i] == c)
+			ctl->conn[i] = NULL;
+	watch_remove(c->watch);
+	close(c->fd);
+	while (c->out) {
+		struct msg *m = c->out;
+
+		c->out = m->next;
+		free(m);
+	}
+	free(c);
+}
+
+static struct msg *msg_make(uint16_t type, uint32_t id, int status, const void *payload, size_t n, unsigned int nfds)
+{
+	struct vmm_hdr h = {.magic = VMM_MAGIC,
+		.version = VMM_VERSION,
+		.type = type,
+		.id = id,
+		.len = (uint32_t)n,
+		.status = status,
+		.nfds = nfds};
+	struct msg *m = n <= VMM_MSG_MAX - sizeof(h) ? malloc(sizeof(*m) + sizeof(h) + n) : NULL;
+
+	if (!m)
+		return NULL;
+	m->next = NULL;
+	m->n = sizeof(h) + n;
+	memcpy(m->b, &h, sizeof(h));
+	if (n)
+		memcpy(m->b + sizeof(h), payload, n);
+	return m;
+}
+
+/* Sends or queues; takes m. A peer that leaves MAX_QUEUED messages unread is cut off. False: the connection is gone. */
+static bool conn_send(struct conn *c, struct msg *m)
+{
+	int rc = c->out ? -EAGAIN : fdpass_send(c->fd, m->b, m->n, NULL, 0);
+
+	if (rc == -EAGAIN && c->queued < MAX_QUEUED) {
+		*c->out_end = m;
+		c->out_end = &m->next;
+		c->queued++;
+		watch_events(c->watch, EPOLLIN | EPOLLOUT);
+		return true;
+	}
+	free(m);
+	if (rc == 0)
+		return true;
+	conn_drop(c);
+	return false;
+}
+
+static void conn_flush(struct conn *c)
+{
+	while (c->out) {
+		struct msg *m = c->out;
+
+		if (fdpass_send(c->fd, m->b, m->n, NULL, 0) == -EAGAIN)
+			return;
+		c->out = m->next;
+		c->queued--;
+		free(m);
+	}
+	c->out_end = &c->out;
+	watch_events(c->watch, EPOLLIN);
+}
+
+static struct conn *conn_find(struct control *ctl, uint64_t serial)
+{
+	for (unsigned int i = 0; i < MAX_CONNS; i++)
+		if (ctl->conn[i] && ctl->conn[i]->serial == serial)
+			return ctl->conn[i];
+	return NULL;
+}
+
+static void reply(struct control *ctl, const struct ctl_ref *r, int status, const struct buf *out, const struct err *e)
+{
+	struct conn *c = conn_find(ctl, r->conn);
+	struct buf text;
+	struct msg *m;
+
+	if (!c)
+		return;
+	buf_init(&text, 4096);
+	if (status < 0)
+		buf_str(&text, e && e->code ? e->msg : strerror(-status));
+	else if (out)
+		buf_put(&text, out->p, out->len);
+	m = msg_make(r->type | VMM_REPLY, r->id, status, text.p, text.len, 0);
+	buf_fini(&text);
+	if (m)
+		conn_send(c, m);
+}
+
+static struct conn *newest(struct control *ctl)
+{
+	struct conn *best = NULL;
+
+	for (unsigned int i = 0; i < MAX_CONNS; i++)
+		if (ctl->conn[i] && (!best || ctl->conn[i]->serial > best->serial))
+			best = ctl->conn[i];
+	return best;
+}
+
+static void keep(struct control *ctl, struct msg *m)
+{
+	unsigned int at = (ctl->kept_at + ctl->kept_n) % MAX_KEPT;
+
+	if (ctl->kept_n == MAX_KEPT) {
+		free(ctl->kept[ctl->kept_at]);
+		ctl->kept_at = (ctl->kept_at + 1) % MAX_KEPT;
+		ctl->kept_n--;
+	}
+	ctl->kept[at] = m;
+	ctl->kept_n++;
+}
+
+void control_event(struct control *ctl, enum vmm_type ev, const void *payload, size_t n, int fd)
+{
+	struct conn *c = newest(ctl);
+	struct msg *m = msg_make((uint16_t)ev, 0, 0, payload, n, fd >= 0);
+
+	if (!m)
+		return;
+	if (fd >= 0) {
+		/* never queued: the descriptor is only lent. A full socket loses the guest's connection, which the guest sees. */
+		if (!c || c->out || fdpass_send(c->fd, m->b, m->n, &fd, 1) < 0)
+			log_limited(LOG_WARN, "nobody takes a guest's connection");
+		free(m);
+		return;
+	}
+	if (c)
+		conn_send(c, m);
+	else
+		keep(ctl, m);
+}
+
+/* ---- requests: 0 = reply with out, -errno = reply with the text, -EINPROGRESS = the reply comes later */
+
+static int do_hello(struct request *r, struct err *e)
+{
+	buf_u16(&r->out, VMM_VERSION);
+	buf_str(&r->out, BUILD);
+	buf_u32(&r->out, r->ctl->vm->state);
+	buf_u32(&r->out, (uint32_t)getpid());
+	return 0;
+}
+
+static int do_prepare(struct request *r, struct err *e)
+{
+	struct vm_size s;
+	int rc = ctl_parse_prepare(&r->in, &s, e);
+
+	return rc ? rc : vm_prepare(r->ctl->vm, &s, e);
+}
+
+/* The disks' descriptors are the devices' now: the request must not close them. */
+static void forget_fds(struct request *r, const struct vm_disk *d, unsigned int n)
+{
+	for (unsigned int i = 0; i < n; i++) {
+		const struct cow_fds *f = &d[i].fds;
+
+		for (size_t k = 0; k < r->nfds; k++) {
+			bool used = r->fds[k] == f->base || r->fds[k] == f->index || r->fds[k] == f->data || r->fds[k] == f->bitmap;
+
+			for (unsigned int j = 0; j < f->nfrozen; j++)
+				used |= r->fds[k] == f->frozen[j];
+			if (used)
+				r->fds[k] = -1;
+		}
+	}
+}
+
+static int do_boot(struct request *r, struct err *e)
+{
+	_cleanup_free_ struct ctl_boot *b = malloc(sizeof(*b));
+	struct vm *vm = r->ctl->vm;
+	uint64_t t0 = mono_ns();
+	int rc;
+
+	if (!b)
+		return err_set(e, ENOMEM, "boot");
+	rc = ctl_parse_boot(&r->in, r->fds, r->nfds, b, e);
+	if (rc == 0 && b->prepare && vm->state == VMM_S_BLANK)
+		rc = vm_prepare(vm, &b->size, e);
+	if (rc == 0 && vm->state != VMM_S_PREPARED)
+		rc = err_plain(e, EBUSY, "boot: the VM is not in the prepared state");
+	if (rc == 0)
+		rc = vm_add_disks(vm, b->disk, b->ndisks, e);
+	if (rc < 0)
+		return rc;
+	forget_fds(r, b->disk, b->ndisks);
+	rc = vm_boot(vm, b->kernel_fd, b->initrd_fd, b->cmdline, e);
+	if (rc == 0)
+		buf_u64(&r->out, (mono_ns() - t0) / 1000);
+	return rc;
+}
+
+static void pause_done(void *arg)
+{
+	struct control *ctl = arg;
+
+	ctl->pause_busy = false;
+	ctl->vm->state = VMM_S_PAUSED;
+	reply(ctl, &ctl->pausing, 0, NULL, NULL);
+}
+
+static int do_pause(struct request *r, struct err *e)
+{
+	struct control *ctl = r->ctl;
+	int rc;
+
+	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy)
+		return err_plain(e, EBUSY, "pause: the VM does not run");
+	ctl->pause_busy = true;
+	ctl->pausing = r->ref;
+	rc = vm_quiesce(ctl->vm, pause_done, ctl);
+	if (rc == 0) {
+		ctl->pause_busy = false;
+		ctl->vm->state = VMM_S_PAUSED;
+	}
+	return rc;
+}
+
+static int do_continue(struct request *r, struct err *e)
+{
+	if (r->ctl->vm->state != VMM_S_PAUSED)
+		return err_plain(e, EBUSY, "continue: the VM is not paused");
+	vm_resume(r->ctl->vm, false);
+	return 0;
+}
+
+static int do_shutdown(struct request *r, struct err *e)
+{
+	uint32_t mode = cur_u32(&r->in);
+
+	if (!cur_done(&r->in) || mode > 1)
+		return err_plain(e, EBADMSG, "shutdown: mode");
+	if (mode == 1)
+		vm_end(r->ctl->vm, VMM_X_FORCED, "shut down by request");
+	return 0; /* 0: the guest is asked by the daemon, through its agent; nothing to do for us */
+}
+
+struct stat_out {
+	struct buf *out;
+	uint16_t n;
+};
+
+static void put_stat(void *arg, const char *name, uint64_t value)
+{
+	struct stat_out *o = arg;
+
+	buf_str(o->out, name);
+	buf_u64(o->out, value);
+	o->n++;
+}
+
+static int do_stats(struct request *r, struct err *e)
+{
+	struct stat_out o = {.out = &r->out};
+
+	buf_u16(&r->out, 0);
+	vm_stats(r->ctl->vm, put_stat, &o);
+	if (r->out.bad)
+		return err_plain(e, E2BIG, "stats: more than a message holds");
+	r->out.p[0] = (uint8_t)o.n;
+	r->out.p[1] = (uint8_t)(o.n >> 8);
+	return 0;
+}
+
+static int debug_regs(struct vm *vm, struct buf *out)
+{
+	bool ran = vm->state == VMM_S_RUNNING;
+	char text[1200];
+
+	if (ran)
+		vcpus_stop(&vm->vcpus);
+	for (unsigned int i = 0; i < vm->vcpus.n; i++) {
+		size_t n = arch_regs_text(vm->vcpus.v[i].fd, text, sizeof(text));
+
+		buf_printf(out, "vcpu%u\n", i);
+		buf_put(out, text, n);
+	}
+	if (ran)
+		vcpus_run(&vm->vcpus);
+	return 0;
+}
+
+static int do_debug(struct request *r, struct err *e)
+{
+	uint32_t what = cur_u32(&r->in);
+	uint64_t arg = cur_u64(&r->in);
+	struct vm *vm = r->ctl->vm;
+	char tail[VM_TAIL_MAX + 1];
+	struct buf text;
+	int rc = 0;
+
+	if (!cur_done(&r->in))
+		return err_plain(e, EBADMSG, "debug: payload");
+	buf_init(&text, 32768);
+	switch (what) {
+	case VMM_DBG_LOG_LEVEL:
+		log_level = (int)MIN(arg, LOG_TRACE);
+		break;
+	case VMM_DBG_NMI:
+		rc = vm->vcpus.n ? arch_nmi(vm->vcpus.v[0].fd) : -ENODEV;
+		break;
+	case VMM_DBG_REGS:
+		rc = debug_regs(vm, &text);
+		break;
+	case VMM_DBG_CONSOLE:
+		vm_console_tail(vm, tail, sizeof(tail));
+		buf_printf(&text, "%s", tail);
+		break;
+	default:
+		rc = -EINVAL;
+	}
+	buf_blob(&r->out, text.p, text.len);
+	buf_fini(&text);
+	return rc;
+}
+
+static int do_restore(struct request *r, struct err *e)
+{
+	_cleanup_free_ struct ctl_restore *q = malloc(sizeof(*q));
+	struct restore_phases ph = {0};
+	int rc;
+
+	if (!q)
+		return err_set(e, ENOMEM, "restore");
+	rc = ctl_parse_restore(&r->in, r->fds, r->nfds, q, e);
+	if (rc == 0)
+		rc = vm_add_disks(r->ctl->vm, q->disk, q->ndisks, e);
+	if (rc < 0)
+		return rc;
+	forget_fds(r, q->disk, q->ndisks);
+	rc = restore_vm(r->ctl->vm, q->state_fd, q->mem_fd, q->nmem, q->ws_fd, q->flags, &ph, e);
+	buf_u16(&r->out, (uint16_t)ph.n);
+	for (unsigned int i = 0; i < ph.n; i++) {
+		buf_str(&r->out, ph.p[i].name);
+		buf_u64(&r->out, ph.p[i].ns);
+	}
+	return rc;
+}
+
+static void snapshot_replied(void *arg, const struct snapshot_done *d)
+{
+	struct ctl_ref *ref = arg;
+	struct control *ctl = d->ctx;
+	struct buf out;
+
+	buf_init(&out, 4096);
+	buf_u64(&out, d->stopped_ns);
+	buf_u64(&out, d->pages);
+	buf_u32(&out, d->kept_mem);
+	buf_u16(&out, (uint16_t)d->ndisks);
+	for (unsigned int i = 0; i < d->ndisks; i++)
+		buf_u32(&out, (uint32_t)d->dropped[i]);
+	reply(ctl, ref, d->status, &out, &d->err);
+	buf_fini(&out);
+}
+
+static void snapshot_durable(void *arg, const struct snapshot_done *d)
+{
+	struct ctl_ref *ref = arg;
+	struct buf b;
+
+	buf_init(&b, 4096);
+	buf_u32(&b, ref->id);
+	buf_u32(&b, (uint32_t)d->status);
+	buf_u64(&b, d->bytes);
+	buf_str(&b, d->status < 0 ? d->err.msg : "");
+	control_event(d->ctx, VMM_EV_SNAPSHOT, b.p, b.len, -1);
+	buf_fini(&b);
+	free(ref);
+}
+
+static int do_snapshot(struct request *r, struct err *e)
+{
+	_cleanup_free_ struct ctl_snapshot *q = malloc(sizeof(*q));
+	struct ctl_ref *ref = malloc(sizeof(*ref));
+	struct snapshot_req req;
+	int rc;
+
+	if (!q || !ref) {
+		free(ref);
+		return err_set(e, ENOMEM, "snapshot");
+	}
+	*ref = r->ref;
+	rc = ctl_parse_snapshot(&r->in, r->fds, r->nfds, q, e);
+	if (rc == 0) {
+		req = (struct snapshot_req){.flags = q->flags,
+			.state_fd = q->state_fd,
+			.mem_fd = q->mem_fd,
+			.ndisks = q->ndisks,
+			.ctx = r->ctl,
+			.arg = ref,
+			.replied = snapshot_replied,
+			.durable = snapshot_durable};
+		for (unsigned int i = 0; i < q->ndisks; i++)
+			req.disk[i] = (struct snapshot_disk){q->disk[i].index_fd, q->disk[i].data_fd, q->disk[i].bitmap_fd};
+		rc = snapshot_start(r->ctl->vm, &req, e);
+	}
+	if (rc < 0) {
+		free(ref);
+		return rc;
+	}
+	for (size_t i = 0; i < r->nfds; i++)
+		r->fds[i] = -1; /* the job's now */
+	return -EINPROGRESS;
+}
+
+static int do_workset(struct request *r, struct err *e)
+{
+	uint64_t nread = 0, nwritten = 0;
+	int rc;
+
+	if (r->nfds != 1 || !cur_done(&r->in))
+		return err_plain(e, EBADMSG, "workset: one descriptor, no payload");
+	rc = restore_record_workset(r->ctl->vm, r->fds[0], &nread, &nwritten, e);
+	buf_u64(&r->out, nread);
+	buf_u64(&r->out, nwritten);
+	return rc;
+}
+
+static int do_ports(struct request *r, struct err *e)
+{
+	uint32_t ports[64];
+	unsigned int n;
+	int rc = ctl_parse_ports(&r->in, ports, ARRAY_LEN(ports), &n, e);
+
+	return rc ? rc : devices_allow_ports(r->ctl->vm, ports, n, e);
+}
+
+static const struct {
+	int (*fn)(struct request *r, struct err *e);
+	const char *name;
+} ops[] = {
+	[VMM_HELLO] = {do_hello, "hello"},
+	[VMM_PREPARE] = {do_prepare, "prepare"},
+	[VMM_BOOT] = {do_boot, "boot"},
+	[VMM_RESTORE] = {do_restore, "restore"},
+	[VMM_PAUSE] = {do_pause, "pause"},
+	[VMM_CONTINUE] = {do_continue, "continue"},
+	[VMM_SNAPSHOT] = {do_snapshot, "snapshot"},
+	[VMM_SHUTDOWN] = {do_shutdown, "shutdown"},
+	[VMM_STATS] = {do_stats, "stats"},
+	[VMM_WORKSET] = {do_workset, "workset"},
+	[VMM_DEBUG] = {do_debug, "debug"},
+	[VMM_ALLOW_PORTS] = {do_ports, "ports"},
+};
+
+static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)
+{
+	struct err e = {0};
+	struct vmm_hdr h;
+	int rc = ctl_parse_hdr(ctl->room, n, &h, &e);
+
+	r->ctl = ctl;
+	r->ref = (struct ctl_ref){.conn = conn, .id = h.id, .type = h.type};
+	if (rc == 0 && (h.type >= ARRAY_LEN(ops) || !ops[h.type].fn))
+		rc = err_plain(&e, EOPNOTSUPP, "request %u is not known", h.type);
+	if (rc == 0) {
+		r->in = cur_of(ctl->room + sizeof(h), h.len);
+		buf_init(&r->out, VMM_MSG_MAX - sizeof(h));
+		rc = ops[h.type].fn(r, &e);
+		TRACE("%s: %d", ops[h.type].name, rc);
+		if (rc < 0 && rc != -EINPROGRESS)
+			log_info("%s: %s", ops[h.type].name, e.code ? e.msg : strerror(-rc));
+	}
+	for (size_t i = 0; i < r->nfds; i++)
+		if (r->fds[i] >= 0)
+			close(r->fds[i]);
+	if (rc != -EINPROGRESS)
+		reply(ctl, &r->ref, rc, &r->out, &e);
+	buf_fini(&r->out);
+}
+
+static void on_conn(void *arg, uint32_t events)
+{
+	struct conn *c = arg;
+	struct control *ctl = c->ctl;
+	uint64_t serial = c->serial;
+
+	if (events & EPOLLOUT)
+		conn_flush(c);
+	/* a few at a time: the devices wait */
+	for (int i = 0; i < 8; i++) {
+		struct request r = {.nfds = FDPASS_MAX};
+		ssize_t n = fdpass_recv(c->fd, ctl->room, sizeof(ctl->room), r.fds, &r.nfds);
+
+		if (n == -EAGAIN)
+			return;
+		if (n <= 0) {
+			conn_drop(c);
+			return;
+		}
+		on_message(ctl, serial, &r, (size_t)n);
+		c = conn_find(ctl, serial);
+		if (!c)
+			return;
+	}
+}
+
+static void conn_add(struct control *ctl, int fd)
+{
+	struct conn *c = calloc(1, sizeof(*c));
+	unsigned int at = 0;
+
+	while (at < MAX_CONNS && ctl->conn[at])
+		at++;
+	if (!c || at == MAX_CONNS || fd_set_nonblock(fd, true) < 0) {
+		log_limited(LOG_WARN, "a control connection too many");
+		free(c);
+		close(fd);
+		return;
+	}
+	*c = (struct conn){.ctl = ctl, .fd = fd, .serial = ++ctl->serials, .out_end = &c->out};
+	c->watch = loop_watch(ctl->vm->loop, fd, EPOLLIN, on_conn, c);
+	ctl->conn[at] = c;
+	if (!c->watch) {
+		conn_drop(c);
+		return;
+	}
+	for (; ctl->kept_n; ctl->kept_n--) {
+		struct msg *m = ctl->kept[ctl->kept_at];
+
+		ctl->kept_at = (ctl->kept_at + 1) % MAX_KEPT;
+		if (!conn_send(c, m)) {
+			ctl->kept_n--;
+			return;
+		}
+	}
+}
+
+static void on_listen(void *arg, uint32_t events)
+{
+	struct control *ctl = arg;
+	int fd = accept4(ctl->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd >= 0)
+		conn_add(ctl, fd);
+}
+
+struct control *control_create(struct vm *vm, int listen_fd, struct err *e)
+{
+	struct control *ctl = calloc(1, sizeof(*ctl));
+	int listening = 0;
+	socklen_t len = sizeof(listening);
+
+	if (!ctl) {
+		err_set(e, ENOMEM, "control socket");
+		return NULL;
+	}
+	ctl->vm = vm;
+	ctl->listen_fd = -1;
+	if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len) < 0) {
+		err_set(e, errno, "descriptor %d is no control socket", listen_fd);
+		free(ctl);
+		return NULL;
+	}
+	if (!listening) {
+		conn_add(ctl, listen_fd);
+		return ctl;
+	}
+	ctl->listen_fd = listen_fd;
+	fd_set_nonblock(listen_fd, true);
+	ctl->watch = loop_watch(vm->loop, listen_fd, EPOLLIN, on_listen, ctl);
+	if (!ctl->watch) {
+		err_set(e, errno, "watch the control socket");
+		free(ctl);
+		return NULL;
+	}
+	return ctl;
+}
+
+void control_destroy(struct control *ctl)
+{
+	if (!ctl)
+		return;
+	for (unsigned int i = 0; i < MAX_CONNS; i++)
+		if (ctl->conn[i])
+			conn_drop(ctl->conn[i]);
+	watch_remove(ctl->watch);
+	close_fd(&ctl->listen_fd);
+	for (; ctl->kept_n; ctl->kept_n--, ctl->kept_at = (ctl->kept_at + 1) % MAX_KEPT)
+		free(ctl->kept[ctl->kept_at]);
+	free(ctl);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ctlmsg.h: the requests of the control protocol, parsed into plain structures. mayfly-vmm, the device thread. The sender is the daemon, which parses
+ * HTTP for a living: nothing it sends is believed. Pure: no descriptor is touched, so that a fuzzer can drive it.
+ */
+#pragma once
+
+#include "lib/buf.h"
+#include "lib/err.h"
+#include "lib/proto_vmm.h"
+#include "vmm/vm.h"
+
+#define CTL_CMDLINE_MAX 2048u
+
+struct ctl_boot {
+	bool prepare;
+	struct vm_size size; /* if prepare */
+	char cmdline[CTL_CMDLINE_MAX];
+	uint32_t flags;
+	unsigned int ndisks;
+	struct vm_disk disk[VMM_MAX_DISKS];
+	int kernel_fd, initrd_fd;
+};
+
+struct ctl_restore {
+	uint32_t flags;
+	unsigned int nmem, ndisks;
+	int state_fd, ws_fd, mem_fd[VMM_MAX_MEM];
+	struct vm_disk disk[VMM_MAX_DISKS];
+};
+
+struct ctl_freeze {
+	int index_fd, data_fd, bitmap_fd;
+};
+
+struct ctl_snapshot {
+	uint32_t flags;
+	unsigned int ndisks;
+	int state_fd, mem_fd;
+	struct ctl_freeze disk[VMM_MAX_DISKS];
+};
+
+/* header of a message of n bytes: 0, or -EBADMSG / -EPROTONOSUPPORT with *h filled as far as it goes */
+int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e);
+/* Payloads. fds are the message's; the structures name them, they still belong to the message. All or nothing; every descriptor
+ * must be used up. */
+int ctl_parse_prepare(struct cur *c, struct vm_size *s, struct err *e);
+int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e);
+int ctl_parse_restore(struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e);
+int ctl_parse_snapshot(struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e);
+int ctl_parse_ports(struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e);

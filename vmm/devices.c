@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * devices.c: see devices.h. mayfly-vmm, the device thread. No hostile bytes here: the devices read them.
+ */
+#include "vmm/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/log.h"
+#include "vmm/bio.h"
+#include "vmm/vblk.h"
+#include "vmm/vsock.h"
+
+static void on_guest_conn(void *ctx, uint32_t host_port, uint32_t guest_port, int fd)
+{
+	struct vm *vm = ctx;
+	struct buf b;
+
+	buf_init(&b, 64);
+	buf_u32(&b, host_port);
+	buf_u32(&b, guest_port);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_GUEST_CONN, b.p, b.len, fd);
+	buf_fini(&b);
+	close(fd);
+}
+
+static struct virtio_dev *make_vsock(struct vm *vm, struct err *e)
+{
+	struct vsock_config c = {
+		.listen_fd = take_fd(&vm->vsock_fd_given), .ctx = vm, .guest_conn = on_guest_conn};
+
+	return vsock_create(&vm->board.env, &c, e);
+}
+
+/* In the order of their slots. A device that comes later in the project gets a row; a snapshot that has no state for it is refused. */
+static const struct {
+	unsigned int slot;
+	struct virtio_dev *(*make)(struct vm *vm, struct err *e);
+	void (*destroy)(struct virtio_dev *d);
+} fixed[] = {
+	{SLOT_VSOCK, make_vsock, vsock_destroy},
+};
+
+int devices_create(struct vm *vm, struct err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(fixed); i++) {
+		struct virtio_dev *d = fixed[i].make(vm, e);
+		int rc;
+
+		if (!d)
+			return -e->code;
+		rc = board_attach(&vm->board, fixed[i].slot, d, fixed[i].destroy, e);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static void disk_destroy(struct virtio_dev *d)
+{
+	vblk_destroy((struct vblk *)(void *)d); /* the transport is every device's first member (virtio.h) */
+}
+
+static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err *e)
+{
+	struct vblk_conf conf = {.bio = vm->bio,
+		.serial = d->serial,
+		.slot = SLOT_DISK0 + i,
+		.read_only = (d->flags & VMM_DISK_RO) != 0};
+	_cleanup_(cow_closep) struct cow *cow = NULL;
+	int rc = cow_open(&cow, &d->fds, e);
+
+	if (rc < 0)
+		return rc;
+	conf.cow = cow;
+	rc = vblk_create(&vm->disk[i], &conf, &vm->board.env, e);
+	if (rc < 0)
+		return rc;
+	cow = NULL;
+	vm->ndisks = i + 1;
+	return board_attach(&vm->board, SLOT_DISK0 + i, vblk_dev(vm->disk[i]), disk_destroy, e);
+}
+
+int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e)
+{
+	int rc = 0;
+
+	if (vm->state != VMM_S_PREPARED || vm->ndisks)
+		return err_plain(e, EBUSY, "disks are attached once, to a prepared VM");
+	for (unsigned int i = 0; rc == 0 && i < n; i++) {
+		rc = add_disk(vm, &d[i], i, e);
+		if (rc < 0)
+			err_wrap(e, "disk %u", i);
+	}
+	return rc;
+}
+
+int devices_allow_ports(struct vm *vm, const uint32_t *ports, unsigned int n, struct err *e)
+{
+	int rc;
+
+	if (!vm->board_up)
+		return err_plain(e, EBUSY, "ports: the VM is not prepared");
+	rc = vsock_allow(vm->board.dev[SLOT_VSOCK], ports, n);
+	return rc < 0 ? err_set(e, -rc, "%u ports", n) : 0;
+}
+
+struct stat_ctx {
+	vm_stat_fn fn;
+	void *arg;
+};
+
+static void one_stat(void *arg, const char *dev, const char *name, uint64_t value)
+{
+	struct stat_ctx *c = arg;
+	char full[64];
+
+	snprintf(full, sizeof(full), "%s.%s", dev, name);
+	c->fn(c->arg, full, value);
+}
+
+void devices_stats(struct vm *vm, vm_stat_fn fn, void *arg)
+{
+	struct stat_ctx c = {fn, arg};
+
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		if (vm->board.dev[i])
+			virtio_stats(vm->board.dev[i], one_stat, &c);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * devices.h: which devices a VM has, in one ordered table. mayfly-vmm, the device thread.
+ */
+#pragma once
+
+#include "vmm/vm.h"
+
+/* Those that every VM has: vsock, rng, console. */
+int devices_create(struct vm *vm, struct err *e);
+/* Guest-to-host ports beside the ready port. */
+int devices_allow_ports(struct vm *vm, const uint32_t *ports, unsigned int n, struct err *e);
+void devices_stats(struct vm *vm, vm_stat_fn fn, void *arg);

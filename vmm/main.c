@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c: mayfly-vmm: one process, one virtual machine. The order matters: jail, descriptors, ring and loop, seal, and only then the first byte that
+ * somebody else wrote. Started by the daemon its descriptors have fixed numbers (lib/proto_vmm.h); by a developer it opens files by name.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "lib/jail.h"
+#include "lib/log.h"
+#include "vmm/config.h"
+#include "vmm/control.h"
+#include "vmm/crash.h"
+#include "vmm/local.h"
+#include "vmm/seal.h"
+
+#define VMM_NOFILE 1600u /* 512 streams with both ends, disks, eventfds */
+
+struct daemon_mode {
+	struct control *ctl;
+	struct loop *loop;
+};
+
+static void daemon_event(void *ctx, enum vmm_type ev, const void *payload, size_t n, int fd)
+{
+	struct daemon_mode *d = ctx;
+
+	if (d->ctl)
+		control_event(d->ctl, ev, payload, n, fd);
+}
+
+static void daemon_over(void *ctx)
+{
+	struct daemon_mode *d = ctx;
+
+	loop_stop(d->loop, 0);
+}
+
+static bool fd_open(int fd)
+{
+	return fcntl(fd, F_GETFD) >= 0;
+}
+
+static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
+{
+	struct jail_conf j = {.uid = c->jail_uid,
+		.nfds = VMM_FD_FIXED_END,
+		.want_proc = true,
+		.stage_fd = -1,
+		.nofile = VMM_NOFILE,
+		.allow_weaker = true};
+	uint32_t missing = 0;
+	int rc = jail_enter(&j, proc_fd, &missing, e);
+
+	if (rc == 0 && missing)
+		log_warn("this host has no Landlock: the jail is weaker by one wall");
+	/* a forked snapshot child opens /proc/self/pagemap; the kernel ties that to being dumpable */
+	if (rc == 0 && prctl(PR_SET_DUMPABLE, 1) < 0)
+		rc = err_set(e, errno, "PR_SET_DUMPABLE");
+	return rc;
+}
+
+static int run_daemon(struct vm *vm, struct daemon_mode *d, struct err *e)
+{
+	if (!fd_open(VMM_FD_CONTROL))
+		return err_plain(e, EBADF, "descriptor %d is not there: --help says how to start a VM by hand", VMM_FD_CONTROL);
+	if (fd_open(VMM_FD_VSOCK))
+		vm->vsock_fd_given = VMM_FD_VSOCK;
+	if (fd_open(VMM_FD_LASTWORDS))
+		vm->lastwords_fd = VMM_FD_LASTWORDS;
+	if (fd_open(VMM_FD_KVM))
+		vm->kvm_fd_given = VMM_FD_KVM;
+	vm->serial_fd = 2;
+	if (vm->sealed && vmm_seal(e) < 0)
+		return -e->code;
+	d->ctl = control_create(vm, VMM_FD_CONTROL, e);
+	if (!d->ctl)
+		return -e->code;
+	return loop_run(d->loop);
+}
+
+int main(int argc, char **argv)
+{
+	struct daemon_mode d = {0};
+	struct vm_hooks h = {.ctx = &d, .event = daemon_event, .over = daemon_over};
+	static struct vm vm; /* large, and a signal handler reads it */
+	struct err e = {0};
+	struct config c;
+	int proc_fd = -1, rc;
+
+	rc = config_parse(&c, argc, argv, &e);
+	if (rc == 0 && c.jail)
+		rc = enter_jail(&c, &proc_fd, &e);
+	if (rc < 0) {
+		fprintf(stderr, "mayfly-vmm: %s\n", e.msg);
+		return 2;
+	}
+	if (c.help) {
+		config_usage();
+		return 0;
+	}
+	log_init(c.name ? c.name : "mayfly-vmm", 2, c.json_log);
+	if (c.trace)
+		log_level = LOG_TRACE;
+	signal(SIGPIPE, SIG_IGN);
+	d.loop = loop_create();
+	rc = d.loop ? vm_init(&vm, d.loop, &h, &e) : err_set(&e, errno, "event loop");
+	if (rc < 0)
+		goto out;
+	crash_install(fd_open(VMM_FD_LASTWORDS) && !c.local ? VMM_FD_LASTWORDS : -1);
+	vm.proc_fd = proc_fd >= 0 ? proc_fd : open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	vm.sealed = !c.no_jail && !c.local; /* a developer's VM opens files as it goes */
+	if (c.no_jail)
+		log_warn("--no-jail: NOTHING BUT KVM STANDS BETWEEN THE GUEST AND THIS HOST");
+	else if (!c.jail)
+		log_warn("started without --jail: system calls are filtered, but files and network are this user's");
+	rc = c.local ? local_run(&vm, &c, &e) : run_daemon(&vm, &d, &e);
+out:
+	if (rc < 0)
+		log_error("%s", e.code ? e.msg : strerror(-rc));
+	/* the kernel takes the VM down faster than we could, and nobody waits for that */
+	fflush(stdout);
+	_exit(rc < 0 ? 1 : rc);
+}

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vm.c: making, starting, quieting and ending one virtual machine. mayfly-vmm; the device thread, but for vm_end and the hooks that the board and
+ * the vCPU threads call. The guest decides when it ends and how: its reason is one of a fixed list, its words are only quoted.
+ *
+ * The end: any thread claims it (vm_end), wakes the device thread and stands; the device thread stops the vCPUs, lets the devices say what they
+ * still hold (the console's last lines), writes the last words, tells the peer, and leaves the loop. A panic is not yet the end: the
+ * kernel reboots by itself right after it (panic=-1); if it does not within PANIC_WAIT, we end it.
+ */
+#include "vmm/vm.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include "lib/log.h"
+#include "vmm/bio.h"
+#include "vmm/crash.h"
+#include "vmm/devices.h"
+#include "vmm/seal.h"
+
+static const char *const exit_names[] = {
+	[VMM_X_POWEROFF] = "poweroff",
+	[VMM_X_RESET] = "reset",
+	[VMM_X_PANIC] = "panic",
+	[VMM_X_TRIPLE_FAULT] = "triple-fault",
+	[VMM_X_FORCED] = "forced",
+	[VMM_X_SNAPSHOTTED] = "snapshotted",
+	[VMM_X_KVM_ERROR] = "kvm-error",
+	[VMM_X_HOST_ERROR] = "host-error",
+	[VMM_X_INTERNAL] = "internal",
+};
+static_assert(ARRAY_LEN(exit_names) == VMM_X_COUNT, "a name for every reason");
+
+const char *vm_exit_name(enum vmm_exit why)
+{
+	return (unsigned int)why < VMM_X_COUNT ? exit_names[why] : "unknown";
+}
+
+static void wake_end(struct vm *vm)
+{
+	uint64_t one = 1;
+
+	(void)!write(vm->end_fd, &one, sizeof(one));
+}
+
+void vm_end(struct vm *vm, enum vmm_exit why, const char *text)
+{
+	if (atomic_exchange(&vm->end_claimed, 1))
+		return;
+	/* after a panic every end is the panic's: the kernel reboots, or faults on its way there */
+	vm->end_why = atomic_load(&vm->panicked) && why != VMM_X_FORCED ? VMM_X_PANIC : why;
+	snprintf(vm->end_text, sizeof(vm->end_text), "%s", vm->end_why != why ? "the guest's kernel panicked" : text);
+	atomic_store(&vm->end_ready, 1);
+	wake_end(vm);
+}
+
+/* ---- hooks of board and vCPUs */
+
+static void hook_end(void *ctx, enum vmm_exit why, const char *text)
+{
+	vm_end(ctx, why, text);
+}
+
+static void hook_mmio(void *ctx, uint64_t gpa, void *data, uint32_t len, bool write)
+{
+	struct vm *vm = ctx;
+
+	board_mmio(&vm->board, gpa, data, len, write);
+}
+
+static void hook_pio(void *ctx, uint16_t port, void *data, uint32_t size, bool write)
+{
+	struct vm *vm = ctx;
+
+	board_pio(&vm->board, port, data, size, write);
+}
+
+static void hook_panicked(void *ctx)
+{
+	struct vm *vm = ctx;
+
+	atomic_store(&vm->panicked, true);
+	wake_end(vm);
+}
+
+static void hook_needs_reset(void *ctx, const char *dev, const char *why)
+{
+	struct vm *vm = ctx;
+	struct buf b;
+
+	log_limited(LOG_WARN, "%s asks for a reset: %s", dev, why);
+	buf_init(&b, 1024);
+	buf_str(&b, dev);
+	buf_str(&b, why);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_NEEDS_RESET, b.p, b.len, -1);
+	buf_fini(&b);
+}
+
+static void hook_host_error(void *ctx, const char *dev, int err, const char *why)
+{
+	char text[VM_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "%s: %s: %s", dev, why, strerror(err < 0 ? -err : err));
+	vm_end(ctx, VMM_X_HOST_ERROR, text);
+}
+
+void vm_console_bytes(struct vm *vm, const void *p, size_t n)
+{
+	const char *c = p;
+
+	for (size_t i = 0; i < n; i++)
+		vm->tail[vm->tail_at++ % VM_TAIL_MAX] = c[i];
+}
+
+size_t vm_console_tail(const struct vm *vm, char *to, size_t cap)
+{
+	size_t have = MIN(vm->tail_at, VM_TAIL_MAX), n = MIN(have, cap - 1);
+
+	for (size_t i = 0; i < n; i++) {
+		char c = vm->tail[(vm->tail_at - n + i) % VM_TAIL_MAX];
+
+		to[i] = c == '\n' || (c >= 0x20 && c < 0x7f) ? c : c == '\r' ? ' ' : '?';
+	}
+	to[n] = 0;
+	return n;
+}
+
+static void hook_serial(void *ctx, uint8_t byte)
+{
+	struct vm *vm = ctx;
+
+	/* a vCPU thread; the tail is only read when the vCPUs stand, and a torn line of a debugging aid is no harm */
+	vm_console_bytes(vm, &byte, 1);
+	if (vm->serial_fd >= 0)
+		(void)!write(vm->serial_fd, &byte, 1);
+}
+
+/* ---- the end, on the device thread */
+
+static void say_panic(struct vm *vm)
+{
+	char tail[VM_TAIL_MAX + 1];
+	struct buf b;
+
+	vm_console_tail(vm, tail, sizeof(tail));
+	buf_init(&b, 8192);
+	buf_str(&b, tail);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_PANIC, b.p, b.len, -1);
+	buf_fini(&b);
+}
+
+static void write_last_words(struct vm *vm)
+{
+	struct vmm_last_words w = {.magic = LAST_WORDS_MAGIC, .reason = vm->end_why, .wall_ns = wall_ns()};
+
+	if (vm->lastwords_fd < 0)
+		return;
+	snprintf(w.text, sizeof(w.text), "%s", vm->end_text);
+	w.text_len = (uint32_t)strlen(w.text);
+	w.console_len = (uint32_t)vm_console_tail(vm, w.console, sizeof(w.console));
+	if (pwrite_full(vm->lastwords_fd, &w, sizeof(w), 0) < 0)
+		log_warn("last words could not be written");
+}
+
+static void carry_out_end(struct vm *vm)
+{
+	struct buf b;
+
+	if (atomic_load(&vm->panicked))
+		say_panic(vm);
+	write_last_words(vm);
+	log_info("the VM has ended: %s: %s", vm_exit_name(vm->end_why), vm->end_text);
+	buf_init(&b, 4096);
+	buf_u32(&b, vm->end_why);
+	buf_str(&b, vm->end_text);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_EXITED, b.p, b.len, -1);
+	buf_fini(&b);
+	vm->hooks.over(vm->hooks.ctx);
+}
+
+/* A few turns of the loop between the vCPUs' stop and the last words: what the guest kicked before, the console's last lines above all,
+ * is carried out first. */
+#define END_TURNS 4u
+
+static void end_turn(void *arg)
+{
+	struct vm *vm = arg;
+
+	if (++vm->end_turns < END_TURNS && loop_defer(vm->loop, end_turn, vm) == 0)
+		return;
+	carry_out_end(vm);
+}
+
+static void begin_end(struct vm *vm)
+{
+	if (vm->state == VMM_S_ENDED)
+		return;
+	if (vm->vcpus.n)
+		vcpus_stop(&vm->vcpus);
+	vm->state = VMM_S_ENDED;
+	end_turn(vm);
+}
+
+#define PANIC_WAIT_NS 2000000000ull
+
+static void on_panic_wait(void *arg)
+{
+	vm_end(arg, VMM_X_PANIC, "the guest's kernel panicked");
+}
+
+static void on_end_event(void *arg, uint32_t events)
+{
+	struct vm *vm = arg;
+	uint64_t n;
+
+	(void)!read(vm->end_fd, &n, sizeof(n));
+	if (atomic_load(&vm->end_ready))
+		begin_end(vm);
+	else if (atomic_load(&vm->panicked))
+		timer_after(vm->panic_timer, PANIC_WAIT_NS);
+}
+
+/* ---- life */
+
+#define VM_BIO_DEPTH 256u /* block operations in flight for all disks together; more wait inside */
+
+int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e)
+{
+	*vm = (struct vm){.loop = l,
+		.hooks = *h,
+		.state = VMM_S_BLANK,
+		.kvm = {.fd = -1, .vm_fd = -1},
+		.kvm_fd_given = -1,
+		.vsock_fd_given = -1,
+		.proc_fd = -1,
+		.lastwords_fd = -1,
+		.serial_fd = -1,
+		.born_ns = mono_ns()};
+	vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (vm->end_fd < 0)
+		return err_set(e, errno, "eventfd");
+	vm->end_watch = loop_watch(l, vm->end_fd, EPOLLIN, on_end_event, vm);
+	vm->panic_timer = loop_timer(l, on_panic_wait, vm);
+	if (!vm->end_watch || !vm->panic_timer)
+		return err_set(e, ENOMEM, "event loop");
+	return bio_create(&vm->bio, l, VM_BIO_DEPTH, 0, e);
+}
+
+void vm_fini(struct vm *vm)
+{
+	vcpus_destroy(&vm->vcpus);
+	if (vm->board_up)
+		board_fini(&vm->board);
+	bio_destroy(vm->bio);
+	arch_cpu_destroy(vm->cpu);
+	kvm_close(&vm->kvm);
+	mem_fini(&vm->mem);
+	watch_remove(vm->end_watch);
+	timer_remove(vm->panic_timer);
+	close_fd(&vm->end_fd);
+}
+
+static int check_size(const struct vm_size *s, struct err *e)
+{
+	if (s->mem_bytes < VM_MEM_MIN || s->mem_bytes > VM_MEM_MAX || s->mem_bytes % MIB(2))
+		return err_plain(e, EINVAL, "memory of %llu bytes: 128 MiB to 16 GiB, a multiple of 2 MiB",
+			(unsigned long long)s->mem_bytes);
+	if (s->vcpus < 1 || s->vcpus > VMM_MAX_VCPUS)
+		return err_plain(e, EINVAL, "%u vCPUs: 1 to %u", s->vcpus, VMM_MAX_VCPUS);
+	return 0;
+}
+
+static int make_vcpus(struct vm *vm, struct err *e)
+{
+	struct vcpu_hooks h = {.ctx = vm, .mmio = hook_mmio, .pio = hook_pio, .end = hook_end};
+	int rc;
+
+	vm->cpu = arch_cpu_create(&vm->kvm, vm->size.vcpus, vm->size.tmpl, e);
+	if (!vm->cpu)
+		return -e->code;
+	rc = vcpus_create(&vm->vcpus, &vm->kvm, vm->size.vcpus, &h, e);
+	for (unsigned int i = 0; rc == 0 && i < vm->size.vcpus; i++)
+		rc = arch_vcpu_init(&vm->kvm, vm->cpu, vm->vcpus.v[i].fd, i, e);
+	return rc ? rc : vcpus_start(&vm->vcpus, vm->sealed ? vmm_seal_vcpu : NULL, e);
+}
+
+int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
+{
+	struct board_hooks h = {.ctx = vm,
+		.panicked = hook_panicked,
+		.end = hook_end,
+		.needs_reset = hook_needs_reset,
+		.host_error = hook_host_error,
+		.serial_out = hook_serial};
+	int rc;
+
+	if (vm->state != VMM_S_BLANK)
+		return err_plain(e, EBUSY, "this VM is prepared already");
+	rc = check_size(s, e);
+	if (rc < 0)
+		return rc;
+	vm->size = *s;
+	rc = kvm_open(&vm->kvm, take_fd(&vm->kvm_fd_given), e);
+	if (rc == 0)
+		rc = mem_reserve(&vm->mem, s->mem_bytes, e);
+	/* the slots first: after the irqchip they cost ten times as much */
+	if (rc == 0)
+		rc = kvm_vm_create(&vm->kvm, &vm->mem, e);
+	if (rc == 0)
+		rc = arch_vm_init(&vm->kvm, e);
+	if (rc == 0)
+		rc = make_vcpus(vm, e);
+	if (rc < 0)
+		return rc;
+	rc = board_init(&vm->board, &vm->kvm, &vm->mem, vm->loop, &h, e);
+	vm->board_up = true;
+	vm->board.serial_on = s->serial;
+	if (rc == 0)
+		rc = devices_create(vm, e);
+	if (rc < 0)
+		return rc;
+	crash_know(vm);
+	vm->state = VMM_S_PREPARED;
+	return 0;
+}
+
+int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e)
+{
+	_cleanup_free_ void *fdt = malloc(ARCH_FDT_MAX);
+	struct arch_boot b = {.kernel_fd = kernel_fd, .initrd_fd = initrd_fd, .fdt = fdt};
+	uint64_t entry = 0;
+	struct buf line;
+	int rc;
+
+	if (vm->state != VMM_S_PREPARED)
+		return err_plain(e, EBUSY, "a VM can be started once, after it was prepared");
+	if (!fdt)
+		return err_set(e, ENOMEM, "device tree");
+	buf_init(&line, 65536);
+	board_cmdline(&vm->board, &line);
+	if (*cmdline)
+		buf_printf(&line, " %s", cmdline);
+	b.cmdline = buf_cstr(&line);
+	rc = mem_make_anon(&vm->mem, e);
+	if (rc == 0)
+		rc = board_fdt(&vm->board, vm->size.vcpus, fdt, ARCH_FDT_MAX, &b.fdt_bytes, e);
+	if (rc == 0)
+		rc = arch_boot_load(&vm->mem, &b, &entry, e);
+	buf_fini(&line);
+	if (rc == 0)
+		rc = arch_boot_regs(vm->vcpus.v[0].fd, &vm->mem, entry, e);
+	if (rc < 0)
+		return rc;
+	board_new_generation(&vm->board, false);
+	vm_run(vm);
+	return 0;
+}
+
+void vm_run(struct vm *vm)
+{
+	vm->run_ns = mono_ns();
+	vm->state = VMM_S_RUNNING;
+	vcpus_run(&vm->vcpus);
+}
+
+int vm_quiesce(struct vm *vm, void (*done)(void *), void *arg)
+{
+	vcpus_stop(&vm->vcpus);
+	return board_quiesce(&vm->board, done, arg);
+}
+
+void vm_resume(struct vm *vm, bool restored)
+{
+	board_resume(&vm->board, restored);
+	for (unsigned int i = 0; i < vm->vcpus.n && !restored; i++)
+		arch_vcpu_resumed(vm->vcpus.v[i].fd);
+	vm_run(vm);
+}
+
+void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
+{
+	static const char *const names[VS_COUNT] = {
+		[VS_MMIO] = "exits_mmio", [VS_PIO] = "exits_pio", [VS_INTR] = "exits_intr", [VS_OTHER] = "exits_other"};
+	struct rusage ru;
+
+	fn(arg, "mem_bytes", vm->size.mem_bytes);
+	fn(arg, "vcpus", vm->size.vcpus);
+	fn(arg, "up_ns", mono_ns() - vm->born_ns);
+	fn(arg, "running_ns", vm->run_ns ? mono_ns() - vm->run_ns : 0);
+	for (unsigned int s = 0; s < VS_COUNT; s++) {
+		uint64_t sum = 0;
+
+		for (unsigned int i = 0; i < vm->vcpus.n; i++)
+			sum += atomic_load_explicit(&vm->vcpus.v[i].stat[s], memory_order_relaxed);
+		fn(arg, names[s], sum);
+	}
+	if (!getrusage(RUSAGE_SELF, &ru)) {
+		fn(arg, "cpu_user_us", (uint64_t)ru.ru_utime.tv_sec * 1000000 + (uint64_t)ru.ru_utime.tv_usec);
+		fn(arg, "cpu_system_us", (uint64_t)ru.ru_stime.tv_sec * 1000000 + (uint64_t)ru.ru_stime.tv_usec);
+		fn(arg, "faults_minor", (uint64_t)ru.ru_minflt);
+		fn(arg, "faults_major", (uint64_t)ru.ru_majflt);
+		fn(arg, "rss_max_bytes", (uint64_t)ru.ru_maxrss << 10);
+	}
+	if (!vm->board_up)
+		return;
+	fn(arg, "unknown_mmio", atomic_load(&vm->board.unknown_mmio));
+	fn(arg, "unknown_pio", atomic_load(&vm->board.unknown_pio));
+	devices_stats(vm, fn, arg);
+}

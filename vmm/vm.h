@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vm.h: one virtual machine: what the control protocol and the command line drive. mayfly-vmm, the device thread, unless said otherwise.
+ * Life: blank -> prepared (objects exist, vCPUs parked) -> running <-> paused -> ended. The process ends with its VM.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "lib/cow.h"
+#include "lib/err.h"
+#include "lib/loop.h"
+#include "lib/proto_vmm.h"
+#include "vmm/arch.h"
+#include "vmm/board.h"
+#include "vmm/kvm.h"
+#include "vmm/mem.h"
+#include "vmm/vcpu.h"
+
+#define VM_MEM_MIN   MIB(128)
+#define VM_MEM_MAX   GIB(16)
+#define VM_TEXT_MAX  400u
+#define VM_TAIL_MAX  3072u /* last console bytes kept */
+
+struct vm_hooks { /* towards the control socket or the terminal */
+	void *ctx;
+	void (*event)(void *ctx, enum vmm_type ev, const void *payload, size_t n, int fd);
+	void (*over)(void *ctx); /* the VM has ended: everything has been said, leave the loop */
+};
+
+struct vm_size {
+	uint64_t mem_bytes;
+	uint32_t vcpus;
+	char tmpl[32];
+	bool serial;
+};
+
+struct snapshot_job; /* vmm/snapshot.h */
+
+struct vm {
+	struct kvm kvm;
+	struct mem mem;
+	struct arch_cpu *cpu;
+	struct vcpus vcpus;
+	struct board board;
+	struct loop *loop;
+	struct vm_hooks hooks;
+	enum vmm_state state;
+	struct vm_size size;
+	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd; /* -1: none */
+	bool board_up;
+	struct bio *bio; /* made before the seal, shared by all disks */
+	struct vblk *disk[VMM_MAX_DISKS];
+	unsigned int ndisks;
+
+	/* the end: claimed by the first thread that has a reason, carried out by the device thread */
+	_Atomic int end_claimed, end_ready;
+	enum vmm_exit end_why;
+	char end_text[VM_TEXT_MAX];
+	_Atomic bool panicked;
+	int end_fd; /* eventfd: something of the above */
+	struct watch *end_watch;
+	struct timer *panic_timer;
+	unsigned int end_turns;
+	bool sealed; /* every thread gets its seccomp list */
+
+	/* what the memory stands on since the last restore, for differences */
+	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
+	struct snapshot_job *job;      /* one at a time */
+
+	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
+	size_t tail_at;
+	uint64_t born_ns, run_ns;
+};
+
+/* Fills in nothing that costs; the loop is the device thread's. */
+int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e);
+void vm_fini(struct vm *vm);
+
+/* The blank: reservation, VM, slots, interrupt controllers, vCPUs, threads, the devices that every VM has. Refuses impossible sizes. */
+int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e);
+
+struct vm_disk {
+	uint32_t flags; /* VMM_DISK_* */
+	char serial[21];
+	struct cow_fds fds;
+};
+
+/* Puts the disks into their slots; prepared before. Takes the descriptors of the disks on success, closes none on failure. */
+int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e);
+/* Loads and starts; prepared before. Takes nothing: descriptors stay the caller's. */
+int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);
+void vm_run(struct vm *vm);
+
+/* Stops vCPUs and devices: 0 when all is quiet, -EINPROGRESS: `done` comes from the loop. */
+int vm_quiesce(struct vm *vm, void (*done)(void *), void *arg);
+/* The reverse. */
+void vm_resume(struct vm *vm, bool restored);
+
+/* Any thread; the first reason counts. */
+void vm_end(struct vm *vm, enum vmm_exit why, const char *text);
+const char *vm_exit_name(enum vmm_exit why);
+void vm_console_bytes(struct vm *vm, const void *p, size_t n);
+/* The last console lines, oldest first, unprintable bytes replaced. */
+size_t vm_console_tail(const struct vm *vm, char *to, size_t cap);
+
+typedef void (*vm_stat_fn)(void *arg, const char *name, uint64_t value);
+void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg);

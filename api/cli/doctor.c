@@ -142,19 +142,27 @@ static const struct {
 	{"guest kernel", look_guest},
 };
 
+/* All findings; or, with a name, that one: exit code 0 if it is good. */
 int cmd_doctor(int argc, char **argv)
 {
 	static const char *const marks[] = {[GOOD] = "ok", [SO_SO] = "--", [BAD] = "NO"};
-	int worst = GOOD;
+	int worst = GOOD, shown = 0;
 
 	for (size_t i = 0; i < ARRAY_LEN(looks); i++) {
 		struct finding f = {0};
 
+		if (argc > 1 && strcmp(argv[1], looks[i].name) != 0)
+			continue;
 		looks[i].look(&f);
 		printf("%s  %-13s %s\n", marks[f.how], looks[i].name, f.what);
 		if (f.todo[0])
 			printf("    %-13s -> %s\n", "", f.todo);
 		worst = MAX(worst, (int)f.how);
+		shown++;
 	}
-	return worst == BAD ? EXIT_FAILED : EXIT_OK;
+	if (argc > 1 && !shown) {
+		fprintf(stderr, "mayfly: doctor knows nothing of '%s'\n", argv[1]);
+		return EXIT_USAGE;
+	}
+	return worst == BAD || (argc > 1 && worst != GOOD) ? EXIT_FAILED : EXIT_OK;
 }

@@ -84,14 +84,15 @@ class Daemon:
         self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
 
     def config(self):
+        # clients reach it through the forwarded port, so that is what endpoints must name
         return "\n".join([
-            "[server]", 'host = "0.0.0.0"', "port = 8080", f'api_key = "{self.api_key}"',
-            "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initramfs = "{self.bin}/initramfs.cpio"', f'bin_dir = "{self.bin}"',
-            'state_dir = "/var/lib/mayfly/state"', self.config_more, ""])
+            "[server]", 'host = "0.0.0.0"', "port = 8080", f'api_key = "{self.api_key}"', f'eip = "{self.domain}"',
+            "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initrd = "{self.bin}/initramfs.cpio"',
+            'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"', self.config_more, ""])
 
     def start(self):
         run = self.machine.run
-        run("mkdir", "-p", "/run/mayfly-e2e", "/var/lib/mayfly/state", check=True)
+        run("mkdir", "-p", "/run/mayfly-e2e", "/run/mayfly", "/var/lib/mayfly/state", check=True)
         run("dd", "of=/run/mayfly-e2e/config.toml", "status=none", stdin=self.config(), check=True)
         # detached: it outlives the connection that started it, as under an init
         run("sh", "-c", f"setsid {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "

@@ -24,4 +24,5 @@ int complain(int code, const struct err *e);
 int cmd_machine(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_env(int argc, char **argv);
+int cmd_disk(int argc, char **argv);
 int cmd_version(int argc, char **argv);

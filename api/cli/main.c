@@ -7,6 +7,7 @@
 
 static const struct command commands[] = {
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},
+	{"disk", cmd_disk, "layered disks: create, measure, flatten, check, index"},
 	{"doctor", cmd_doctor, "what this host can and cannot do, and what to do about it"},
 	{"env", cmd_env, "shell exports that the SDKs and osb read: eval \"$(mayfly env)\""},
 	{"version", cmd_version, "the version"},

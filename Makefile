@@ -17,7 +17,7 @@ CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
 CFLAGS_BASE := -std=gnu11 -g -O2 $(WARN) -fno-strict-aliasing
 SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANFLAGS_tsan := -fsanitize=thread -O1
-SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
+SANFLAGS_fuzz := -Wno-gnu-variable-sized-type-not-at-end -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANFLAGS_cov := --coverage -O0
 HARDEN := $(if $(SAN),,-D_FORTIFY_SOURCE=2 -fstack-protector-strong)
 CFLAGS_ALL = $(CFLAGS_BASE) $(HARDEN) $(SANFLAGS_$(SAN)) $(CFLAGS)

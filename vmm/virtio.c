@@ -526,7 +526,8 @@ void virtio_save(struct virtio_dev *d, struct buf *out)
 	for (unsigned int i = 0; i < d->ops->nqueues; i++) {
 		const struct virtq *q = &d->queue[i];
 
-		ASSERT(q->inflight == 0 && q->shown_used == q->used_idx);
+		/* a broken device drops what it holds; a reset is all that is left to it */
+		ASSERT((q->inflight == 0 || (d->status & VIRTIO_S_NEEDS_RESET)) && q->shown_used == q->used_idx);
 		buf_u16(out, q->size);
 		buf_u8(out, q->ready);
 		buf_u64(out, q->desc_gpa.v);
@@ -578,7 +579,8 @@ static int load_locked(struct virtio_dev *d, struct cur *in, struct err *e)
 			d->ops->name, version, id, nqueues);
 	d->status = cur_u32(in);
 	d->features = cur_u64(in);
-	if (d->features & ~offered(d))
+	/* what was written and not yet accepted may be anything */
+	if ((d->status & VIRTIO_S_FEATURES_OK) && (d->features & ~offered(d)))
 		return err_plain(e, EINVAL, "%s: features %#llx are not offered here", d->ops->name,
 			(unsigned long long)d->features);
 	d->features_sel = cur_u32(in);
@@ -597,7 +599,7 @@ static int load_locked(struct virtio_dev *d, struct cur *in, struct err *e)
 		return err_plain(e, EINVAL, "%s: state is cut short", d->ops->name);
 	own = cur_of(bytes, own_len);
 	d->reset_due = d->activate_due = false;
-	d->active = (d->status & VIRTIO_S_DRIVER_OK) && (d->features & VIRTIO_F_VERSION_1);
+	d->active = (d->status & VIRTIO_S_DRIVER_OK) && (d->status & VIRTIO_S_FEATURES_OK);
 	rc = d->ops->load ? d->ops->load(d, &own, e) : 0;
 	if (rc < 0)
 		return rc;

@@ -500,6 +500,23 @@ static void state_moves_to_another_device(void)
 	rig_down(&r);
 }
 
+static void unaccepted_features_are_saved(void)
+{
+	struct rig r;
+	struct echo two = {0};
+	struct err e;
+
+	REQUIRE(rig_up(&r, ALL));
+	fg_write(&r.g, 0x70, 0);
+	fg_write(&r.g, 0x24, 1);
+	fg_write(&r.g, 0x20, 0x90000000);
+	CHECK_INT(virtio_init(&two.dev, &echo_ops, &r.g.env, 3, &e), 0);
+	CHECK_INT(fg_move(&r.g, &two.dev), 0);
+	CHECK(!two.dev.active);
+	virtio_fini(&two.dev);
+	rig_down(&r);
+}
+
 static void damaged_state_is_refused(void)
 {
 	struct rig r;
@@ -544,6 +561,7 @@ static const struct test tests[] = {
 	{"registers_refuse_nonsense", registers_refuse_nonsense},
 	{"reset_waits_for_requests", reset_waits_for_requests},
 	{"state_moves_to_another_device", state_moves_to_another_device},
+	{"unaccepted_features_are_saved", unaccepted_features_are_saved},
 	{"damaged_state_is_refused", damaged_state_is_refused},
 };
 TEST_MAIN(tests)

@@ -5,6 +5,7 @@
 #include "tests/unit/lib/fake_guest.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 enum { F_NEXT = 1, F_WRITE = 2, F_INDIRECT = 4 };
 
@@ -40,9 +41,10 @@ static void on_host_error(void *ctx, const char *dev, int err, const char *why)
 void fg_init(struct fake_guest *g)
 {
 	memset(g, 0, sizeof(*g));
-	g->mem.base = aligned_alloc(PAGE_BYTES, FG_RAM);
-	ASSERT(g->mem.base);
-	memset(g->mem.base, 0, FG_RAM);
+	/* zeroed by the kernel as it is touched; a guard page behind it */
+	g->mem.base = mmap(NULL, FG_RAM + PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT(g->mem.base != MAP_FAILED);
+	ASSERT(mprotect(g->mem.base + FG_RAM, PAGE_BYTES, PROT_NONE) == 0);
 	g->mem.ram_bytes = g->mem.low_bytes = g->mem.span_bytes = FG_RAM;
 	g->loop = loop_create();
 	ASSERT(g->loop);
@@ -58,7 +60,7 @@ void fg_init(struct fake_guest *g)
 void fg_fini(struct fake_guest *g)
 {
 	loop_destroy(g->loop);
-	free(g->mem.base);
+	munmap(g->mem.base, FG_RAM + PAGE_BYTES);
 }
 
 uint64_t fg_alloc(struct fake_guest *g, size_t n)

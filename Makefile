@@ -95,7 +95,7 @@ $(BIN)/mayfly-agent $(BIN)/mayfly-machine-init:
 	$(Q)$(MUSL_CC) -static -no-pie -s -Wl,-z,relro,-z,now -o $@ $^
 
 # what a guest starts from: the agent, or a test's init, as PID 1
-CPIO_BASE := dir:/dev dir:/proc dir:/sys nod:/dev/console=c,5,1,600 nod:/dev/null=c,1,3,666
+CPIO_BASE := dir:/dev dir:/proc dir:/sys nod:/dev/console=c,5,1,600 nod:/dev/null=c,1,3,666 nod:/dev/kmsg=c,1,11,600
 $(B)/mkcpio: $(O)/guest/initramfs/mkcpio.o $(O)/lib.a
 	$(Q)$(call link,$^,-pie,)
 $(B)/testinit: $(B)/musl/guest/initramfs/testinit.o $(B)/musl/lib/base.o

@@ -18,6 +18,7 @@
 #include <sys/sysinfo.h>
 #include <time.h>
 
+#include "guest/initramfs/testinit_vsock.h"
 #include "lib/base.h"
 
 static int kmsg_fd = -1;
@@ -168,7 +169,8 @@ static const struct {
 	const char *word;
 	void (*fn)(void);
 } jobs[] = {{"testinit=config", print_config}, {"testinit=echo", echo_lines}, {"testinit=tick", tick}, {"testinit=disk", use_disk},
-	{"testinit=check", check_disk}, {"testinit=mount", mount_disk}};
+	{"testinit=check", check_disk}, {"testinit=mount", mount_disk},
+	{"testinit=vsock", testinit_vsock}};
 
 int main(void)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any output of a program, cut anywhere: every event must be JSON that cJSON accepts, ended by one
- * blank line.
+ * Any output of a program, cut anywhere: every event must be JSON that cJSON accepts, ended by one blank line.
  */
 #include "api/sse.h"
 

@@ -45,11 +45,11 @@ enum vmm_type {
 	VMM_RESTORE = 4,
 	VMM_PAUSE = 5,	  /* {} -> {}: vCPUs stopped, queues quiet */
 	VMM_CONTINUE = 6, /* {} -> {} */
-	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages,
-	 * u32 kept (bit i: memory file i of this VM's restore is still stood on, the new one comes after those that are), u16 ndisks,
-	 * ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
-	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
+	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
+	 * u16 ndisks, ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
+	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
+	 * EXIT with ndisks 0: the private layers are flushed and stay what the next restore is given.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
 	VMM_SNAPSHOT = 7,
 	VMM_SHUTDOWN = 8, /* u32 mode: 0 ask the guest (pulse on the agent's stream is the daemon's part), 1 now -> {} */
@@ -63,7 +63,9 @@ enum vmm_type {
 	VMM_EV_PANIC = 0x4002,	    /* str last console lines */
 	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
 	VMM_EV_OOM = 0x4004,	    /* str */
-	VMM_EV_SNAPSHOT = 0x4005,   /* u32 request id, i32 status, u64 bytes, str text */
+	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i = memory file i of this VM's restore is still
+	 * stood on; a restore is given those, oldest first, then the new one */
+	VMM_EV_SNAPSHOT = 0x4005,
 	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
 };
 

@@ -201,3 +201,20 @@ int board_load_dev(struct board *b, unsigned int slot, struct cur *in, struct er
 		return err_wrap(e, "device %s in slot %u", b->dev[slot]->ops->name, slot);
 	return cur_done(in) ? 0 : err_plain(e, EBADMSG, "device %s in slot %u: bytes left over", b->dev[slot]->ops->name, slot);
 }
+
+void board_save(struct board *b, struct buf *out)
+{
+	buf_u16(out, 1);
+	buf_u8(out, b->serial_on);
+}
+
+int board_load(struct board *b, struct cur *in, struct err *e)
+{
+	uint16_t version = cur_u16(in);
+	uint8_t serial = cur_u8(in);
+
+	if (version != 1 || serial > 1 || !cur_done(in))
+		return err_plain(e, EBADMSG, "snapshot state: board: version %u", version);
+	b->serial_on = serial;
+	return 0;
+}

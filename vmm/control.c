@@ -302,7 +302,8 @@ static int do_continue(struct request *r, struct err *e)
 {
 	if (r->ctl->vm->state != VMM_S_PAUSED)
 		return err_plain(e, EBUSY, "continue: the VM is not paused");
-	vm_resume(r->ctl->vm, false);
+	vm_resume(r->ctl->vm, r->ctl->vm->resume_restored);
+	r->ctl->vm->resume_restored = false;
 	return 0;
 }
 
@@ -428,7 +429,6 @@ static void snapshot_replied(void *arg, const struct snapshot_done *d)
 	buf_init(&out, 4096);
 	buf_u64(&out, d->stopped_ns);
 	buf_u64(&out, d->pages);
-	buf_u32(&out, d->kept_mem);
 	buf_u16(&out, (uint16_t)d->ndisks);
 	for (unsigned int i = 0; i < d->ndisks; i++)
 		buf_u32(&out, (uint32_t)d->dropped[i]);
@@ -446,6 +446,8 @@ static void snapshot_durable(void *arg, const struct snapshot_done *d)
 	buf_u32(&b, (uint32_t)d->status);
 	buf_u64(&b, d->bytes);
 	buf_str(&b, d->status < 0 ? d->err.msg : "");
+	buf_u64(&b, d->pages);
+	buf_u32(&b, d->kept_mem);
 	control_event(d->ctx, VMM_EV_SNAPSHOT, b.p, b.len, -1);
 	buf_fini(&b);
 	free(ref);

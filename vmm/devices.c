@@ -9,6 +9,8 @@
 
 #include "lib/log.h"
 #include "vmm/bio.h"
+#include "vmm/console.h"
+#include "vmm/rng.h"
 #include "vmm/vblk.h"
 #include "vmm/vsock.h"
 
@@ -33,6 +35,27 @@ static struct virtio_dev *make_vsock(struct vm *vm, struct err *e)
 	return vsock_create(&vm->board.env, &c, e);
 }
 
+static struct virtio_dev *make_rng(struct vm *vm, struct err *e)
+{
+	return rng_create(&vm->board.env, e);
+}
+
+static void on_console(void *ctx, const void *p, size_t n)
+{
+	struct vm *vm = ctx;
+
+	vm_console_bytes(vm, p, n);
+	if (vm->console_fd >= 0)
+		(void)!write(vm->console_fd, p, n);
+}
+
+static struct virtio_dev *make_console(struct vm *vm, struct err *e)
+{
+	struct console_config c = {.ctx = vm, .out = on_console};
+
+	return console_create(&vm->board.env, &c, e);
+}
+
 /* In the order of their slots. A device that comes later in the project gets a row; a snapshot that has no state for it is refused. */
 static const struct {
 	unsigned int slot;
@@ -40,6 +63,8 @@ static const struct {
 	void (*destroy)(struct virtio_dev *d);
 } fixed[] = {
 	{SLOT_VSOCK, make_vsock, vsock_destroy},
+	{SLOT_RNG, make_rng, rng_destroy},
+	{SLOT_CONSOLE, make_console, console_destroy},
 };
 
 int devices_create(struct vm *vm, struct err *e)

@@ -21,7 +21,7 @@
 struct local {
 	struct vm *vm;
 	const struct config *c;
-	int sig_fd, code;
+	int sig_fd, ready_fd, code;
 	bool snapping;
 };
 
@@ -65,8 +65,9 @@ static void snap_durable(void *arg, const struct snapshot_done *d)
 	l->code = 0;
 }
 
-static void snap_now(struct local *l)
+static void snap_now(void *arg)
 {
+	struct local *l = arg;
 	struct snapshot_req r = {.flags = l->c->stay ? VMM_F_LIVE : VMM_F_EXIT, .arg = l, .ctx = l, .replied = snap_replied, .durable = snap_durable};
 	struct err e = {0};
 
@@ -94,8 +95,13 @@ static void on_event(void *ctx, enum vmm_type ev, const void *payload, size_t n,
 		uint32_t port = cur_u32(&c);
 
 		log_info("the guest connects to host port %u", port);
+		/* kept open: an agent whose announcement is closed announces itself again */
+		if (l->ready_fd >= 0)
+			close(l->ready_fd);
+		l->ready_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		/* deferred: we are called with the device's lock held */
 		if (port == VSOCK_PORT_READY)
-			snap_now(l);
+			loop_defer(l->vm->loop, snap_now, l);
 	} else if (ev == VMM_EV_EXITED) {
 		uint32_t why = cur_u32(&c);
 
@@ -246,9 +252,9 @@ int local_run(struct vm *vm, const struct config *c, struct err *e)
 	struct vm_disk d[VMM_MAX_DISKS];
 	int rc;
 
-	l = (struct local){.vm = vm, .c = c, .code = 1};
+	l = (struct local){.vm = vm, .c = c, .code = 1, .ready_fd = -1};
 	vm->hooks = (struct vm_hooks){.ctx = &l, .event = on_event, .over = on_over};
-	vm->serial_fd = 1;
+	vm->serial_fd = vm->console_fd = 1;
 	rc = watch_signals(&l, e);
 	if (rc == 0 && c->vsock) {
 		vm->vsock_fd_given = listen_at(c->vsock, e);

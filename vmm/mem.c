@@ -59,15 +59,35 @@ int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e)
 	return 0;
 }
 
-int mem_make_anon(struct mem *m, struct err *e)
+int mem_make_plain(struct mem *m, struct err *e)
 {
 	uint64_t high = m->ram_bytes - m->low_bytes;
 
 	if (mprotect(m->base, m->low_bytes, PROT_READ | PROT_WRITE) < 0 ||
 		(high && mprotect(m->base + MEM_HOLE_END, high, PROT_READ | PROT_WRITE) < 0))
 		return err_set(e, errno, "make %llu MiB of guest memory usable", (unsigned long long)(m->ram_bytes >> 20));
+	return 0;
+}
+
+int mem_make_anon(struct mem *m, struct err *e)
+{
+	int rc = mem_make_plain(m, e);
+
 	/* the guest's first touch of every page costs a fault: huge pages make 512 of them one */
-	madvise(m->base, m->span_bytes, MADV_HUGEPAGE);
+	if (rc == 0)
+		madvise(m->base, m->span_bytes, MADV_HUGEPAGE);
+	return rc;
+}
+
+int mem_map_file(struct mem *m, gpa_t gpa, uint64_t len, int fd, uint64_t off, struct err *e)
+{
+	void *at = mem_ptr(m, gpa, len);
+
+	ASSERT(at && gpa.v % PAGE_BYTES == 0 && off % PAGE_BYTES == 0);
+	/* MAP_NORESERVE on every replacement: without it an ENOMEM can leave the range unmapped */
+	if (mmap(at, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, (off_t)off) == MAP_FAILED)
+		return err_set(e, errno, "map %llu KiB of a memory file at %#llx", (unsigned long long)len >> 10,
+			(unsigned long long)gpa.v);
 	return 0;
 }
 

@@ -33,4 +33,7 @@ bool mem_write(const struct mem *m, gpa_t gpa, const void *from, uint64_t len);
  * tests fill the struct themselves. */
 int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e);
 int mem_make_anon(struct mem *m, struct err *e);
+/* Restore: everything accessible and empty, then file bytes [off, off+len) privately over [gpa, gpa+len). Whole pages, all of it RAM. */
+int mem_make_plain(struct mem *m, struct err *e);
+int mem_map_file(struct mem *m, gpa_t gpa, uint64_t len, int fd, uint64_t off, struct err *e);
 void mem_fini(struct mem *m);

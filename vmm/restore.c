@@ -1,21 +1,319 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * restore.c: see restore.h. mayfly-vmm, the device thread.
+ * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. State and tables were checked as a whole by lib/snap before anything here
+ * uses a byte of them; what the processor and the devices load they check themselves. Everything that can be refused is refused before
+ * memory is touched.
  */
 #include "vmm/restore.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "lib/log.h"
+#include "vmm/pagemap.h"
+#include "vmm/vblk.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static void mark(struct restore_phases *ph, const char *name)
+{
+	uint64_t now = mono_ns();
+
+	if (ph->n < RESTORE_MAX_PHASES) {
+		ph->p[ph->n].name = name;
+		ph->p[ph->n++].ns = now - ph->last_ns;
+	}
+	ph->last_ns = now;
+}
+
+struct plan { /* what a restore reads before it does anything */
+	void *state;
+	struct snap snap;
+	struct snap_ws_range *ws;
+	uint32_t nws;
+};
+
+static void plan_free(struct plan **p)
+{
+	if (!*p)
+		return;
+	free((*p)->state);
+	free((*p)->ws);
+	free(*p);
+}
+
+static int check_fit(struct vm *vm, const struct snap_head *h, unsigned int nmem, struct err *e)
+{
+	if (vm->state != VMM_S_PREPARED)
+		return err_plain(e, EBUSY, "restore: the VM is not in the prepared state");
+	if (strcmp(h->board, BOARD_NAME) != 0)
+		return err_plain(e, EOPNOTSUPP, "the snapshot is of board %s, this is %s", h->board, BOARD_NAME);
+	if (h->mem_bytes != vm->size.mem_bytes || h->vcpus != vm->size.vcpus)
+		return err_plain(e, EINVAL, "the snapshot has %llu MiB and %u vCPUs, this VM %llu and %u",
+			(unsigned long long)h->mem_bytes >> 20, h->vcpus, (unsigned long long)vm->size.mem_bytes >> 20, vm->size.vcpus);
+	if (h->nfiles != nmem)
+		return err_plain(e, EINVAL, "the snapshot stands on %u memory files, %u were given", h->nfiles, nmem);
+	return 0;
+}
+
+/* The frozen layers the guest's page cache is about, in their order; what is above them may be new. */
+static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
+{
+	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++) {
+		uint8_t have[COW_MAX_FROZEN + 1][COW_ID_BYTES], want[COW_ID_BYTES];
+		struct cur c = snap_section(s, SNAP_S_DISK, i);
+		unsigned int n, k;
+
+		if (c.bad != (i >= vm->ndisks))
+			return err_plain(e, EINVAL, "disk %u: %s", i, c.bad ? "not in the snapshot" : "missing");
+		if (c.bad)
+			continue;
+		n = cow_layer_ids(vblk_cow(vm->disk[i]), have);
+		k = cur_u8(&c);
+		if (k > n)
+			return err_plain(e, EINVAL, "disk %u: %u layers, the snapshot has %u", i, n, k);
+		for (unsigned int j = 0; j < k; j++)
+			if (!cur_copy(&c, want, sizeof(want)) || memcmp(want, have[j], sizeof(want)) != 0)
+				return err_plain(e, EINVAL, "disk %u: layer %u is not the one that the snapshot stands on", i, j);
+		if (!cur_done(&c))
+			return err_plain(e, EBADMSG, "disk %u: damaged list of layers", i);
+	}
+	return 0;
+}
+
+static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
+{
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		if (snap_has(s, SNAP_S_DEVICE, i) != (vm->board.dev[i] != NULL))
+			return err_plain(e, EINVAL, "device in slot %u: %s", i,
+				vm->board.dev[i] ? "not in the snapshot" : "in the snapshot, not in this VM");
+	for (unsigned int i = 0; i < vm->size.vcpus; i++)
+		if (!snap_has(s, SNAP_S_VCPU, i))
+			return err_plain(e, EBADMSG, "snapshot state: vCPU %u is missing", i);
+	return 0;
+}
+
+static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd, struct err *e)
+{
+	struct err why = {0};
+	size_t n = 0;
+	int rc = snap_read_file(state_fd, &p->state, &n, e);
+
+	if (rc == 0)
+		rc = snap_parse(&p->snap, p->state, n, e);
+	if (rc == 0)
+		rc = check_fit(vm, &p->snap.head, nmem, e);
+	if (rc == 0)
+		rc = check_devices(vm, &p->snap, e);
+	if (rc == 0)
+		rc = check_disks(vm, &p->snap, e);
+	for (unsigned int i = 0; rc == 0 && i < nmem; i++) {
+		struct snap_mem_head h;
+
+		rc = snap_mem_check(mem_fd[i], &p->snap.head.file[i], &h, e);
+		if (rc < 0)
+			err_wrap(e, "memory file %u", i);
+	}
+	if (rc < 0 || ws_fd < 0)
+		return rc;
+	/* a working set only makes it faster: a bad one is not used, and that is said */
+	p->ws = malloc(SNAP_MAX_WS * sizeof(*p->ws));
+	if (p->ws && snap_ws_read(ws_fd, p->snap.head.file[nmem - 1].id, vm->mem.span_bytes, p->ws, &p->nws, &why) < 0) {
+		log_warn("%s", why.msg);
+		p->nws = 0;
+	}
+	return 0;
+}
+
+static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, bool read_in, struct err *e)
+{
+	int rc = mem_make_plain(&vm->mem, e);
+
+	for (unsigned int i = 0; rc == 0 && i < s->nextents; i++) {
+		const struct snap_extent *x = &s->ext[i];
+
+		if (!read_in) {
+			rc = mem_map_file(&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file], SNAP_HEAD_PAGE + x->off, e);
+			continue;
+		}
+		rc = pread_full(mem_fd[x->file], mem_ptr(&vm->mem, GPA(x->gpa), x->len), x->len, SNAP_HEAD_PAGE + x->off);
+		if (rc < 0)
+			err_set(e, -rc, "read memory file %u in", x->file);
+	}
+	return rc;
+}
+
+static void remember(struct vm *vm, const struct snap *s, bool read_in)
+{
+	struct restored_mem *m = malloc(sizeof(*m));
+
+	free(vm->restored);
+	vm->restored = m;
+	if (!m)
+		return; /* then a difference is written as a whole */
+	*m = (struct restored_mem){.next = s->nextents, .nfiles = s->head.nfiles, .read_in = read_in};
+	memcpy(m->ext, s->ext, s->nextents * sizeof(m->ext[0]));
+	memcpy(m->file, s->head.file, sizeof(m->file));
+}
+
+static void each_ws(struct vm *vm, const struct plan *p, bool into_kvm)
+{
+	for (uint32_t i = 0; i < p->nws; i++) {
+		uint64_t gpa = (uint64_t)p->ws[i].page * PAGE_BYTES, len = (uint64_t)p->ws[i].npages * PAGE_BYTES;
+		void *at = mem_ptr(&vm->mem, GPA(gpa), len);
+
+		if (!at)
+			continue; /* reaches into the hole */
+		if (!into_kvm)
+			madvise(at, len, p->ws[i].written ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+		else if (kvm_pre_fault(&vm->kvm, vm->vcpus.v[0].fd, gpa, len) < 0)
+			return; /* the host has it not, or not for this: the guest faults them in */
+	}
+}
+
+static int load_section(const struct snap *s, uint32_t type, uint32_t id, struct cur *c, struct err *e)
+{
+	*c = snap_section(s, type, id);
+	return c->bad ? err_plain(e, EBADMSG, "snapshot state: section type %u id %u is missing", type, id) : 0;
+}
+
+static int whole(const struct cur *c, const char *what, struct err *e)
+{
+	return cur_done(c) ? 0 : err_plain(e, EBADMSG, "snapshot state: %s: bytes left over", what);
+}
+
+static int load_cpus(struct vm *vm, const struct snap *s, struct err *e)
+{
+	int fds[VMM_MAX_VCPUS], rc;
+	struct cur c;
+
+	for (unsigned int i = 0; i < vm->vcpus.n; i++)
+		fds[i] = vm->vcpus.v[i].fd;
+	rc = load_section(s, SNAP_S_CPU, 0, &c, e);
+	if (rc == 0)
+		rc = arch_cpu_load(&vm->kvm, vm->cpu, fds, vm->vcpus.n, &c, e);
+	if (rc == 0)
+		rc = whole(&c, "processor", e);
+	if (rc == 0)
+		rc = load_section(s, SNAP_S_VM, 0, &c, e);
+	if (rc == 0)
+		rc = arch_vm_load(&vm->kvm, &c, e);
+	if (rc == 0)
+		rc = whole(&c, "interrupt controllers", e);
+	for (unsigned int i = 0; rc == 0 && i < vm->vcpus.n; i++) {
+		rc = load_section(s, SNAP_S_VCPU, i, &c, e);
+		if (rc == 0)
+			rc = arch_vcpu_load(&vm->kvm, vm->cpu, fds[i], &c, e);
+		if (rc == 0)
+			rc = whole(&c, "vCPU", e);
+		if (rc < 0)
+			err_wrap(e, "vCPU %u", i);
+	}
+	return rc;
+}
+
+static int load_devices(struct vm *vm, const struct snap *s, struct err *e)
+{
+	struct cur c;
+	int rc = load_section(s, SNAP_S_BOARD, 0, &c, e);
+
+	if (rc == 0)
+		rc = board_load(&vm->board, &c, e);
+	for (unsigned int i = 0; rc == 0 && i < BOARD_VIRTIO_SLOTS; i++) {
+		if (!vm->board.dev[i])
+			continue;
+		rc = load_section(s, SNAP_S_DEVICE, i, &c, e);
+		if (rc == 0)
+			rc = board_load_dev(&vm->board, i, &c, e);
+	}
+	return rc;
+}
 
 int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd, uint32_t flags, struct restore_phases *ph,
 	struct err *e)
 {
-	return err_plain(e, EOPNOTSUPP, "restore: not in this build");
+	_cleanup_(plan_free) struct plan *p = calloc(1, sizeof(*p));
+	bool read_in = (flags & VMM_F_READ_IN) != 0;
+	int rc;
+
+	if (!p)
+		return err_set(e, ENOMEM, "restore");
+	ph->last_ns = mono_ns();
+	rc = load_tables(vm, p, state_fd, mem_fd, nmem, ws_fd, e);
+	if (rc < 0)
+		return rc;
+	mark(ph, "tables");
+	rc = fill_memory(vm, &p->snap, mem_fd, read_in, e);
+	mark(ph, "map");
+	if (rc == 0 && !read_in)
+		each_ws(vm, p, false);
+	mark(ph, "populate");
+	if (rc == 0)
+		rc = load_cpus(vm, &p->snap, e);
+	mark(ph, "cpus");
+	if (rc == 0)
+		rc = load_devices(vm, &p->snap, e);
+	mark(ph, "devices");
+	if (rc < 0) {
+		vm->state = VMM_S_ENDED; /* parts of a state are no VM */
+		return rc;
+	}
+	each_ws(vm, p, true);
+	mark(ph, "prefault");
+	remember(vm, &p->snap, read_in);
+	board_new_generation(&vm->board, true);
+	vm->state = VMM_S_PAUSED;
+	if (flags & VMM_F_RUN)
+		vm_resume(vm, true);
+	else
+		vm->resume_restored = true;
+	mark(ph, "run");
+	return 0;
 }
 
 int restore_peek(int state_fd, struct vm_size *s, struct err *e)
 {
-	return err_plain(e, EOPNOTSUPP, "restore: not in this build");
+	_cleanup_(plan_free) struct plan *p = calloc(1, sizeof(*p));
+	size_t n = 0;
+	int rc;
+
+	if (!p)
+		return err_set(e, ENOMEM, "restore");
+	rc = snap_read_file(state_fd, &p->state, &n, e);
+	if (rc == 0)
+		rc = snap_parse(&p->snap, p->state, n, e);
+	if (rc < 0)
+		return rc;
+	*s = (struct vm_size){.mem_bytes = p->snap.head.mem_bytes, .vcpus = p->snap.head.vcpus};
+	memcpy(s->tmpl, p->snap.head.cpu_template, sizeof(s->tmpl));
+	return 0;
 }
 
 int restore_record_workset(struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e)
 {
-	return err_plain(e, EOPNOTSUPP, "restore: not in this build");
+	struct snap_ws_range *r;
+	struct pm_list l;
+	uint32_t n = 0;
+	int rc;
+
+	if (!vm->restored || vm->restored->read_in)
+		return err_plain(e, EINVAL, "working set: this VM's memory is not mapped from a snapshot");
+	rc = pagemap_list(vm->proc_fd, &vm->mem, false, false, &l, e);
+	if (rc < 0)
+		return rc;
+	r = malloc(SNAP_MAX_WS * sizeof(*r));
+	for (size_t i = 0; r && i < l.n && n < SNAP_MAX_WS; i++) {
+		uint32_t pages = (uint32_t)(l.r[i].len / PAGE_BYTES);
+
+		r[n++] = (struct snap_ws_range){
+			.page = (uint32_t)(l.r[i].gpa / PAGE_BYTES), .npages = pages & 0x7fffffffu, .written = l.r[i].priv};
+		*(l.r[i].priv ? nwritten : nread) += pages;
+	}
+	pm_list_fini(&l);
+	rc = r ? snap_ws_write(fd, vm->restored->file[vm->restored->nfiles - 1].id, r, n, e) : err_set(e, ENOMEM, "working set");
+	free(r);
+	return rc;
 }

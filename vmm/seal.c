@@ -12,3 +12,7 @@ int vmm_seal(struct err *e)
 void vmm_seal_vcpu(void)
 {
 }
+
+void vmm_seal_child(void)
+{
+}

@@ -1,10 +1,431 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.c: see snapshot.h. mayfly-vmm, the device thread.
+ * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and the forked child of a live snapshot. What is written is the guest's: opaque bytes.
+ *
+ * Order: vCPUs stop, devices get quiet, registers and device state go into a buffer, disks freeze; then either fork (LIVE: the child has memory at
+ * this point in time, the parent goes on) or stay. Whoever writes: the memory file (data, sums, sync, head, sync), then the state
+ * file (written, synced): a state file that is there and whole has everything it stands on.
  */
 #include "vmm/snapshot.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "lib/log.h"
+#include "vmm/bio.h"
+#include "vmm/memplan.h"
+#include "vmm/restore.h"
+#include "vmm/seal.h"
+#include "vmm/vblk.h"
+
+struct snapshot_job {
+	struct vm *vm;
+	struct snapshot_req req;
+	struct snapshot_done done;
+	struct snap_writer state;
+	uint64_t t0;
+	bool was_running;
+	pid_t child;
+	int pipe_fd; /* the child's result comes here */
+	struct watch *watch;
+};
+
+struct result { /* child to parent */
+	int32_t status;
+	uint32_t kept;
+	uint64_t bytes, pages;
+	char text[500];
+};
+
+/* ---- state */
+
+static int save_disks(struct vm *vm, const struct snapshot_req *q, struct snap_writer *w)
+{
+	for (unsigned int i = 0; i < vm->ndisks; i++) {
+		uint8_t ids[COW_MAX_FROZEN + 1][COW_ID_BYTES];
+		struct cow *c = vblk_cow(vm->disk[i]);
+		unsigned int n = cow_layer_ids(c, ids);
+		size_t at = snap_sec_begin(w, SNAP_S_DISK, i);
+
+		/* frozen: the private layer is new, and so will be that of every restore */
+		if (n && q->ndisks && !cow_is_read_only(c))
+			n--;
+		buf_u8(&w->out, (uint8_t)n);
+		buf_put(&w->out, ids, n * sizeof(ids[0]));
+		snap_sec_end(w, at);
+	}
+	return 0;
+}
+
+static int save_state(struct vm *vm, struct snap_writer *w, struct err *e)
+{
+	size_t at;
+	int rc;
+
+	snap_write_begin(w);
+	w->head.mem_bytes = vm->size.mem_bytes;
+	w->head.vcpus = vm->size.vcpus;
+	w->head.wall_ns = wall_ns();
+	memcpy(w->head.cpu_template, vm->size.tmpl, sizeof(w->head.cpu_template));
+	snprintf(w->head.board, sizeof(w->head.board), "%s", BOARD_NAME);
+	at = snap_sec_begin(w, SNAP_S_CPU, 0);
+	rc = arch_cpu_save(&vm->kvm, vm->cpu, vm->vcpus.v[0].fd, &w->out, e);
+	snap_sec_end(w, at);
+	for (unsigned int i = 0; rc == 0 && i < vm->vcpus.n; i++) {
+		at = snap_sec_begin(w, SNAP_S_VCPU, i);
+		rc = arch_vcpu_save(&vm->kvm, vm->cpu, vm->vcpus.v[i].fd, &w->out, e);
+		snap_sec_end(w, at);
+	}
+	if (rc < 0)
+		return rc;
+	at = snap_sec_begin(w, SNAP_S_VM, 0);
+	rc = arch_vm_save(&vm->kvm, &w->out, e);
+	snap_sec_end(w, at);
+	at = snap_sec_begin(w, SNAP_S_BOARD, 0);
+	board_save(&vm->board, &w->out);
+	snap_sec_end(w, at);
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
+		if (!vm->board.dev[i])
+			continue;
+		at = snap_sec_begin(w, SNAP_S_DEVICE, i);
+		board_save_dev(&vm->board, i, &w->out);
+		snap_sec_end(w, at);
+	}
+	return rc;
+}
+
+static int freeze_disks(struct snapshot_job *j, struct err *e)
+{
+	unsigned int k = 0;
+
+	for (unsigned int i = 0; i < j->vm->ndisks; i++) {
+		struct cow *c = vblk_cow(j->vm->disk[i]);
+		struct snapshot_disk *d = &j->req.disk[k];
+		int rc;
+
+		if (cow_is_read_only(c))
+			continue;
+		if (!j->req.ndisks) {
+			rc = cow_flush(c, e);
+		} else {
+			rc = cow_freeze(c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
+			if (rc == 0)
+				*d = (struct snapshot_disk){-1, -1, -1}; /* the disk's now */
+			k++;
+		}
+		if (rc < 0)
+			return err_wrap(e, "disk %u", i);
+	}
+	return 0;
+}
+
+static int finish_disks(struct vm *vm, struct err *e)
+{
+	for (unsigned int i = 0; i < vm->ndisks; i++) {
+		struct cow *c = vblk_cow(vm->disk[i]);
+		int rc = cow_is_read_only(c) ? 0 : cow_freeze_finish(c, e);
+
+		if (rc < 0)
+			return err_wrap(e, "disk %u", i);
+	}
+	return 0;
+}
+
+/* ---- memory */
+
+static bool is_zero(const void *page)
+{
+	const uint64_t *p = page;
+
+	for (unsigned int i = 0; i < PAGE_BYTES / 8; i += 8)
+		if (p[i] | p[i + 1] | p[i + 2] | p[i + 3] | p[i + 4] | p[i + 5] | p[i + 6] | p[i + 7])
+			return false;
+	return true;
+}
+
+static int add_nonzero(const struct mem *m, uint64_t gpa, uint64_t len, struct pm_list *out)
+{
+	int rc = 0;
+
+	for (uint64_t at = gpa; rc == 0 && at < gpa + len; at += PAGE_BYTES)
+		if (!is_zero(mem_ptr(m, GPA(at), PAGE_BYTES)))
+			rc = pm_list_add(out, at, PAGE_BYTES, true);
+	return rc;
+}
+
+/* All of memory: what is private, and what still stands in the files it was restored from; without the zero pages. */
+static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *out)
+{
+	const struct restored_mem *b = vm->restored;
+	uint64_t at = 0;
+	unsigned int x = 0;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i <= priv->n; i++) {
+		uint64_t from = i < priv->n ? priv->r[i].gpa : UINT64_MAX;
+
+		/* file pages before this private range */
+		for (; rc == 0 && b && !b->read_in && x < b->next && b->ext[x].gpa < from; x++) {
+			uint64_t end = b->ext[x].gpa + b->ext[x].len, lo = MAX(at, b->ext[x].gpa), hi = MIN(end, from);
+
+			if (lo < hi)
+				rc = add_nonzero(&vm->mem, lo, hi - lo, out);
+			if (end > from)
+				break;
+		}
+		if (rc == 0 && i < priv->n) {
+			rc = add_nonzero(&vm->mem, from, priv->r[i].len, out);
+			at = from + priv->r[i].len;
+		}
+	}
+	return rc;
+}
+
+static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *pages, struct err *e)
+{
+	const struct restored_mem *b = vm->restored;
+	struct pm_list priv = {0}, all = {0};
+	int rc = pagemap_list(vm->proc_fd, &vm->mem, true, false, &priv, e);
+
+	if (rc < 0)
+		return rc;
+	/* without a mapped base there is nothing to be different from */
+	if (diff && b && !b->read_in) {
+		rc = memplan_make(p, &priv, b->ext, b->next, b->nfiles, e);
+	} else {
+		rc = list_all(vm, &priv, &all);
+		if (rc < 0)
+			err_set(e, -rc, "list of pages");
+		else
+			rc = memplan_make(p, &all, NULL, 0, 0, e);
+	}
+	if (rc == 0)
+		*pages = p->bytes / PAGE_BYTES;
+	pm_list_fini(&priv);
+	pm_list_fini(&all);
+	return rc;
+}
+
+static int write_memory(struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
+{
+	struct snap_mem_writer w;
+	int rc = snap_mem_begin(&w, fd, p->bytes, e);
+
+	for (unsigned int i = 0; rc == 0 && i < p->n; i++)
+		if (p->ext[i].file == p->new_file)
+			rc = snap_mem_put(&w, mem_ptr(&vm->mem, GPA(p->ext[i].gpa), p->ext[i].len), p->ext[i].len, e);
+	if (rc == 0)
+		rc = snap_mem_finish(&w, e);
+	memcpy(f->id, w.head.id, sizeof(f->id));
+	f->data_bytes = p->bytes;
+	snap_mem_fini(&w);
+	return rc;
+}
+
+static int write_state(struct vm *vm, struct snap_writer *w, const struct memplan *p, const struct snap_file *f, int fd, struct err *e)
+{
+	size_t at = snap_sec_begin(w, SNAP_S_EXTENTS, 0);
+	unsigned int k = 0;
+	int rc;
+
+	buf_put(&w->out, p->ext, p->n * sizeof(p->ext[0]));
+	snap_sec_end(w, at);
+	for (unsigned int i = 0; vm->restored && i < vm->restored->nfiles; i++)
+		if (p->kept & (1u << i))
+			w->head.file[k++] = vm->restored->file[i];
+	w->head.file[k++] = *f;
+	w->head.nfiles = k;
+	rc = snap_write_finish(w, e);
+	if (rc < 0)
+		return rc;
+	rc = pwrite_full(fd, w->out.p, w->out.len, 0);
+	if (rc == 0 && fsync(fd) < 0)
+		rc = -errno;
+	return rc < 0 ? err_set(e, -rc, "snapshot state: write") : 0;
+}
+
+/* Everything that goes to disk. In the child of a live snapshot, or in this process with the VM stopped. */
+static void write_all(struct snapshot_job *j)
+{
+	struct memplan *p = malloc(sizeof(*p));
+	struct snapshot_done *d = &j->done;
+	struct snap_file f;
+
+	d->status = p ? 0 : err_set(&d->err, ENOMEM, "snapshot");
+	if (d->status == 0)
+		d->status = make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
+	if (d->status == 0)
+		d->status = finish_disks(j->vm, &d->err);
+	if (d->status == 0)
+		d->status = write_memory(j->vm, p, j->req.mem_fd, &f, &d->err);
+	if (d->status == 0)
+		d->status = write_state(j->vm, &j->state, p, &f, j->req.state_fd, &d->err);
+	if (d->status == 0) {
+		d->kept_mem = p->kept;
+		d->bytes = p->bytes + j->state.out.len;
+	}
+	free(p);
+}
+
+/* ---- the job */
+
+static void job_free(struct snapshot_job *j)
+{
+	close_fd(&j->req.state_fd);
+	close_fd(&j->req.mem_fd);
+	close_fd(&j->pipe_fd);
+	for (unsigned int i = 0; i < j->req.ndisks; i++) {
+		close_fd(&j->req.disk[i].index_fd);
+		close_fd(&j->req.disk[i].data_fd);
+		close_fd(&j->req.disk[i].bitmap_fd);
+	}
+	watch_remove(j->watch);
+	snap_write_fini(&j->state);
+	free(j);
+}
+
+static void job_end(struct snapshot_job *j)
+{
+	j->vm->job = NULL;
+	if (j->done.status < 0)
+		log_warn("snapshot: %s", j->done.err.msg);
+	j->req.durable(j->req.arg, &j->done);
+	job_free(j);
+}
+
+static void on_child(void *arg, uint32_t events)
+{
+	struct snapshot_job *j = arg;
+	struct result r;
+	ssize_t n = read(j->pipe_fd, &r, sizeof(r));
+	int ws = 0;
+
+	if (n < 0 && errno == EAGAIN)
+		return;
+	waitpid(j->child, &ws, 0);
+	if (n != sizeof(r)) {
+		j->done.status = err_plain(&j->done.err, EIO, "the process that wrote it died (%s %d)",
+			WIFSIGNALED(ws) ? "signal" : "exit", WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
+	} else {
+		j->done.status = r.status;
+		j->done.kept_mem = r.kept;
+		j->done.bytes = r.bytes;
+		j->done.pages = r.pages;
+		r.text[sizeof(r.text) - 1] = 0;
+		if (r.status < 0)
+			err_plain(&j->done.err, -r.status, "%s", r.text);
+	}
+	job_end(j);
+}
+
+/* The child: memory at the point in time. It drops what it shares with the parent, writes, says how it went, and is gone. */
+_noreturn_ static void child_main(struct snapshot_job *j, int out)
+{
+	struct result r = {0};
+
+	prctl(PR_SET_NAME, "snapshot");
+	vcpus_forget(&j->vm->vcpus);
+	bio_forget(j->vm->bio);
+	kvm_close(&j->vm->kvm);
+	if (j->vm->sealed)
+		vmm_seal_child();
+	write_all(j);
+	r.status = j->done.status;
+	r.kept = j->done.kept_mem;
+	r.bytes = j->done.bytes;
+	r.pages = j->done.pages;
+	snprintf(r.text, sizeof(r.text), "%s", j->done.err.msg);
+	(void)!write(out, &r, sizeof(r));
+	_exit(0);
+}
+
+static int start_child(struct snapshot_job *j, struct err *e)
+{
+	int p[2];
+
+	if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
+		return err_set(e, errno, "pipe");
+	j->child = fork();
+	if (j->child == 0)
+		child_main(j, p[1]);
+	close(p[1]);
+	j->pipe_fd = p[0];
+	if (j->child < 0)
+		return err_set(e, errno, "fork");
+	j->watch = loop_watch(j->vm->loop, j->pipe_fd, EPOLLIN, on_child, j);
+	ASSERT(j->watch);
+	return 0;
+}
+
+static void on_quiet(void *arg)
+{
+	struct snapshot_job *j = arg;
+	struct vm *vm = j->vm;
+	bool live = (j->req.flags & VMM_F_LIVE) != 0;
+	struct snapshot_done *d = &j->done;
+
+	d->status = freeze_disks(j, &d->err);
+	if (d->status == 0)
+		d->status = save_state(vm, &j->state, &d->err);
+	if (d->status == 0)
+		d->status = save_disks(vm, &j->req, &j->state);
+	if (d->status == 0 && live)
+		d->status = start_child(j, &d->err);
+	vm->state = VMM_S_PAUSED;
+	if ((live || d->status < 0) && j->was_running)
+		vm_resume(vm, false);
+	d->stopped_ns = mono_ns() - j->t0;
+	j->req.replied(j->req.arg, d);
+	if (d->status < 0) {
+		job_end(j);
+		return;
+	}
+	if (live)
+		return;
+	write_all(j);
+	live = d->status == 0 && (j->req.flags & VMM_F_EXIT);
+	job_end(j);
+	if (live)
+		vm_end(vm, VMM_X_SNAPSHOTTED, "the snapshot is durable");
+}
+
+static unsigned int writable_disks(struct vm *vm)
+{
+	unsigned int n = 0;
+
+	for (unsigned int i = 0; i < vm->ndisks; i++)
+		n += !cow_is_read_only(vblk_cow(vm->disk[i]));
+	return n;
+}
+
 int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 {
-	return err_plain(e, EOPNOTSUPP, "snapshot: not in this build");
+	unsigned int w = writable_disks(vm);
+	struct snapshot_job *j;
+
+	if (vm->state != VMM_S_RUNNING && vm->state != VMM_S_PAUSED)
+		return err_plain(e, EBUSY, "snapshot: the VM does not run");
+	if (vm->job)
+		return err_plain(e, EBUSY, "snapshot: another one is being written");
+	if (req->ndisks != w && !(req->ndisks == 0 && (req->flags & VMM_F_EXIT)))
+		return err_plain(e, EINVAL, "snapshot: %u disks to freeze, the VM has %u", req->ndisks, w);
+	j = calloc(1, sizeof(*j));
+	if (!j)
+		return err_set(e, ENOMEM, "snapshot");
+	*j = (struct snapshot_job){.vm = vm, .req = *req, .pipe_fd = -1, .t0 = mono_ns(), .was_running = vm->state == VMM_S_RUNNING};
+	j->done.ctx = req->ctx;
+	j->done.ndisks = req->ndisks;
+	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++)
+		j->done.dropped[i] = -1;
+	vm->job = j;
+	vm->state = VMM_S_SNAPSHOTTING;
+	if (!j->was_running)
+		on_quiet(j);
+	else if (vm_quiesce(vm, on_quiet, j) == 0)
+		on_quiet(j);
+	return 0;
 }

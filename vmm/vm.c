@@ -19,6 +19,7 @@
 #include "vmm/bio.h"
 #include "vmm/crash.h"
 #include "vmm/devices.h"
+#include "vmm/restore.h"
 #include "vmm/seal.h"
 
 static const char *const exit_names[] = {
@@ -238,6 +239,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 		.proc_fd = -1,
 		.lastwords_fd = -1,
 		.serial_fd = -1,
+		.console_fd = -1,
 		.born_ns = mono_ns()};
 	vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (vm->end_fd < 0)
@@ -255,6 +257,7 @@ void vm_fini(struct vm *vm)
 	if (vm->board_up)
 		board_fini(&vm->board);
 	bio_destroy(vm->bio);
+	free(vm->restored);
 	arch_cpu_destroy(vm->cpu);
 	kvm_close(&vm->kvm);
 	mem_fini(&vm->mem);

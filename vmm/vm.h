@@ -47,7 +47,7 @@ struct vm {
 	struct vm_hooks hooks;
 	enum vmm_state state;
 	struct vm_size size;
-	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd; /* -1: none */
+	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd, console_fd; /* -1: none */
 	bool board_up;
 	struct bio *bio; /* made before the seal, shared by all disks */
 	struct vblk *disk[VMM_MAX_DISKS];
@@ -67,6 +67,7 @@ struct vm {
 	/* what the memory stands on since the last restore, for differences */
 	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
 	struct snapshot_job *job;      /* one at a time */
+	bool resume_restored;	       /* restored without VMM_F_RUN: the first continue is a restore's */
 
 	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
 	size_t tail_at;

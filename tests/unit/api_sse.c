@@ -84,11 +84,20 @@ static void lines_keep_their_endings_however_cut(void)
 	feed_in("", 1, "");
 }
 
+/* strstr in a loop is quadratic under a sanitizer, which measures the whole string each time */
+static size_t count(const struct buf *b, const char *what)
+{
+	size_t n = 0, len = strlen(what);
+
+	for (size_t i = 0; i + len <= b->len; i++)
+		n += b->p[i] == (uint8_t)what[0] && !memcmp(b->p + i, what, len);
+	return n;
+}
+
 static void long_lines_come_in_pieces_of_whole_characters(void)
 {
 	struct sse_lines l;
 	struct buf b;
-	size_t events = 0, euros = 0;
 
 	buf_init(&b, 8 << 20);
 	sse_lines_init(&l, "stderr");
@@ -96,12 +105,8 @@ static void long_lines_come_in_pieces_of_whole_characters(void)
 		sse_lines_feed(&l, (const uint8_t *)"\xe2\x82\xac" + i % 3, 1, &b);
 	CHECK(l.carry.len < SSE_LINE_MAX);
 	sse_lines_flush(&l, &b);
-	for (const char *p = buf_cstr(&b); (p = strstr(p, "\"type\":\"stderr\"")); p++)
-		events++;
-	for (const char *p = buf_cstr(&b); (p = strstr(p, "\xe2\x82\xac")); p++)
-		euros++;
-	CHECK_INT(events, 11);
-	CHECK_INT(euros, 233333);
+	CHECK_INT(count(&b, "\"type\":\"stderr\""), 11);
+	CHECK_INT(count(&b, "\xe2\x82\xac"), 233333);
 	CHECK(!b.bad && !l.carry.bad);
 	sse_lines_fini(&l);
 	buf_fini(&b);

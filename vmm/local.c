@@ -116,6 +116,11 @@ static void on_over(void *ctx)
 	loop_stop(l->vm->loop, l->code);
 }
 
+static void print_stat(void *arg, const char *name, uint64_t value)
+{
+	dprintf(2, "%s=%llu\n", name, (unsigned long long)value);
+}
+
 static void on_signal(void *arg, uint32_t events)
 {
 	struct local *l = arg;
@@ -125,6 +130,8 @@ static void on_signal(void *arg, uint32_t events)
 		return;
 	if (si.ssi_signo == SIGUSR2)
 		snap_now(l);
+	else if (si.ssi_signo == SIGUSR1)
+		vm_stats(l->vm, print_stat, NULL);
 	else
 		vm_end(l->vm, VMM_X_FORCED, "interrupted");
 }
@@ -134,6 +141,7 @@ static int watch_signals(struct local *l, struct err *e)
 	sigset_t s;
 
 	sigemptyset(&s);
+	sigaddset(&s, SIGUSR1);
 	sigaddset(&s, SIGUSR2);
 	sigaddset(&s, SIGINT);
 	sigaddset(&s, SIGTERM);

@@ -48,6 +48,7 @@ LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -l
 PROGS := $(if $(wildcard vmm/main.c),mayfly-vmm) $(if $(wildcard priv/main.c),mayfly-priv) \
 	$(if $(wildcard images/main.c),mayfly-image) $(if $(wildcard api/main.c),mayflyd) \
 	$(if $(wildcard api/cli/main.c),mayfly) mayfly-machine-init $(if $(wildcard agent/main.c),mayfly-agent)
+TOOLS := $(patsubst tests/tools/%.c,%,$(wildcard tests/tools/*.c))
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 # what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
 PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
@@ -56,7 +57,7 @@ UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 .PHONY: all unit clean help kernel deps up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
 	fuzz-replay replay-bins coverage bench install package layering headers
 .SECONDARY:
-all: $(PROGS:%=$(BIN)/%) $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
+all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
 
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
@@ -95,15 +96,19 @@ $(BIN)/mayfly-agent $(BIN)/mayfly-machine-init:
 	$(Q)$(MUSL_CC) -static -no-pie -s -Wl,-z,relro,-z,now -o $@ $^
 
 # what a guest starts from: the agent, or a test's init, as PID 1
-CPIO_BASE := dir:/dev dir:/proc dir:/sys nod:/dev/console=c,5,1,600 nod:/dev/null=c,1,3,666
+CPIO_BASE := dir:/dev dir:/proc dir:/sys nod:/dev/console=c,5,1,600 nod:/dev/null=c,1,3,666 nod:/dev/kmsg=c,1,11,600
 $(B)/mkcpio: $(O)/guest/initramfs/mkcpio.o $(O)/lib.a
 	$(Q)$(call link,$^,-pie,)
-$(B)/testinit: $(B)/musl/guest/initramfs/testinit.o $(B)/musl/lib/base.o
+$(B)/testinit: $(patsubst %.c,$(B)/musl/%.o,$(wildcard guest/initramfs/testinit*.c) lib/base.c)
 	$(Q)$(MUSL_CC) -static -no-pie -s -o $@ $^
 $(B)/testinit.cpio: $(B)/testinit $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
 $(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
+
+# programs that tests run beside the real ones
+$(B)/tools/%: $(O)/tests/tools/%.o $(O)/lib.a
+	$(Q)$(call link,$^,,)
 
 # unit tests: one program a file, linked with the real objects
 $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)

@@ -16,6 +16,7 @@
 #include "agent/cgroup.h"
 #include "agent/conn.h"
 #include "agent/env.h"
+#include "agent/jobs.h"
 #include "agent/proc.h"
 #include "agent/ready.h"
 #include "agent/session.h"
@@ -93,6 +94,9 @@ int agent_init(struct agent *a, const struct agent_opts *o, struct err *e)
 	rc = watch_signals(a);
 	if (rc < 0)
 		return err_set(e, -rc, "signals");
+	rc = jobs_init(a);
+	if (rc < 0)
+		return err_set(e, -rc, "jobs");
 	a->exe_fd = open(o->helper ? o->helper : "/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	if (o->record_path) {
 		a->record_fd = open(o->record_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -124,6 +128,8 @@ int agent_run(struct agent *a)
 void agent_fini(struct agent *a)
 {
 	conn_close_all(a);
+	jobs_fini(a);
+	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);
 	sessions_free(a);
 	ready_fini(a);

@@ -61,6 +61,15 @@ int conn_create(struct agent *a, int fd)
 	return 0;
 }
 
+int conn_create_bulk(struct agent *a, int fd)
+{
+	int rc = conn_create(a, fd);
+
+	if (rc == 0)
+		a->conns->kind = AGENT_CONN_BULK;
+	return rc;
+}
+
 static void conn_free(void *arg)
 {
 	struct conn *c = arg;

@@ -10,6 +10,8 @@
 
 /* Takes the descriptor. */
 int conn_create(struct agent *a, int fd);
+/* The same for a stream that was greeted as BULK before a job had it. */
+int conn_create_bulk(struct agent *a, int fd);
 /* Closes it; whatever stood on it is told. Safe at any time: the memory goes when the loop's turn ends. */
 void conn_close(struct conn *c);
 void conn_close_all(struct agent *a);

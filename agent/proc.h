@@ -39,12 +39,13 @@ struct proc {
 	int in_fd;
 	struct watch *in_w;
 	struct buf in;
-	uint64_t in_taken;
+	uint64_t in_taken, in_came;
 	bool in_eof;	  /* close in_fd once `in` is empty */
 	int file_fd;	  /* AGENT_X_BACKGROUND: its output */
 	struct conn *conn; /* its EXEC connection */
 	struct conn *watchers[8]; /* terminals: older connections, served as far as they keep up */
 	uint64_t watch_sent[8];
+	bool watch_jump[8];
 	bool started;	  /* AGENT_OK was answered: frames may follow */
 	bool exited;	  /* reaped; output may still stand in the pipe */
 	bool ended;	  /* and all output is in `out` */

@@ -291,13 +291,18 @@ static void pump_watchers(struct proc *p)
 
 		if (!c)
 			continue;
-		p->watch_sent[k] = MAX(p->watch_sent[k], s->base);
+		if (p->watch_sent[k] < s->base) {
+			p->watch_sent[k] = s->base;
+			p->watch_jump[k] = true;
+		}
 		while (p->watchers[k] == c && p->watch_sent[k] < stream_end(s) && conn_backlog(c) < CONN_FEW) {
 			uint64_t off = p->watch_sent[k];
 			size_t n = MIN(stream_end(s) - off, CHUNK_MAX);
+			bool jump = p->watch_jump[k];
 
+			p->watch_jump[k] = false;
 			p->watch_sent[k] += n;
-			put_out(c, 1, off, s->ring.p + (off - s->base), n);
+			put_out(c, jump ? 3 : 1, off, s->ring.p + (off - s->base), n);
 		}
 		if (p->watchers[k] == c && p->ended && p->watch_sent[k] == stream_end(s)) {
 			p->watchers[k] = NULL;
@@ -376,6 +381,7 @@ int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err
 			return -EBUSY;
 		p->watchers[k] = old;
 		p->watch_sent[k] = p->out[0].sent;
+		p->watch_jump[k] = false;
 	} else if (old && old != c) {
 		p->conn = NULL;
 		conn_set_proc(old, NULL);
@@ -409,7 +415,8 @@ static void ack_stdin(struct proc *p)
 	if (!p->conn || !p->started)
 		return;
 	buf_init(&b, 16);
-	buf_u64(&b, p->in_taken);
+	/* a terminal's ^D was not the host's byte */
+	buf_u64(&b, MIN(p->in_taken, p->in_came));
 	conn_frame(p->conn, AGENT_STDIN_TAKEN, 0, b.p, b.len);
 	buf_fini(&b);
 }
@@ -465,6 +472,7 @@ void procio_stdin(struct proc *p, struct conn *c, const void *bytes, size_t n)
 {
 	if (c != p->conn)
 		return;
+	p->in_came += n;
 	if (p->in_fd < 0 || p->in_eof) {
 		p->in_taken += n;
 		return;

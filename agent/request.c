@@ -4,6 +4,8 @@
  */
 #include "agent/request.h"
 
+#include "agent/bulk.h"
+#include "agent/files.h"
 #include "agent/life.h"
 #include "agent/req_exec.h"
 
@@ -30,6 +32,17 @@ static const struct request requests[] = {
 	{AGENT_FORGET, CTL, req_forget},
 	{AGENT_SESSION_NEW, CTL, req_session_new},
 	{AGENT_SESSION_DEL, CTL, req_session_del},
+	{AGENT_STAT, CTL, req_stat},
+	{AGENT_LIST, CTL, req_list},
+	{AGENT_SEARCH, CTL, req_search},
+	{AGENT_REMOVE, CTL, req_remove},
+	{AGENT_MKDIR, CTL, req_mkdir},
+	{AGENT_CHMOD, CTL, req_chmod},
+	{AGENT_MOVE, CTL, req_move},
+	{AGENT_REPLACE, CTL, req_replace},
+	{AGENT_EXPAND, CTL, req_expand},
+	{AGENT_READ, BLK, req_read},
+	{AGENT_WRITE, BLK, req_write},
 };
 
 const struct request *request_find(uint16_t type)

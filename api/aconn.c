@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * aconn.c: connection, opening and framing towards the agent. The daemon's loop thread; every received byte is hostile.
- * States: connecting -> opening (struct vsock_open) -> greeting (HELLO) -> open -> [raw] -> over. A time limit covers everything
- * until open. Callbacks may close the connection: after each one `closing` is tested before anything of it is touched.
+ * aconn.c: connection, opening and framing towards the agent. The daemon's loop thread; every
+ * received byte is hostile. States: connecting -> opening (struct vsock_open) -> greeting (HELLO)
+ * -> open -> [raw] -> over. A time limit covers everything until open. Callbacks may close the
+ * connection: after each one `closing` is tested before anything of it is touched.
  */
 #include "api/aconn.h"
 
@@ -13,9 +14,9 @@
 #include "lib/log.h"
 #include "lib/proto_vmm.h"
 
-#define OPEN_LIMIT_NS	(20ull * 1000000000)
+#define OPEN_LIMIT_NS    (20ull * 1000000000)
 #define CONNECT_RETRY_NS 2000000ull /* a full backlog cannot be waited for on a Unix socket */
-#define IN_CHUNK	(64u * 1024)
+#define IN_CHUNK         (64u * 1024)
 
 enum aconn_state { AC_CONNECTING, AC_OPENING, AC_GREETING, AC_OPEN, AC_RAW, AC_OVER };
 
@@ -302,7 +303,8 @@ static void on_event(void *arg, uint32_t ev)
 	int rc;
 
 	c->in_call = true;
-	/* a hang-up while held: there is nobody left to write to, but what arrived is still to be read */
+	/* a hang-up while held: there is nobody left to write to, but what arrived is still to be
+	 * read */
 	if (c->state != AC_OVER && (ev & (EPOLLIN | EPOLLHUP | EPOLLERR)) &&
 		(!c->held || c->state < AC_OPEN))
 		on_readable(c);
@@ -326,7 +328,8 @@ static void on_event(void *arg, uint32_t ev)
 		want(c);
 }
 
-/* 0, or an errno; EAGAIN: the listener's backlog is full. A Unix socket connects at once or not at all. */
+/* 0, or an errno; EAGAIN: the listener's backlog is full. A Unix socket connects at once or not at
+ * all. */
 static int try_connect(struct aconn *c)
 {
 	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -362,7 +365,8 @@ static void resume_reading(struct aconn *c)
 	if (rc && !c->closing)
 		fail(c, rc);
 	if (!c->closing && c->state != AC_OVER && !c->held) {
-		/* the watch is gone when the peer hung up while we held: take what the kernel still has */
+		/* the watch is gone when the peer hung up while we held: take what the kernel still
+		 * has */
 		while (!c->watch && !c->got_eof && !c->held && !c->closing && c->state != AC_OVER)
 			on_readable(c);
 		deliver_eof(c);
@@ -402,7 +406,8 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
-	*c = (struct aconn){.loop = l, .ops = ops, .arg = arg, .kind = kind, .port = t->port, .fd = -1};
+	*c = (struct aconn){
+		.loop = l, .ops = ops, .arg = arg, .kind = kind, .port = t->port, .fd = -1};
 	c->addr.sun_family = AF_UNIX;
 	memcpy(c->addr.sun_path, t->path, n);
 	buf_init(&c->in, AGENT_FRAME_MAX + sizeof(struct agent_hdr) + 2 * IN_CHUNK);
@@ -489,7 +494,8 @@ void aconn_hold(struct aconn *c, bool hold)
 		return;
 	c->held = hold;
 	if (!hold && c->state >= AC_OPEN)
-		timer_set(c->timer, 1); /* what is buffered is delivered from the loop, never from inside this call */
+		timer_set(c->timer, 1); /* what is buffered is delivered from the loop, never from
+					   inside this call */
 	if (!c->in_call)
 		want(c);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * aconn.h: one connection to the agent of a sandbox: connects, opens the vsock port, says AGENT_HELLO, then carries frames, or,
- * once made raw, bytes. The daemon's loop thread. Everything that arrives is hostile: a frame over AGENT_FRAME_MAX, an answer out of
- * place or a wrong version ends the connection, never the process.
+ * aconn.h: one connection to the agent of a sandbox: connects, opens the vsock port, says
+ * AGENT_HELLO, then carries frames, or, once made raw, bytes. The daemon's loop thread. Everything
+ * that arrives is hostile: a frame over AGENT_FRAME_MAX, an answer out of place or a wrong version
+ * ends the connection, never the process.
  */
 #pragma once
 
@@ -15,13 +16,15 @@ struct aconn;
 struct aconn_ops {
 	/* HELLO was accepted; generation as the agent says */
 	void (*ready)(void *arg, uint64_t generation);
-	/* one whole frame; body is valid during the call. Not 0 = a broken peer: closed() follows. */
+	/* one whole frame; body is valid during the call. Not 0 = a broken peer: closed() follows.
+	 */
 	int (*frame)(void *arg, const struct agent_hdr *h, struct cur body);
 	/* raw mode: n > 0 bytes; n = 0: the peer will send no more. */
 	void (*bytes)(void *arg, const uint8_t *p, size_t n);
 	/* what was queued has gone down below the low mark after it had been above the high one */
 	void (*drained)(void *arg);
-	/* once, and the last call: err > 0 (errno), or 0: the peer closed. aconn_close() is still the owner's to call. */
+	/* once, and the last call: err > 0 (errno), or 0: the peer closed. aconn_close() is still
+	 * the owner's to call. */
 	void (*closed)(void *arg, int err);
 };
 
@@ -29,18 +32,21 @@ struct aconn_ops {
 #define ACONN_LOW  (256u * 1024)
 #define ACONN_MAX  (8u * 1024 * 1024) /* queued bytes at which a connection is given up */
 
-/* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port 0: the socket is the agent's own. */
+/* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port
+ * 0: the socket is the agent's own. */
 struct aconn_target {
 	const char *path;
 	uint32_t port;
 };
 
-/* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later comes as closed(). */
+/* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later
+ * comes as closed(). */
 struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agent_conn kind,
 	const struct aconn_ops *ops, void *arg);
 /* Frees it; no call follows. Also from inside its own callbacks. NULL is fine. */
 void aconn_close(struct aconn *c);
-/* Queues one frame; it goes out after the opening. False: too much is queued or the connection is over. */
+/* Queues one frame; it goes out after the opening. False: too much is queued or the connection is
+ * over. */
 bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size_t n);
 /* After the frame that agreed on it: everything from here on is bytes. */
 void aconn_make_raw(struct aconn *c);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agentc.c: the CONTROL connection of a sandbox and the list of its streams. The daemon's loop thread; answers are hostile. An id
- * is never used twice on a connection; an answer to one that is no longer waited for is dropped, to one never given is the
- * end of the connection.
+ * agentc.c: the CONTROL connection of a sandbox and the list of its streams. The daemon's loop
+ * thread; answers are hostile. An id is never used twice on a connection; an answer to one that is
+ * no longer waited for is dropped, to one never given is the end of the connection.
  */
 #include "api/agentc_priv.h"
 
@@ -32,7 +32,8 @@ struct agentc {
 	struct agent_call *first, *last;
 	size_t ncalls, nstreams;
 	uint32_t next_id;
-	struct agent_stream *streams, *walk; /* walk: the next one of a loop over all, kept right by agent_stream_drop */
+	struct agent_stream *streams,
+		*walk; /* walk: the next one of a loop over all, kept right by agent_stream_drop */
 	void *data;
 	void (*data_free)(void *data);
 	struct timer *again;
@@ -155,7 +156,8 @@ struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
-	*c = (struct agent_call){.a = a, .id = ++a->next_id, .fn = fn, .arg = arg, .type = type, .prev = a->last};
+	*c = (struct agent_call){
+		.a = a, .id = ++a->next_id, .fn = fn, .arg = arg, .type = type, .prev = a->last};
 	buf_init(&c->payload, AGENT_FRAME_MAX);
 	if (n)
 		buf_put(&c->payload, payload->p, n);
@@ -230,7 +232,8 @@ static void control_ready(void *arg, uint64_t generation)
 	}
 }
 
-/* What was sent may or may not have been done: it ends. What was not sent waits for the next connection. */
+/* What was sent may or may not have been done: it ends. What was not sent waits for the next
+ * connection. */
 static void control_lost(struct agentc *a, int err, bool all)
 {
 	struct agent_call *c = a->first;
@@ -250,7 +253,8 @@ static void control_lost(struct agentc *a, int err, bool all)
 static void control_closed(void *arg, int err)
 {
 	struct agentc *a = arg;
-	/* never got as far as its greeting: those that wait are told, or they would wait for ever */
+	/* never got as far as its greeting: those that wait are told, or they would wait for ever
+	 */
 	bool all = !a->control_ready && a->up;
 
 	log_debug("agent control connection: %s", err ? strerror(err) : "closed");
@@ -318,8 +322,8 @@ void agent_stream_drop(struct agent_stream *s)
 	s->agentc = NULL;
 }
 
-struct aconn *agent_stream_open(struct agent_stream *s, enum agent_conn kind,
-	const struct aconn_ops *ops, void *arg)
+struct aconn *agent_stream_open(
+	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg)
 {
 	struct aconn_target t = {.path = s->agentc->path, .port = s->agentc->port};
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agentc_bulk.c: one file read or written on a BULK connection, and a byte stream to a port inside the guest on a DIAL connection.
- * The daemon's loop thread; what arrives is hostile: a read that gives more than it announced, data where none belongs, an answer
- * out of place end the stream. A lost connection ends it too: these are not taken up again.
+ * agentc_bulk.c: one file read or written on a BULK connection, and a byte stream to a port inside
+ * the guest on a DIAL connection. The daemon's loop thread; what arrives is hostile: a read that
+ * gives more than it announced, data where none belongs, an answer out of place end the stream. A
+ * lost connection ends it too: these are not taken up again.
  */
 #include "api/agentc_priv.h"
 
@@ -417,8 +418,8 @@ static const struct aconn_ops dial_conn_ops = {
 	.closed = dial_closed,
 };
 
-struct agent_dial *agent_dial_tcp(struct agentc *a, uint16_t port, const struct agent_dial_ops *ops,
-	void *arg)
+struct agent_dial *agent_dial_tcp(
+	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg)
 {
 	struct agent_dial *d = calloc(1, sizeof(*d));
 	int saved;

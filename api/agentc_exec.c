@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agentc_exec.c: one process in the guest, on an EXEC connection of its own. The daemon's loop thread; frames are hostile. What
- * has been handed over is counted per stream, so that a lost connection (a pause, a restore) is taken up at exactly the next byte:
- * bytes seen before are dropped, a hole is an error. Before the start was confirmed a lost connection asks first whether the
- * process is there and starts it only if it is not: never twice.
+ * agentc_exec.c: one process in the guest, on an EXEC connection of its own. The daemon's loop
+ * thread; frames are hostile. What has been handed over is counted per stream, so that a lost
+ * connection (a pause, a restore) is taken up at exactly the next byte: bytes seen before are
+ * dropped, a hole is an error. Before the start was confirmed a lost connection asks first whether
+ * the process is there and starts it only if it is not: never twice.
  */
 #include "api/agentc_priv.h"
 
 #include <string.h>
 
-#define ACK_EVERY   (128u * 1024)
-#define TRIES_MAX   20
-#define AGAIN_NS    250000000ull
-#define ID_START    1u
-#define ID_DETACH   2u
+#define ACK_EVERY (128u * 1024)
+#define TRIES_MAX 20
+#define AGAIN_NS  250000000ull
+#define ID_START  1u
+#define ID_DETACH 2u
 
 struct agent_exec {
 	struct agent_stream stream;
@@ -22,11 +23,11 @@ struct agent_exec {
 	struct aconn *conn;
 	struct timer *again;
 	char exec_id[64];
-	struct buf spec;      /* AGENT_EXEC's payload; empty for one that was attached to */
+	struct buf spec; /* AGENT_EXEC's payload; empty for one that was attached to */
 	bool asked, started, orphan, held, over;
-	bool busy, dead;      /* inside output(): freed when it returns */
-	bool attaching;	      /* the answer awaited is ATTACH's */
-	uint64_t off[3];      /* by stream number */
+	bool busy, dead; /* inside output(): freed when it returns */
+	bool attaching;  /* the answer awaited is ATTACH's */
+	uint64_t off[3]; /* by stream number */
 	uint64_t in_sent, in_taken;
 	uint64_t acked;
 	int tries;
@@ -47,7 +48,8 @@ static void exec_free(struct agent_exec *x)
 	free(x);
 }
 
-static void exec_end(struct agent_exec *x, const struct agent_reply *r, uint32_t state, uint32_t code)
+static void exec_end(
+	struct agent_exec *x, const struct agent_reply *r, uint32_t state, uint32_t code)
 {
 	if (x->over)
 		return;
@@ -87,7 +89,8 @@ static int send_start(struct agent_exec *x)
 	if (!x->asked) {
 		x->asked = true;
 		x->attaching = false;
-		return aconn_send(x->conn, AGENT_EXEC, ID_START, x->spec.p, x->spec.len) ? 0 : EBUSY;
+		return aconn_send(x->conn, AGENT_EXEC, ID_START, x->spec.p, x->spec.len) ? 0
+											 : EBUSY;
 	}
 	x->attaching = true;
 	buf_init(&b, 256);
@@ -114,7 +117,8 @@ static int got_answer(struct agent_exec *x, const struct agent_hdr *h, struct cu
 	if (h->type == AGENT_ERR) {
 		if (agent_err_read(body, &r, text))
 			return EPROTO;
-		if (x->attaching && !x->started && x->spec.len && (r.err == ENOENT || r.err == ESRCH)) {
+		if (x->attaching && !x->started && x->spec.len &&
+			(r.err == ENOENT || r.err == ESRCH)) {
 			x->asked = false;
 			return send_start(x);
 		}
@@ -167,7 +171,8 @@ static int got_exit(struct agent_exec *x, struct cur body)
 	size_t len;
 	const char *s = cur_strp(&body, &len, AGENT_FRAME_MAX);
 
-	if (!s || !cur_done(&body) || !x->started || state < AGENT_EXITED || state > AGENT_NOT_STARTED)
+	if (!s || !cur_done(&body) || !x->started || state < AGENT_EXITED ||
+		state > AGENT_NOT_STARTED)
 		return EPROTO;
 	len = MIN(len, sizeof(text) - 1);
 	memcpy(text, s, len);
@@ -213,7 +218,8 @@ static void exec_closed(void *arg, int err)
 	struct agent_exec *x = arg;
 
 	aconn_close(take_ptr(x->conn));
-	/* a frame that breaks the rules will break them again: only a lost connection is worth another */
+	/* a frame that breaks the rules will break them again: only a lost connection is worth
+	 * another */
 	if (x->orphan || err == EPROTO || err == EMSGSIZE) {
 		exec_fail(x, err ? err : ECONNRESET);
 		return;
@@ -297,8 +303,8 @@ void agent_exec_encode(struct buf *b, const struct agent_exec_spec *s)
 	}
 }
 
-static struct agent_exec *exec_new(struct agentc *a, const char *id, const struct agent_exec_ops *ops,
-	void *arg)
+static struct agent_exec *exec_new(
+	struct agentc *a, const char *id, const struct agent_exec_ops *ops, void *arg)
 {
 	struct agent_exec *x;
 
@@ -396,7 +402,8 @@ void agent_exec_close(struct agent_exec *x)
 		exec_free(x);
 		return;
 	}
-	/* Behind the start on the same connection, so that it cannot arrive first; without one by the control connection. */
+	/* Behind the start on the same connection, so that it cannot arrive first; without one by
+	 * the control connection. */
 	buf_init(&b, 256);
 	buf_str(&b, x->exec_id);
 	x->orphan = true;

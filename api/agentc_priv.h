@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agentc_priv.h: what agentc.c shares with the streams (agentc_exec.c, agentc_bulk.c) and with nobody else.
+ * agentc_priv.h: what agentc.c shares with the streams (agentc_exec.c, agentc_bulk.c) and with
+ * nobody else.
  */
 #pragma once
 
@@ -11,16 +12,17 @@
 struct agent_stream {
 	struct agentc *agentc;
 	struct agent_stream *prev, *next;
-	void (*up)(struct agent_stream *s);		    /* the agent listens: open or take up again */
-	void (*down)(struct agent_stream *s);		    /* it does not: drop the connection */
-	void (*cancel)(struct agent_stream *s, int err); /* tell the owner, who may free it in the call */
+	void (*up)(struct agent_stream *s);   /* the agent listens: open or take up again */
+	void (*down)(struct agent_stream *s); /* it does not: drop the connection */
+	void (*cancel)(
+		struct agent_stream *s, int err); /* tell the owner, who may free it in the call */
 };
 
 /* False (errno): too many streams. */
 bool agent_stream_add(struct agentc *a, struct agent_stream *s);
 void agent_stream_drop(struct agent_stream *s);
-struct aconn *agent_stream_open(struct agent_stream *s, enum agent_conn kind,
-	const struct aconn_ops *ops, void *arg);
+struct aconn *agent_stream_open(
+	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg);
 
 /* AGENT_ERR's payload as a reply; text is a fixed field of the caller's. 0, or EPROTO. */
 #define AGENT_TEXT_MAX 400

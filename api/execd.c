@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * execd.c: the execution API's table and what its handlers share: asking the agent, reading JSON bodies, errors. mayflyd. Bodies and
- * query values are a client's, texts and codes in answers a guest's: both hostile.
+ * execd.c: the execution API's table and what its handlers share: asking the agent, reading JSON
+ * bodies, errors. mayflyd. Bodies and query values are a client's, texts and codes in answers a
+ * guest's: both hostile.
  */
 #include "api/execd_int.h"
 
@@ -12,16 +13,19 @@
 
 #define FILES(prefix)                                                                              \
 	{"GET", prefix "/files/info", route_files_info, HTTP_BODY_NONE, 0, 0},                     \
-	{"DELETE", prefix "/files", route_files_remove, HTTP_BODY_NONE, 0, 0},                     \
-	{"POST", prefix "/files/permissions", route_files_permissions, HTTP_BODY_WHOLE, 0, 0},     \
-	{"POST", prefix "/files/mv", route_files_mv, HTTP_BODY_WHOLE, 0, 0},                       \
-	{"POST", prefix "/files/replace", route_files_replace, HTTP_BODY_WHOLE, 0, 0},             \
-	{"GET", prefix "/files/search", route_files_search, HTTP_BODY_NONE, 0, 0},                 \
-	{"POST", prefix "/files/upload", route_files_upload, HTTP_BODY_STREAM, 0, 0},              \
-	{"GET", prefix "/files/download", route_files_download, HTTP_BODY_NONE, 0, 0},             \
-	{"POST", prefix "/directories", route_dirs_make, HTTP_BODY_WHOLE, 0, 0},                   \
-	{"DELETE", prefix "/directories", route_dirs_remove, HTTP_BODY_NONE, 0, 0},                \
-	{"GET", prefix "/directories/list", route_dirs_list, HTTP_BODY_NONE, 0, 0}
+		{"DELETE", prefix "/files", route_files_remove, HTTP_BODY_NONE, 0, 0},             \
+		{"POST", prefix "/files/permissions", route_files_permissions, HTTP_BODY_WHOLE, 0, \
+			0},                                                                        \
+		{"POST", prefix "/files/mv", route_files_mv, HTTP_BODY_WHOLE, 0, 0},               \
+		{"POST", prefix "/files/replace", route_files_replace, HTTP_BODY_WHOLE, 0, 0},     \
+		{"GET", prefix "/files/search", route_files_search, HTTP_BODY_NONE, 0, 0},         \
+		{"POST", prefix "/files/upload", route_files_upload, HTTP_BODY_STREAM, 0, 0},      \
+		{"GET", prefix "/files/download", route_files_download, HTTP_BODY_NONE, 0, 0},     \
+		{"POST", prefix "/directories", route_dirs_make, HTTP_BODY_WHOLE, 0, 0},           \
+		{"DELETE", prefix "/directories", route_dirs_remove, HTTP_BODY_NONE, 0, 0},        \
+	{                                                                                          \
+		"GET", prefix "/directories/list", route_dirs_list, HTTP_BODY_NONE, 0, 0           \
+	}
 
 static const struct http_route execd_routes[] = {
 	{"GET", "/ping", route_ping, HTTP_BODY_NONE, 0, 0},
@@ -101,7 +105,8 @@ static bool lost(struct http_req *r, const struct agent_reply *rep)
 	case EPROTO:
 		if (rep->text[0])
 			return false;
-		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the connection to the sandbox was lost");
+		execd_error(
+			r, 503, "SERVICE_UNAVAILABLE", "the connection to the sandbox was lost");
 		return true;
 	case ETIMEDOUT:
 		if (rep->text[0])
@@ -223,7 +228,8 @@ void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uin
 	if (errno == EMSGSIZE)
 		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request is too long");
 	else if (errno == EBUSY)
-		execd_error(r, 503, "SERVICE_UNAVAILABLE", "too many requests at one time for this sandbox");
+		execd_error(r, 503, "SERVICE_UNAVAILABLE",
+			"too many requests at one time for this sandbox");
 	else
 		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run");
 }
@@ -261,14 +267,15 @@ cJSON *execd_body(struct http_req *r, int type, bool may_be_empty)
 			return j;
 	}
 	cJSON_Delete(j);
-	execd_error(r, 400, "INVALID_REQUEST_BODY",
-		"error parsing request, MAYBE invalid body format");
+	execd_error(
+		r, 400, "INVALID_REQUEST_BODY", "error parsing request, MAYBE invalid body format");
 	return NULL;
 }
 
 static void wrong_type(struct http_req *r, const char *key, const char *want)
 {
-	execd_error(r, 400, "INVALID_REQUEST_BODY", "error parsing request: '%s' must be %s", key, want);
+	execd_error(r, 400, "INVALID_REQUEST_BODY", "error parsing request: '%s' must be %s", key,
+		want);
 }
 
 static const cJSON *member(const cJSON *o, const char *key)
@@ -290,7 +297,8 @@ bool execd_str(struct http_req *r, const cJSON *o, const char *key, const char *
 	return true;
 }
 
-bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out, bool *given)
+bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out,
+	bool *given)
 {
 	const cJSON *v = member(o, key);
 
@@ -364,7 +372,8 @@ bool execd_ids(struct http_req *r, uint32_t *uid, uint32_t *gid)
 {
 	if (take_id(http_param(r, "uid"), uid) && take_id(http_param(r, "gid"), gid))
 		return true;
-	execd_error(r, 400, "INVALID_REQUEST_BODY", "uid and gid must be numbers from 0 to 4294967294");
+	execd_error(
+		r, 400, "INVALID_REQUEST_BODY", "uid and gid must be numbers from 0 to 4294967294");
 	return false;
 }
 
@@ -388,7 +397,8 @@ void execd_time(struct buf *b, int64_t wall)
 		ns += 1000000000;
 		s--;
 	}
-	/* a guest may claim any time: only years with four digits are dates that clients can read */
+	/* a guest may claim any time: only years with four digits are dates that clients can read
+	 */
 	if (s < 0 || s > 253402300799)
 		s = 0;
 	gmtime_r(&s, &tm);
@@ -398,6 +408,7 @@ void execd_time(struct buf *b, int64_t wall)
 
 void route_ping(struct http_req *r)
 {
-	/* called when the sandbox runs, which means that its agent has answered: see HTTP_R_NO_WAIT */
+	/* called when the sandbox runs, which means that its agent has answered: see HTTP_R_NO_WAIT
+	 */
 	http_reply_empty(r, 200);
 }

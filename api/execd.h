@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * execd.h: the execution API of a sandbox as tables of routes, for the dispatcher of mayflyd: after an endpoint's prefix was stripped it
- * looks in execd_table for port 44772 and in proxy_table for every other port but 18080. The handlers find the guest through
- * r->sandbox; they are called when the sandbox runs, those without HTTP_R_NO_WAIT only then. Clients and guests are hostile.
+ * execd.h: the execution API of a sandbox as tables of routes, for the dispatcher of mayflyd: after
+ * an endpoint's prefix was stripped it looks in execd_table for port 44772 and in proxy_table for
+ * every other port but 18080. The handlers find the guest through r->sandbox; they are called when
+ * the sandbox runs, those without HTTP_R_NO_WAIT only then. Clients and guests are hostile.
  */
 #pragma once
 
@@ -15,5 +16,6 @@ struct agentc;
 extern const struct http_table execd_table;
 extern const struct http_table proxy_table;
 
-/* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more. */
+/* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more.
+ */
 struct agentc *sandbox_agentc(struct sandbox *sb);

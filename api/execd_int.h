@@ -17,29 +17,33 @@ static inline void cleanup_json(cJSON **j)
 #define _cleanup_json_ _cleanup_(cleanup_json)
 
 /* {"code","message"}; the text may be a guest's: it is made valid UTF-8. Ends the request. */
-void execd_error(struct http_req *r, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+void execd_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
+	_printf_(4, 5);
 /* The documented error for an agent's refusal. */
 void execd_fail_files(struct http_req *r, const struct agent_reply *rep);
 void execd_fail(struct http_req *r, const struct agent_reply *rep);
 /* Takes a finished JSON text (and frees the buffer's memory). */
 void execd_reply_buf(struct http_req *r, int status, const char *type, struct buf *b);
 
-/* One request to the agent on behalf of an HTTP request; when the client leaves it is cancelled. fn must end the request or ask
- * again. Refusals end the request. data: the handler's. */
+/* One request to the agent on behalf of an HTTP request; when the client leaves it is cancelled. fn
+ * must end the request or ask again. Refusals end the request. data: the handler's. */
 struct execd_ask;
 typedef void (*execd_reply_fn)(struct http_req *r, void *data, const struct agent_reply *rep);
 void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uint32_t limit_ms,
 	execd_reply_fn fn, void *data);
 
-/* What the handler of asked requests owns: freed with the request. One a request. False: no memory, data was freed. */
+/* What the handler of asked requests owns: freed with the request. One a request. False: no memory,
+ * data was freed. */
 bool execd_own(struct http_req *r, void *data, void (*fn)(void *data));
 
-/* The request's body as JSON of one type (cJSON_Object, cJSON_Array), the caller's to free (_cleanup_json_); NULL: answered with 400. An empty body is an
- * empty object if may_be_empty. Strings with a NUL in them are refused: they would be cut. */
+/* The request's body as JSON of one type (cJSON_Object, cJSON_Array), the caller's to free
+ * (_cleanup_json_); NULL: answered with 400. An empty body is an empty object if may_be_empty.
+ * Strings with a NUL in them are refused: they would be cut. */
 cJSON *execd_body(struct http_req *r, int type, bool may_be_empty);
 /* Members; null counts as absent. False: wrong type, answered. */
 bool execd_str(struct http_req *r, const cJSON *o, const char *key, const char **out);
-bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out, bool *given);
+bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out,
+	bool *given);
 bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out);
 /* A mode written as decimal digits that are octal ones: 755. 0 or absent: AGENT_NO_MODE. */
 bool execd_mode(const cJSON *o, const char *key, uint32_t *mode);
@@ -51,7 +55,8 @@ void execd_time(struct buf *b, int64_t wall); /* RFC 3339, UTC, as a JSON string
 
 /* route_command.c: also runs what /code and the sessions run */
 struct command_start {
-	const char *command, *session, *cwd; /* session: its id is the init text, stderr goes into stdout */
+	const char *command, *session,
+		*cwd; /* session: its id is the init text, stderr goes into stdout */
 	uint64_t timeout_ms;
 	bool background;
 };

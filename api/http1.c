@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http1.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and Transfer-Encoding, lengths that
- * differ, codings other than a lone "chunked", folded lines, names that are no tokens, control characters in values, an upgrade.
+ * http1.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and
+ * Transfer-Encoding, lengths that differ, codings other than a lone "chunked", folded lines, names
+ * that are no tokens, control characters in values, an upgrade.
  */
 #include "api/http1.h"
 
 #include <string.h>
 #include <strings.h>
 
-enum { S_HEAD, S_LENGTH, S_CLOSE, S_CHUNK_SIZE, S_CHUNK_EXT, S_CHUNK_DATA, S_CHUNK_END, S_TRAILER, S_DONE, S_BAD };
+enum {
+	S_HEAD,
+	S_LENGTH,
+	S_CLOSE,
+	S_CHUNK_SIZE,
+	S_CHUNK_EXT,
+	S_CHUNK_DATA,
+	S_CHUNK_END,
+	S_TRAILER,
+	S_DONE,
+	S_BAD
+};
 
-#define EXT_MAX	    4096u
+#define EXT_MAX     4096u
 #define INTERIM_MAX 16u
 
 void http1_init(struct http1_response *r, bool request_was_head)
@@ -34,7 +46,8 @@ static enum http1_ev bad(struct http1_response *r, const char *why)
 
 bool http1_token(const char *s, size_t n)
 {
-	static const char ok[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	static const char ok[] =
+		"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 	for (size_t i = 0; i < n; i++)
 		if (!s[i] || !strchr(ok, s[i]))
@@ -62,7 +75,8 @@ static bool parse_length(const char *s, uint64_t *out)
 static bool status_line(struct http1_response *r, char *line)
 {
 	/* HTTP/1.x SP 3DIGIT [SP reason] */
-	if (strncmp(line, "HTTP/1.", 7) != 0 || (line[7] != '0' && line[7] != '1') || line[8] != ' ')
+	if (strncmp(line, "HTTP/1.", 7) != 0 || (line[7] != '0' && line[7] != '1') ||
+		line[8] != ' ')
 		return false;
 	for (int i = 9; i < 12; i++)
 		if (line[i] < '0' || line[i] > '9')
@@ -193,8 +207,8 @@ static enum http1_ev take_head(struct http1_response *r, const uint8_t **p, size
 	return H1_MORE;
 }
 
-static enum http1_ev take_left(struct http1_response *r, const uint8_t **p, size_t *n,
-	const uint8_t **data, size_t *len)
+static enum http1_ev take_left(
+	struct http1_response *r, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len)
 {
 	*data = *p;
 	*len = r->left < *n ? (size_t)r->left : *n;
@@ -232,7 +246,8 @@ static enum http1_ev chunk_byte(struct http1_response *r, uint8_t c)
 		__attribute__((fallthrough));
 	case S_CHUNK_EXT:
 		if (c != '\n')
-			return ++r->skipped > EXT_MAX ? bad(r, "a chunk extension too long") : H1_MORE;
+			return ++r->skipped > EXT_MAX ? bad(r, "a chunk extension too long")
+						      : H1_MORE;
 		r->digits = 0;
 		r->skipped = 0;
 		r->state = r->left ? S_CHUNK_DATA : S_TRAILER;
@@ -263,8 +278,8 @@ static enum http1_ev chunk_byte(struct http1_response *r, uint8_t c)
 	}
 }
 
-enum http1_ev http1_next(struct http1_response *r, const uint8_t **p, size_t *n, const uint8_t **data,
-	size_t *len)
+enum http1_ev http1_next(
+	struct http1_response *r, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len)
 {
 	enum http1_ev ev = H1_MORE;
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http1.h: a bounded reader of HTTP/1.1 responses (RFC 9112), for what listens inside a guest. mayflyd. All input is hostile. Pulled:
- * each call takes some of the input and yields at most one event. One response a connection: nothing is reused, so there is nothing to
- * smuggle behind it.
+ * http1.h: a bounded reader of HTTP/1.1 responses (RFC 9112), for what listens inside a guest.
+ * mayflyd. All input is hostile. Pulled: each call takes some of the input and yields at most one
+ * event. One response a connection: nothing is reused, so there is nothing to smuggle behind it.
  */
 #pragma once
 
 #include "lib/buf.h"
 
-#define HTTP1_HEAD_MAX	  65536u
+#define HTTP1_HEAD_MAX    65536u
 #define HTTP1_HEADERS_MAX 200u
 
 enum http1_ev {
@@ -16,7 +16,7 @@ enum http1_ev {
 	H1_HEAD, /* status and headers are there (final ones: 1xx are dropped) */
 	H1_DATA, /* *data, *len: bytes of the body */
 	H1_DONE, /* the body is whole */
-	H1_BAD,	 /* r->why */
+	H1_BAD,  /* r->why */
 };
 
 struct http1_header {
@@ -41,8 +41,8 @@ struct http1_response {
 
 void http1_init(struct http1_response *r, bool request_was_head);
 void http1_fini(struct http1_response *r);
-enum http1_ev http1_next(struct http1_response *r, const uint8_t **p, size_t *n, const uint8_t **data,
-	size_t *len);
+enum http1_ev http1_next(
+	struct http1_response *r, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len);
 /* The peer closed: true if the response was whole (or its end is the close). */
 bool http1_closed(struct http1_response *r);
 /* a token of RFC 9110; for header names */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * multipart.c: the multipart/form-data reader (RFC 2046, RFC 7578). mayflyd; hostile input. The delimiter begins with CR, and CR
- * stands nowhere else in it: when a match breaks off, what matched was data and the search begins anew at the byte that broke it.
+ * multipart.c: the multipart/form-data reader (RFC 2046, RFC 7578). mayflyd; hostile input. The
+ * delimiter begins with CR, and CR stands nowhere else in it: when a match breaks off, what matched
+ * was data and the search begins anew at the byte that broke it.
  */
 #include "api/multipart.h"
 
@@ -19,7 +20,8 @@ static enum multipart_ev bad(struct multipart *m, const char *why)
 	return MP_BAD;
 }
 
-/* One `key=value` of a header's parameters; value quoted or a token. Moves *s behind it. False at the end or on nonsense. */
+/* One `key=value` of a header's parameters; value quoted or a token. Moves *s behind it. False at
+ * the end or on nonsense. */
 static bool next_param(const char **s, char *key, size_t key_cap, char *val, size_t val_cap)
 {
 	const char *p = *s;
@@ -136,7 +138,8 @@ static enum multipart_ev begin_part(struct multipart *m)
 	buf_cstr(&m->head);
 	if (m->head.bad)
 		return bad(m, "a part's headers are too long");
-	for (line = strtok_r((char *)m->head.p, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save))
+	for (line = strtok_r((char *)m->head.p, "\r\n", &save); line;
+		line = strtok_r(NULL, "\r\n", &save))
 		take_header(m, line);
 	buf_reset(&m->head);
 	m->state = ST_BODY;
@@ -165,7 +168,8 @@ static enum multipart_ev take_head(struct multipart *m, const uint8_t **p, size_
 	return MP_MORE;
 }
 
-/* After a boundary: "--" ends it all, blanks and CRLF begin a part. tail: 1 = one '-', 2 = CR seen. */
+/* After a boundary: "--" ends it all, blanks and CRLF begin a part. tail: 1 = one '-', 2 = CR seen.
+ */
 static enum multipart_ev take_tail(struct multipart *m, const uint8_t **p, size_t *n)
 {
 	while (*n) {
@@ -195,9 +199,10 @@ static enum multipart_ev take_tail(struct multipart *m, const uint8_t **p, size_
 	return MP_MORE;
 }
 
-/* Bytes up to the next delimiter. What matched a part of it and was none is data: given from the delimiter itself. */
-static enum multipart_ev take_body(struct multipart *m, const uint8_t **p, size_t *n, const uint8_t **data,
-	size_t *len)
+/* Bytes up to the next delimiter. What matched a part of it and was none is data: given from the
+ * delimiter itself. */
+static enum multipart_ev take_body(
+	struct multipart *m, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len)
 {
 	const uint8_t *at = *p, *end = at + *n, *cr;
 	size_t from = m->state == ST_BODY && m->tail == 0xff ? 2 : 0;
@@ -246,8 +251,8 @@ static enum multipart_ev take_body(struct multipart *m, const uint8_t **p, size_
 	return MP_DATA;
 }
 
-enum multipart_ev multipart_next(struct multipart *m, const uint8_t **p, size_t *n, const uint8_t **data,
-	size_t *len)
+enum multipart_ev multipart_next(
+	struct multipart *m, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len)
 {
 	enum multipart_ev ev = MP_MORE;
 
@@ -269,7 +274,8 @@ enum multipart_ev multipart_next(struct multipart *m, const uint8_t **p, size_t 
 		case ST_HEAD:
 			ev = take_head(m, p, n);
 			if (ev == MP_PART)
-				m->tail = 0xff; /* its body's first two matched bytes are the blank line's */
+				m->tail = 0xff; /* its body's first two matched bytes are the blank
+						   line's */
 			break;
 		case ST_DONE:
 			*p += *n;

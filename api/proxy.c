@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled connection, streamed both ways. mayflyd.
- * The client's headers and the guest's whole answer are hostile: names and values are checked on the way in by libmicrohttpd and
- * here, on the way out by http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is always told
- * "Connection: close", so that one answer is all a connection carries. A request body goes on in chunks, unless its length is known.
+ * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled
+ * connection, streamed both ways. mayflyd. The client's headers and the guest's whole answer are
+ * hostile: names and values are checked on the way in by libmicrohttpd and here, on the way out by
+ * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
+ * always told "Connection: close", so that one answer is all a connection carries. A request body
+ * goes on in chunks, unless its length is known.
  */
 #include "api/execd_int.h"
 
@@ -23,7 +25,7 @@ struct proxy {
 	struct timer *limit;
 	struct buf head; /* of the request; then what is left of a piece of the answer */
 	const char *connection;
-	bool strip;	 /* the documented proxy path: credentials of the browser stay here */
+	bool strip; /* the documented proxy path: credentials of the browser stay here */
 	bool has_body, chunked, body_done, opened, streaming, done;
 };
 
@@ -70,10 +72,11 @@ static void too_late(void *arg)
 
 /* ---- the request's head */
 
-static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te",
-	"trailer", "transfer-encoding", "upgrade", "proxy-connection"};
-static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key", "opensandbox-secure-access",
-	"opensandbox-access-renew", "opensandbox-ingress-to", "forwarded", "x-real-ip"};
+static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-authenticate",
+	"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"};
+static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
+	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
+	"forwarded", "x-real-ip"};
 static const char *const credentials[] = {"authorization", "cookie"};
 
 static bool listed(const char *const *list, size_t n, const char *name)
@@ -121,7 +124,8 @@ static void pass_header(void *arg, const char *k, const char *v)
 		buf_printf(&x->head, "%s: %s\r\n", k, v);
 }
 
-/* The target as it came, query and all; what may not stand in a request line cannot come from libmicrohttpd, but is looked for. */
+/* The target as it came, query and all; what may not stand in a request line cannot come from
+ * libmicrohttpd, but is looked for. */
 static bool put_request_line(struct proxy *x, const char *path)
 {
 	const char *q = x->r->query;
@@ -134,7 +138,8 @@ static bool put_request_line(struct proxy *x, const char *path)
 			return false;
 	if (!http1_token(x->r->method, strlen(x->r->method)))
 		return false;
-	buf_printf(&x->head, "%s %s%s%s%s HTTP/1.1\r\n", x->r->method, *path == '/' ? "" : "/", path, *q ? "?" : "", q);
+	buf_printf(&x->head, "%s %s%s%s%s HTTP/1.1\r\n", x->r->method, *path == '/' ? "" : "/",
+		path, *q ? "?" : "", q);
 	return true;
 }
 
@@ -148,7 +153,8 @@ static bool put_head(struct proxy *x, const char *path, uint16_t port)
 		return false;
 	buf_printf(&x->head, "Host: 127.0.0.1:%u\r\n", port);
 	http_headers_each(x->r, pass_header, x);
-	buf_printf(&x->head, "X-Forwarded-Proto: http\r\nX-Forwarded-Host: %s\r\n", http_host(x->r));
+	buf_printf(
+		&x->head, "X-Forwarded-Proto: http\r\nX-Forwarded-Host: %s\r\n", http_host(x->r));
 	if (http_address(x->r, ip, sizeof(ip)))
 		buf_printf(&x->head, "X-Forwarded-For: %s\r\n", ip);
 	x->chunked = http_header(x->r, "Transfer-Encoding") != NULL;
@@ -224,8 +230,9 @@ static void pass_location(struct proxy *x, const char *v)
 	_cleanup_free_ char *full = NULL;
 	const char *prefix = x->r->prefix;
 
-	if (v[0] == '/' && v[1] != '/' && asprintf(&full, "%s%s%s", prefix, http_param(x->r, "port") ? "/proxy/" : "",
-		http_param(x->r, "port") ? http_param(x->r, "port") : "") >= 0) {
+	if (v[0] == '/' && v[1] != '/' &&
+		asprintf(&full, "%s%s%s", prefix, http_param(x->r, "port") ? "/proxy/" : "",
+			http_param(x->r, "port") ? http_param(x->r, "port") : "") >= 0) {
 		_cleanup_free_ char *whole = NULL;
 
 		if (asprintf(&whole, "%s%s", full, v) >= 0)
@@ -247,8 +254,9 @@ static void begin_answer(struct proxy *x)
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const char *k = h->headers[i].name, *v = h->headers[i].value;
 
-		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") || !strcasecmp(k, "content-length") ||
-			!strcasecmp(k, "date") || connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
+		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
+			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
+			connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
 			!strncasecmp(k, "access-control-", 15))
 			continue;
 		if (!strcasecmp(k, "location"))
@@ -285,7 +293,8 @@ static void dial_bytes(void *arg, const uint8_t *p, size_t n)
 		if (x->streaming && http1_closed(x->resp))
 			end_answer(x);
 		else
-			proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED", "the server in the sandbox closed before its answer was whole");
+			proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED",
+				"the server in the sandbox closed before its answer was whole");
 		return;
 	}
 	for (;;) {
@@ -324,13 +333,16 @@ static void dial_closed(void *arg, const struct agent_reply *rep)
 	if (x->done)
 		return;
 	if (!x->opened && (rep->err == ETIMEDOUT))
-		proxy_fail(x, 504, "BACKEND_TIMEOUT", "the server in the sandbox did not answer in time");
+		proxy_fail(x, 504, "BACKEND_TIMEOUT",
+			"the server in the sandbox did not answer in time");
 	else if (!x->opened)
-		proxy_fail(x, 502, "BACKEND_CONNECTION_FAILED", "nothing listens on this port in the sandbox");
+		proxy_fail(x, 502, "BACKEND_CONNECTION_FAILED",
+			"nothing listens on this port in the sandbox");
 	else if (x->streaming && http1_closed(x->resp) && !rep->err)
 		end_answer(x);
 	else
-		proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED", "the connection to the server in the sandbox broke off");
+		proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED",
+			"the connection to the server in the sandbox broke off");
 }
 
 static const struct agent_dial_ops dial_ops = {dial_opened, dial_bytes, dial_drained, dial_closed};
@@ -344,8 +356,10 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
 		return;
 	}
-	if (http_header(r, "Upgrade") && connection_names(http_header(r, "Connection"), "upgrade")) {
-		execd_error(r, 501, "NOT_SUPPORTED", "upgrades (WebSocket) are not available in this version");
+	if (http_header(r, "Upgrade") &&
+		connection_names(http_header(r, "Connection"), "upgrade")) {
+		execd_error(r, 501, "NOT_SUPPORTED",
+			"upgrades (WebSocket) are not available in this version");
 		return;
 	}
 	x->r = r;
@@ -368,14 +382,16 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 	x->dial = agent_dial_tcp(a, port, &dial_ops, x);
 	if (!x->dial) {
 		x->done = true;
-		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "too many connections into this sandbox");
+		execd_error(r, 502, "BACKEND_CONNECTION_FAILED",
+			"too many connections into this sandbox");
 		return;
 	}
 	if (x->has_body)
 		http_body_read(r, proxy_body);
 }
 
-/* /sandboxes/ID/proxy/PORT... strips what a browser would send to this host; /ID/PORT... is an origin of its own and keeps it */
+/* /sandboxes/ID/proxy/PORT... strips what a browser would send to this host; /ID/PORT... is an
+ * origin of its own and keeps it */
 static bool behind_documented_path(const struct http_req *r)
 {
 	return strstr(r->prefix, "/sandboxes/") != NULL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_command.c: commands with their output as a stream of events, background commands, status, logs, interrupt. mayflyd; what the
- * client sends and what the guest prints are hostile. A client that stops reading holds its own command's output only: events are made
- * from a frame as far as there is room, the rest waits here and the agent's stream is held. A client that leaves is detached
- * from the command, which runs on.
+ * route_command.c: commands with their output as a stream of events, background commands, status,
+ * logs, interrupt. mayflyd; what the client sends and what the guest prints are hostile. A client
+ * that stops reading holds its own command's output only: events are made from a frame as far as
+ * there is room, the rest waits here and the agent's stream is held. A client that leaves is
+ * detached from the command, which runs on.
  */
 #include "api/execd_int.h"
 
@@ -11,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PING_NS	   3000000000ull
+#define PING_NS    3000000000ull
 #define CR_WAIT_NS 10000000ull
-#define SLICE	   2048u /* a byte of output becomes at most 60 of events */
+#define SLICE      2048u /* a byte of output becomes at most 60 of events */
 #define LOGS_PART  (128u * 1024)
 #define LOGS_MAX   (16u * 1024 * 1024)
 
@@ -254,10 +255,12 @@ static void run_foreground(struct http_req *r, struct agent_exec_spec *s, const 
 	if (!c->x) {
 		c->done = true;
 		if (errno == E2BIG)
-			execd_error(r, 400, "INVALID_REQUEST_BODY", "the command and its environment are too long");
+			execd_error(r, 400, "INVALID_REQUEST_BODY",
+				"the command and its environment are too long");
 		else
 			execd_error(r, 503, "SERVICE_UNAVAILABLE", "%s",
-				errno == EBUSY ? "too many commands at one time" : "the sandbox does not run");
+				errno == EBUSY ? "too many commands at one time"
+					       : "the sandbox does not run");
 		return;
 	}
 	http_stream_writable(r, on_writable);
@@ -268,8 +271,15 @@ void command_run(struct http_req *r, const struct command_start *s)
 {
 	char id[33];
 	const char *argv[1] = {s->command};
-	struct agent_exec_spec spec = {.exec_id = id, .flags = AGENT_X_SHELL | AGENT_X_EXPAND_CWD, .uid = AGENT_NO_ID,
-		.gid = AGENT_NO_ID, .cwd = s->cwd, .session = s->session, .timeout_ms = s->timeout_ms, .argc = 1, .argv = argv};
+	struct agent_exec_spec spec = {.exec_id = id,
+		.flags = AGENT_X_SHELL | AGENT_X_EXPAND_CWD,
+		.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.cwd = s->cwd,
+		.session = s->session,
+		.timeout_ms = s->timeout_ms,
+		.argc = 1,
+		.argv = argv};
 
 	execd_new_id(id);
 	if (s->session)
@@ -350,8 +360,8 @@ static bool read_command(struct http_req *r, const cJSON *j, struct command_body
 		!execd_bool(r, j, "background", &b->background) ||
 		!execd_uint(r, j, "timeout", 1ull << 40, &b->timeout, &b->has_timeout) ||
 		!execd_uint(r, j, "uid", AGENT_NO_ID - 1, &b->uid, &b->has_uid) ||
-		!execd_uint(r, j, "gid", AGENT_NO_ID - 1, &b->gid, &b->has_gid) || !read_argv(r, j, b) ||
-		!read_envs(r, j, b))
+		!execd_uint(r, j, "gid", AGENT_NO_ID - 1, &b->gid, &b->has_gid) ||
+		!read_argv(r, j, b) || !read_envs(r, j, b))
 		return false;
 	if (!!b->command[0] == !!b->argc)
 		return bad_command(r, "exactly one of command and argv is needed");
@@ -394,7 +404,8 @@ void route_command(struct http_req *r)
 static void session_closed(struct http_req *r, void *data, const struct agent_reply *rep)
 {
 	if (rep->err == ENOENT)
-		execd_error(r, 500, "RUNTIME_ERROR", "error interrupting code execution. no such session");
+		execd_error(r, 500, "RUNTIME_ERROR",
+			"error interrupting code execution. no such session");
 	else if (rep->err)
 		execd_fail(r, rep);
 	else
@@ -422,7 +433,8 @@ static void interrupted(struct http_req *r, void *data, const struct agent_reply
 	else if (rep->err == ENOENT)
 		ask_by_id(r, AGENT_SESSION_DEL, http_query(r, "id"), session_closed);
 	else if (rep->err == ESRCH)
-		execd_error(r, 500, "RUNTIME_ERROR", "error interrupting code execution. the command has finished");
+		execd_error(r, 500, "RUNTIME_ERROR",
+			"error interrupting code execution. the command has finished");
 	else
 		execd_fail(r, rep);
 }
@@ -441,7 +453,8 @@ void route_interrupt(struct http_req *r)
 	if (!id || !*id)
 		execd_error(r, 400, "MISSING_QUERY", "missing query parameter 'id'");
 	else if (!id_fits(id))
-		execd_error(r, 500, "RUNTIME_ERROR", "error interrupting code execution. no such session");
+		execd_error(r, 500, "RUNTIME_ERROR",
+			"error interrupting code execution. no such session");
 	else
 		ask_by_id(r, AGENT_SIGNAL, id, interrupted);
 }
@@ -483,7 +496,10 @@ static void put_exit(struct buf *b, uint32_t state, uint32_t code, const char *e
 {
 	char text[96];
 
-	buf_printf(b, ",\"exit_code\":%d", state == AGENT_EXITED ? (int)code : state == AGENT_NOT_STARTED ? 255 : -1);
+	buf_printf(b, ",\"exit_code\":%d",
+		state == AGENT_EXITED        ? (int)code
+		: state == AGENT_NOT_STARTED ? 255
+					     : -1);
 	if (state == AGENT_SIGNALED)
 		snprintf(text, sizeof(text), "signal: %s", strsignal((int)(code % 65)));
 	else if (state == AGENT_TIMED_OUT)
@@ -511,7 +527,8 @@ static void got_status(struct http_req *r, void *data, const struct agent_reply 
 	size_t n;
 
 	if (rep->err == ENOENT) {
-		execd_error(r, 404, "INVALID_REQUEST_BODY", "command not found: %s", http_param(r, "id"));
+		execd_error(r, 404, "INVALID_REQUEST_BODY", "command not found: %s",
+			http_param(r, "id"));
 		return;
 	}
 	if (rep->err) {
@@ -596,7 +613,8 @@ static void got_logs(struct http_req *r, void *data, const struct agent_reply *r
 	char cursor[24];
 
 	if (rep->err == EINVAL || rep->err == ENOENT) {
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "no background command %s", http_param(r, "id"));
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "no background command %s",
+			http_param(r, "id"));
 		return;
 	}
 	if (rep->err || c.bad) {

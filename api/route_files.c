@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_files.c: files and directories but for their bytes: info, remove, permissions, move, replace, search, list, make. mayflyd.
- * Paths and names are a client's, items a guest's: any bytes. A path is only ever opened inside the guest.
- * Requests with several entries are done one after the other and stop at the first that fails.
+ * route_files.c: files and directories but for their bytes: info, remove, permissions, move,
+ * replace, search, list, make. mayflyd. Paths and names are a client's, items a guest's: any bytes.
+ * A path is only ever opened inside the guest. Requests with several entries are done one after the
+ * other and stop at the first that fails.
  */
 #include "api/execd_int.h"
 
 #include <string.h>
 
-#define PATHS_MAX   256u
-#define ITEMS_MAX   100000u
-#define ANSWER_MAX  MIB(64)
+#define PATHS_MAX      256u
+#define ITEMS_MAX      100000u
+#define ANSWER_MAX     MIB(64)
 #define FILES_LIMIT_MS 120000u
 
 static void put_ids(struct buf *b, uint32_t uid, uint32_t gid)
@@ -22,10 +23,14 @@ static void put_ids(struct buf *b, uint32_t uid, uint32_t gid)
 static const char *type_name(uint8_t t)
 {
 	switch (t) {
-	case 'f': return "file";
-	case 'd': return "directory";
-	case 'l': return "symlink";
-	default: return "other";
+	case 'f':
+		return "file";
+	case 'd':
+		return "directory";
+	case 'l':
+		return "symlink";
+	default:
+		return "other";
 	}
 }
 
@@ -73,7 +78,8 @@ static struct paths *query_paths(struct http_req *r)
 	return q;
 }
 
-static void ask_paths(struct http_req *r, struct paths *q, uint16_t type, int flags, execd_reply_fn fn)
+static void ask_paths(
+	struct http_req *r, struct paths *q, uint16_t type, int flags, execd_reply_fn fn)
 {
 	struct buf b;
 
@@ -209,8 +215,8 @@ static struct series *series_new(struct http_req *r, uint16_t type)
 	return execd_ids(r, &s->uid, &s->gid) ? s : NULL;
 }
 
-static bool series_add(struct http_req *r, struct series *s, const char *path, const char *a, const char *b,
-	uint32_t mode)
+static bool series_add(struct http_req *r, struct series *s, const char *path, const char *a,
+	const char *b, uint32_t mode)
 {
 	struct entry *e = http_alloc(r, sizeof(*e));
 
@@ -286,7 +292,8 @@ static void series_step(struct http_req *r, struct series *s)
 
 static void bad_body(struct http_req *r, const char *why)
 {
-	execd_error(r, 400, "INVALID_REQUEST_BODY", "error parsing request, MAYBE invalid body format. %s", why);
+	execd_error(r, 400, "INVALID_REQUEST_BODY",
+		"error parsing request, MAYBE invalid body format. %s", why);
 }
 
 /* {path: {owner, group, mode}}: permissions, directories */
@@ -450,7 +457,8 @@ static struct listing *listing_new(struct http_req *r)
 	return NULL;
 }
 
-static void ask_list(struct http_req *r, uint16_t type, const char *path, const char *glob, uint32_t depth)
+static void ask_list(
+	struct http_req *r, uint16_t type, const char *path, const char *glob, uint32_t depth)
 {
 	struct listing *l;
 	uint32_t uid, gid;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_metrics.c: what a guest uses: answered at once from its counters, the CPU's share since the sample before (or since its boot). mayflyd;
- * the numbers are a hostile guest's and are brought into their ranges.
+ * route_metrics.c: what a guest uses: answered at once from its counters, the CPU's share since the
+ * sample before (or since its boot). mayflyd; the numbers are a hostile guest's and are brought
+ * into their ranges.
  */
 #include "api/execd_int.h"
 
 #include <string.h>
 
-#define WATCH_NS  2000000000ull
-#define SAMPLE_NS 500000000ull /* a sample younger than this is not replaced: a share over a moment says nothing */
+#define WATCH_NS 2000000000ull
+#define SAMPLE_NS                                                                                  \
+	500000000ull /* a sample younger than this is not replaced: a share over a moment says     \
+			nothing */
 
 /* agentc_data(): remembered per sandbox */
 struct metrics_last {
@@ -32,7 +35,9 @@ static double cpu_share(struct agentc *a, uint64_t busy, uint64_t total)
 	/* counters that ran backwards: a restored or a lying guest */
 	if (busy < m->busy_ns || total < m->total_ns)
 		m->busy_ns = m->total_ns = 0;
-	pct = total > m->total_ns ? 100.0 * (double)(busy - m->busy_ns) / (double)(total - m->total_ns) : m->pct;
+	pct = total > m->total_ns
+		      ? 100.0 * (double)(busy - m->busy_ns) / (double)(total - m->total_ns)
+		      : m->pct;
 	*m = (struct metrics_last){busy, total, mono_ns(), pct < 0 ? 0 : pct > 100 ? 100 : pct};
 	return m->pct;
 }
@@ -53,7 +58,9 @@ static bool put_metrics(struct http_req *r, const struct agent_reply *rep, struc
 		cpus = 1;
 	if (used > mem)
 		used = mem;
-	buf_printf(b, "{\"cpu_count\":%u,\"cpu_used_pct\":%.2f,\"mem_total_mib\":%.2f,\"mem_used_mib\":%.2f,\"timestamp\":%llu}",
+	buf_printf(b,
+		"{\"cpu_count\":%u,\"cpu_used_pct\":%.2f,\"mem_total_mib\":%.2f,\"mem_used_mib\":%."
+		"2f,\"timestamp\":%llu}",
 		cpus, pct, (double)mem / 1048576.0, (double)used / 1048576.0,
 		(unsigned long long)sse_now_ms());
 	return true;
@@ -77,7 +84,8 @@ void route_metrics(struct http_req *r)
 	execd_ask(r, AGENT_METRICS, NULL, 10000, got_metrics, NULL);
 }
 
-/* ---- watch: one object and one \n every two seconds, until the client leaves or the sandbox ends */
+/* ---- watch: one object and one \n every two seconds, until the client leaves or the sandbox ends
+ */
 
 struct metrics_watch {
 	struct http_req *r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_session.c: shell sessions, and the documented answers of what this daemon does not offer yet: kernels behind /code, terminals,
- * isolated sessions. mayflyd; request bodies are hostile.
+ * route_session.c: shell sessions, and the documented answers of what this daemon does not offer
+ * yet: kernels behind /code, terminals, isolated sessions. mayflyd; request bodies are hostile.
  */
 #include "api/execd_int.h"
 
@@ -62,7 +62,8 @@ void route_session_run(struct http_req *r)
 static void session_deleted(struct http_req *r, void *data, const struct agent_reply *rep)
 {
 	if (rep->err == ENOENT)
-		execd_error(r, 404, "SESSION_NOT_FOUND", "session %s not found", http_param(r, "id"));
+		execd_error(
+			r, 404, "SESSION_NOT_FOUND", "session %s not found", http_param(r, "id"));
 	else if (rep->err)
 		execd_fail(r, rep);
 	else
@@ -96,14 +97,16 @@ void route_code(struct http_req *r)
 	if (!j || !execd_str(r, j, "code", &s.command))
 		return;
 	ctx = cJSON_GetObjectItemCaseSensitive(j, "context");
-	if (cJSON_IsObject(ctx) && (!execd_str(r, ctx, "language", &language) ||
-		!execd_str(r, ctx, "id", &id) || !execd_str(r, ctx, "cwd", &cwd)))
+	if (cJSON_IsObject(ctx) &&
+		(!execd_str(r, ctx, "language", &language) || !execd_str(r, ctx, "id", &id) ||
+			!execd_str(r, ctx, "cwd", &cwd)))
 		return;
 	if (!s.command[0]) {
 		execd_error(r, 400, "INVALID_REQUEST_BODY", "invalid request: code is needed");
 		return;
 	}
-	if (*id || (*language && strcmp(language, "command") && strcmp(language, "background-command"))) {
+	if (*id || (*language && strcmp(language, "command") &&
+			   strcmp(language, "background-command"))) {
 		route_code_none(r);
 		return;
 	}
@@ -151,11 +154,17 @@ void route_isolated(struct http_req *r)
 
 void route_isolated_caps(struct http_req *r)
 {
-	static const char caps[] = "{\"available\":false,\"message\":\"no isolator in this guest: each sandbox is a virtual machine of its own\","
-				   "\"setpriv_available\":false,\"userns_available\":false,\"commit_supported\":false,\"diff_supported\":false,"
-				   "\"hardening\":{\"init_mode\":\"pid1\",\"signal_shield\":true,\"cap_drop\":{\"state\":\"disabled\",\"message\":\"not configured\"},"
-				   "\"seccomp\":{\"state\":\"disabled\",\"message\":\"not configured\"},\"landlock\":{\"state\":\"disabled\",\"message\":\"not configured\"},"
-				   "\"ebpf\":{\"state\":\"unsupported\",\"message\":\"not in this kernel\"}}}";
+	static const char caps[] =
+		"{\"available\":false,\"message\":\"no isolator in this guest: each sandbox is a "
+		"virtual machine of its own\","
+		"\"setpriv_available\":false,\"userns_available\":false,\"commit_supported\":false,"
+		"\"diff_supported\":false,"
+		"\"hardening\":{\"init_mode\":\"pid1\",\"signal_shield\":true,\"cap_drop\":{"
+		"\"state\":\"disabled\",\"message\":\"not configured\"},"
+		"\"seccomp\":{\"state\":\"disabled\",\"message\":\"not "
+		"configured\"},\"landlock\":{\"state\":\"disabled\",\"message\":\"not "
+		"configured\"},"
+		"\"ebpf\":{\"state\":\"unsupported\",\"message\":\"not in this kernel\"}}}";
 
 	http_reply(r, 200, "application/json", caps, sizeof(caps) - 1);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_transfer.c: the bytes of files: multipart uploads and ranged downloads, both streamed. mayflyd. Bodies, ranges and names are a
- * client's, lengths and contents a guest's. Nothing is kept but one piece: a slow guest stops the client, a slow client the guest.
+ * route_transfer.c: the bytes of files: multipart uploads and ranged downloads, both streamed.
+ * mayflyd. Bodies, ranges and names are a client's, lengths and contents a guest's. Nothing is kept
+ * but one piece: a slow guest stops the client, a slow client the guest.
  */
 #include "api/execd_int.h"
 
@@ -20,7 +21,8 @@ struct upload {
 	struct multipart mp;
 	enum { UP_SKIP, UP_META, UP_FILE } part;
 	struct buf meta;
-	bool have_meta, waiting, closed, ended; /* waiting: for the agent, before more is read; closed: the last boundary was seen */
+	bool have_meta, waiting, closed, ended; /* waiting: for the agent, before more is read;
+						   closed: the last boundary was seen */
 	uint32_t uid, gid, files;
 	struct agent_file *file;
 	bool done;
@@ -59,8 +61,9 @@ static void upload_finish(struct upload *u)
 		return;
 	if (!u->closed || u->have_meta || !u->files || u->file) {
 		upload_fail(u, 400, "INVALID_FILE_METADATA",
-			u->closed ? "the numbers of metadata and file parts differ, or there are none"
-				  : "the form ends in the middle");
+			u->closed
+				? "the numbers of metadata and file parts differ, or there are none"
+				: "the form ends in the middle");
 		return;
 	}
 	u->done = true;
@@ -103,8 +106,10 @@ static void begin_file(struct upload *u)
 	struct agent_write_spec s = {.uid = u->uid, .gid = u->gid, .flags = AGENT_WR_PARENTS};
 	struct agentc *a = sandbox_agentc(u->r->sandbox);
 
-	if (!cJSON_IsObject(j) || memchr(u->meta.p, 0, u->meta.len) || !execd_mode(j, "mode", &s.mode)) {
-		upload_fail(u, 400, "INVALID_FILE_METADATA", "a metadata part is not as it should be");
+	if (!cJSON_IsObject(j) || memchr(u->meta.p, 0, u->meta.len) ||
+		!execd_mode(j, "mode", &s.mode)) {
+		upload_fail(
+			u, 400, "INVALID_FILE_METADATA", "a metadata part is not as it should be");
 		return;
 	}
 	if (!execd_str(u->r, j, "path", &s.path) || !execd_str(u->r, j, "owner", &s.owner) ||
@@ -120,7 +125,8 @@ static void begin_file(struct upload *u)
 	u->waiting = true;
 	u->file = a ? agent_file_write(a, &s, &upload_ops, u) : NULL;
 	if (!u->file)
-		upload_fail(u, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run, or too many files at one time");
+		upload_fail(u, 503, "SERVICE_UNAVAILABLE",
+			"the sandbox does not run, or too many files at one time");
 }
 
 static void part_begins(struct upload *u)
@@ -130,14 +136,16 @@ static void part_begins(struct upload *u)
 	u->part = UP_SKIP;
 	if (!strcmp(name, "metadata")) {
 		if (u->have_meta) {
-			upload_fail(u, 400, "INVALID_FILE_METADATA", "two metadata parts without a file between them");
+			upload_fail(u, 400, "INVALID_FILE_METADATA",
+				"two metadata parts without a file between them");
 			return;
 		}
 		u->part = UP_META;
 		buf_reset(&u->meta);
 	} else if (!strcmp(name, "file")) {
 		if (!u->have_meta) {
-			upload_fail(u, 400, "INVALID_FILE_METADATA", "a file part without its metadata");
+			upload_fail(u, 400, "INVALID_FILE_METADATA",
+				"a file part without its metadata");
 			return;
 		}
 		u->part = UP_FILE;
@@ -195,7 +203,8 @@ static size_t upload_body(struct http_req *r, const uint8_t *p, size_t n)
 		else if (ev == MP_DONE)
 			u->closed = true;
 		else if (ev == MP_BAD)
-			upload_fail(u, 400, "INVALID_FILE_CONTENT", u->mp.why ? u->mp.why : "not multipart");
+			upload_fail(u, 400, "INVALID_FILE_CONTENT",
+				u->mp.why ? u->mp.why : "not multipart");
 		else
 			break;
 	}
@@ -289,7 +298,8 @@ static void no_such_range(struct download *d, uint64_t size)
 	execd_error(d->r, 416, "UNKNOWN", "the range cannot be satisfied");
 }
 
-static void file_opened(void *arg, uint64_t size, uint64_t off, uint64_t len, const struct agent_item *i)
+static void file_opened(
+	void *arg, uint64_t size, uint64_t off, uint64_t len, const struct agent_item *i)
 {
 	struct download *d = arg;
 	bool lines = d->flags & AGENT_RD_LINES;
@@ -344,7 +354,8 @@ static void file_ended(void *arg, const struct agent_reply *rep)
 	}
 }
 
-static const struct agent_file_ops download_ops = {.opened = file_opened, .data = file_data, .ended = file_ended};
+static const struct agent_file_ops download_ops = {
+	.opened = file_opened, .data = file_data, .ended = file_ended};
 
 static void download_writable(struct http_req *r)
 {
@@ -364,15 +375,18 @@ static void start_reading(struct download *d)
 	if (d->file)
 		return;
 	d->done = true;
-	execd_error(d->r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run, or too many files at one time");
+	execd_error(d->r, 503, "SERVICE_UNAVAILABLE",
+		"the sandbox does not run, or too many files at one time");
 }
 
-/* "bytes=a-b", "a-", "-n" against the size: false = cannot be satisfied. More than one range: as if none was asked for. */
+/* "bytes=a-b", "a-", "-n" against the size: false = cannot be satisfied. More than one range: as if
+ * none was asked for. */
 static bool parse_range(const char *h, uint64_t size, uint64_t *off, uint64_t *len, bool *ranged)
 {
 	const char *p = h + 6;
 	uint64_t a = 0, b = size ? size - 1 : 0;
-	size_t na = strspn(p, "0123456789"), nb = p[na] == '-' ? strspn(p + na + 1, "0123456789") : 0;
+	size_t na = strspn(p, "0123456789"),
+	       nb = p[na] == '-' ? strspn(p + na + 1, "0123456789") : 0;
 
 	*ranged = false;
 	if (strchr(p, ','))
@@ -417,7 +431,8 @@ static void got_size(void *arg, const struct agent_reply *rep)
 	}
 	d->total = i.size;
 	agent_item_fini(&i);
-	/* a link's size is not its target's, which is known when it is opened; until then any beginning may be right */
+	/* a link's size is not its target's, which is known when it is opened; until then any
+	 * beginning may be right */
 	if (!failed.err && i.type == 'l')
 		d->total = strstr(range, "=-") ? 0 : INT64_MAX;
 	if (!failed.err && !(i.type == 'l' && !d->total))
@@ -458,7 +473,8 @@ static bool query_line(struct http_req *r, const char *key, uint64_t *out)
 
 	if (!v)
 		return true;
-	if (!*v || strspn(v, "0123456789") != strlen(v) || strlen(v) > 18 || !strtoull(v, NULL, 10)) {
+	if (!*v || strspn(v, "0123456789") != strlen(v) || strlen(v) > 18 ||
+		!strtoull(v, NULL, 10)) {
 		execd_error(r, 400, "INVALID_REQUEST_BODY", "%s must be a number from 1", key);
 		return false;
 	}
@@ -488,7 +504,8 @@ void route_files_download(struct http_req *r)
 		return;
 	}
 	if (range && lines) {
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "Range and offset or limit exclude each other");
+		execd_error(r, 400, "INVALID_REQUEST_BODY",
+			"Range and offset or limit exclude each other");
 		return;
 	}
 	if (lines) {

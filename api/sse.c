@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sse.c: events of the execution API and the line splitter. mayflyd. The text is hostile output of programs.
+ * sse.c: events of the execution API and the line splitter. mayflyd. The text is hostile output of
+ * programs.
  */
 #include "api/sse.h"
 
 #include <string.h>
 
-/* Length of the valid UTF-8 sequence at p (1..4), or 0 and *bad = bytes to replace by one U+FFFD. */
+/* Length of the valid UTF-8 sequence at p (1..4), or 0 and *bad = bytes to replace by one U+FFFD.
+ */
 static size_t utf8_take(const uint8_t *p, size_t n, size_t *bad)
 {
 	size_t len, i;
@@ -44,12 +46,23 @@ static void escape_low(struct buf *out, uint8_t c)
 	const char *brief = NULL;
 
 	switch (c) {
-	case '"': brief = "\\\""; break;
-	case '\\': brief = "\\\\"; break;
-	case '\n': brief = "\\n"; break;
-	case '\r': brief = "\\r"; break;
-	case '\t': brief = "\\t"; break;
-	default: break;
+	case '"':
+		brief = "\\\"";
+		break;
+	case '\\':
+		brief = "\\\\";
+		break;
+	case '\n':
+		brief = "\\n";
+		break;
+	case '\r':
+		brief = "\\r";
+		break;
+	case '\t':
+		brief = "\\t";
+		break;
+	default:
+		break;
 	}
 	if (brief)
 		buf_put(out, brief, 2);
@@ -166,7 +179,8 @@ static void give_line(struct sse_lines *l, const uint8_t *p, size_t n, struct bu
 	sse_lines_flush(l, out);
 }
 
-/* A line that does not end: its whole characters go out, a character cut in two waits for its rest. */
+/* A line that does not end: its whole characters go out, a character cut in two waits for its rest.
+ */
 static void give_piece(struct sse_lines *l, struct buf *out)
 {
 	size_t keep = 0, bad;
@@ -175,7 +189,8 @@ static void give_piece(struct sse_lines *l, struct buf *out)
 		uint8_t c = l->carry.p[l->carry.len - k];
 
 		if ((c & 0xc0) != 0x80) {
-			if (c >= 0xc2 && !utf8_take(l->carry.p + l->carry.len - k, k, &bad) && bad == k)
+			if (c >= 0xc2 && !utf8_take(l->carry.p + l->carry.len - k, k, &bad) &&
+				bad == k)
 				keep = k;
 			break;
 		}

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sse.h: the event stream of the execution API: each event is a bare JSON object and "\n\n", no "data:" before it. Pure functions
- * on buffers; mayflyd. What goes in is a program's output, so any bytes: what comes out is always valid JSON in valid UTF-8.
+ * sse.h: the event stream of the execution API: each event is a bare JSON object and "\n\n", no
+ * "data:" before it. Pure functions on buffers; mayflyd. What goes in is a program's output, so any
+ * bytes: what comes out is always valid JSON in valid UTF-8.
  */
 #pragma once
 
 #include "lib/buf.h"
 
-/* s as the inside of a JSON string; bytes that are not UTF-8 become U+FFFD, one for each maximal broken piece */
+/* s as the inside of a JSON string; bytes that are not UTF-8 become U+FFFD, one for each maximal
+ * broken piece */
 void json_escape(struct buf *out, const void *s, size_t n);
 /* the same with its quotes */
 void json_string(struct buf *out, const char *s);
@@ -19,8 +21,9 @@ void sse_complete(struct buf *out, uint64_t took_ms);
 /* traceback: one line */
 void sse_error(struct buf *out, const char *ename, const char *evalue, const char *traceback);
 
-/* Cuts a stream into lines that keep their ending (\n, \r, \r\n); the events concatenate to the stream. */
-#define SSE_LINE_MAX (64u * 1024)  /* a longer line is given in pieces */
+/* Cuts a stream into lines that keep their ending (\n, \r, \r\n); the events concatenate to the
+ * stream. */
+#define SSE_LINE_MAX (64u * 1024) /* a longer line is given in pieces */
 struct sse_lines {
 	const char *type; /* "stdout" */
 	struct buf carry; /* the line begun; ends in '\r' when only its "\n" may still come */

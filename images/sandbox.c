@@ -130,7 +130,7 @@ static int allow_calls(bool net, struct err *e)
 		memcpy(all + n, pulls, sizeof(pulls));
 		n += ARRAY_LEN(pulls);
 	}
-	return jail_seccomp(all, n, false, e);
+	return jail_seccomp(all, n, JAIL_KILL, e);
 }
 
 int job_sandbox(unsigned long uid, bool net, struct err *e)

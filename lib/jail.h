@@ -36,7 +36,7 @@ struct jail_path {
 int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
 int jail_landlock_abi(void); /* 0: none */
 
-/* seccomp: an allow-list. Each system call names the line of code that needs it. Everything else kills the process. */
+/* seccomp: an allow-list. Each system call names what needs it. */
 struct jail_rule {
 	int nr;
 	const char *need;
@@ -46,6 +46,7 @@ struct jail_rule {
 		uint64_t value;
 	} cmp[2];
 	unsigned int ncmp;
+	int refuse; /* an errno: answered with it instead of being allowed (for what libraries try first) */
 };
 #define JAIL_CALL(name, why) {.nr = SCMP_SYS(name), .need = (why)}
 #define JAIL_CALL_EQ(name, a, v, why)                                                              \
@@ -53,5 +54,9 @@ struct jail_rule {
 #define JAIL_CALL_MASK(name, a, m, v, why)                                                         \
 	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1}
 
-/* For the calling thread and what it starts. With `log_only` (tracing what is needed) nothing is refused. */
-int jail_seccomp(const struct jail_rule *r, size_t n, bool log_only, struct err *e);
+/* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed before can leave last words; the list must then
+ * not allow rt_sigaction, or the handler could be replaced. */
+enum jail_action { JAIL_KILL, JAIL_TRAP, JAIL_LOG };
+
+/* For the calling thread and what it starts; a second list on the same thread takes away more. */
+int jail_seccomp(const struct jail_rule *r, size_t n, enum jail_action otherwise, struct err *e);

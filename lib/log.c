@@ -24,6 +24,11 @@ static_assert(ARRAY_LEN(level_names) == LOG_TRACE + 1, "a name for every level")
 
 void log_init(const char *who, int fd, bool json)
 {
+	time_t now = time(NULL);
+	struct tm tm;
+
+	/* the C library opens /etc/localtime at the first conversion: now, not behind a seccomp list */
+	gmtime_r(&now, &tm);
 	snprintf(out.who, sizeof(out.who), "%s", who);
 	out.fd = fd;
 	out.json = json;

@@ -64,7 +64,7 @@ enum agent_type {
 	AGENT_RESIZE = 38,  /* str exec_id, u16 cols, u16 rows -> {} */
 	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
 	AGENT_FORGET = 40,  /* str exec_id -> {}: drop a finished process and its output */
-	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 replay), u64 offset, bytes */
+	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_STDIN_TAKEN = 52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
 				 * acknowledgements may stand behind input that nobody takes */
 	AGENT_EXIT = 51,    /* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */

@@ -7,9 +7,10 @@
 
 #include <seccomp.h>
 
-int jail_seccomp(const struct jail_rule *r, size_t n, bool log_only, struct err *e)
+int jail_seccomp(const struct jail_rule *r, size_t n, enum jail_action otherwise, struct err *e)
 {
-	scmp_filter_ctx ctx = seccomp_init(log_only ? SCMP_ACT_LOG : SCMP_ACT_KILL_PROCESS);
+	static const uint32_t actions[] = {[JAIL_KILL] = SCMP_ACT_KILL_PROCESS, [JAIL_TRAP] = SCMP_ACT_TRAP, [JAIL_LOG] = SCMP_ACT_LOG};
+	scmp_filter_ctx ctx = seccomp_init(actions[otherwise]);
 	int rc = ctx ? 0 : -ENOMEM;
 
 	for (size_t i = 0; rc == 0 && i < n; i++) {
@@ -20,7 +21,7 @@ int jail_seccomp(const struct jail_rule *r, size_t n, bool log_only, struct err 
 				.op = r[i].cmp[k].mask ? SCMP_CMP_MASKED_EQ : SCMP_CMP_EQ,
 				.datum_a = r[i].cmp[k].mask ? r[i].cmp[k].mask : r[i].cmp[k].value,
 				.datum_b = r[i].cmp[k].mask ? r[i].cmp[k].value : 0};
-		rc = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, r[i].nr, r[i].ncmp, cmp);
+		rc = seccomp_rule_add_array(ctx, r[i].refuse ? SCMP_ACT_ERRNO((uint16_t)r[i].refuse) : SCMP_ACT_ALLOW, r[i].nr, r[i].ncmp, cmp);
 		if (rc < 0)
 			err_set(e, -rc, "seccomp rule %zu (%s)", i, r[i].need);
 	}

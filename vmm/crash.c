@@ -6,6 +6,7 @@
  */
 #include "vmm/crash.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,13 +78,20 @@ static void report_vcpus(struct vm *vm)
 static void on_fatal(int sig, siginfo_t *si, void *uc)
 {
 	bool guest = (sig == SIGBUS || sig == SIGSEGV) && in_guest_memory(si->si_addr);
+	int me = gettid(), nobody = 0;
 	char text[200];
 
-	if (atomic_exchange(&known.busy, 1))
+	if (!atomic_compare_exchange_strong(&known.busy, &nobody, me)) {
+		/* the report itself crashed; or another thread is at it: let it finish, but not for ever */
+		for (int i = 0; nobody != me && i < 100000; i++)
+			sched_yield();
 		_exit(128 + sig);
+	}
 	if (guest && sig == SIGBUS)
 		snprintf(text, sizeof(text), "guest memory at %#llx cannot be read any more (a memory file was shortened or its disk failed)",
 			(unsigned long long)((uintptr_t)si->si_addr - (uintptr_t)known.vm->mem.base));
+	else if (sig == SIGSYS)
+		snprintf(text, sizeof(text), "system call %d is not on this thread's list (vmm/seal.c), called from %p", si->si_syscall, si->si_call_addr);
 	else
 		snprintf(text, sizeof(text), "the monitor died of signal %d at address %p", sig, si->si_addr);
 	leave_words(guest && sig == SIGBUS ? VMM_X_HOST_ERROR : VMM_X_INTERNAL, text);
@@ -92,7 +100,8 @@ static void on_fatal(int sig, siginfo_t *si, void *uc)
 	say("\n");
 	if (known.vm)
 		report_vcpus(known.vm);
-	if (guest && sig == SIGBUS)
+	/* SIGSYS: what follows is not on the list either */
+	if ((guest && sig == SIGBUS) || sig == SIGSYS)
 		_exit(1);
 	signal(sig, SIG_DFL);
 	raise(sig);

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 
 #include "lib/jail.h"
 #include "lib/log.h"
@@ -57,9 +56,6 @@ static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
 
 	if (rc == 0 && missing)
 		log_warn("this host has no Landlock: the jail is weaker by one wall");
-	/* a forked snapshot child opens /proc/self/pagemap; the kernel ties that to being dumpable */
-	if (rc == 0 && prctl(PR_SET_DUMPABLE, 1) < 0)
-		rc = err_set(e, errno, "PR_SET_DUMPABLE");
 	return rc;
 }
 
@@ -74,7 +70,7 @@ static int run_daemon(struct vm *vm, struct daemon_mode *d, struct err *e)
 	if (fd_open(VMM_FD_KVM))
 		vm->kvm_fd_given = VMM_FD_KVM;
 	vm->serial_fd = 2;
-	if (vm->sealed && vmm_seal(e) < 0)
+	if (vm->sealed && vmm_seal(vm->proc_fd, e) < 0)
 		return -e->code;
 	d->ctl = control_create(vm, VMM_FD_CONTROL, e);
 	if (!d->ctl)

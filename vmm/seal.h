@@ -6,8 +6,9 @@
 
 #include "lib/err.h"
 
-/* The device thread: everything it and the threads it still starts will ever call. Before READY / the first control message. */
-int vmm_seal(struct err *e);
+/* The device thread: everything it, the threads it still starts and a forked snapshot writer will ever call. Before the first control message, after
+ * crash_install: a call that is not listed ends this process with last words. proc_fd: the only place where openat may begin; -1: none. */
+int vmm_seal(int proc_fd, struct err *e);
 /* A vCPU thread: stacked on top of the device thread's list. Aborts this process if it cannot: a thread without its list must not run. */
 void vmm_seal_vcpu(void);
 /* The forked child that writes a live snapshot. Aborts likewise. */

@@ -208,11 +208,15 @@ int vcpus_create(struct vcpus *s, struct kvm *k, unsigned int n, const struct vc
 	return 0;
 }
 
-int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
+void vcpus_before_seal(void)
 {
 	struct sigaction sa = {.sa_handler = on_kick};
 
 	sigaction(KICK_SIGNAL, &sa, NULL);
+}
+
+int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
+{
 	for (unsigned int i = 0; i < s->n; i++) {
 		struct birth *b = malloc(sizeof(*b));
 		int rc;

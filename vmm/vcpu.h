@@ -55,6 +55,8 @@ struct vcpus {
 	struct vcpu v[VMM_MAX_VCPUS];
 };
 
+/* The handler of the signal that kicks a vCPU out of KVM_RUN: behind the seal no handler can be set any more. */
+void vcpus_before_seal(void);
 /* Makes n vCPUs and their threads; they wait at the gate. on_thread runs first on each thread (may be NULL): the seal. */
 int vcpus_create(struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e);
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e);

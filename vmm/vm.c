@@ -248,6 +248,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 	vm->panic_timer = loop_timer(l, on_panic_wait, vm);
 	if (!vm->end_watch || !vm->panic_timer)
 		return err_set(e, ENOMEM, "event loop");
+	vcpus_before_seal();
 	return bio_create(&vm->bio, l, VM_BIO_DEPTH, 0, e);
 }
 

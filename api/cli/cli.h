@@ -21,6 +21,20 @@ int command_run(const char *prog, const struct command *table, size_t n, int arg
 /* "mayfly: <text>" on stderr; returns code. */
 int complain(int code, const struct err *e);
 
+int cmd_run(int argc, char **argv);
+int cmd_create(int argc, char **argv);
+int cmd_ls(int argc, char **argv);
+int cmd_exec(int argc, char **argv);
+int cmd_logs(int argc, char **argv);
+int cmd_cp(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_rm(int argc, char **argv);
+int cmd_pause(int argc, char **argv);
+int cmd_resume(int argc, char **argv);
+int cmd_renew(int argc, char **argv);
+int cmd_port_forward(int argc, char **argv);
+int cmd_snapshot(int argc, char **argv);
+int cmd_template(int argc, char **argv);
 int cmd_machine(int argc, char **argv);
 int cmd_image(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);

@@ -139,7 +139,7 @@ static int read_password(char *to, size_t cap, struct err *e)
 	return 0;
 }
 
-static int cmd_pull(int argc, char **argv)
+static int image_pull(int argc, char **argv)
 {
 	static struct pull_base bases[PULL_MAX_BASES];
 	_cleanup_(store_closep) struct store *s = NULL;
@@ -195,7 +195,7 @@ static int parse_kind(const char *s, enum job_source *out)
 	return -EINVAL;
 }
 
-static int cmd_import(int argc, char **argv)
+static int image_import(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	_cleanup_close_ int fd = -1;
@@ -273,7 +273,7 @@ static int print_json(void *arg, const struct image_info *i)
 	return 0;
 }
 
-static int cmd_ls(int argc, char **argv)
+static int image_ls(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	struct common c = {0};
@@ -295,7 +295,7 @@ static int cmd_ls(int argc, char **argv)
 	return r < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
 }
 
-static int cmd_inspect(int argc, char **argv)
+static int image_inspect(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	struct image_info i;
@@ -322,7 +322,7 @@ static int cmd_inspect(int argc, char **argv)
 	return r < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
 }
 
-static int cmd_rm(int argc, char **argv)
+static int image_rm(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	struct common c = {0};
@@ -360,7 +360,7 @@ static bool parse_age(const char *s, uint64_t *out)
 	return !*end;
 }
 
-static int cmd_prune(int argc, char **argv)
+static int image_prune(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	struct common c = {0};
@@ -389,13 +389,13 @@ static int cmd_prune(int argc, char **argv)
 }
 
 static const struct command commands[] = {
-	{"pull", cmd_pull, "get an image from a registry"},
-	{"import", cmd_import, "get one from an OCI layout, an archive (OCI, docker save), a root file system"},
+	{"pull", image_pull, "get an image from a registry"},
+	{"import", image_import, "get one from an OCI layout, an archive (OCI, docker save), a root file system"},
 	{"build", cmd_image_build, "make one of our own: base, python, node, tiny"},
-	{"ls", cmd_ls, "what is in the store"},
-	{"inspect", cmd_inspect, "what an image says about itself, and its disk"},
-	{"rm", cmd_rm, "take a name away, and with its last name the image"},
-	{"prune", cmd_prune, "remove what was not used for long, or is too much"},
+	{"ls", image_ls, "what is in the store"},
+	{"inspect", image_inspect, "what an image says about itself, and its disk"},
+	{"rm", image_rm, "take a name away, and with its last name the image"},
+	{"prune", image_prune, "remove what was not used for long, or is too much"},
 };
 
 int cmd_image(int argc, char **argv)

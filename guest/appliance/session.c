@@ -378,6 +378,7 @@ _noreturn_ void session_serve(int sock, const uint8_t token[MACHINE_TOKEN_BYTES]
 	if (type == MACHINE_PING)
 		finish(&s);
 	if (type == MACHINE_HALT) {
+		signal(SIGTERM, SIG_IGN); /* init asks everybody to end, this one answers first */
 		kill(init_pid, SIGTERM);
 		finish(&s);
 	}

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <linux/fs.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -17,19 +18,36 @@
 #include <sys/sysinfo.h>
 #include <time.h>
 
+#include "guest/initramfs/testinit_vsock.h"
 #include "lib/base.h"
+
+static int kmsg_fd = -1;
+
+_printf_(1, 2) static void say(const char *fmt, ...)
+{
+	char line[1000] = "<0>"; /* the level that is shown whatever the command line says */
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(line + 3, sizeof(line) - 3, fmt, ap);
+	va_end(ap);
+	if (kmsg_fd < 0 || write(kmsg_fd, line, MIN((size_t)n + 3, sizeof(line) - 1)) < 0)
+		printf("%s", line + 3);
+}
 
 static void print_config(void)
 {
 	_cleanup_close_ int fd = open("/proc/config.gz", O_RDONLY | O_CLOEXEC);
-	uint8_t b[32];
+	uint8_t b[400];
 	ssize_t n;
 
 	while ((n = read(fd, b, sizeof(b))) > 0) {
-		printf("CONFIG ");
+		char hex[2 * sizeof(b) + 1];
+
 		for (ssize_t i = 0; i < n; i++)
-			printf("%02x", b[i]);
-		printf("\n");
+			snprintf(hex + 2 * i, 3, "%02x", b[i]);
+		say("CONFIG %s\n", hex);
 	}
 }
 
@@ -151,7 +169,8 @@ static const struct {
 	const char *word;
 	void (*fn)(void);
 } jobs[] = {{"testinit=config", print_config}, {"testinit=echo", echo_lines}, {"testinit=tick", tick}, {"testinit=disk", use_disk},
-	{"testinit=check", check_disk}, {"testinit=mount", mount_disk}};
+	{"testinit=check", check_disk}, {"testinit=mount", mount_disk},
+	{"testinit=vsock", testinit_vsock}};
 
 int main(void)
 {
@@ -166,7 +185,8 @@ int main(void)
 	mount("sys", "/sys", "sysfs", 0, NULL);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	cpus = get_nprocs();
-	printf("TESTINIT boot_ms=%ld cpus=%d worked=%d\n", up.tv_sec * 1000 + up.tv_nsec / 1000000,
+	kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+	say("TESTINIT boot_ms=%ld cpus=%d worked=%d\n", up.tv_sec * 1000 + up.tv_nsec / 1000000,
 		cpus, work_everywhere(cpus));
 	fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 	if (fd >= 0 && read(fd, cmdline, sizeof(cmdline) - 1) < 0)
@@ -174,7 +194,7 @@ int main(void)
 	for (size_t i = 0; i < ARRAY_LEN(jobs); i++)
 		if (strstr(cmdline, jobs[i].word))
 			jobs[i].fn();
-	printf("TESTINIT end\n");
+	say("TESTINIT end\n");
 	fflush(stdout);
 	reboot(RB_AUTOBOOT);
 	return 1;

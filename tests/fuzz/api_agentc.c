@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A hostile agent: the input is what it sends on every connection, each of another kind. The greeting is given, so that
- * the input begins where the requests are answered; nothing may crash, leak or be called after its end.
+ * A hostile agent: the input is what it sends on every connection, each of another kind. The
+ * greeting is given, so that the input begins where the requests are answered; nothing may crash,
+ * leak or be called after its end.
  */
 #include "api/agentc.h"
 
@@ -70,7 +71,8 @@ static void d_bytes(void *arg, const uint8_t *p, size_t n)
 	F.ended += n && p[n - 1] == 1;
 }
 
-static const struct agent_dial_ops d_ops = {.opened = d_opened, .bytes = d_bytes, .closed = f_ended};
+static const struct agent_dial_ops d_ops = {
+	.opened = d_opened, .bytes = d_bytes, .closed = f_ended};
 
 static void setup(void)
 {
@@ -80,13 +82,15 @@ static void setup(void)
 	memcpy(sa.sun_path, F.path, sizeof(F.path));
 	unlink(F.path);
 	F.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	ASSERT(!bind(F.listener, (const struct sockaddr *)&sa, sizeof(sa)) && !listen(F.listener, 64));
+	ASSERT(!bind(F.listener, (const struct sockaddr *)&sa, sizeof(sa)) &&
+		!listen(F.listener, 64));
 	F.l = loop_create();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-	static const uint8_t hello[] = {12, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+	static const uint8_t hello[] = {
+		12, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
 	static const char *const argv[] = {"x"};
 	struct agent_exec_spec spec = {.exec_id = "x", .argc = 1, .argv = argv};
 	struct agent_read_spec rs = {.path = "/x", .len = UINT64_MAX};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The response reader: the first byte says how the rest is cut; cut differently it must give the same.
+ * The response reader: the first byte says how the rest is cut; cut differently it must give the
+ * same.
  */
 #include "api/http1.h"
 
@@ -24,7 +25,9 @@ static uint64_t run(const uint8_t *in, size_t n, size_t piece)
 			for (size_t k = 0; ev == H1_DATA && k < len; k++)
 				hash = (hash ^ data[k]) * 1099511628211ull;
 			for (size_t k = 0; ev == H1_HEAD && k < r.nheaders; k++)
-				hash = (hash ^ strlen(r.headers[k].name) ^ (strlen(r.headers[k].value) << 8)) * 1099511628211ull;
+				hash = (hash ^ strlen(r.headers[k].name) ^
+					       (strlen(r.headers[k].value) << 8)) *
+				       1099511628211ull;
 		} while (ev == H1_DATA || ev == H1_HEAD);
 	}
 	hash ^= ev == H1_BAD ? 77 : 0;

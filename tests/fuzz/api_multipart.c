@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The upload reader: the first byte says how the rest is cut. Whatever is cut differently must give the same bodies.
+ * The upload reader: the first byte says how the rest is cut. Whatever is cut differently must give
+ * the same bodies.
  */
 #include "api/multipart.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any output of a program, cut anywhere: every event must be JSON that cJSON accepts, ended by one blank line.
+ * Any output of a program, cut anywhere: every event must be JSON that cJSON accepts, ended by one
+ * blank line.
  */
 #include "api/sse.h"
 

@@ -280,7 +280,7 @@ static int filtered(int what)
 	struct err e;
 
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	if (jail_seccomp(r, ARRAY_LEN(r), false, &e) < 0)
+	if (jail_seccomp(r, ARRAY_LEN(r), JAIL_KILL, &e) < 0)
 		_exit(50);
 	if (what == 0)
 		syscall(SYS_dup, 1);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_agentc: the host's side of the agent protocol against a scripted peer, a thread that plays agent and monitor: what is asked
- * for, what is made of good and of hostile answers, and that a lost stream goes on at the next byte.
+ * api_agentc: the host's side of the agent protocol against a scripted peer, a thread that plays
+ * agent and monitor: what is asked for, what is made of good and of hostile answers, and that a
+ * lost stream goes on at the next byte.
  */
 #include "lib/test.h"
 
@@ -49,7 +50,8 @@ static void one_less(void)
 		loop_stop(T.l, 0);
 }
 
-/* ---- the peer's hands; a script that meets something else just ends, and the test sees the lost connection */
+/* ---- the peer's hands; a script that meets something else just ends, and the test sees the lost
+ * connection */
 
 static void p_accept(struct peer *p, bool vsock)
 {
@@ -58,7 +60,8 @@ static void p_accept(struct peer *p, bool vsock)
 	p->fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
 	if (!vsock)
 		return;
-	if (read_full(p->fd, &o, sizeof(o)) || o.magic != VSOCK_OPEN_MAGIC || o.port != VSOCK_PORT_AGENT)
+	if (read_full(p->fd, &o, sizeof(o)) || o.magic != VSOCK_OPEN_MAGIC ||
+		o.port != VSOCK_PORT_AGENT)
 		note("bad-open ");
 	write_full(p->fd, &o, sizeof(o));
 }
@@ -72,7 +75,8 @@ static int p_recv(struct peer *p)
 
 static void p_send(struct peer *p, uint16_t type, uint16_t flags, uint32_t id, const struct buf *b)
 {
-	struct agent_hdr h = {.len = b ? (uint32_t)b->len : 0, .type = type, .flags = flags, .id = id};
+	struct agent_hdr h = {
+		.len = b ? (uint32_t)b->len : 0, .type = type, .flags = flags, .id = id};
 
 	(void)!write_full(p->fd, &h, sizeof(h));
 	if (b && b->len)
@@ -159,7 +163,8 @@ static struct peer *begin(void (*script)(struct peer *), uint32_t port)
 	p->fd = -1;
 	p->script = script;
 	p->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	ASSERT(!bind(p->listener, (const struct sockaddr *)&sa, sizeof(sa)) && !listen(p->listener, 16));
+	ASSERT(!bind(p->listener, (const struct sockaddr *)&sa, sizeof(sa)) &&
+		!listen(p->listener, 16));
 	ASSERT(!pthread_create(&p->thread, NULL, p_main, p));
 	T.l = loop_create();
 	T.a = agentc_create(T.l, p->path, port);
@@ -201,7 +206,8 @@ static void on_reply(void *arg, const struct agent_reply *r)
 {
 	struct cur body = r->body;
 
-	note("%s:%d/%u/%s/%u%s ", (const char *)arg, r->err, r->step, r->text, cur_u32(&body), r->more ? "+" : "");
+	note("%s:%d/%u/%s/%u%s ", (const char *)arg, r->err, r->step, r->text, cur_u32(&body),
+		r->more ? "+" : "");
 	if (!r->more)
 		one_less();
 }
@@ -262,7 +268,8 @@ static void script_hostile(struct peer *p)
 {
 	struct agent_hdr h = {.len = UINT32_MAX, .type = AGENT_OK, .id = 1};
 
-	/* 1: an answer to a request never made; 2: a frame too long; 3: a wrong version; 4: no agent behind the port */
+	/* 1: an answer to a request never made; 2: a frame too long; 3: a wrong version; 4: no
+	 * agent behind the port */
 	p_accept(p, true);
 	p_hello(p);
 	p_recv(p);
@@ -329,8 +336,15 @@ static const struct agent_exec_ops x_ops = {x_started, x_output, x_ended};
 static const struct agent_exec_spec *spec(void)
 {
 	static const char *const argv[] = {"echo hi"}, *const k[] = {"A"}, *const v[] = {"1"};
-	static const struct agent_exec_spec s = {.exec_id = "id1", .flags = AGENT_X_SHELL, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID,
-		.argc = 1, .argv = argv, .envc = 1, .env_keys = k, .env_vals = v};
+	static const struct agent_exec_spec s = {.exec_id = "id1",
+		.flags = AGENT_X_SHELL,
+		.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.argc = 1,
+		.argv = argv,
+		.envc = 1,
+		.env_keys = k,
+		.env_vals = v};
 
 	return &s;
 }
@@ -394,7 +408,6 @@ static void a_lost_stream_goes_on_at_the_next_byte(void)
 	p->joined = true;
 	finish(p);
 	CHECK_STR(T.log, "[30 ] [31 id1 0 0] [30] start42 1:abc 2:E [31 id1 3 1] 1:def end0/2/3");
-
 }
 
 static void script_hole(struct peer *p)
@@ -469,10 +482,11 @@ static void closing_detaches(void)
 
 static struct agent_file *F;
 
-static void f_opened(void *arg, uint64_t size, uint64_t off, uint64_t len, const struct agent_item *i)
+static void f_opened(
+	void *arg, uint64_t size, uint64_t off, uint64_t len, const struct agent_item *i)
 {
-	note("open%llu+%llu/%llu %s %c%o ", (unsigned long long)off, (unsigned long long)len, (unsigned long long)size,
-		i->path, i->type, i->mode);
+	note("open%llu+%llu/%llu %s %c%o ", (unsigned long long)off, (unsigned long long)len,
+		(unsigned long long)size, i->path, i->type, i->mode);
 }
 
 static void f_data(void *arg, const uint8_t *p, size_t n)
@@ -540,18 +554,26 @@ static void script_files(struct peer *p)
 static void files_go_both_ways(void)
 {
 	struct peer *p = begin(script_files, 0);
-	struct agent_read_spec r = {.uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .path = "/x", .offset = 2, .len = 3};
-	struct agent_write_spec w = {.uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .path = "/y", .owner = "", .group = "", .mode = AGENT_NO_MODE};
+	struct agent_read_spec r = {
+		.uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .path = "/x", .offset = 2, .len = 3};
+	struct agent_write_spec w = {.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.path = "/y",
+		.owner = "",
+		.group = "",
+		.mode = AGENT_NO_MODE};
 
 	agentc_up(T.a);
 	for (int i = 0; i < 3; i++) {
-		F = i < 2 ? agent_file_read(T.a, &r, &f_ops, NULL) : agent_file_write(T.a, &w, &f_ops, NULL);
+		F = i < 2 ? agent_file_read(T.a, &r, &f_ops, NULL)
+			  : agent_file_write(T.a, &w, &f_ops, NULL);
 		REQUIRE(F);
 		run(1);
 		agent_file_close(F);
 	}
 	finish(p);
-	CHECK_STR(T.log, "[80 ] open2+3/10 /x f644 cde end0 [80 ] open2+3/10 /x f644 end71 [81 ] <hello> <0> end0 ");
+	CHECK_STR(T.log, "[80 ] open2+3/10 /x f644 cde end0 [80 ] open2+3/10 /x f644 end71 [81 ] "
+			 "<hello> <0> end0 ");
 }
 
 static struct agent_dial *D;

@@ -25,10 +25,12 @@ static void run(const char *in, size_t n, size_t piece, bool head, char *out, si
 			if (ev == H1_HEAD) {
 				o += (size_t)snprintf(out + o, cap - o, "%d", r->status);
 				for (size_t k = 0; k < r->nheaders; k++)
-					o += (size_t)snprintf(out + o, cap - o, " %s=%s", r->headers[k].name, r->headers[k].value);
+					o += (size_t)snprintf(out + o, cap - o, " %s=%s",
+						r->headers[k].name, r->headers[k].value);
 				o += (size_t)snprintf(out + o, cap - o, "|");
 			} else if (ev == H1_DATA) {
-				o += (size_t)snprintf(out + o, cap - o, "%.*s", (int)len, (const char *)data);
+				o += (size_t)snprintf(
+					out + o, cap - o, "%.*s", (int)len, (const char *)data);
 			}
 		} while (ev == H1_HEAD || ev == H1_DATA);
 		free(copy);
@@ -56,16 +58,23 @@ static void every_cut(const char *in, bool head, const char *want)
 
 static void bodies_are_framed(void)
 {
-	every_cut("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX:  y \r\n\r\nhello", false, "200 Content-Length=5 X=y|hello|done");
+	every_cut("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX:  y \r\n\r\nhello", false,
+		"200 Content-Length=5 X=y|hello|done");
 	every_cut("HTTP/1.0 200\nA: b\n\nuntil the end", false, "200 A=b|until the end|closed");
-	every_cut("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0A \r\n0123456789\r\n0\r\nT: v\r\n\r\n", false,
-		"200 Transfer-Encoding=chunked|abc0123456789|done");
-	every_cut("HTTP/1.1 204 No Content\r\n\r\n", false, "204|" "|done");
-	every_cut("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, "200 Content-Length=9||done");
-	every_cut("HTTP/1.1 100 Continue\r\nA: b\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", false,
-		"404 Content-Length=0||done");
-	every_cut("HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: 2\r\n\r\nx", false,
-		"200 Set-Cookie=a=1 Set-Cookie=b=2 Content-Length=2|x|cut");
+	every_cut("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0A "
+		  "\r\n0123456789\r\n0\r\nT: v\r\n\r\n",
+		false, "200 Transfer-Encoding=chunked|abc0123456789|done");
+	every_cut("HTTP/1.1 204 No Content\r\n\r\n", false,
+		"204|"
+		"|done");
+	every_cut(
+		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, "200 Content-Length=9||done");
+	every_cut("HTTP/1.1 100 Continue\r\nA: b\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: "
+		  "0\r\n\r\n",
+		false, "404 Content-Length=0||done");
+	every_cut("HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: "
+		  "2\r\n\r\nx",
+		false, "200 Set-Cookie=a=1 Set-Cookie=b=2 Content-Length=2|x|cut");
 }
 
 static void nonsense_is_refused(void)
@@ -74,20 +83,28 @@ static void nonsense_is_refused(void)
 	every_cut("SSH-2.0-OpenSSH_9\r\n\r\n", false, "BAD a malformed status line");
 	every_cut("HTTP/1.1 99 x\r\n\r\n", false, "BAD a malformed status line");
 	every_cut("HTTP/2.0 200 x\r\n\r\n", false, "BAD a malformed status line");
-	every_cut(H "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", false, "BAD both Content-Length and Transfer-Encoding");
-	every_cut(H "Content-Length: 5\r\nContent-Length: 6\r\n\r\n", false, "BAD a malformed Content-Length");
+	every_cut(H "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", false,
+		"BAD both Content-Length and Transfer-Encoding");
+	every_cut(H "Content-Length: 5\r\nContent-Length: 6\r\n\r\n", false,
+		"BAD a malformed Content-Length");
 	every_cut(H "Content-Length: -5\r\n\r\n", false, "BAD a malformed Content-Length");
-	every_cut(H "Content-Length: 99999999999999999999\r\n\r\n", false, "BAD a malformed Content-Length");
-	every_cut(H "Transfer-Encoding: gzip, chunked\r\n\r\n", false, "BAD an unknown transfer coding");
+	every_cut(H "Content-Length: 99999999999999999999\r\n\r\n", false,
+		"BAD a malformed Content-Length");
+	every_cut(H "Transfer-Encoding: gzip, chunked\r\n\r\n", false,
+		"BAD an unknown transfer coding");
 	every_cut(H "A: b\r\n c\r\n\r\n", false, "BAD a folded header line");
 	every_cut(H "A b: c\r\n\r\n", false, "BAD a malformed header name");
 	every_cut(H ": c\r\n\r\n", false, "BAD a malformed header name");
 	every_cut(H "A: b\x01\r\n\r\n", false, "BAD a control character in a header");
 	every_cut(H "A: b\rC: d\r\n\r\n", false, "BAD a control character in a header");
-	every_cut(H "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", false, "BAD a malformed chunk size");
-	every_cut(H "Transfer-Encoding: chunked\r\n\r\n1\r\nab", false, "BAD a chunk longer than its size");
-	every_cut(H "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", false, "BAD a chunk size too large");
-	every_cut("HTTP/1.1 101 Switching Protocols\r\n\r\n", false, "BAD an upgrade that nobody asked for");
+	every_cut(
+		H "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", false, "BAD a malformed chunk size");
+	every_cut(H "Transfer-Encoding: chunked\r\n\r\n1\r\nab", false,
+		"BAD a chunk longer than its size");
+	every_cut(H "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", false,
+		"BAD a chunk size too large");
+	every_cut("HTTP/1.1 101 Switching Protocols\r\n\r\n", false,
+		"BAD an upgrade that nobody asked for");
 }
 
 static void heads_have_a_limit(void)

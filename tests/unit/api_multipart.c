@@ -30,10 +30,13 @@ static void run(const char *ct, const char *in, size_t n, size_t piece, char *ou
 		do {
 			ev = multipart_next(&m, &p, &left, &data, &len);
 			if (ev == MP_PART)
-				o += (size_t)snprintf(out + o, cap - o, "P(%s,%s)", m.name, m.has_filename ? m.filename : "-");
+				o += (size_t)snprintf(out + o, cap - o, "P(%s,%s)", m.name,
+					m.has_filename ? m.filename : "-");
 			else if (ev == MP_DATA)
 				for (size_t k = 0; k < len && o + 2 < cap; k++)
-					out[o++] = data[k] == '\r' ? 'r' : data[k] == '\n' ? 'n' : (char)data[k];
+					out[o++] = data[k] == '\r'   ? 'r'
+						   : data[k] == '\n' ? 'n'
+								     : (char)data[k];
 			else if (ev == MP_END)
 				o += (size_t)snprintf(out + o, cap - o, "E ");
 			else if (ev == MP_DONE)
@@ -63,16 +66,20 @@ static void every_cut(const char *ct, const char *in, const char *want)
 static void parts_come_whole_however_cut(void)
 {
 	every_cut(CT,
-		"--XyZ\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"metadata\"\r\n"
+		"--XyZ\r\nContent-Disposition: form-data; name=\"metadata\"; "
+		"filename=\"metadata\"\r\n"
 		"Content-Type: application/json\r\n\r\n{\"path\":\"/a\"}\r\n--XyZ\r\n"
-		"content-disposition: form-data; filename=\"b \\\"q\\\".txt\"; name=file\r\n\r\nhello\r\n\r\n--Xy\r\n--XyQ-\r\r\n--XyZ--\r\nepilogue",
-		"P(metadata,metadata){\"path\":\"/a\"}E P(file,b \"q\".txt)hellornrn--Xyrn--XyQ-rE DONE");
+		"content-disposition: form-data; filename=\"b \\\"q\\\".txt\"; "
+		"name=file\r\n\r\nhello\r\n\r\n--Xy\r\n--XyQ-\r\r\n--XyZ--\r\nepilogue",
+		"P(metadata,metadata){\"path\":\"/a\"}E P(file,b \"q\".txt)hellornrn--Xyrn--XyQ-rE "
+		"DONE");
 }
 
 static void empty_bodies_and_preambles(void)
 {
 	every_cut("multipart/form-data; charset=x; boundary=\"XyZ\"",
-		"preamble\r\n--XyZ  \r\nA: b\r\n\r\n\r\n--XyZ\r\nContent-Disposition: form-data; name=x\r\n\r\n--XyZ--",
+		"preamble\r\n--XyZ  \r\nA: b\r\n\r\n\r\n--XyZ\r\nContent-Disposition: form-data; "
+		"name=x\r\n\r\n--XyZ--",
 		"P(,-)E P(x,-)E DONE");
 	/* a body that begins like a delimiter without being one */
 	every_cut(CT, "--XyZ\r\nA: b\r\n\r\n--XyQ\r\n--XyZ--", "P(,-)--XyQE DONE");

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tree.h: requests that walk directories. Job threads.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+struct job;
+
+void tree_run_list(struct job *j);
+void tree_run_search(struct job *j);
+/* The directory and everything below it, however deep; follows no link. 0 or -errno. */
+int tree_remove(const char *path);
+/* Shell pattern on one name: * ? [set] [!set] \x; ** is *. */
+bool tree_match(const char *pat, const char *name);

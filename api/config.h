@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.h: the daemon's configuration: one TOML file, the reference server's key names where they mean the same. mayflyd. The file is
+ * the administrator's: mistakes get a line number and a reason, unknown keys are refused.
+ */
+#pragma once
+
+#include "lib/err.h"
+
+#define CONFIG_KEYS_MAX 32
+#define CONFIG_PATHS_MAX 16
+
+struct config {
+	/* [server] */
+	char host[64], eip[128], log_level[16], api_key[256];
+	int64_t port, max_sandbox_timeout_seconds, max_connections;
+	bool insecure, log_json;
+	/* [server.api_keys] name = "key" */
+	struct {
+		char name[64], key[256];
+	} keys[CONFIG_KEYS_MAX];
+	unsigned int nkeys;
+	/* [runtime] */
+	char state_dir[256], run_dir[96], bin_dir[256], kernel[256], initrd[256];
+	bool no_jail, templates;
+	int64_t create_timeout_seconds, pending_after_seconds, blank_pool, template_max;
+	/* [limits] */
+	int64_t max_sandboxes, memory_mib, cpu_overcommit, disk_mib, disk_reserve_mib, max_vcpus, max_memory_mib;
+	/* [storage] */
+	char allowed_host_paths[CONFIG_PATHS_MAX][256];
+	unsigned int nallowed_host_paths;
+	/* [renew_intent] */
+	bool renew_enabled;
+	int64_t renew_min_interval_seconds;
+	/* [images] */
+	char default_registry[128];
+	bool insecure_registries;
+};
+
+void config_defaults(struct config *c);
+/* text: the file's n bytes (hostile to the reader as any). 0 or -EINVAL; e names the line. */
+int config_parse(struct config *c, const char *text, size_t n, struct err *e);
+int config_load(struct config *c, const char *path, struct err *e);
+/* What is well-formed, but cannot work together. */
+int config_check(const struct config *c, struct err *e);
+/* A complete commented file, to be written by init-config. Caller frees. */
+char *config_example(void);

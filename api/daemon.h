@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * daemon.h: what the parts of mayflyd share: the configuration, the loop, the connections to helper and database, and the tables.
+ * One thread owns all of it.
+ */
+#pragma once
+
+#include "api/config.h"
+#include "api/http.h"
+#include "api/metrics.h"
+#include "lib/loop.h"
+
+struct images;
+struct privctl;
+struct sandbox;
+struct state;
+struct templates;
+struct vm;
+struct vms;
+
+#define MAYFLY_VERSION	 "0.1.0"
+#define PROTOCOL_VERSION "1.1.1"
+
+struct daemon {
+	struct config cfg;
+	struct loop *loop;
+	struct http *http;
+	struct privctl *priv;
+	struct state *state;
+	struct vms *vms;
+	struct templates *templates;
+	struct sandbox *sandboxes; /* all of them, newest first */
+	size_t nsandboxes;
+	struct metrics metrics;
+	int kernel_fd, initrd_fd, kvm_fd;
+	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and size */
+	char host_boot_id[40];
+	uint64_t start_ns;
+	bool ending;
+};

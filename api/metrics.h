@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * metrics.h: counters and histograms that GET /metrics shows. mayflyd's loop thread.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+enum phase { PH_IMAGE, PH_DISK, PH_BLANK, PH_BOOT, PH_RESTORE, PH_AGENT, PH_SETUP, PH_CREATE, PH_PAUSE, PH_RESUME, PH_SNAPSHOT, PH_COUNT };
+
+#define HIST_BUCKETS 20
+struct hist {
+	uint64_t bucket[HIST_BUCKETS + 1], count, sum_ns; /* powers of two from 0.25 ms */
+};
+
+struct metrics {
+	struct hist phase[PH_COUNT];
+	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full, http_by_class[6], sdk_events, sdk_failures;
+	struct hist sdk_create, http;
+};
+
+struct daemon;
+struct http_req;
+extern const char *const phase_names[PH_COUNT];
+void hist_add(struct hist *h, uint64_t ns);
+void route_metrics(struct http_req *r);

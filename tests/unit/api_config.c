@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api_config: the configuration reader: what it takes, what it refuses and with which line.
+ */
+#include "lib/test.h"
+
+#include "api/config.h"
+
+static int parse(struct config *c, const char *text, struct err *e)
+{
+	config_defaults(c);
+	*e = (struct err){0};
+	return config_parse(c, text, strlen(text), e);
+}
+
+static void reads_what_it_says(void)
+{
+	struct config c;
+	struct err e;
+
+	CHECK_INT(parse(&c,
+			  "# top\n[server]\nhost = \"0.0.0.0\" # where\r\nport = 9_000\napi_key='a\\b'\nlog_json = true\n"
+			  "[server.api_keys]\nci = \"one\"\ndev = \"t\\\"wo\"\n[storage]\nallowed_host_paths = [\n \"/a\",\n '/b' ]\n",
+			  &e), 0);
+	CHECK_STR(c.host, "0.0.0.0");
+	CHECK_INT(c.port, 9000);
+	CHECK_STR(c.api_key, "a\\b");
+	CHECK(c.log_json);
+	CHECK_INT(c.nkeys, 2);
+	CHECK_STR(c.keys[1].key, "t\"wo");
+	CHECK_INT(c.nallowed_host_paths, 2);
+	CHECK_STR(c.allowed_host_paths[1], "/b");
+	CHECK_INT(config_check(&c, &e), 0);
+}
+
+static void refuses_with_the_line(void)
+{
+	static const struct {
+		const char *text, *want;
+	} t[] = {
+		{"[server]\nport = 70000\n", "line 2: port is from 0 to 65535"},
+		{"[server]\n\nprot = 1\n", "line 3: unknown key prot in [server]"},
+		{"[srver]\n", "line 1: unknown table [srver]"},
+		{"[server\n", "line 1: ']' is missing"},
+		{"[server]\nhost = \"a\nb\"\n", "line 2: a string ends on its line, and has no control characters"},
+		{"[server]\nhost = \"a", "line 2: a string without an end"},
+		{"[server]\nhost = 5\n", "line 2: a string in quotes is expected"},
+		{"[server]\nport = 5 6\n", "line 2: something follows the value"},
+		{"[server]\nport = x\n", "line 2: a whole number is expected"},
+		{"[server]\nport = 9999999999999999999\n", "line 2: this number is too long"},
+		{"[server]\nlog_json = yes\n", "line 2: true or false is expected"},
+		{"port = 1\n", "line 1: unknown key port in []"},
+		{"[server]\n= 1\n", "line 2: something follows the value"},
+		{"[server]\nhost = \"\\q\"\n", "line 2: this escape is not one that is read here"},
+		{"[server.api_keys]\na = \"\"\n", "line 2: an empty key"},
+		{"[storage]\nallowed_host_paths = [\"/a\" \"/b\"]\n", "line 2: a comma or ] is expected"},
+	};
+	struct config c;
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+		CHECK_INT(parse(&c, t[i].text, &e), -EINVAL);
+		CHECK_STR(e.msg, t[i].want);
+	}
+}
+
+static void example_is_the_defaults(void)
+{
+	struct config a, b;
+	struct err e = {0};
+	_cleanup_free_ char *text = config_example();
+
+	config_defaults(&a);
+	memset(&b, 0, sizeof(b));
+	CHECK_INT(config_parse(&b, text, strlen(text), &e), 0);
+	CHECK(!memcmp(&a, &b, sizeof(a)));
+}
+
+static void open_listener_needs_a_key(void)
+{
+	struct config c;
+	struct err e;
+
+	parse(&c, "[server]\nhost = \"0.0.0.0\"\n", &e);
+	CHECK_INT(config_check(&c, &e), -EINVAL);
+	parse(&c, "[server]\nhost = \"0.0.0.0\"\ninsecure = true\n", &e);
+	CHECK_INT(config_check(&c, &e), 0);
+}
+
+static const struct test tests[] = {
+	{"reads_what_it_says", reads_what_it_says},
+	{"refuses_with_the_line", refuses_with_the_line},
+	{"example_is_the_defaults", example_is_the_defaults},
+	{"open_listener_needs_a_key", open_listener_needs_a_key},
+};
+TEST_MAIN(tests)

@@ -107,10 +107,7 @@ void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		conn_error(c, id, EBUSY, AGENT_STEP_BUSY, "this connection has a process");
 		return;
 	}
-	if (p->flags & AGENT_X_BACKGROUND) {
-		conn_error(c, id, EINVAL, AGENT_STEP_NONE, "its output is in a file: AGENT_LOGS");
-		return;
-	}
+	/* a background process's output is in its file: this connection carries its end only, which is how the daemon learns it */
 	rc = procio_attach(p, c, out, err);
 	if (rc < 0) {
 		conn_error(c, id, rc, AGENT_STEP_NONE, "the output from there on is gone");

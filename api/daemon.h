@@ -10,7 +10,7 @@
 #include "api/metrics.h"
 #include "lib/loop.h"
 
-struct images;
+struct blobs;
 struct privctl;
 struct sandbox;
 struct state;
@@ -29,6 +29,7 @@ struct daemon {
 	struct state *state;
 	struct vms *vms;
 	struct templates *templates;
+	struct blobs *blobs;
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct metrics metrics;

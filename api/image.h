@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * image.h: an image name becomes a disk and a configuration. mayflyd's loop.
+ */
+#pragma once
+
+#include "lib/err.h"
+
+struct cJSON;
+struct daemon;
+struct image_job;
+
+struct image {
+	char digest[72];	/* hex or a name that changes with its content */
+	char disk[512];		/* path */
+	struct cJSON *config;	/* {"env":[[k,v]...],"workdir","user"}; the callee's */
+};
+
+/* Calls fn (never before it returns), with e set and img NULL if it cannot be had. NULL: *e. */
+typedef void (*image_fn)(void *arg, struct image *img, const struct err *e);
+struct image_job *image_get(struct daemon *d, const char *name, const char *user, const char *password,
+	void (*progress)(void *arg, const char *text), image_fn fn, void *arg, struct err *e);
+void image_cancel(struct image_job *j);

@@ -13,6 +13,7 @@
 struct blobs;
 struct privctl;
 struct sandbox;
+struct snapshot;
 struct state;
 struct templates;
 struct vm;
@@ -29,6 +30,7 @@ struct daemon {
 	struct state *state;
 	struct vms *vms;
 	struct templates *templates;
+	struct snapshot *snapshots;
 	struct blobs *blobs;
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;

@@ -23,4 +23,4 @@ struct daemon;
 struct http_req;
 extern const char *const phase_names[PH_COUNT];
 void hist_add(struct hist *h, uint64_t ns);
-void route_metrics(struct http_req *r);
+void route_prometheus(struct http_req *r);

@@ -52,6 +52,7 @@ struct sandbox {
 
 	struct timer *expiry, *deadline, *pending;
 	struct launch *launch;	   /* while it is being made, paused or resumed */
+	struct snap *snap;	   /* while a point of it is taken */
 	struct http_req *answer;   /* who waits for create, pause or resume */
 	struct waiter *waiters;	   /* execd requests held until it runs */
 	uint64_t phase_ns[PH_COUNT], begun_ns;

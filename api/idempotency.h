@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * idempotency.h: the same Idempotency-Key within 24 hours is the same sandbox. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/sandbox.h"
+
+/* true: the request was answered from memory (the sandbox as it is now), or refused. */
+bool idempotency_answered(struct http_req *r);
+void idempotency_remember(struct http_req *r, const struct sandbox *sb);
+void idempotency_load(struct daemon *d);

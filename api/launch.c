@@ -1,0 +1,634 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent's word, identity, entrypoint. mayflyd's loop.
+ * Each step is an event's handler; one deadline stands over all of them, and a failure names its step. Nothing is handed to the
+ * user before the agent has confirmed that the machine is another one (THAW after every restore): it fails closed.
+ */
+#include "api/launch.h"
+
+#include <cjson/cJSON.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "api/image.h"
+#include "api/snap.h"
+#include "api/template.h"
+#include "lib/log.h"
+
+#define SEC 1000000000ull
+#define START_FAILED "DOCKER::SANDBOX_START_FAILED"
+#define AGENT_LIMIT_MS 60000u
+
+const char *const step_names[STEP_COUNT] = {
+	[STEP_IMAGE] = "getting the image", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
+	[STEP_RESTORE] = "restoring", [STEP_AGENT] = "waiting for the agent", [STEP_THAW] = "giving it its identity",
+	[STEP_SNAPSHOT] = "taking the template", [STEP_SETUP] = "starting the entrypoint", [STEP_RUN] = "running"};
+
+static void step_to(struct sandbox *sb, enum step s)
+{
+	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE, [STEP_DISK] = PH_DISK, [STEP_VMM] = PH_BLANK,
+		[STEP_BOOT] = PH_BOOT, [STEP_RESTORE] = PH_RESTORE, [STEP_AGENT] = PH_AGENT, [STEP_THAW] = PH_SETUP,
+		[STEP_SNAPSHOT] = PH_SNAPSHOT, [STEP_SETUP] = PH_SETUP, [STEP_RUN] = PH_SETUP};
+	struct launch *l = sb->launch;
+	uint64_t now = mono_ns();
+
+	sb->phase_ns[phases[l->step]] += now - l->step_ns;
+	l->step = s;
+	l->step_ns = now;
+	if (sb->state == SB_PENDING)
+		snprintf(sb->message, sizeof(sb->message), "%s", step_names[s]);
+}
+
+static void launch_end(struct sandbox *sb)
+{
+	struct launch *l = sb->launch;
+
+	if (!l)
+		return;
+	sb->launch = NULL;
+	if (l->image)
+		image_cancel(l->image);
+	snap_cancel(l->snap);
+	timer_remove(sb->deadline);
+	timer_remove(sb->pending);
+	sb->deadline = sb->pending = NULL;
+	free(l);
+}
+
+/* ---- answers */
+
+static struct http_req *take_answer(struct sandbox *sb)
+{
+	struct http_req *r = sb->answer;
+
+	sb->answer = NULL;
+	return r;
+}
+
+static void answer_created(struct sandbox *sb)
+{
+	struct http_req *r = take_answer(sb);
+
+	if (r)
+		http_reply_json(r, 202, sandbox_to_json(sb, true));
+}
+
+void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)
+{
+	bool resume = sb->launch && sb->launch->resume, ran = sb->launch && sb->launch->vm_loaded;
+	struct http_req *r = take_answer(sb);
+	enum step step = sb->launch ? sb->launch->step : STEP_RUN;
+	char text[420];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	launch_end(sb);
+	sb->d->metrics.create_failed += !resume;
+	sandbox_ref(sb);
+	if (resume && !ran)
+		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s: %s", step_names[step], text);
+	else
+		sandbox_apply(sb, resume ? EV_VM_DIED : EV_START_FAILED, "START_FAILED", "%s: %s", step_names[step], text);
+	launch_teardown(sb);
+	if (r) {
+		http_error(r, status, code, "%s: %s", step_names[step], text);
+		/* an answered failure leaves nothing behind; one that was Pending stays to be looked at */
+		if (!resume)
+			sandbox_delete(sb, "creation failed");
+	}
+	sandbox_unref(sb);
+}
+
+static void deadline_passed(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->d->cfg.create_timeout_seconds);
+}
+
+static void is_pending(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (sb->state == SB_PENDING) {
+		sandbox_save(sb, false);
+		answer_created(sb);
+	}
+}
+
+/* ---- payloads for the agent */
+
+static void put_pairs(struct buf *b, const cJSON *map)
+{
+	const cJSON *v;
+
+	cJSON_ArrayForEach(v, map) {
+		buf_str(b, v->string);
+		buf_str(b, v->valuestring);
+	}
+}
+
+void identity_put(struct buf *b, struct sandbox *sb)
+{
+	uint8_t raw[64 + 16];
+	char machine[33], boot[37];
+
+	random_bytes(raw, sizeof(raw));
+	for (int i = 0; i < 16; i++)
+		snprintf(machine + 2 * i, 3, "%02x", raw[64 + i]);
+	uuid_make(boot);
+	buf_u64(b, ++sb->generation);
+	buf_blob(b, raw, 64);
+	buf_u64(b, wall_ns());
+	buf_str(b, sb->id);
+	buf_str(b, machine);
+	buf_str(b, boot);
+	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.env) + 1);
+	put_pairs(b, sb->spec.env);
+	buf_str(b, "OPENSANDBOX_ID");
+	buf_str(b, sb->id);
+	buf_str(b, "");
+}
+
+static const char *config_text(const struct sandbox *sb, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(sb->image_config, name);
+
+	return cJSON_IsString(v) ? v->valuestring : "";
+}
+
+static void setup_put(struct buf *b, struct sandbox *sb)
+{
+	const cJSON *env = cJSON_GetObjectItemCaseSensitive(sb->image_config, "env"), *v;
+
+	identity_put(b, sb);
+	buf_u32(b, (uint32_t)cJSON_GetArraySize(env));
+	put_pairs(b, env);
+	buf_str(b, config_text(sb, "workdir"));
+	buf_str(b, config_text(sb, "user"));
+	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.entrypoint));
+	cJSON_ArrayForEach(v, sb->spec.entrypoint)
+		buf_str(b, v->valuestring);
+	buf_str(b, "");
+}
+
+/* ---- the entrypoint's end */
+
+static void teardown_later(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	launch_teardown(sb);
+	sandbox_unref(sb);
+}
+
+static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code)
+{
+	struct sandbox *sb = arg;
+	bool over = false;
+
+	if (r->err || sb->gone)
+		return;
+	if (state == AGENT_EXITED && code == 0)
+		over = sandbox_apply(sb, EV_ENTRY_OK, "CONTAINER_EXITED", "The entrypoint exited with code 0.");
+	else if (state == AGENT_EXITED)
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint exited with code %u.", code);
+	else if (state == AGENT_SIGNALED)
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint was ended by signal %u (code %u).", code, 128 + code);
+	else
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint did not start: %.200s", r->text);
+	if (!over)
+		return;
+	sb->d->metrics.ended++;
+	sandbox_ref(sb);
+	if (loop_defer(sb->d->loop, teardown_later, sb) < 0)
+		teardown_later(sb);
+}
+
+static void entry_output(void *arg, int stream, const uint8_t *p, size_t n)
+{
+}
+
+static void entry_started(void *arg, uint32_t pid)
+{
+}
+
+static const struct agent_exec_ops entry_ops = {.started = entry_started, .output = entry_output, .ended = entry_ended};
+
+static void entry_watch(struct sandbox *sb)
+{
+	if (!sb->entry && sb->agent && cJSON_GetArraySize(sb->spec.entrypoint) > 0)
+		sb->entry = agent_exec_attach(sb->agent, "entrypoint", 0, 0, &entry_ops, sb);
+}
+
+/* ---- the last steps: identity, entrypoint, Running */
+
+static void now_running(struct sandbox *sb)
+{
+	struct launch *l = sb->launch;
+	bool resume = l->resume;
+
+	step_to(sb, STEP_RUN);
+	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = mono_ns() - sb->begun_ns;
+	for (int p = 0; p < PH_COUNT; p++)
+		if (sb->phase_ns[p])
+			hist_add(&sb->d->metrics.phase[p], sb->phase_ns[p]);
+	if (!resume) {
+		sb->d->metrics.created++;
+		if (sb->origin == FROM_BOOT)
+			sb->d->metrics.booted++;
+		else
+			sb->d->metrics.restored++;
+	}
+	launch_end(sb);
+	sandbox_apply(sb, resume ? EV_RESUMED : EV_STARTED, "CONTAINER_RUNNING", "%s", "");
+	entry_watch(sb);
+	if (resume) {
+		struct http_req *r = take_answer(sb);
+
+		if (r)
+			http_reply_empty(r, 202);
+	} else {
+		answer_created(sb);
+	}
+	vms_refill(sb->d->vms, sb->cls);
+	if (sb->origin != FROM_BOOT)
+		template_ran(sb);
+}
+
+static bool agent_answered(struct sandbox *sb, const struct agent_reply *r)
+{
+	if (r->err == ECANCELED || !sb->launch)
+		return false;
+	if (r->err) {
+		launch_fail(sb, 500, START_FAILED, "%s: %s", strerror(r->err), r->text);
+		return false;
+	}
+	return true;
+}
+
+static void setup_done(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (agent_answered(sb, r))
+		now_running(sb);
+}
+
+static void do_setup(struct sandbox *sb)
+{
+	struct buf b;
+
+	step_to(sb, STEP_SETUP);
+	buf_init(&b, AGENT_FRAME_MAX);
+	setup_put(&b, sb);
+	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, AGENT_LIMIT_MS, setup_done, sb))
+		launch_fail(sb, 400, "SANDBOX::INVALID_PARAMETER", "environment and entrypoint are too long together");
+	buf_fini(&b);
+}
+
+static void thaw_done(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (!agent_answered(sb, r))
+		return;
+	if (sb->launch->resume || sb->origin == FROM_MEMORY)
+		now_running(sb);
+	else
+		do_setup(sb);
+}
+
+static void do_thaw(struct sandbox *sb)
+{
+	struct buf b;
+
+	step_to(sb, STEP_THAW);
+	buf_init(&b, AGENT_FRAME_MAX);
+	identity_put(&b, sb);
+	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, thaw_done, sb))
+		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
+	buf_fini(&b);
+}
+
+void launch_continue(struct sandbox *sb, bool thaw)
+{
+	sb->launch->snap = NULL;
+	if (thaw)
+		do_thaw(sb);
+	else
+		do_setup(sb);
+}
+
+/* ---- the VM's events */
+
+static void on_ready(void *arg, bool prepared)
+{
+	struct sandbox *sb = arg;
+	struct launch *l = sb->launch;
+
+	if (!sb->agent) {
+		sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
+		if (!sb->agent) {
+			launch_fail(sb, 500, START_FAILED, "no memory");
+			return;
+		}
+	}
+	agentc_up(sb->agent);
+	if (!l || (l->step != STEP_AGENT && l->step != STEP_BOOT && l->step != STEP_RESTORE))
+		return;
+	l->vm_loaded = true;
+	if (prepared) {
+		do_thaw(sb);
+	} else if (*l->from.state) {
+		launch_fail(sb, 500, START_FAILED, "the restored machine does not ask for a new identity");
+	} else if (template_wanted(sb)) {
+		l->took_template = true;
+		step_to(sb, STEP_SNAPSHOT);
+		l->snap = snap_template(sb);
+		if (!l->snap)
+			do_setup(sb);
+	} else {
+		do_setup(sb);
+	}
+}
+
+static void on_loaded(void *arg, int err, const char *text, struct cur *body)
+{
+	struct sandbox *sb = arg;
+
+	if (!sb->launch || err == ECONNRESET)
+		return;
+	if (err) {
+		if (*sb->launch->from.state && !sb->launch->resume)
+			template_bad(sb);
+		launch_fail(sb, 500, START_FAILED, "%s (%s)", text, strerror(err));
+		return;
+	}
+	if (*sb->launch->from.state) {
+		uint16_t n = cur_u16(body);
+
+		for (unsigned int i = 0; i < n && i < 16 && !body->bad; i++) {
+			char name[32];
+			uint64_t ns;
+
+			cur_str(body, name, sizeof(name));
+			ns = cur_u64(body);
+			if (!body->bad)
+				sandbox_note(sb, "restore %s %.3f ms", name, (double)ns / 1e6);
+		}
+	}
+	if (sb->launch->step == STEP_BOOT || sb->launch->step == STEP_RESTORE)
+		step_to(sb, STEP_AGENT);
+}
+
+static void load(struct sandbox *sb)
+{
+	struct launch *l = sb->launch;
+	struct vm_disk_fds disk;
+	struct vm_restore_fds mem;
+	struct err e;
+	int rc = disk_fds_open(sb->d->blobs, &sb->disk, &disk, &e);
+
+	sb->vm_slot = sb->vm->slot;
+	sb->vm_pid = sb->vm->pid;
+	sb->vm_start = sb->vm->start_time;
+	if (rc < 0) {
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+		return;
+	}
+	vm_limits(sb->vm, sb->spec.cpu_millis, sb->spec.memory_bytes);
+	if (*l->from.state) {
+		step_to(sb, STEP_RESTORE);
+		rc = memory_fds_open(sb->d->blobs, &l->from, &mem, &e);
+		if (rc == 0) {
+			rc = vm_restore(sb->vm, &mem, &disk, l->resume ? VMM_F_READ_IN : 0);
+			memory_fds_close(&mem);
+		}
+	} else {
+		step_to(sb, STEP_BOOT);
+		rc = vm_boot(sb->vm, "reboot=t", &disk);
+	}
+	disk_fds_close(&disk);
+	if (rc < 0)
+		launch_fail(sb, 500, START_FAILED, "the VMM takes no requests (%s)", strerror(-rc));
+}
+
+static void on_blank(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (sb->launch && sb->launch->step == STEP_VMM)
+		load(sb);
+}
+
+static void on_snapshot(void *arg, uint32_t id, int status, uint64_t bytes, const char *text)
+{
+	snap_durable(arg, status, bytes, text);
+}
+
+static void on_ended(void *arg, uint32_t reason, const char *text)
+{
+	struct sandbox *sb = arg;
+	bool running = sb->state == SB_RUNNING;
+
+	sb->vm = NULL;
+	sandbox_ref(sb);
+	if (snap_vm_ended(sb, reason, text)) {
+		/* it was to end: paused */
+	} else if (sb->launch) {
+		launch_fail(sb, 500, START_FAILED, "%s", text);
+	} else if (sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "%s", text)) {
+		sb->d->metrics.ended += running;
+		launch_teardown(sb);
+	}
+	sandbox_unref(sb);
+}
+
+static const struct vm_ops vm_ops = {.blank = on_blank, .loaded = on_loaded, .ready = on_ready, .snapshot = on_snapshot, .ended = on_ended};
+
+const struct vm_ops *launch_vm_ops(void)
+{
+	return &vm_ops;
+}
+
+static void get_vm(struct sandbox *sb)
+{
+	struct err e;
+
+	step_to(sb, STEP_VMM);
+	sb->vm = vm_acquire(sb->d->vms, sb->cls, &vm_ops, sb, &e);
+	if (!sb->vm) {
+		launch_fail(sb, 503, START_FAILED, "%s", e.msg);
+		return;
+	}
+	if (sb->vm->phase == VM_BLANK)
+		load(sb);
+}
+
+/* ---- image and disk */
+
+static void make_disk(struct sandbox *sb)
+{
+	struct err e;
+
+	step_to(sb, STEP_DISK);
+	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+		return;
+	}
+	get_vm(sb);
+}
+
+static int disk_of_image(struct sandbox *sb, const char *path, struct err *e)
+{
+	struct stat st;
+	uint64_t want = MIB(sb->d->cfg.disk_mib);
+
+	if (stat(path, &st) < 0)
+		return err_set(e, errno, "%s", path);
+	snprintf(sb->disk.base, sizeof(sb->disk.base), "%s", path);
+	sb->disk.bytes = ALIGN_UP(MAX((uint64_t)st.st_size, want), (uint64_t)4096);
+	return 0;
+}
+
+static void on_image(void *arg, struct image *img, const struct err *failed)
+{
+	struct sandbox *sb = arg;
+	struct err e;
+
+	sb->launch->image = NULL;
+	if (!img) {
+		bool none = failed->code == ENOENT;
+
+		launch_fail(sb, none ? 404 : 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s", sb->spec.image, failed->msg);
+		return;
+	}
+	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", img->digest);
+	sb->image_config = take_ptr(img->config);
+	if (disk_of_image(sb, img->disk, &e) < 0) {
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+		return;
+	}
+	if (template_use(sb, &sb->launch->from))
+		sb->origin = FROM_TEMPLATE;
+	make_disk(sb);
+}
+
+static void on_progress(void *arg, const char *text)
+{
+	struct sandbox *sb = arg;
+
+	snprintf(sb->message, sizeof(sb->message), "%s: %.300s", step_names[STEP_IMAGE], text);
+}
+
+static struct launch *launch_begin(struct sandbox *sb, bool resume)
+{
+	struct launch *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return NULL;
+	*l = (struct launch){.sb = sb, .resume = resume, .step_ns = mono_ns()};
+	sb->launch = l;
+	sb->begun_ns = l->step_ns;
+	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
+	sb->deadline = loop_timer(sb->d->loop, deadline_passed, sb);
+	sb->pending = loop_timer(sb->d->loop, is_pending, sb);
+	if (sb->deadline)
+		timer_after(sb->deadline, (uint64_t)sb->d->cfg.create_timeout_seconds * SEC);
+	if (sb->pending && !resume)
+		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
+	return l;
+}
+
+void launch_create(struct sandbox *sb)
+{
+	struct launch *l = launch_begin(sb, false);
+	struct err e;
+
+	if (!l) {
+		launch_fail(sb, 500, START_FAILED, "no memory");
+		return;
+	}
+	if (sb->spec.source == SRC_IMAGE) {
+		l->image = image_get(sb->d, sb->spec.image, sb->spec.auth_user, sb->spec.auth_password, on_progress, on_image, sb, &e);
+		if (!l->image)
+			launch_fail(sb, 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s", sb->spec.image, e.msg);
+		return;
+	}
+	/* a snapshot's or template's point was put into the sandbox by its route */
+	l->from = sb->memory;
+	sb->origin = *l->from.state ? FROM_MEMORY : FROM_BOOT;
+	make_disk(sb);
+}
+
+void launch_resume(struct sandbox *sb)
+{
+	if (!launch_begin(sb, true)) {
+		launch_fail(sb, 500, START_FAILED, "no memory");
+		return;
+	}
+	sb->launch->from = sb->memory;
+	get_vm(sb);
+}
+
+bool launch_adopt(struct sandbox *sb)
+{
+	if (vm_adopt(sb->d->vms, sb->vm_slot, sb->vm_pid, sb->vm_start, sb->cls, &vm_ops, sb, &sb->vm) < 0)
+		return false;
+	sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
+	if (!sb->agent)
+		return false;
+	agentc_up(sb->agent);
+	entry_watch(sb);
+	return true;
+}
+
+/* ---- clearing away */
+
+struct reap {
+	struct sandbox *sb;
+	struct agentc *agent;
+	struct agent_exec *entry;
+};
+
+static void agent_reap(void *arg)
+{
+	struct reap *r = arg;
+
+	if (r->entry)
+		agent_exec_close(r->entry);
+	agentc_destroy(r->agent);
+	sandbox_unref(r->sb);
+	free(r);
+}
+
+void launch_teardown(struct sandbox *sb)
+{
+	struct http_req *r;
+	struct reap *x;
+
+	launch_end(sb);
+	r = take_answer(sb);
+	if (r)
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s was deleted meanwhile.", sb->id);
+	snap_sandbox_gone(sb);
+	if (sb->agent) {
+		/* not from inside one of its own callbacks */
+		x = calloc(1, sizeof(*x));
+		ASSERT(x);
+		*x = (struct reap){sb, take_ptr(sb->agent), take_ptr(sb->entry)};
+		sandbox_ref(sb);
+		agentc_down(x->agent);
+		if (loop_defer(sb->d->loop, agent_reap, x) < 0)
+			agent_reap(x);
+	}
+	if (sb->vm) {
+		vm_abandon(sb->vm);
+		sb->vm = NULL;
+	}
+}

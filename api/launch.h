@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launch.h: the steps that make a sandbox run, shared by create, resume and what takes snapshots. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/agentc.h"
+#include "api/sandbox.h"
+#include "lib/buf.h"
+
+enum step { STEP_IMAGE, STEP_DISK, STEP_VMM, STEP_BOOT, STEP_RESTORE, STEP_AGENT, STEP_THAW, STEP_SNAPSHOT, STEP_SETUP, STEP_RUN, STEP_COUNT };
+extern const char *const step_names[STEP_COUNT];
+
+struct snap;
+
+struct launch {
+	struct sandbox *sb;
+	enum step step;
+	bool resume, took_template, vm_loaded;
+	uint64_t step_ns;
+	struct image_job *image;
+	struct memory from; /* what to restore; state "" = boot */
+	struct snap *snap;
+};
+
+/* The running launch ends: status, code, and a reason that names the step. */
+void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+/* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
+void launch_continue(struct sandbox *sb, bool thaw);
+void identity_put(struct buf *b, struct sandbox *sb);
+const struct vm_ops *launch_vm_ops(void);

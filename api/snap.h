@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * snap.h: taking a point of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen, memory and state written. For templates and
+ * snapshots the source goes on; for a pause its process ends. mayflyd's loop. One at a time for each sandbox.
+ */
+#pragma once
+
+#include "api/launch.h"
+
+struct snap;
+struct snapshot;
+
+/* While it is launched, before anything of the user's ran. NULL: not now (nothing happened). */
+struct snap *snap_template(struct sandbox *sb);
+/* fn: when the point is durable (err 0; disk and mem are the callee's, with references) or failed. It may outlive the sandbox. */
+typedef void (*snap_fn)(void *arg, int err, const char *text, struct disk *disk, struct memory *mem);
+int snap_live(struct sandbox *sb, snap_fn fn, void *arg);
+void snap_cancel(struct snap *s); /* the launch that waits for it is over; NULL is fine */
+
+void snap_durable(struct sandbox *sb, int status, uint64_t bytes, const char *text);
+/* The VM has ended. true: as it should have. */
+bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text);
+/* The sandbox is cleared away: what can still be finished without it keeps the VM until it is. */
+void snap_sandbox_gone(struct sandbox *sb);

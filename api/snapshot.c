@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * snapshot.c: records of snapshots, their routes, and sandboxes made from them. mayflyd's loop.
+ */
+#include "api/snapshot.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "api/route_lifecycle.h"
+#include "api/router.h"
+#include "api/snap.h"
+#include "api/state.h"
+#include "lib/log.h"
+
+enum snap_state { SS_CREATING, SS_READY, SS_FAILED };
+static const char *const state_names[] = {[SS_CREATING] = "Creating", [SS_READY] = "Ready", [SS_FAILED] = "Failed"};
+
+struct snapshot {
+	struct snapshot *next;
+	struct daemon *d;
+	char id[37], sandbox_id[37], name[128], reason[64], message[300];
+	enum snap_state state;
+	int64_t created_ns, changed_ns;
+	struct disk disk;
+	struct memory mem;
+	cJSON *base; /* of the source: class, digest, config, env, entrypoint, image */
+	bool deleted; /* while it was created */
+};
+
+static struct snapshot *find(const struct daemon *d, const char *id)
+{
+	struct snapshot *s = d->snapshots;
+
+	while (s && strcmp(s->id, id) != 0)
+		s = s->next;
+	return s;
+}
+
+static cJSON *to_json(const struct snapshot *s)
+{
+	cJSON *o = cJSON_CreateObject(), *st;
+	char t[TIME_TEXT];
+
+	cJSON_AddStringToObject(o, "id", s->id);
+	cJSON_AddStringToObject(o, "sandboxId", s->sandbox_id);
+	if (*s->name)
+		cJSON_AddStringToObject(o, "name", s->name);
+	st = cJSON_AddObjectToObject(o, "status");
+	cJSON_AddStringToObject(st, "state", state_names[s->state]);
+	cJSON_AddStringToObject(st, "reason", s->reason);
+	cJSON_AddStringToObject(st, "message", s->message);
+	cJSON_AddStringToObject(st, "lastTransitionAt", time_format(s->changed_ns, t));
+	cJSON_AddStringToObject(o, "createdAt", time_format(s->created_ns, t));
+	return o;
+}
+
+static int save(const struct snapshot *s, bool sync)
+{
+	cJSON *o = to_json(s);
+	struct err e;
+	int rc;
+
+	cJSON_AddNumberToObject(o, "created_ns", (double)s->created_ns);
+	cJSON_AddItemToObject(o, "disk", disk_to_json(&s->disk));
+	cJSON_AddItemToObject(o, "mem", memory_to_json(&s->mem));
+	cJSON_AddItemToObject(o, "base", cJSON_Duplicate(s->base, true));
+	rc = state_put(s->d->state, ST_SNAPSHOT, s->id, o, sync, &e);
+	if (rc < 0)
+		log_error("snapshot %s: %s", s->id, e.msg);
+	cJSON_Delete(o);
+	return rc;
+}
+
+static void set_state(struct snapshot *s, enum snap_state st, const char *reason, const char *message)
+{
+	s->state = st;
+	s->changed_ns = (int64_t)wall_ns();
+	snprintf(s->reason, sizeof(s->reason), "%s", reason);
+	snprintf(s->message, sizeof(s->message), "%s", message);
+	log_info("snapshot %s: %s %s", s->id, state_names[st], message);
+	save(s, st == SS_READY);
+}
+
+static void drop(struct snapshot *s)
+{
+	struct snapshot **at = &s->d->snapshots;
+
+	while (*at && *at != s)
+		at = &(*at)->next;
+	if (*at)
+		*at = s->next;
+	state_delete(s->d->state, ST_SNAPSHOT, s->id, true, NULL);
+	disk_unref(s->d->blobs, &s->disk);
+	memory_unref(s->d->blobs, &s->mem);
+	cJSON_Delete(s->base);
+	free(s);
+}
+
+static void load_text(const cJSON *o, const char *name, char *to, size_t cap)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	snprintf(to, cap, "%s", cJSON_IsString(v) ? v->valuestring : "");
+}
+
+static void load_one(void *arg, const char *id, cJSON *o)
+{
+	struct daemon *d = arg;
+	struct snapshot *s = calloc(1, sizeof(*s));
+	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status"), *created = cJSON_GetObjectItemCaseSensitive(o, "created_ns");
+	char state[16];
+
+	ASSERT(s);
+	s->d = d;
+	snprintf(s->id, sizeof(s->id), "%s", id);
+	load_text(o, "sandboxId", s->sandbox_id, sizeof(s->sandbox_id));
+	load_text(o, "name", s->name, sizeof(s->name));
+	load_text(st, "state", state, sizeof(state));
+	load_text(st, "reason", s->reason, sizeof(s->reason));
+	load_text(st, "message", s->message, sizeof(s->message));
+	s->created_ns = s->changed_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
+	s->state = !strcmp(state, "Ready") ? SS_READY : SS_FAILED;
+	if (!disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")))
+		s->state = SS_FAILED;
+	disk_ref(d->blobs, &s->disk);
+	memory_ref(d->blobs, &s->mem);
+	s->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
+	s->next = d->snapshots;
+	d->snapshots = s;
+	if (!strcmp(state, "Creating"))
+		set_state(s, SS_FAILED, "snapshot_interrupted", "The server was stopped while the snapshot was taken.");
+	cJSON_Delete(o);
+}
+
+void snapshots_load(struct daemon *d)
+{
+	struct err e;
+
+	if (state_each(d->state, ST_SNAPSHOT, load_one, d, &e) < 0)
+		log_error("snapshots: %s", e.msg);
+}
+
+void snapshots_destroy(struct daemon *d)
+{
+	while (d->snapshots) {
+		struct snapshot *s = d->snapshots;
+
+		d->snapshots = s->next;
+		cJSON_Delete(s->base);
+		free(s);
+	}
+}
+
+/* ---- taking one */
+
+static void taken(void *arg, int err, const char *text, struct disk *disk, struct memory *mem)
+{
+	struct snapshot *s = arg;
+
+	if (err) {
+		set_state(s, SS_FAILED, "snapshot_failed", text);
+		return;
+	}
+	s->disk = *disk;
+	s->mem = *mem;
+	set_state(s, SS_READY, "snapshot_ready", "Snapshot is ready.");
+}
+
+static cJSON *base_of(const struct sandbox *sb)
+{
+	cJSON *o = sandbox_record(sb);
+	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "expires"};
+
+	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
+		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
+	return o;
+}
+
+void route_snapshot_create(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct sandbox *sb = route_sandbox(r);
+	struct snapshot *s;
+	struct refusal x;
+	cJSON *j = NULL;
+	const cJSON *name;
+
+	if (!sb)
+		return;
+	if (r->body_len && !(j = json_object(r->body, r->body_len, &x))) {
+		http_error(r, x.status, x.code, "%s", x.msg);
+		return;
+	}
+	name = cJSON_GetObjectItemCaseSensitive(j, "name");
+	if (name && !cJSON_IsNull(name) && (!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
+		cJSON_Delete(j);
+		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "name must be a string of at most 127 characters.");
+		return;
+	}
+	if (sb->state != SB_RUNNING) {
+		cJSON_Delete(j);
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE", "Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
+		return;
+	}
+	s = calloc(1, sizeof(*s));
+	ASSERT(s);
+	s->d = d;
+	uuid_make(s->id);
+	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sb->id);
+	snprintf(s->name, sizeof(s->name), "%s", cJSON_IsString(name) ? name->valuestring : "");
+	cJSON_Delete(j);
+	s->created_ns = (int64_t)wall_ns();
+	s->base = base_of(sb);
+	s->next = d->snapshots;
+	d->snapshots = s;
+	set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.");
+	if (snap_live(sb, taken, s) < 0) {
+		drop(s);
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE", "Another snapshot of sandbox %s is being taken.", sb->id);
+		return;
+	}
+	http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", s->id));
+	http_reply_json(r, 202, to_json(s));
+}
+
+/* ---- list, get, delete */
+
+void route_snapshot_list(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	const char *states[16], *sandbox = http_query(r, "sandboxId"), *name = http_query(r, "name");
+	size_t nstates = http_query_all(r, "state", states, ARRAY_LEN(states));
+	long page, size, n = 0;
+	cJSON *o, *items;
+
+	if (!page_query(r, &page, &size))
+		return;
+	o = cJSON_CreateObject();
+	items = cJSON_AddArrayToObject(o, "items");
+	for (const struct snapshot *s = d->snapshots; s; s = s->next) {
+		bool fits = nstates == 0;
+
+		for (size_t i = 0; i < nstates; i++)
+			fits |= !strcasecmp(states[i], state_names[s->state]);
+		if (!fits || (sandbox && strcmp(sandbox, s->sandbox_id)) || (name && strcmp(name, s->name)))
+			continue;
+		if (n >= (page - 1) * size && n < page * size)
+			cJSON_AddItemToArray(items, to_json(s));
+		n++;
+	}
+	pagination_add(o, page, size, n);
+	http_reply_json(r, 200, o);
+}
+
+static struct snapshot *route_one(struct http_req *r)
+{
+	struct snapshot *s = find(r->app, http_param(r, "id"));
+
+	if (!s)
+		http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", http_param(r, "id"));
+	return s;
+}
+
+void route_snapshot_get(struct http_req *r)
+{
+	struct snapshot *s = route_one(r);
+
+	if (s)
+		http_reply_json(r, 200, to_json(s));
+}
+
+void route_snapshot_delete(struct http_req *r)
+{
+	struct snapshot *s = route_one(r);
+
+	if (!s)
+		return;
+	if (s->state == SS_CREATING) {
+		http_error(r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being created.", s->id);
+		return;
+	}
+	/* what stands on its files keeps them: they are counted */
+	drop(s);
+	http_reply_empty(r, 204);
+}
+
+/* ---- a sandbox from one */
+
+static bool default_entrypoint(const cJSON *e)
+{
+	static const char *const tail[] = {"tail", "-f", "/dev/null"};
+
+	if (cJSON_GetArraySize(e) != 3)
+		return false;
+	for (int i = 0; i < 3; i++) {
+		const cJSON *v = cJSON_GetArrayItem(e, i);
+
+		if (!cJSON_IsString(v) || strcmp(v->valuestring, tail[i]) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* Memory goes on only where the request asks for nothing that a process which already runs cannot be given. */
+static bool memory_fits(const struct sandbox *sb, const struct snapshot *s)
+{
+	const cJSON *force = cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.snapshot");
+	const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(s->base, "env"), *v;
+
+	if (!*s->mem.state || (force && !strcmp(force->valuestring, "disk")))
+		return false;
+	if (force && !strcmp(force->valuestring, "memory"))
+		return true;
+	if (sb->spec.has_entrypoint && !default_entrypoint(sb->spec.entrypoint) &&
+		!cJSON_Compare(sb->spec.entrypoint, cJSON_GetObjectItemCaseSensitive(s->base, "entrypoint"), true))
+		return false;
+	cJSON_ArrayForEach(v, sb->spec.env) {
+		const cJSON *t = cJSON_GetObjectItemCaseSensitive(theirs, v->string);
+
+		if (!cJSON_IsString(t) || strcmp(t->valuestring, v->valuestring) != 0)
+			return false;
+	}
+	return true;
+}
+
+static long number(const cJSON *o, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	return cJSON_IsString(v) ? strtol(v->valuestring, NULL, 10) : 0;
+}
+
+int snapshot_source(struct sandbox *sb, struct refusal *x)
+{
+	static const char *const tail[] = {"tail", "-f", "/dev/null"};
+	const struct snapshot *s;
+	const cJSON *v;
+
+	if (sb->spec.source != SRC_SNAPSHOT)
+		return 0;
+	s = find(sb->d, sb->spec.snapshot_id);
+	if (!s)
+		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", sb->spec.snapshot_id);
+	if (s->state != SS_READY)
+		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id, state_names[s->state]);
+	sb->disk = s->disk;
+	disk_ref(sb->d->blobs, &sb->disk);
+	v = cJSON_GetObjectItemCaseSensitive(s->base, "config");
+	sb->image_config = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
+	v = cJSON_GetObjectItemCaseSensitive(s->base, "digest");
+	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", cJSON_IsString(v) ? v->valuestring : "");
+	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", s->id);
+	if (memory_fits(sb, s)) {
+		sb->memory = s->mem;
+		memory_ref(sb->d->blobs, &sb->memory);
+		/* the machine is as large as it was */
+		sb->cls = (struct size_class){(uint32_t)number(s->base, "class_mib"), (uint32_t)number(s->base, "class_vcpus")};
+		cJSON_Delete(sb->spec.entrypoint);
+		v = cJSON_GetObjectItemCaseSensitive(s->base, "entrypoint");
+		sb->spec.entrypoint = v ? cJSON_Duplicate(v, true) : NULL;
+		cJSON_Delete(sb->spec.env);
+		v = cJSON_GetObjectItemCaseSensitive(s->base, "env");
+		sb->spec.env = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
+	} else if (!sb->spec.entrypoint) {
+		sb->spec.entrypoint = cJSON_CreateStringArray(tail, 3);
+	}
+	return 0;
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * template.c: see template.h. Bounded in number, least recently used go first; one whose kernel, initramfs or board changed is never found
+ * again under its key and goes at the next start. mayflyd's loop.
+ */
+#include "api/template.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/route_lifecycle.h"
+#include "api/state.h"
+#include "api/vmmctl.h"
+#include "lib/log.h"
+
+/* What a restore touches is looked at when its first command had time to run. Later ones than the first few add nothing. */
+#define WORKSET_AFTER_NS 1500000000ull
+#define WORKSET_ROUNDS	 3
+
+struct template {
+	struct template *next;
+	char id[37], key[200], image[300];
+	bool ready;
+	struct disk disk;
+	struct memory mem;
+	int64_t created_ns;
+	uint64_t used_ns, uses;
+	unsigned int workset_rounds;
+	bool recording;
+};
+
+struct templates {
+	struct daemon *d;
+	struct template *all;
+};
+
+struct templates *templates_create(struct daemon *d)
+{
+	struct templates *t = calloc(1, sizeof(*t));
+
+	if (t)
+		t->d = d;
+	return t;
+}
+
+static void template_free(struct template *t)
+{
+	free(t);
+}
+
+void templates_destroy(struct templates *ts)
+{
+	while (ts && ts->all) {
+		struct template *t = ts->all;
+
+		ts->all = t->next;
+		template_free(t);
+	}
+	free(ts);
+}
+
+static struct template *find(const struct daemon *d, const char *key)
+{
+	struct template *t = d->templates->all;
+
+	while (t && strcmp(t->key, key) != 0)
+		t = t->next;
+	return t;
+}
+
+static void template_remove(struct daemon *d, struct template *t)
+{
+	struct template **at = &d->templates->all;
+
+	while (*at && *at != t)
+		at = &(*at)->next;
+	if (*at)
+		*at = t->next;
+	state_delete(d->state, ST_TEMPLATE, t->id, false, NULL);
+	disk_unref(d->blobs, &t->disk);
+	memory_unref(d->blobs, &t->mem);
+	template_free(t);
+}
+
+static void template_save(struct daemon *d, const struct template *t)
+{
+	cJSON *o = cJSON_CreateObject();
+	struct err e;
+
+	cJSON_AddStringToObject(o, "key", t->key);
+	cJSON_AddStringToObject(o, "image", t->image);
+	cJSON_AddNumberToObject(o, "created", (double)t->created_ns);
+	cJSON_AddNumberToObject(o, "rounds", t->workset_rounds);
+	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
+	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
+	if (state_put(d->state, ST_TEMPLATE, t->id, o, true, &e) < 0)
+		log_error("template %s: %s", t->id, e.msg);
+	cJSON_Delete(o);
+}
+
+static void load_one(void *arg, const char *id, cJSON *o)
+{
+	struct daemon *d = arg;
+	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"), *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
+		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds");
+	struct template *t = calloc(1, sizeof(*t));
+
+	ASSERT(t);
+	snprintf(t->id, sizeof(t->id), "%s", id);
+	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
+	snprintf(t->image, sizeof(t->image), "%s", cJSON_IsString(image) ? image->valuestring : "");
+	t->created_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
+	t->workset_rounds = cJSON_IsNumber(rounds) ? (unsigned int)rounds->valueint : 0;
+	t->ready = disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) &&
+		memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) && t->mem.nmem > 0;
+	disk_ref(d->blobs, &t->disk);
+	memory_ref(d->blobs, &t->mem);
+	t->next = d->templates->all;
+	d->templates->all = t;
+	/* of another kernel or board: it can never be asked for again */
+	if (!t->ready || !strstr(t->key, d->boot_key))
+		template_remove(d, t);
+	cJSON_Delete(o);
+}
+
+void templates_load(struct daemon *d)
+{
+	struct err e;
+
+	if (state_each(d->state, ST_TEMPLATE, load_one, d, &e) < 0)
+		log_error("templates: %s", e.msg);
+}
+
+unsigned int templates_count(const struct daemon *d)
+{
+	unsigned int n = 0;
+
+	for (const struct template *t = d->templates->all; t; t = t->next)
+		n += t->ready;
+	return n;
+}
+
+bool template_use(struct sandbox *sb, struct memory *from)
+{
+	struct daemon *d = sb->d;
+	struct template *t;
+
+	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest, sb->cls.mem_mib, sb->cls.vcpus,
+		(unsigned long long)sb->disk.bytes, d->boot_key);
+	t = d->cfg.templates ? find(d, sb->template_key) : NULL;
+	if (!t || !t->ready)
+		return false;
+	t->used_ns = mono_ns();
+	t->uses++;
+	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", t->id);
+	sb->disk = t->disk;
+	sb->memory = t->mem;
+	disk_ref(d->blobs, &sb->disk);
+	memory_ref(d->blobs, &sb->memory);
+	*from = t->mem;
+	return true;
+}
+
+bool template_wanted(struct sandbox *sb)
+{
+	struct daemon *d = sb->d;
+	struct template *t, *oldest = NULL;
+	unsigned int n = 0;
+
+	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE || !*sb->template_key || find(d, sb->template_key))
+		return false;
+	for (t = d->templates->all; t; t = t->next) {
+		n++;
+		if (t->ready && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
+			oldest = t;
+	}
+	if (n < (unsigned int)d->cfg.template_max)
+		return true;
+	if (oldest)
+		template_remove(d, oldest);
+	return oldest != NULL;
+}
+
+void template_bad(struct sandbox *sb)
+{
+	struct template *t = find(sb->d, sb->template_key);
+
+	if (!t || !t->ready || t->recording)
+		return;
+	log_warn("template %s of %s cannot be restored; the next sandbox boots", t->id, t->image);
+	template_remove(sb->d, t);
+}
+
+void template_begun(struct daemon *d, const char *key)
+{
+	struct template *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return;
+	uuid_make(t->id);
+	snprintf(t->key, sizeof(t->key), "%s", key);
+	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (!strcmp(sb->template_key, key) && sb->spec.image)
+			snprintf(t->image, sizeof(t->image), "%s", sb->spec.image);
+	t->next = d->templates->all;
+	d->templates->all = t;
+}
+
+void template_failed(struct daemon *d, const char *key)
+{
+	struct template *t = find(d, key);
+
+	if (t && !t->ready)
+		template_remove(d, t);
+}
+
+void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
+{
+	struct template *t = find(d, key);
+
+	if (!t || t->ready) {
+		disk_unref(d->blobs, disk);
+		memory_unref(d->blobs, mem);
+		return;
+	}
+	t->disk = *disk;
+	t->mem = *mem;
+	t->created_ns = (int64_t)wall_ns();
+	t->used_ns = mono_ns();
+	t->ready = true;
+	template_save(d, t);
+	log_info("template %s of %s is ready: %llu KiB", t->id, t->image, (unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
+}
+
+/* ---- the working set */
+
+struct recording {
+	struct daemon *d;
+	struct sandbox *sb;
+	struct timer *timer;
+	char template_id[37], ws_id[BLOB_ID];
+};
+
+static struct template *by_id(struct daemon *d, const char *id)
+{
+	struct template *t = d->templates->all;
+
+	while (t && strcmp(t->id, id) != 0)
+		t = t->next;
+	return t;
+}
+
+static void recording_end(struct recording *rec)
+{
+	struct template *t = by_id(rec->d, rec->template_id);
+
+	if (t)
+		t->recording = false;
+	timer_remove(rec->timer);
+	sandbox_unref(rec->sb);
+	free(rec);
+}
+
+static void recorded(void *arg, const struct vmm_answer *a)
+{
+	struct recording *rec = arg;
+	struct template *t = by_id(rec->d, rec->template_id);
+	struct cur body = a->body;
+
+	if (a->err || !t) {
+		blob_unref(rec->d->blobs, rec->ws_id);
+		if (a->err && a->err != ECONNRESET)
+			log_debug("working set: %s %s", strerror(a->err), a->text);
+	} else {
+		unsigned long long nread = cur_u64(&body), nwritten = cur_u64(&body);
+
+		blob_unref(rec->d->blobs, t->mem.ws);
+		memcpy(t->mem.ws, rec->ws_id, BLOB_ID);
+		t->workset_rounds++;
+		template_save(rec->d, t);
+		log_info("template %s: working set of %llu pages read, %llu written", t->id, nread, nwritten);
+	}
+	recording_end(rec);
+}
+
+static void record_now(void *arg)
+{
+	struct recording *rec = arg;
+	struct vm *vm = rec->sb->vm;
+	int fd;
+
+	blob_id_make(rec->ws_id);
+	fd = vm && vm->ctl && rec->sb->state == SB_RUNNING && !rec->sb->gone ? blob_make(rec->d->blobs, rec->ws_id, "ws") : -1;
+	if (fd < 0) {
+		recording_end(rec);
+		return;
+	}
+	blob_ref(rec->d->blobs, rec->ws_id);
+	if (vmmctl_call(vm->ctl, VMM_WORKSET, NULL, &fd, 1, recorded, rec) < 0) {
+		blob_unref(rec->d->blobs, rec->ws_id);
+		recording_end(rec);
+	}
+	close(fd);
+}
+
+void template_ran(struct sandbox *sb)
+{
+	struct template *t = by_id(sb->d, sb->origin_id);
+	struct recording *rec;
+
+	if (!t || t->recording || t->workset_rounds >= WORKSET_ROUNDS)
+		return;
+	rec = calloc(1, sizeof(*rec));
+	if (!rec)
+		return;
+	*rec = (struct recording){.d = sb->d, .sb = sb, .timer = loop_timer(sb->d->loop, record_now, rec)};
+	snprintf(rec->template_id, sizeof(rec->template_id), "%s", t->id);
+	sandbox_ref(sb);
+	t->recording = true;
+	if (rec->timer)
+		timer_after(rec->timer, WORKSET_AFTER_NS);
+	else
+		recording_end(rec);
+}
+
+/* ---- routes. The protocol's own templates (an image with its entrypoint started) are not served yet. */
+
+int template_source(struct sandbox *sb, struct refusal *x)
+{
+	if (sb->spec.source != SRC_TEMPLATE)
+		return 0;
+	return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.", sb->spec.template_id);
+}
+
+static void not_served(struct http_req *r)
+{
+	http_error(r, 501, "FSB::API_NOT_SUPPORTED", "Templates of one's own are not available on this server yet; each image gets one by itself.");
+}
+
+void route_template_create(struct http_req *r)
+{
+	not_served(r);
+}
+
+void route_template_list(struct http_req *r)
+{
+	not_served(r);
+}
+
+void route_template_get(struct http_req *r)
+{
+	not_served(r);
+}
+
+void route_template_delete(struct http_req *r)
+{
+	not_served(r);
+}
+
+void route_auto_templates(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items"), *i;
+	char text[TIME_TEXT];
+
+	for (const struct template *t = d->templates->all; t; t = t->next) {
+		i = cJSON_CreateObject();
+		cJSON_AddStringToObject(i, "id", t->id);
+		cJSON_AddStringToObject(i, "image", t->image);
+		cJSON_AddStringToObject(i, "key", t->key);
+		cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : "Creating");
+		if (t->ready) {
+			cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
+			cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, t->mem.state));
+			cJSON_AddNumberToObject(i, "uses", (double)t->uses);
+			cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0);
+		}
+		cJSON_AddItemToArray(items, i);
+	}
+	http_reply_json(r, 200, o);
+}
+
+void route_auto_template_delete(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct template *t = by_id(d, http_param(r, "id"));
+
+	if (!t) {
+		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template not found.");
+	} else if (!t->ready || t->recording) {
+		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
+	} else {
+		template_remove(d, t);
+		http_reply_empty(r, 204);
+	}
+}

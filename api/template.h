@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * template.h: automatic templates: for each image, size class, kernel and board the machine as it was when its agent was ready and nothing of
+ * the user's had run. Taken from the first sandbox, used by every later one. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/sandbox.h"
+
+struct templates;
+struct templates *templates_create(struct daemon *d);
+void templates_load(struct daemon *d);
+void templates_destroy(struct templates *t);
+unsigned int templates_count(const struct daemon *d);
+
+/* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is what to restore. */
+bool template_use(struct sandbox *sb, struct memory *from);
+/* This one booted, is quiet and new: shall it become the template? */
+bool template_wanted(struct sandbox *sb);
+void template_bad(struct sandbox *sb); /* its restore was refused: do not use that template again */
+void template_ran(struct sandbox *sb); /* a restored one runs: record what it touched */
+
+/* snap.c tells how it went; disk and mem are handed over with their references */
+void template_begun(struct daemon *d, const char *key);
+void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
+void template_failed(struct daemon *d, const char *key);
+
+/* POST /sandboxes with templateId: none of the user's yet */
+int template_source(struct sandbox *sb, struct refusal *x);

@@ -285,7 +285,7 @@ static int table_head(struct rd *r)
 	return known ? 0 : err_plain(r->e, EINVAL, "line %u: unknown table [%s]", r->line, r->table);
 }
 
-int config_parse(struct config *c, const char *text, size_t n, struct err *e)
+int conf_parse(struct config *c, const char *text, size_t n, struct err *e)
 {
 	struct rd r = {.p = text, .end = text + n, .line = 1, .e = e};
 
@@ -305,7 +305,7 @@ int config_parse(struct config *c, const char *text, size_t n, struct err *e)
 	return 0;
 }
 
-void config_defaults(struct config *c)
+void conf_defaults(struct config *c)
 {
 	memset(c, 0, sizeof(*c));
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
@@ -321,7 +321,7 @@ void config_defaults(struct config *c)
 	}
 }
 
-int config_load(struct config *c, const char *path, struct err *e)
+int conf_load(struct config *c, const char *path, struct err *e)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
 	static char text[CONFIG_BYTES_MAX + 1];
@@ -332,7 +332,7 @@ int config_load(struct config *c, const char *path, struct err *e)
 		return err_set(e, errno, "open %s", path);
 	while (n < sizeof(text) && (k = read(fd, text + n, sizeof(text) - n)) > 0)
 		n += (size_t)k;
-	return config_parse(c, text, n, e) < 0 ? err_wrap(e, "%s", path) : 0;
+	return conf_parse(c, text, n, e) < 0 ? err_wrap(e, "%s", path) : 0;
 }
 
 static bool is_loopback(const char *host)
@@ -340,7 +340,7 @@ static bool is_loopback(const char *host)
 	return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
 }
 
-int config_check(const struct config *c, struct err *e)
+int conf_check(const struct config *c, struct err *e)
 {
 	static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
 	bool level = false;
@@ -361,7 +361,7 @@ int config_check(const struct config *c, struct err *e)
 	return 0;
 }
 
-char *config_example(void)
+char *conf_example(void)
 {
 	char *out = NULL;
 	size_t n = 0;

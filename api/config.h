@@ -37,11 +37,11 @@ struct config {
 	bool insecure_registries;
 };
 
-void config_defaults(struct config *c);
+void conf_defaults(struct config *c);
 /* text: the file's n bytes (hostile to the reader as any). 0 or -EINVAL; e names the line. */
-int config_parse(struct config *c, const char *text, size_t n, struct err *e);
-int config_load(struct config *c, const char *path, struct err *e);
+int conf_parse(struct config *c, const char *text, size_t n, struct err *e);
+int conf_load(struct config *c, const char *path, struct err *e);
 /* What is well-formed, but cannot work together. */
-int config_check(const struct config *c, struct err *e);
+int conf_check(const struct config *c, struct err *e);
 /* A complete commented file, to be written by init-config. Caller frees. */
-char *config_example(void);
+char *conf_example(void);

@@ -95,7 +95,7 @@ static struct options parse_options(int argc, char **argv)
 
 static int init_config(const char *path)
 {
-	_cleanup_free_ char *text = config_example();
+	_cleanup_free_ char *text = conf_example();
 	_cleanup_close_ int fd = -1;
 
 	if (!text)
@@ -412,8 +412,8 @@ int main(int argc, char **argv)
 
 	if (o.init_config)
 		return init_config(o.init_config);
-	config_defaults(&D.cfg);
-	if ((o.config && config_load(&D.cfg, o.config, &e) < 0) || config_check(&D.cfg, &e) < 0)
+	conf_defaults(&D.cfg);
+	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
 		die("configuration", &e);
 	if (o.check) {
 		puts("ok");

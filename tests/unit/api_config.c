@@ -8,9 +8,9 @@
 
 static int parse(struct config *c, const char *text, struct err *e)
 {
-	config_defaults(c);
+	conf_defaults(c);
 	*e = (struct err){0};
-	return config_parse(c, text, strlen(text), e);
+	return conf_parse(c, text, strlen(text), e);
 }
 
 static void reads_what_it_says(void)
@@ -30,7 +30,7 @@ static void reads_what_it_says(void)
 	CHECK_STR(c.keys[1].key, "t\"wo");
 	CHECK_INT(c.nallowed_host_paths, 2);
 	CHECK_STR(c.allowed_host_paths[1], "/b");
-	CHECK_INT(config_check(&c, &e), 0);
+	CHECK_INT(conf_check(&c, &e), 0);
 }
 
 static void refuses_with_the_line(void)
@@ -68,11 +68,11 @@ static void example_is_the_defaults(void)
 {
 	struct config a, b;
 	struct err e = {0};
-	_cleanup_free_ char *text = config_example();
+	_cleanup_free_ char *text = conf_example();
 
-	config_defaults(&a);
+	conf_defaults(&a);
 	memset(&b, 0, sizeof(b));
-	CHECK_INT(config_parse(&b, text, strlen(text), &e), 0);
+	CHECK_INT(conf_parse(&b, text, strlen(text), &e), 0);
 	CHECK(!memcmp(&a, &b, sizeof(a)));
 }
 
@@ -82,9 +82,9 @@ static void open_listener_needs_a_key(void)
 	struct err e;
 
 	parse(&c, "[server]\nhost = \"0.0.0.0\"\n", &e);
-	CHECK_INT(config_check(&c, &e), -EINVAL);
+	CHECK_INT(conf_check(&c, &e), -EINVAL);
 	parse(&c, "[server]\nhost = \"0.0.0.0\"\ninsecure = true\n", &e);
-	CHECK_INT(config_check(&c, &e), 0);
+	CHECK_INT(conf_check(&c, &e), 0);
 }
 
 static const struct test tests[] = {

@@ -4,7 +4,6 @@ CC ?= gcc
 CLANG ?= clang
 AR ?= ar
 SAN ?=
-V ?=
 Q := $(if $(V),,@)
 B := build$(if $(SAN),/$(SAN))
 O := $(B)/obj
@@ -12,7 +11,8 @@ BIN := $(B)/bin
 T ?=
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wundef -Wpointer-arith -Wcast-qual \
-	-Wwrite-strings -Wvla -Wimplicit-fallthrough -Wswitch-enum -Wno-unused-parameter -Werror
+	-Wwrite-strings -Wvla -Wimplicit-fallthrough -Wswitch-enum -Wno-unused-parameter \
+	-Wno-gnu-variable-sized-type-not-at-end -Werror
 CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
 CFLAGS_BASE := -std=gnu11 -g -O2 $(WARN) -fno-strict-aliasing
 SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
@@ -69,7 +69,7 @@ $(O)/$(1).a: $$(call ARCH_OBJS,$(1))
 endef
 $(foreach d,$(DIRS) cli testlib,$(eval $(call archive_rule,$(d))))
 
-link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3)
+link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3) -lm
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 	$(Q)$(call link,$^,$(NOPIE),$(LIBS_mayfly-vmm))
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a

@@ -45,7 +45,8 @@ struct cur {
 
 static inline struct cur cur_of(const void *p, size_t n)
 {
-	return (struct cur){.p = p, .end = (const uint8_t *)p + n};
+	/* nothing at all may come as NULL, to which not even 0 may be added */
+	return (struct cur){.p = p, .end = n ? (const uint8_t *)p + n : p};
 }
 static inline size_t cur_left(const struct cur *c)
 {

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arms that start a virtual machine by themselves, and the scenarios boot, restore and disk. A sample is {"total": us, phase: us}.
+
+Start line: the moment before the process is spawned. Stop line: the first byte of the guest's mark in what the process writes.
+"""
+import ctypes.util
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+
+SHARE = os.path.dirname(os.path.abspath(__file__))
+MIB = 256
+
+
+class Absent(Exception):
+    """This arm cannot run here; the text says why."""
+
+
+class Failed(Exception):
+    pass
+
+
+def find(name, *places):
+    for p in [os.environ.get("MAYFLY_BENCH_DIR", "")] + [SHARE] + list(places):
+        f = os.path.join(p, name)
+        if p and os.path.exists(f):
+            return f
+    got = shutil.which(name)
+    if got:
+        return got
+    raise Absent(f"{name} is not there")
+
+
+ROOT = os.path.dirname(SHARE)
+
+
+def files():
+    cache = os.environ.get("MAYFLY_CACHE", os.path.expanduser("~/.cache/mayfly"))
+    return {"kernel": find("guest-vmlinux", cache), "initrd": find("testinit.cpio", os.path.join(ROOT, "build"))}
+
+
+def kvm_needed():
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        raise Absent("no /dev/kvm")
+
+
+class Proc:
+    """A child whose output is watched for marks; always killed and reaped."""
+
+    def __init__(self, argv, env=None):
+        self.t0 = time.monotonic_ns()
+        self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+        self.out = b""
+
+    def wait_mark(self, mark, timeout):
+        """Microseconds from the start to the read that brought the mark."""
+        fd = self.p.stdout.fileno()
+        end = time.monotonic() + timeout
+        while mark not in self.out:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                raise Failed(f"no {mark.decode()} within {timeout} s; last: {self.tail()}")
+            got = os.read(fd, 65536)
+            now = time.monotonic_ns()
+            if not got:
+                raise Failed(f"ended without {mark.decode()}: {self.tail()}")
+            self.out += got
+        return (now - self.t0) / 1000
+
+    def tail(self):
+        return self.out[-160:].decode("utf-8", "replace").replace("\n", " | ")
+
+    def close(self):
+        self.p.kill()
+        self.p.wait()
+        self.p.stdout.close()
+
+
+def spawned(argv, mark, timeout=60):
+    p = Proc(argv)
+    try:
+        return {"total": p.wait_mark(mark, timeout)}
+    finally:
+        p.close()
+
+
+# ---- boot: spawn of the monitor to the first line of init
+
+def vmm():
+    return find("mayfly-vmm", os.path.join(ROOT, "build", "bin"))
+
+
+def mayfly_argv(f, job, *more):
+    return [vmm(), "--kernel", f["kernel"], "--initrd", f["initrd"], "--memory", f"{MIB}M", "--vcpus", "1",
+            "--cmdline", f"quiet loglevel=1 testinit={job}", *more]
+
+
+class BootMayfly:
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.f = files()
+        vmm()
+
+    def sample(self):
+        return spawned(mayfly_argv(self.f, "end"), b"TESTINIT")
+
+
+class BootQemu:
+    name = "qemu"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.f = files()
+        self.argv = [find("qemu-system-x86_64"), "-M", "microvm,acpi=off,pit=off,pic=off,rtc=off,isa-serial=off,x-option-roms=off",
+                     "-accel", "kvm", "-cpu", "host", "-m", f"{MIB}M", "-smp", "1", "-nodefaults", "-no-user-config",
+                     "-display", "none", "-chardev", "stdio,id=c", "-device", "virtio-serial-device",
+                     "-device", "virtconsole,chardev=c", "-no-reboot", "-kernel", self.f["kernel"],
+                     "-initrd", self.f["initrd"], "-append", "console=hvc0 quiet loglevel=1 reboot=t panic=-1 testinit=end"]
+
+    def sample(self):
+        return spawned(self.argv, b"TESTINIT")
+
+
+class BootFirecracker:
+    name = "firecracker"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.f = files()
+        self.bin = find("firecracker")
+        self.conf = os.path.join(ctx.tmp, "fc.json")
+        import json
+        with open(self.conf, "w") as out:
+            json.dump({"boot-source": {"kernel_image_path": self.f["kernel"], "initrd_path": self.f["initrd"],
+                                       "boot_args": "console=ttyS0 quiet loglevel=1 reboot=k panic=-1 acpi=off testinit=end"},
+                       "drives": [], "machine-config": {"vcpu_count": 1, "mem_size_mib": MIB}}, out)
+
+    def sample(self):
+        return spawned([self.bin, "--no-api", "--config-file", self.conf], b"TESTINIT")
+
+
+class BootCloudHypervisor:
+    name = "cloud-hypervisor"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.f = files()
+        self.argv = [find("cloud-hypervisor"), "--kernel", self.f["kernel"], "--initramfs", self.f["initrd"], "--cpus", "boot=1",
+                     "--memory", f"size={MIB}M", "--console", "off", "--serial", "tty", "--cmdline",
+                     "console=ttyS0 quiet loglevel=1 reboot=k panic=-1 testinit=end"]
+
+    def sample(self):
+        return spawned(self.argv, b"TESTINIT")
+
+
+class BootKrun:
+    """libkrun runs its own kernel and init in this process: the same stop line, another kernel."""
+    name = "krun"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        lib = os.environ.get("MAYFLY_KRUN") or ctypes.util.find_library("krun")
+        if not lib:
+            raise Absent("libkrun is not there (make bench-deps builds it)")
+        self.helper = find("bench-krun", os.path.join(ROOT, "build", "bench"))
+        self.env = dict(os.environ, MAYFLY_KRUN=lib)
+
+    def sample(self):
+        p = Proc([self.helper], env=self.env)
+        try:
+            return {"total": p.wait_mark(b"TESTINIT", 60)}
+        finally:
+            p.close()
+
+
+# ---- restore: spawn of the restoring process to the guest's next mark
+
+def make_snapshot(ctx, pages_cold=False):
+    """One snapshot of a ticking guest, made once a run, with the monitor's own command."""
+    d = os.path.join(ctx.tmp, "snap")
+    if os.path.exists(os.path.join(d, "made")):
+        return d
+    os.makedirs(d, exist_ok=True)
+    p = Proc(mayfly_argv(files(), "tick", "--snapshot", d))
+    try:
+        p.wait_mark(b"TICK", 90)
+        time.sleep(0.5)
+        p.p.send_signal(signal.SIGUSR2)
+        # keep reading, or a full pipe would hold the guest's console
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            got = os.read(p.p.stdout.fileno(), 65536)
+            if not got:
+                break
+            p.out = (p.out + got)[-4096:]
+        if p.p.wait(30) != 0:
+            raise Failed("snapshot: " + p.tail())
+    finally:
+        p.close()
+    open(os.path.join(d, "made"), "w").close()
+    return d
+
+
+def snapshot_files(d):
+    names = sorted(os.listdir(d))
+    state = [n for n in names if n.startswith("state")]
+    mem = [n for n in names if n.startswith("mem")]
+    if not state or not mem:
+        raise Absent("the snapshot folder holds " + ", ".join(names))
+    return os.path.join(d, state[0]), os.path.join(d, mem[0])
+
+
+class RestoreMayfly:
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [vmm(), "--restore", make_snapshot(ctx)]
+
+    def sample(self):
+        return spawned(self.argv, b"TICK", 30)
+
+
+class RestoreFloor:
+    name = "floor"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [find("bench-floor", os.path.join(ROOT, "build", "bench")), *snapshot_files(make_snapshot(ctx))]
+
+    def sample(self):
+        """The floor says what its steps took, behind the guest's mark: `PHASE name us`."""
+        p = Proc(self.argv)
+        try:
+            got = {"total": p.wait_mark(b"TICK", 30)}
+            p.wait_mark(b"PHASE end", 5)
+            for line in p.out.decode("utf-8", "replace").splitlines():
+                w = line.split()
+                if len(w) == 3 and w[0] == "PHASE":
+                    got[w[1]] = float(w[2])
+            return got
+        finally:
+            p.close()
+
+
+def drop_caches():
+    try:
+        os.sync()
+        with open("/proc/sys/vm/drop_caches", "w") as f:
+            f.write("1")
+    except OSError as e:
+        raise Absent("cannot empty the page cache: " + str(e)) from e
+
+
+class RestoreMayflyCold(RestoreMayfly):
+    """The page cache is emptied before each sample: the monitor's own file and the snapshot come from disk."""
+
+    def sample(self):
+        drop_caches()
+        return super().sample()
+
+
+class RestoreFloorCold(RestoreFloor):
+    def sample(self):
+        drop_caches()
+        return super().sample()
+
+
+# ---- disk: 32 MiB written and synced, then read, by the guest, past its page cache; microseconds of the guest's clock
+
+class DiskMayfly:
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.f = files()
+        self.tool = find("mayfly", os.path.join(ROOT, "build", "bin"))
+        self.d = ctx.tmp
+        self.base = os.path.join(self.d, "base.raw")
+        with open(self.base, "wb") as f:
+            f.truncate(128 << 20)
+
+    def sample(self):
+        data, bitmap = os.path.join(self.d, "disk.data"), os.path.join(self.d, "disk.map")
+        for f in (data, bitmap):
+            if os.path.exists(f):
+                os.unlink(f)
+        subprocess.run([self.tool, "disk", "create", "--base", self.base, "--data", data, "--bitmap", bitmap], check=True)
+        return disk_sample(mayfly_argv(self.f, "disk", "--disk", f"{self.base},{data},{bitmap}"))
+
+
+class DiskQemu:
+    name = "qemu"
+
+    def __init__(self, ctx):
+        self.boot = BootQemu(ctx)
+        self.img = os.path.join(ctx.tmp, "qemu.raw")
+        self.argv = [a.replace("testinit=end", "testinit=disk") for a in self.boot.argv] + [
+            "-drive", f"if=none,id=d,file={self.img},format=raw,discard=unmap,detect-zeroes=off", "-device", "virtio-blk-device,drive=d"]
+
+    def sample(self):
+        with open(self.img, "wb") as f:
+            f.truncate(128 << 20)
+        return disk_sample(self.argv)
+
+
+def disk_sample(argv):
+    p = Proc(argv)
+    try:
+        p.wait_mark(b"DISK bad", 120)
+        p.wait_mark(b"TESTINIT end", 30)
+        line = [l for l in p.out.decode("utf-8", "replace").splitlines() if "DISK bad" in l][0]
+        v = dict(w.split("=") for w in line[line.index("DISK"):].split()[1:])
+        if v["bad"] != "0":
+            raise Failed("the guest read other bytes than it wrote: " + line)
+        return {"total": float(v["write_us"]) + float(v["read_us"]), "write": float(v["write_us"]), "read": float(v["read_us"])}
+    finally:
+        p.close()
+
+
+# ---- burst: k restores started at once; one sample is the time until all of them have shown a mark
+
+def burst(k):
+    class Burst:
+        name = "mayfly-vmm"
+        size = k
+
+        def __init__(self, ctx):
+            kvm_needed()
+            self.argv = [vmm(), "--restore", make_snapshot(ctx)]
+
+        def sample(self):
+            t0 = time.monotonic_ns()
+            procs = []
+            try:
+                for _ in range(k):
+                    procs.append(Proc(self.argv))
+                for p in procs:
+                    p.wait_mark(b"TICK", 120)
+                return {"total": (time.monotonic_ns() - t0) / 1000}
+            finally:
+                for p in procs:
+                    p.p.kill()
+                for p in procs:
+                    p.close()
+    return Burst
+
+
+# ---- density: what one more idle restored guest costs the host
+
+class Density:
+    """PSS of a restored, running monitor, minus what it has of the snapshot's file: KiB, not microseconds."""
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [vmm(), "--restore", make_snapshot(ctx)]
+
+    def sample(self):
+        p = Proc(self.argv)
+        try:
+            p.wait_mark(b"TICK", 30)
+            time.sleep(0.2)
+            v = {}
+            with open(f"/proc/{p.p.pid}/smaps_rollup") as f:
+                for line in f:
+                    w = line.split()
+                    if len(w) >= 3 and w[-1] == "kB":
+                        v[w[0].rstrip(":")] = float(w[1])
+            return {"total": v["Pss"], "private_dirty": v["Private_Dirty"], "anonymous": v.get("Pss_Anon", 0)}
+        finally:
+            p.close()
+
+
+class Teardown:
+    """Kill of a running monitor to its being reaped."""
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [vmm(), "--restore", make_snapshot(ctx)]
+
+    def sample(self):
+        p = Proc(self.argv)
+        try:
+            p.wait_mark(b"TICK", 30)
+            t0 = time.monotonic_ns()
+            p.p.kill()
+            p.p.wait()
+            return {"total": (time.monotonic_ns() - t0) / 1000}
+        finally:
+            p.close()

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * floor.c: the bench's floor: what KVM makes unavoidable to bring a snapshot back, and nothing else: objects, memory mapped, registers set, run, and
+ * the guest's console so that there is something to see. No jail, no threads, no event descriptors, no other device, no checks of
+ * checksums beyond what the readers do. One vCPU. It uses the monitor's own readers and register lists, so that both arms restore the same.
+ *
+ *   bench-floor STATE MEMORY...: writes the guest's console to stdout; after the first TICK it prints `PHASE name microseconds` and ends.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+#include "lib/log.h"
+#include "lib/snap.h"
+#include "vmm/arch.h"
+#include "vmm/console.h"
+
+struct floor_vm {
+	struct kvm kvm;
+	struct mem mem;
+	struct loop *loop;
+	struct dev_env env;
+	struct arch_cpu *cpu;
+	struct virtio_dev *console;
+	int vcpu_fd;
+	struct kvm_run *run;
+	struct snap snap;
+	uint64_t last_ns;
+	bool marked;
+	char seen[4]; /* the last bytes of output */
+	unsigned int nphases;
+	struct {
+		const char *name;
+		uint64_t ns;
+	} phase[8];
+};
+
+static void mark(struct floor_vm *v, const char *name)
+{
+	uint64_t now = mono_ns();
+
+	v->phase[v->nphases].name = name;
+	v->phase[v->nphases++].ns = now - v->last_ns;
+	v->last_ns = now;
+}
+
+static void on_irq(void *ctx, unsigned int line)
+{
+	struct floor_vm *v = ctx;
+	struct kvm_irq_level l = {.irq = line, .level = 1};
+
+	kvm_ioctl(v->kvm.vm_fd, KVM_IRQ_LINE, &l);
+	l.level = 0;
+	kvm_ioctl(v->kvm.vm_fd, KVM_IRQ_LINE, &l);
+}
+
+static void on_console(void *ctx, const void *p, size_t n)
+{
+	struct floor_vm *v = ctx;
+	const char *s = p;
+
+	(void)!write(1, p, n);
+	for (size_t i = 0; i < n; i++) {
+		memmove(v->seen, v->seen + 1, 3);
+		v->seen[3] = s[i];
+		v->marked |= memcmp(v->seen, "TICK", 4) == 0;
+	}
+}
+
+static int make_objects(struct floor_vm *v, struct err *e)
+{
+	const struct snap_head *h = &v->snap.head;
+	int rc = kvm_open(&v->kvm, -1, e);
+
+	if (rc == 0)
+		rc = mem_reserve(&v->mem, h->mem_bytes, e);
+	if (rc == 0)
+		rc = kvm_vm_create(&v->kvm, &v->mem, e);
+	if (rc == 0)
+		rc = arch_vm_init(&v->kvm, e);
+	if (rc < 0)
+		return rc;
+	v->cpu = arch_cpu_create(&v->kvm, 1, h->cpu_template, e);
+	if (!v->cpu)
+		return -e->code;
+	v->vcpu_fd = ioctl(v->kvm.vm_fd, KVM_CREATE_VCPU, 0ul);
+	if (v->vcpu_fd < 0)
+		return err_set(e, errno, "KVM_CREATE_VCPU");
+	v->run = mmap(NULL, v->kvm.run_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, v->vcpu_fd, 0);
+	if (v->run == MAP_FAILED)
+		return err_set(e, errno, "map kvm_run");
+	return arch_vcpu_init(&v->kvm, v->cpu, v->vcpu_fd, 0, e);
+}
+
+static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, struct err *e)
+{
+	int fd[SNAP_MAX_FILES], rc = mem_make_plain(&v->mem, e);
+
+	if (nfiles != v->snap.head.nfiles)
+		return err_plain(e, EINVAL, "the snapshot stands on %u memory files", v->snap.head.nfiles);
+	for (unsigned int i = 0; i < nfiles; i++) {
+		fd[i] = open(files[i], O_RDONLY | O_CLOEXEC);
+		if (fd[i] < 0)
+			return err_set(e, errno, "%s", files[i]);
+	}
+	for (unsigned int i = 0; rc == 0 && i < v->snap.nextents; i++) {
+		const struct snap_extent *x = &v->snap.ext[i];
+
+		rc = mem_map_file(&v->mem, GPA(x->gpa), x->len, fd[x->file], SNAP_HEAD_PAGE + x->off, e);
+	}
+	return rc;
+}
+
+static int load_state(struct floor_vm *v, struct err *e)
+{
+	struct console_config cc = {.ctx = v, .out = on_console};
+	struct cur c = snap_section(&v->snap, SNAP_S_CPU, 0);
+	int rc = arch_cpu_load(&v->kvm, v->cpu, &v->vcpu_fd, 1, &c, e);
+
+	c = snap_section(&v->snap, SNAP_S_VM, 0);
+	if (rc == 0)
+		rc = arch_vm_load(&v->kvm, &c, e);
+	c = snap_section(&v->snap, SNAP_S_VCPU, 0);
+	if (rc == 0)
+		rc = arch_vcpu_load(&v->kvm, v->cpu, v->vcpu_fd, &c, e);
+	if (rc < 0)
+		return rc;
+	v->console = console_create(&v->env, &cc, e);
+	if (!v->console)
+		return -e->code;
+	c = snap_section(&v->snap, SNAP_S_DEVICE, SLOT_CONSOLE);
+	rc = virtio_load(v->console, &c, e);
+	if (rc == 0)
+		virtio_resume(v->console, true);
+	return rc;
+}
+
+static void on_mmio(struct floor_vm *v)
+{
+	typeof(v->run->mmio) *m = &v->run->mmio;
+	uint64_t at = BOARD_VIRTIO_BASE + SLOT_CONSOLE * (uint64_t)PAGE_BYTES;
+
+	if (m->phys_addr < at || m->phys_addr >= at + PAGE_BYTES) {
+		if (!m->is_write)
+			memset(m->data, 0, sizeof(m->data));
+		return;
+	}
+	if (m->is_write)
+		virtio_mmio_write(v->console, (uint32_t)(m->phys_addr - at), m->data, m->len);
+	else
+		virtio_mmio_read(v->console, (uint32_t)(m->phys_addr - at), m->data, m->len);
+	loop_turn(v->loop, 0); /* here a notification is an exit: the device works at once */
+}
+
+static int run(struct floor_vm *v, struct err *e)
+{
+	loop_turn(v->loop, 0);
+	while (!v->marked) {
+		if (ioctl(v->vcpu_fd, KVM_RUN, 0) < 0 && errno != EINTR)
+			return err_set(e, errno, "KVM_RUN");
+		switch (v->run->exit_reason) {
+		case KVM_EXIT_MMIO:
+			on_mmio(v);
+			break;
+		case KVM_EXIT_IO:
+			if (v->run->io.direction == KVM_EXIT_IO_IN)
+				memset((char *)v->run + v->run->io.data_offset, 0, (size_t)v->run->io.size * v->run->io.count);
+			break;
+		case KVM_EXIT_INTR:
+			break;
+		default:
+			return err_plain(e, EIO, "the guest left with reason %u", v->run->exit_reason);
+		}
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static struct floor_vm v;
+	struct err e = {0};
+	void *state = NULL;
+	size_t n = 0;
+	int fd, rc;
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: bench-floor STATE MEMORY...\n");
+		return 2;
+	}
+	log_level = LOG_ERROR;
+	v.last_ns = mono_ns();
+	v.loop = loop_create();
+	v.env = (struct dev_env){.mem = &v.mem, .loop = v.loop, .ctx = &v, .irq = on_irq};
+	fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+	rc = fd < 0 ? err_set(&e, errno, "%s", argv[1]) : snap_read_file(fd, &state, &n, &e);
+	if (rc == 0)
+		rc = snap_parse(&v.snap, state, n, &e);
+	if (rc == 0 && v.snap.head.vcpus != 1)
+		rc = err_plain(&e, EOPNOTSUPP, "the snapshot has %u vCPUs, the floor one", v.snap.head.vcpus);
+	mark(&v, "tables");
+	if (rc == 0)
+		rc = make_objects(&v, &e);
+	mark(&v, "objects");
+	if (rc == 0)
+		rc = map_memory(&v, argv + 2, (unsigned int)argc - 2, &e);
+	mark(&v, "map");
+	if (rc == 0)
+		rc = load_state(&v, &e);
+	mark(&v, "state");
+	if (rc == 0)
+		rc = run(&v, &e);
+	mark(&v, "run");
+	if (rc < 0) {
+		fprintf(stderr, "bench-floor: %s\n", e.msg);
+		return 1;
+	}
+	for (unsigned int i = 0; i < v.nphases; i++)
+		printf("\nPHASE %s %llu\n", v.phase[i].name, (unsigned long long)v.phase[i].ns / 1000);
+	printf("PHASE end\n");
+	fflush(stdout);
+	_exit(0);
+}

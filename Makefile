@@ -164,6 +164,12 @@ cppcheck:
 tidy:
 	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 clang-tidy --quiet 2>/dev/null -- -std=gnu11 -D_GNU_SOURCE -I.
 
+# cold starts and what follows them, beside others, in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
+$(B)/bench/bench-floor: $(O)/bench/floor.o $(O)/vmm.a $(O)/lib.a
+	$(Q)$(call link,$^,$(NOPIE),$(LIBS_mayfly-vmm))
+bench: all kernel $(B)/bench/bench-floor
+	$(Q)bench/all $(BENCH)
+
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)
 kernel:
 	$(Q)guest/kernel/build guest appliance
@@ -176,8 +182,6 @@ down:
 quickstart: deps
 	$(Q)$(MAKE) -s -j2 kernel all
 	$(Q)guest/quickstart
-bench: all kernel
-	$(Q)bench/run
 
 # install into PREFIX, or make a package of exactly that
 PREFIX ?= /usr/local

@@ -3,7 +3,6 @@
 
 Start line: the moment before the process is spawned. Stop line: the first byte of the guest's mark in what the process writes.
 """
-import ctypes.util
 import os
 import select
 import shutil
@@ -55,11 +54,12 @@ class Proc:
         self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
         self.out = b""
 
-    def wait_mark(self, mark, timeout):
-        """Microseconds from the start to the read that brought the mark."""
+    def wait_mark(self, mark, timeout, times=1):
+        """Microseconds from the start to the read that brought the mark (for the n-th time)."""
         fd = self.p.stdout.fileno()
         end = time.monotonic() + timeout
-        while mark not in self.out:
+        now = time.monotonic_ns()
+        while self.out.count(mark) < times:
             left = end - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
                 raise Failed(f"no {mark.decode()} within {timeout} s; last: {self.tail()}")
@@ -79,10 +79,10 @@ class Proc:
         self.p.stdout.close()
 
 
-def spawned(argv, mark, timeout=60):
+def spawned(argv, mark, timeout=60, times=1):
     p = Proc(argv)
     try:
-        return {"total": p.wait_mark(mark, timeout)}
+        return {"total": p.wait_mark(mark, timeout, times)}
     finally:
         p.close()
 
@@ -159,26 +159,45 @@ class BootCloudHypervisor:
 
 
 class BootKrun:
-    """libkrun runs its own kernel and init in this process: the same stop line, another kernel."""
     name = "krun"
 
     def __init__(self, ctx):
-        kvm_needed()
-        lib = os.environ.get("MAYFLY_KRUN") or ctypes.util.find_library("krun")
-        if not lib:
-            raise Absent("libkrun is not there (make bench-deps builds it)")
-        self.helper = find("bench-krun", os.path.join(ROOT, "build", "bench"))
-        self.env = dict(os.environ, MAYFLY_KRUN=lib)
+        raise Absent("no such arm yet")
+
+
+class RunDocker:
+    """A container of an image that is there already: the same stop line, no virtual machine."""
+    name = "docker"
+
+    def __init__(self, ctx):
+        image = os.environ.get("MAYFLY_BENCH_DOCKER_IMAGE")
+        self.argv = [find("docker"), "run", "--rm", "--network", "none", "-m", f"{MIB}m", image or "", "echo", "TESTINIT"]
+        if not image:
+            raise Absent("MAYFLY_BENCH_DOCKER_IMAGE names no image")
 
     def sample(self):
-        p = Proc([self.helper], env=self.env)
-        try:
-            return {"total": p.wait_mark(b"TESTINIT", 60)}
-        finally:
-            p.close()
+        return spawned(self.argv, b"TESTINIT")
 
 
-# ---- restore: spawn of the restoring process to the guest's next mark
+class RunRunc:
+    """A bundle whose process prints TESTINIT."""
+    name = "runc"
+
+    def __init__(self, ctx):
+        self.bin = find("runc")
+        self.bundle = os.environ.get("MAYFLY_BENCH_RUNC_BUNDLE")
+        if not self.bundle:
+            raise Absent("MAYFLY_BENCH_RUNC_BUNDLE names no bundle")
+
+    def sample(self):
+        return spawned([self.bin, "run", "--bundle", self.bundle, f"mayfly-bench-{os.getpid()}"], b"TESTINIT")
+
+
+# ---- restore: spawn of the restoring process to the guest's second mark
+
+# The first one may have stood in the console's queue when the snapshot was taken: it comes out although the guest has not run.
+# The second was printed by the running guest, a millisecond of its own time after it began; the same for every arm.
+TICKS = 2
 
 def make_snapshot(ctx, pages_cold=False):
     """One snapshot of a ticking guest, made once a run, with the monitor's own command."""
@@ -223,7 +242,7 @@ class RestoreMayfly:
         self.argv = [vmm(), "--restore", make_snapshot(ctx)]
 
     def sample(self):
-        return spawned(self.argv, b"TICK", 30)
+        return spawned(self.argv, b"TICK", 30, TICKS)
 
 
 class RestoreFloor:
@@ -237,7 +256,7 @@ class RestoreFloor:
         """The floor says what its steps took, behind the guest's mark: `PHASE name us`."""
         p = Proc(self.argv)
         try:
-            got = {"total": p.wait_mark(b"TICK", 30)}
+            got = {"total": p.wait_mark(b"TICK", 30, TICKS)}
             p.wait_mark(b"PHASE end", 5)
             for line in p.out.decode("utf-8", "replace").splitlines():
                 w = line.split()
@@ -341,7 +360,7 @@ def burst(k):
                 for _ in range(k):
                     procs.append(Proc(self.argv))
                 for p in procs:
-                    p.wait_mark(b"TICK", 120)
+                    p.wait_mark(b"TICK", 120, TICKS)
                 return {"total": (time.monotonic_ns() - t0) / 1000}
             finally:
                 for p in procs:
@@ -353,8 +372,22 @@ def burst(k):
 
 # ---- density: what one more idle restored guest costs the host
 
+def smaps(pid):
+    """[(start, end, file, {field: KiB})] of a process."""
+    out = []
+    with open(f"/proc/{pid}/smaps") as f:
+        for line in f:
+            w = line.split()
+            if "-" in w[0] and not w[0].endswith(":"):
+                a, b = (int(x, 16) for x in w[0].split("-"))
+                out.append((a, b, w[5] if len(w) > 5 else "", {}))
+            elif len(w) == 3 and w[2] == "kB":
+                out[-1][3][w[0].rstrip(":")] = float(w[1])
+    return out
+
+
 class Density:
-    """PSS of a restored, running monitor, minus what it has of the snapshot's file: KiB, not microseconds."""
+    """What one idle restored guest costs: PSS in KiB, all of it and without guest memory."""
     name = "mayfly-vmm"
 
     def __init__(self, ctx):
@@ -364,15 +397,15 @@ class Density:
     def sample(self):
         p = Proc(self.argv)
         try:
-            p.wait_mark(b"TICK", 30)
+            p.wait_mark(b"TICK", 30, TICKS)
             time.sleep(0.2)
-            v = {}
-            with open(f"/proc/{p.p.pid}/smaps_rollup") as f:
-                for line in f:
-                    w = line.split()
-                    if len(w) >= 3 and w[-1] == "kB":
-                        v[w[0].rstrip(":")] = float(w[1])
-            return {"total": v["Pss"], "private_dirty": v["Private_Dirty"], "anonymous": v.get("Pss_Anon", 0)}
+            maps = smaps(p.p.pid)
+            first = min(m[0] for m in maps if os.path.basename(m[2]).startswith("mem"))
+            base = first & ~((2 << 20) - 1)  # the reservation begins at a huge page, with guest-physical 0
+            guest = [m for m in maps if base <= m[0] < base + (MIB << 20)]
+            rest = [m for m in maps if m not in guest]
+            return {"total": sum(m[3]["Pss"] for m in maps), "beyond guest memory": sum(m[3]["Pss"] for m in rest),
+                    "guest pages written": sum(m[3]["Anonymous"] for m in guest)}
         finally:
             p.close()
 
@@ -388,7 +421,7 @@ class Teardown:
     def sample(self):
         p = Proc(self.argv)
         try:
-            p.wait_mark(b"TICK", 30)
+            p.wait_mark(b"TICK", 30, TICKS)
             t0 = time.monotonic_ns()
             p.p.kill()
             p.p.wait()

@@ -103,6 +103,12 @@ $(B)/testinit: $(patsubst %.c,$(B)/musl/%.o,$(wildcard guest/initramfs/testinit*
 	$(Q)$(MUSL_CC) -static -no-pie -s -o $@ $^
 $(B)/testinit.cpio: $(B)/testinit $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
+$(B)/vmguest: $(B)/musl/tests/vm/guest.o $(B)/musl/lib/base.o
+	$(Q)$(MUSL_CC) -static -no-pie -s -pthread -o $@ $^
+$(B)/vmguest.cpio: $(B)/vmguest $(B)/mkcpio
+	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
+$(BIN)/vm-drive: $(O)/tests/vm/drive.o $(O)/tests/vm/vmctl.o $(O)/lib.a
+	$(Q)$(call link,$^,,-lcrypto -lseccomp)
 $(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
 

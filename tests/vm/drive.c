@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them. Runs where KVM is (inside the appliance).
+ *   drive VMM KERNEL INITRD DIR model CLONES | rate RESTORES | boots N VCPUS | sizes | ends
+ * Prints one line a step; exits 1 at the first thing that is not as it must be.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/snap.h"
+#include "tests/vm/vmctl.h"
+
+#define MEM   MIB(256)
+#define LIMIT 60000
+
+static const char *dir;
+static int kernel, initrd;
+
+#define MUST(x)                                                                                    \
+	do {                                                                                       \
+		if (!(x)) {                                                                        \
+			printf("FAILED %s:%d: %s\n", __FILE__, __LINE__, #x);                      \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+
+struct stored { /* a snapshot: its state and what it stands on */
+	int state, mem[SNAP_MAX_FILES];
+	unsigned int n;
+};
+
+static int make_file(const char *what, int number)
+{
+	char p[300];
+	int fd;
+
+	snprintf(p, sizeof(p), "%s/%s.%d", dir, what, number);
+	fd = open(p, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	MUST(fd >= 0);
+	return fd;
+}
+
+static struct tg_msg ask(struct vmctl *v, uint32_t cmd, uint64_t a, uint64_t b, uint32_t seed)
+{
+	struct tg_msg m = {.cmd = cmd, .a = a, .b = b, .seed = seed};
+
+	MUST(vmctl_guest(v, &m));
+	return m;
+}
+
+static void check_guest(struct vmctl *v, uint64_t pages)
+{
+	struct tg_msg m = ask(v, TG_CHECK, 0, 0, 0), c = ask(v, TG_COUNT, 0, 0, 0);
+
+	MUST(m.a == 0 && m.b == pages);
+	MUST(c.b == 0);
+}
+
+static void boot(struct vmctl *v, uint64_t mem, uint32_t vcpus)
+{
+	vmctl_start(v);
+	MUST(vmctl_prepare(v, mem, vcpus) == 0);
+	MUST(vmctl_boot(v, kernel, initrd, "") == 0);
+	MUST(vmctl_wait_ready(v, LIMIT));
+}
+
+static struct stored snapshot(struct vmctl *v, const struct stored *base, uint32_t flags, uint64_t *stopped)
+{
+	static int number;
+	struct stored s = {.state = make_file("state", number)};
+	int mem = make_file("mem", number++);
+	struct err e = {0};
+
+	MUST(vmctl_snapshot(v, s.state, mem, flags, stopped) == 0);
+	MUST(vmctl_wait_snapshot(v, LIMIT));
+	if (v->snap_status)
+		printf("snapshot: %s\n", v->snap_text);
+	MUST(v->snap_status == 0);
+	for (unsigned int i = 0; base && i < base->n; i++)
+		if (v->snap_kept & (1u << i))
+			s.mem[s.n++] = base->mem[i];
+	MUST(s.n < SNAP_MAX_FILES);
+	s.mem[s.n++] = mem;
+	if (snap_mem_verify(mem, NULL, &e) < 0)
+		printf("%s\n", e.msg);
+	MUST(e.code == 0);
+	return s;
+}
+
+static void blank(struct vmctl *v, uint32_t vcpus)
+{
+	vmctl_start(v);
+	MUST(vmctl_prepare(v, MEM, vcpus) == 0);
+}
+
+static void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t flags, bool say)
+{
+	struct buf out;
+	struct cur c;
+	unsigned int n;
+
+	buf_init(&out, 4096);
+	MUST(vmctl_restore(v, s->state, s->mem, s->n, ws, flags | VMM_F_RUN, &out) == 0);
+	c = cur_of(out.p, out.len);
+	n = cur_u16(&c);
+	for (unsigned int i = 0; say && i < n; i++) {
+		char name[32];
+
+		cur_str(&c, name, sizeof(name));
+		printf(" %s %.2f", name, (double)cur_u64(&c) / 1e6);
+	}
+	if (say)
+		printf(" ms\n");
+	buf_fini(&out);
+}
+
+static struct tg_msg clones(const struct stored *base, unsigned int n, struct vmctl *v, struct tg_msg before)
+{
+	uint64_t seen[128] = {0};
+	struct tg_msg c = {0};
+
+	for (unsigned int i = 0; i < n; i++)
+		blank(&v[i], 2);
+	for (unsigned int i = 0; i < n; i++)
+		restore(&v[i], base, -1, 0, false);
+	for (unsigned int i = 0; i < n; i++) {
+		struct tg_msg r;
+
+		MUST(vmctl_wait_ready(&v[i], LIMIT));
+		check_guest(&v[i], 2000);
+		c = ask(&v[i], TG_COUNT, 0, 0, 0);
+		/* time goes on from where it stood */
+		MUST(c.a >= before.a && c.c > before.c && c.c < before.c + 600000000000ull);
+		r = ask(&v[i], TG_RANDOM, 0, 0, 0);
+		seen[i] = r.a;
+		for (unsigned int k = 0; k < i; k++)
+			MUST(seen[k] != seen[i]);
+	}
+	printf("ok %u clones: memory right, counters consistent, random numbers all different; private %ld KiB, PSS %ld KiB of the last one\n",
+		n, vmctl_rollup(&v[n - 1], "Private_Dirty"), vmctl_rollup(&v[n - 1], "Pss"));
+	return c;
+}
+
+static void model(unsigned int n)
+{
+	struct vmctl *v = calloc(n + 1, sizeof(*v)), *src = &v[n], next;
+	struct stored base, d;
+	uint64_t stopped = 0, pages = 2000;
+	struct tg_msg before;
+	int ws;
+
+	boot(src, MEM, 2);
+	ask(src, TG_FILL, 0, pages, 1);
+	MUST(ask(src, TG_CPUS, 0, 0, 0).a == 2);
+	before = ask(src, TG_COUNT, 0, 0, 0);
+	base = snapshot(src, NULL, VMM_F_LIVE, &stopped);
+	printf("ok template: %llu pages, source stood for %llu us\n", (unsigned long long)src->snap_pages, (unsigned long long)stopped / 1000);
+	check_guest(src, pages);
+	vmctl_kill(src);
+	clones(&base, n, v, before);
+	for (unsigned int i = 1; i < n; i++)
+		vmctl_kill(&v[i]);
+
+	/* a difference, live, of a clone that goes on */
+	ask(&v[0], TG_FILL, 1500, 1000, 2);
+	pages = 2500;
+	d = snapshot(&v[0], &base, VMM_F_LIVE | VMM_F_DIFF, &stopped);
+	printf("ok live difference: %llu pages on %u files, stood for %llu us\n", (unsigned long long)v[0].snap_pages, d.n,
+		(unsigned long long)stopped / 1000);
+	MUST(d.n == 2 && v[0].snap_pages >= 1000 && v[0].snap_pages < 16000);
+	check_guest(&v[0], pages);
+
+	/* pause and resume, over and over: never more than four files */
+	for (uint32_t i = 0; i < 8; i++) {
+		struct tg_msg c;
+
+		d = snapshot(&v[0], i ? &d : &base, VMM_F_EXIT | VMM_F_DIFF, &stopped);
+		MUST(vmctl_wait_exit(&v[0], LIMIT) && v[0].exit_why == VMM_X_SNAPSHOTTED);
+		vmctl_kill(&v[0]);
+		blank(&next, 2);
+		restore(&next, &d, -1, i == 5 ? VMM_F_READ_IN : 0, false);
+		v[0] = next;
+		MUST(vmctl_wait_ready(&v[0], LIMIT));
+		check_guest(&v[0], pages);
+		c = ask(&v[0], TG_COUNT, 0, 0, 0);
+		MUST(c.a > before.a);
+		before = c;
+		ask(&v[0], TG_FILL, 2500 + i * 100, 100, 3 + i);
+		pages += 100;
+		printf("ok pause and resume %u: %u files\n", i, d.n);
+	}
+
+	/* the working set of a restore, used by the next */
+	ws = make_file("ws", 0);
+	MUST(vmctl_call(&v[0], VMM_WORKSET, NULL, &ws, 1, NULL) == 0);
+	vmctl_kill(&v[0]);
+	blank(&v[0], 2);
+	printf("restore with working set:");
+	restore(&v[0], &d, ws, 0, true);
+	MUST(vmctl_wait_ready(&v[0], LIMIT));
+	check_guest(&v[0], pages - 100);
+	d = snapshot(&v[0], NULL, VMM_F_LIVE, &stopped);
+	MUST(d.n == 1 && v[0].snap_kept == 0);
+	vmctl_kill(&v[0]);
+	blank(&v[0], 2);
+	restore(&v[0], &d, -1, 0, false);
+	MUST(vmctl_wait_ready(&v[0], LIMIT));
+	check_guest(&v[0], pages - 100);
+	printf("ok snapshot of a clone, restored\n");
+	vmctl_kill(&v[0]);
+	free(v);
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void print_times(const char *what, double *t, unsigned int n)
+{
+	qsort(t, n, sizeof(*t), compare);
+	printf("%s: n %u p50 %.1f p95 %.1f max %.1f ms\n", what, n, t[n / 2], t[n * 95 / 100], t[n - 1]);
+}
+
+static void rate(unsigned int n)
+{
+	double *t = calloc(n, sizeof(*t));
+	unsigned int good = 0;
+	struct stored base;
+	struct vmctl v;
+
+	boot(&v, MEM, 1);
+	ask(&v, TG_FILL, 0, 1000, 1);
+	base = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+	vmctl_kill(&v);
+	for (unsigned int i = 0; i < n; i++) {
+		struct tg_msg m = {.cmd = TG_CHECK}, c = {.cmd = TG_COUNT};
+		uint64_t t0;
+
+		blank(&v, 1);
+		t0 = mono_ns();
+		restore(&v, &base, -1, 0, i % 50 == 0);
+		if (vmctl_wait_ready(&v, 20000)) {
+			t[good] = (double)(mono_ns() - t0) / 1e6;
+			if (vmctl_guest(&v, &m) && m.a == 0 && m.b == 1000 && vmctl_guest(&v, &c) && c.b == 0)
+				good++;
+		}
+		vmctl_kill(&v);
+	}
+	printf("restores in a row: %u of %u good\n", good, n);
+	if (good)
+		print_times("restore request to the guest's announcement", t, good);
+	MUST(good == n);
+	free(t);
+}
+
+static void boots(unsigned int n, uint32_t vcpus)
+{
+	double *t = calloc(n, sizeof(*t));
+	unsigned int good = 0;
+
+	for (unsigned int i = 0; i < n; i++) {
+		uint64_t t0 = mono_ns();
+		struct vmctl v;
+
+		vmctl_start(&v);
+		MUST(vmctl_prepare(&v, MEM, vcpus) == 0 && vmctl_boot(&v, kernel, initrd, "") == 0);
+		if (vmctl_wait_ready(&v, LIMIT)) {
+			struct tg_msg m = {.cmd = TG_CPUS};
+
+			t[good] = (double)(mono_ns() - t0) / 1e6;
+			good += vmctl_guest(&v, &m) && m.a == vcpus;
+		}
+		vmctl_kill(&v);
+	}
+	printf("boots with %u vCPUs: %u of %u\n", vcpus, good, n);
+	print_times("exec to announcement", t, good);
+	MUST(good == n);
+	free(t);
+}
+
+static void sizes(void)
+{
+	static const uint64_t mem[] = {MIB(128), GIB(2), GIB(5)};
+
+	for (size_t i = 0; i < ARRAY_LEN(mem); i++) {
+		struct vmctl v;
+
+		boot(&v, mem[i], 1);
+		ask(&v, TG_FILL, 0, 3000, 1);
+		check_guest(&v, 3000);
+		if (mem[i] > GIB(4)) { /* above the hole, too */
+			struct stored s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+
+			vmctl_kill(&v);
+			vmctl_start(&v);
+			MUST(vmctl_prepare(&v, mem[i], 1) == 0);
+			restore(&v, &s, -1, 0, false);
+			MUST(vmctl_wait_ready(&v, LIMIT));
+			check_guest(&v, 3000);
+		}
+		vmctl_kill(&v);
+		printf("ok %llu MiB\n", (unsigned long long)mem[i] >> 20);
+	}
+}
+
+static void one_end(const char *name, enum tg_end how, uint32_t why)
+{
+	struct tg_msg m = {.cmd = TG_END, .a = how};
+	struct vmm_last_words w = {0};
+	struct vmctl v;
+
+	boot(&v, MIB(128), 1);
+	vmctl_guest(&v, &m);
+	if (how == TG_HANG) {
+		struct buf b;
+
+		buf_init(&b, 16);
+		buf_u32(&b, 1);
+		MUST(vmctl_call(&v, VMM_SHUTDOWN, &b, NULL, 0, NULL) == 0);
+		buf_fini(&b);
+	}
+	MUST(vmctl_wait_exit(&v, LIMIT));
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC);
+	printf("%s %-12s reason %u \"%s\"%s\n", v.exit_why == why && w.reason == why ? "ok" : "FAILED", name, v.exit_why, v.exit_text,
+		strstr(w.console, "panic") ? ", its last words on the console kept" : "");
+	MUST(v.exit_why == why && w.reason == why);
+	vmctl_kill(&v);
+}
+
+static void truncated(void)
+{
+	struct vmm_last_words w = {0};
+	struct tg_msg m = {.cmd = TG_CHECK};
+	struct stored s;
+	struct vmctl v;
+
+	boot(&v, MEM, 1);
+	ask(&v, TG_FILL, 0, 4000, 1);
+	s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+	vmctl_kill(&v);
+	blank(&v, 1);
+	restore(&v, &s, -1, 0, false);
+	MUST(ftruncate(s.mem[0], 8192) == 0);
+	vmctl_guest(&v, &m);
+	MUST(vmctl_wait_exit(&v, LIMIT) || pread(v.words, &w, sizeof(w), 0) == sizeof(w));
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC && w.reason == VMM_X_HOST_ERROR);
+	printf("ok shortened memory file: \"%s\"\n", w.text);
+	vmctl_kill(&v);
+	blank(&v, 1);
+	MUST(vmctl_restore(&v, s.state, s.mem, s.n, -1, VMM_F_RUN, NULL) == -EBADMSG);
+	printf("ok it is refused the next time\n");
+	vmctl_kill(&v);
+}
+
+static void ends(void)
+{
+	one_end("power-off", TG_POWEROFF, VMM_X_POWEROFF);
+	one_end("reset", TG_RESET, VMM_X_RESET);
+	one_end("panic", TG_PANIC, VMM_X_PANIC);
+	one_end("init gone", TG_EXIT, VMM_X_PANIC);
+	one_end("forced", TG_HANG, VMM_X_FORCED);
+	truncated();
+}
+
+int main(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	signal(SIGPIPE, SIG_IGN);
+	if (argc < 6)
+		return 2;
+	vmctl_program = argv[1];
+	kernel = open(argv[2], O_RDONLY | O_CLOEXEC);
+	initrd = open(argv[3], O_RDONLY | O_CLOEXEC);
+	dir = argv[4];
+	MUST(kernel >= 0 && initrd >= 0);
+	mkdir(dir, 0700);
+	if (!strcmp(argv[5], "model"))
+		model((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
+	else if (!strcmp(argv[5], "rate"))
+		rate((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
+	else if (!strcmp(argv[5], "boots"))
+		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"), (uint32_t)atoi(argc > 7 ? argv[7] : "2"));
+	else if (!strcmp(argv[5], "sizes"))
+		sizes();
+	else if (!strcmp(argv[5], "ends"))
+		ends();
+	else
+		return 2;
+	return 0;
+}

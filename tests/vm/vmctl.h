@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vmctl.h: a test's view of one mayfly-vmm process: started with the descriptors that the daemon gives it, driven over the control socket.
+ */
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include "lib/buf.h"
+#include "lib/proto_vmm.h"
+#include "tests/vm/proto.h"
+
+struct vmctl {
+	pid_t pid;
+	int ctl, words; /* control socket, last-words file */
+	int ready;	/* the guest's announcement, kept open */
+	char sock[64];	/* vsock path */
+	uint32_t ids;
+	bool exited;
+	uint32_t exit_why;
+	char exit_text[256];
+	/* the last VMM_EV_SNAPSHOT */
+	bool snapped;
+	int snap_status;
+	uint64_t snap_bytes, snap_pages;
+	uint32_t snap_kept;
+	char snap_text[256];
+};
+
+extern const char *vmctl_program; /* path of mayfly-vmm */
+
+void vmctl_start(struct vmctl *v);
+/* Sends and waits for the reply (events on the way are noted). Returns its status; out, if not NULL, gets the payload. */
+int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *fds, size_t nfds, struct buf *out);
+int vmctl_prepare(struct vmctl *v, uint64_t mem, uint32_t vcpus);
+int vmctl_boot(struct vmctl *v, int kernel, int initrd, const char *cmdline);
+int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws, uint32_t flags, struct buf *out);
+int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t *stopped_ns);
+/* Until the guest announced itself / the snapshot is durable / the VM has exited; false after limit_ms. */
+bool vmctl_wait_ready(struct vmctl *v, int limit_ms);
+bool vmctl_wait_snapshot(struct vmctl *v, int limit_ms);
+bool vmctl_wait_exit(struct vmctl *v, int limit_ms);
+/* One command to the guest. False: no answer. */
+bool vmctl_guest(struct vmctl *v, struct tg_msg *m);
+/* kB of the line "key:" in /proc/PID/smaps_rollup */
+long vmctl_rollup(struct vmctl *v, const char *key);
+void vmctl_kill(struct vmctl *v);

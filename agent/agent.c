@@ -16,7 +16,10 @@
 #include "agent/cgroup.h"
 #include "agent/conn.h"
 #include "agent/env.h"
+#include "agent/freeze.h"
+#include "agent/hooks.h"
 #include "agent/jobs.h"
+#include "agent/ports.h"
 #include "agent/proc.h"
 #include "agent/ready.h"
 #include "agent/session.h"
@@ -128,6 +131,9 @@ int agent_run(struct agent *a)
 void agent_fini(struct agent *a)
 {
 	conn_close_all(a);
+	freeze_fini(a);
+	ports_fini(a);
+	hooks_fini(a);
 	jobs_fini(a);
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);

@@ -14,8 +14,10 @@
 
 struct conn;
 struct envset;
+struct freeze;
 struct hooks;
 struct jobs;
+struct ports;
 struct proc;
 struct session;
 
@@ -50,6 +52,8 @@ struct agent {
 	struct session *sessions;
 	struct hooks *hooks;
 	struct jobs *jobs;
+	struct ports *ports;
+	struct freeze *freeze;
 
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;

@@ -11,6 +11,8 @@
 
 #include "agent/boot.h"
 #include "agent/exec.h"
+#include "agent/freeze.h"
+#include "agent/hooks.h"
 #include "agent/ident.h"
 #include "agent/proc.h"
 #include "agent/request.h"
@@ -64,7 +66,12 @@ static void entrypoint_started(struct agent *a, struct proc *p, void *arg, int c
 	entrypoint_failed(a, code, text);
 }
 
-static void start_entrypoint(struct agent *a, char **argv, uint32_t argc)
+void life_entrypoint_failed(struct agent *a, int code, const char *text)
+{
+	entrypoint_failed(a, code, text);
+}
+
+void life_start_entrypoint(struct agent *a, char **argv, uint32_t argc)
 {
 	struct exec_req r = {.flags = AGENT_X_BACKGROUND, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .argc = argc, .argv = argv};
 	enum agent_step step;
@@ -94,10 +101,11 @@ void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	}
 	if (a->is_set_up)
 		rc = err_plain(&e, EALREADY, "this sandbox is set up");
+	if (rc == 0 && *r.lifecycle)
+		rc = hooks_set(a, r.lifecycle, &e);
+	/* a template is restored frozen: its set-up is its thaw */
 	if (rc == 0)
-		rc = identity_apply(a, &r.id, &step, &e);
-	if (rc == 0)
-		rc = identity_apply_root(a, &r.id, &step, &e);
+		rc = freeze_end(a, &r.id, &step, &e);
 	if (rc < 0) {
 		conn_error(c, id, rc, step, "%s", e.msg);
 		setup_req_free(&r);
@@ -112,8 +120,7 @@ void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	a->is_set_up = true;
 	if (a->opts.init && *a->workdir == '/')
 		mkdir(a->workdir, 0755); /* as container engines do; EEXIST as a rule */
-	if (r.argc)
-		start_entrypoint(a, r.argv, r.argc);
+	hooks_start(a, take_ptr(r.argv), r.argc);
 	conn_ok(c, id, NULL);
 	setup_req_free(&r);
 }

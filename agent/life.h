@@ -13,3 +13,6 @@ void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 /* After something ended: nothing left to wait for? */
 void shutdown_check(struct agent *a);
 #define ENTRYPOINT_ID "entrypoint"
+/* For hooks.c: after preStart, or instead of it. */
+void life_start_entrypoint(struct agent *a, char **argv, uint32_t argc);
+void life_entrypoint_failed(struct agent *a, int code, const char *text);

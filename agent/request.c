@@ -5,8 +5,12 @@
 #include "agent/request.h"
 
 #include "agent/bulk.h"
+#include "agent/dial.h"
 #include "agent/files.h"
+#include "agent/freeze.h"
 #include "agent/life.h"
+#include "agent/metrics.h"
+#include "agent/ports.h"
 #include "agent/req_exec.h"
 
 #define CTL (1u << AGENT_CONN_CONTROL)
@@ -17,7 +21,12 @@
 static const struct request requests[] = {
 	{AGENT_PING, CTL | EXE, req_ping},
 	{AGENT_SETUP, CTL, req_setup},
+	{AGENT_PREPARE, CTL, req_prepare},
+	{AGENT_THAW, CTL, req_thaw},
 	{AGENT_SHUTDOWN, CTL, req_shutdown},
+	{AGENT_METRICS, CTL, req_metrics},
+	{AGENT_SELF, CTL, req_self},
+	{AGENT_WAIT_PORT, CTL, req_wait_port},
 	{AGENT_SET_ENV, CTL, req_set_env},
 	{AGENT_EXEC, CTL | EXE, req_exec},
 	{AGENT_ATTACH, EXE, req_attach},
@@ -43,6 +52,8 @@ static const struct request requests[] = {
 	{AGENT_EXPAND, CTL, req_expand},
 	{AGENT_READ, BLK, req_read},
 	{AGENT_WRITE, BLK, req_write},
+	{AGENT_DIAL_TCP, DIA, req_dial_tcp},
+	{AGENT_DIAL_UNIX, DIA, req_dial_unix},
 };
 
 const struct request *request_find(uint16_t type)

@@ -31,7 +31,9 @@ static void put_file(const char *name, const char *text, mode_t mode)
 
 static void ids(struct buf *b)
 {
-	buf_init(b, AGENT_FRAME_MAX);
+	if (!b->max)
+		buf_init(b, AGENT_FRAME_MAX);
+	buf_reset(b);
 	buf_u32(b, AGENT_NO_ID);
 	buf_u32(b, AGENT_NO_ID);
 }
@@ -62,7 +64,7 @@ static bool take_item(struct cur *c, struct item *i)
 static void stat_names_and_links(void)
 {
 	struct item i;
-	struct buf b;
+	struct buf b = {0};
 
 	put_file("a \n\xff b", "hello", 0640);
 	CHECK(!symlink("/no/where", at("l")));
@@ -92,7 +94,7 @@ static void directories_and_listing(void)
 {
 	static const char *const want[] = {"d", "d/x", "d/x/y", "d/x/y/f2", "d/x/z"};
 	struct item i;
-	struct buf b;
+	struct buf b = {0};
 
 	ids(&b);
 	buf_str(&b, at("d/x/y"));
@@ -162,7 +164,7 @@ static void patterns(void)
 static void big_listing_comes_in_parts(void)
 {
 	unsigned n = 0, frames = 0;
-	struct buf b;
+	struct buf b = {0};
 
 	CHECK(!mkdir(at("big"), 0755));
 	for (int k = 0; k < 5000; k++) {
@@ -203,7 +205,7 @@ static void big_listing_comes_in_parts(void)
 static void deep_trees_go(void)
 {
 	int fd = open(D, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct buf b;
+	struct buf b = {0};
 
 	CHECK(!mkdirat(fd, "deep", 0755));
 	for (int i = 0; i < 700; i++) {
@@ -241,7 +243,7 @@ static void deep_trees_go(void)
 static void move_chmod_replace(void)
 {
 	struct stat st;
-	struct buf b;
+	struct buf b = {0};
 	char text[64];
 	int fd;
 
@@ -295,7 +297,7 @@ static void move_chmod_replace(void)
 static void expansion(void)
 {
 	char path[300];
-	struct buf b;
+	struct buf b = {0};
 
 	ids(&b);
 	buf_str(&b, "~/x");
@@ -318,7 +320,7 @@ static void expansion(void)
 static int write_file(int fd, const char *path, uint32_t mode, uint32_t flags, size_t n)
 {
 	static uint8_t chunk[AGENT_FRAME_MAX];
-	struct buf b;
+	struct buf b = {0};
 
 	ids(&b);
 	buf_str(&b, path);
@@ -352,7 +354,7 @@ static int write_file(int fd, const char *path, uint32_t mode, uint32_t flags, s
 /* Reads into out; the code of a failure, or 0. */
 static int read_file(int fd, const char *path, uint64_t off, uint64_t len, uint32_t flags, struct buf *out)
 {
-	struct buf b;
+	struct buf b = {0};
 	uint64_t said;
 
 	ids(&b);
@@ -426,7 +428,7 @@ static void atomic_write_keeps_what_was(void)
 {
 	int fd = host_open(&H, AGENT_CONN_BULK, &G);
 	struct stat st;
-	struct buf b;
+	struct buf b = {0};
 
 	put_file("at", "old", 0751);
 	CHECK_INT(write_file(fd, at("at"), AGENT_NO_MODE, AGENT_WR_ATOMIC, 100), 0);
@@ -468,7 +470,7 @@ static void as_another_user(void)
 {
 	int fd = host_open(&H, AGENT_CONN_BULK, &G);
 	struct stat st;
-	struct buf b;
+	struct buf b = {0};
 
 	if (geteuid() != 0) {
 		close(fd);

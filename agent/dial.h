@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dial.h: byte streams to ports and sockets inside the guest, and the wait for a port.
+ */
+#pragma once
+
+#include "agent/conn.h"
+
+void req_dial_tcp(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+void req_dial_unix(struct agent *a, struct conn *c, uint32_t id, struct cur *b);

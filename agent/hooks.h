@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hooks.h: the lifecycle of a create request: preStart before the entrypoint, periodic commands beside it.
+ */
+#pragma once
+
+#include "agent/agent.h"
+
+/* Takes the JSON text apart; -EINVAL with words for a schedule or a field that is none. */
+int hooks_set(struct agent *a, const char *json, struct err *e);
+/* Runs preStart if there is one, then the entrypoint, and begins the periodic ones. Takes argv. */
+void hooks_start(struct agent *a, char **argv, uint32_t argc);
+/* The wall clock was set: schedules are looked at anew. */
+void hooks_clock_changed(struct agent *a);
+void hooks_fini(struct agent *a);

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * schedule.h: when a periodic hook runs: five cron fields, a descriptor such as @hourly, or @every 1h30m. In UTC.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+struct schedule {
+	uint64_t every_s; /* not 0: the rest does not count */
+	uint64_t minutes, hours, days, months, weekdays; /* bits */
+	bool any_day, any_weekday;			 /* the field was a star: the other one decides alone */
+};
+
+/* 0 or -EINVAL. */
+int schedule_parse(const char *text, struct schedule *s);
+/* The first second after `now` at which it is due; 0: never (30 February). */
+uint64_t schedule_next(const struct schedule *s, uint64_t now);

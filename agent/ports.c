@@ -31,9 +31,9 @@ struct ports {
 	unsigned n;
 };
 
-static bool scan_reply(const char *p, size_t n, uint16_t port, bool *end)
+static bool scan_reply(char *p, size_t n, uint16_t port, bool *end)
 {
-	for (const struct nlmsghdr *h = (const void *)p; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+	for (struct nlmsghdr *h = (void *)p; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
 		const struct inet_diag_msg *m = NLMSG_DATA(h);
 
 		if (h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR) {

@@ -379,23 +379,6 @@ static void ctl_closed(void *arg)
 
 static const struct vmmctl_ops ctl_ops = {.event = ctl_event, .closed = ctl_closed};
 
-static void ignore_answer(void *arg, const struct vmm_answer *a)
-{
-	if (a->err && a->err != ECONNRESET)
-		log_limited(LOG_WARN, "a VMM refused: %s (%s)", strerror(a->err), a->text);
-}
-
-static void allow_ready_port(struct vm *vm)
-{
-	struct buf b;
-
-	buf_init(&b, 64);
-	buf_u16(&b, 1);
-	buf_u32(&b, VSOCK_PORT_READY);
-	vmmctl_call(vm->ctl, VMM_ALLOW_PORTS, &b, NULL, 0, ignore_answer, vm);
-	buf_fini(&b);
-}
-
 static void prepared(void *arg, const struct vmm_answer *a)
 {
 	struct vm *vm = arg;
@@ -444,7 +427,6 @@ static void spawned(void *arg, const struct priv_msg *m, int fd)
 	buf_u32(&b, vm->cls.vcpus);
 	buf_str(&b, "");
 	buf_u32(&b, 0);
-	allow_ready_port(vm);
 	vmmctl_call(vm->ctl, VMM_PREPARE, &b, NULL, 0, prepared, vm);
 	buf_fini(&b);
 }
@@ -741,7 +723,6 @@ int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct 
 		vm_abandon(vm);
 		return rc;
 	}
-	allow_ready_port(vm);
 	*out = vm;
 	return 0;
 }

@@ -315,13 +315,10 @@ static void do_thaw(struct sandbox *sb)
 	buf_fini(&b);
 }
 
-void launch_continue(struct sandbox *sb, bool thaw)
+void launch_continue(struct sandbox *sb)
 {
 	sb->launch->snap = NULL;
-	if (thaw)
-		do_thaw(sb);
-	else
-		do_setup(sb);
+	do_setup(sb);
 }
 
 /* ---- the VM's events */
@@ -342,7 +339,10 @@ static void on_ready(void *arg, bool prepared)
 	if (!l || (l->step != STEP_AGENT && l->step != STEP_BOOT && l->step != STEP_RESTORE))
 		return;
 	l->vm_loaded = true;
-	if (prepared) {
+	if (prepared && sb->origin == FROM_TEMPLATE && !l->resume) {
+		/* set-up carries the identity, too, and is the thaw of a machine that never had one */
+		do_setup(sb);
+	} else if (prepared) {
 		do_thaw(sb);
 	} else if (*l->from.state) {
 		launch_fail(sb, 500, START_FAILED, "the restored machine does not ask for a new identity");
@@ -426,9 +426,9 @@ static void on_blank(void *arg)
 		load(sb);
 }
 
-static void on_snapshot(void *arg, uint32_t id, int status, uint64_t bytes, const char *text)
+static void on_snapshot(void *arg, int status, uint32_t kept, const char *text)
 {
-	snap_durable(arg, status, bytes, text);
+	snap_durable(arg, status, kept, text);
 }
 
 static void on_ended(void *arg, uint32_t reason, const char *text)

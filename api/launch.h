@@ -26,6 +26,6 @@ struct launch {
 /* The running launch ends: status, code, and a reason that names the step. */
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
 /* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
-void launch_continue(struct sandbox *sb, bool thaw);
+void launch_continue(struct sandbox *sb);
 void identity_put(struct buf *b, struct sandbox *sb);
 const struct vm_ops *launch_vm_ops(void);

@@ -59,7 +59,7 @@ static void thawed(void *arg, const struct agent_reply *r)
 	sandbox_unref(sb);
 }
 
-static void source_goes_on(struct snap *s, bool ok)
+static void source_goes_on(struct snap *s)
 {
 	struct sandbox *sb = s->sb;
 	struct buf b;
@@ -69,7 +69,7 @@ static void source_goes_on(struct snap *s, bool ok)
 	s->thawed = true;
 	if (s->kind == SNAP_TEMPLATE) {
 		if (sb->launch && sb->launch->snap == s)
-			launch_continue(sb, s->asked);
+			launch_continue(sb);
 		return;
 	}
 	if (!sb->agent)
@@ -103,7 +103,7 @@ static void failed(struct snap *s, int err, const char *text)
 	drop_new(s);
 	if (s->replied)
 		disk_unref(s->d->blobs, &s->point);
-	source_goes_on(s, false);
+	source_goes_on(s);
 	if (s->kind == SNAP_PAUSE)
 		pause_failed(s, text);
 	if (s->kind == SNAP_TEMPLATE)
@@ -126,7 +126,6 @@ static void freeze_done(struct snap *s, struct cur *body)
 
 	s->stopped_ns = cur_u64(body);
 	(void)cur_u64(body);
-	s->kept_mem = cur_u32(body);
 	ndisks = cur_u16(body);
 	if (ndisks > 0)
 		dropped = (int32_t)cur_u32(body);
@@ -164,7 +163,7 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	freeze_done(s, &body);
 	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
 	if (s->kind != SNAP_PAUSE)
-		source_goes_on(s, true);
+		source_goes_on(s);
 }
 
 /* What the new point's memory stands on: the files the VMM still counts on, and the new one. */
@@ -220,18 +219,19 @@ static void finished(struct snap *s)
 	snap_free(s);
 }
 
-static void durable(struct snap *s, int status, const char *text)
+static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 {
+	s->kept_mem = kept;
 	if (status < 0)
 		failed(s, -status, text);
 	else if (s->replied)
 		finished(s);
 }
 
-void snap_durable(struct sandbox *sb, int status, uint64_t bytes, const char *text)
+void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text)
 {
 	if (sb->snap)
-		durable(sb->snap, status, text);
+		durable(sb->snap, status, kept, text);
 }
 
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
@@ -254,9 +254,9 @@ bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 
 /* ---- a source that is cleared away while it is written */
 
-static void orphan_snapshot(void *arg, uint32_t id, int status, uint64_t bytes, const char *text)
+static void orphan_snapshot(void *arg, int status, uint32_t kept, const char *text)
 {
-	durable(arg, status, text);
+	durable(arg, status, kept, text);
 }
 
 static void orphan_ended(void *arg, uint32_t reason, const char *text)

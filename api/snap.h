@@ -17,7 +17,8 @@ typedef void (*snap_fn)(void *arg, int err, const char *text, struct disk *disk,
 int snap_live(struct sandbox *sb, snap_fn fn, void *arg);
 void snap_cancel(struct snap *s); /* the launch that waits for it is over; NULL is fine */
 
-void snap_durable(struct sandbox *sb, int status, uint64_t bytes, const char *text);
+/* kept: bit i = memory file i that the VM was restored from is still stood on */
+void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text);
 /* The VM has ended. true: as it should have. */
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text);
 /* The sandbox is cleared away: what can still be finished without it keeps the VM until it is. */

@@ -347,14 +347,16 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 			vm->reason = reason;
 		body_text(body, vm->text, sizeof(vm->text));
 	} else if (type == VMM_EV_SNAPSHOT) {
-		uint32_t id = cur_u32(body);
-		int32_t status = (int32_t)cur_u32(body);
-		uint64_t bytes = cur_u64(body);
+		int32_t status = (cur_u32(body), (int32_t)cur_u32(body));
 		char text[300] = "";
+		uint32_t kept;
 
+		(void)cur_u64(body);
 		body_text(body, text, sizeof(text));
+		(void)cur_u64(body);
+		kept = cur_u32(body);
 		if (vm->ops && vm->ops->snapshot)
-			vm->ops->snapshot(vm->arg, id, status, bytes, text);
+			vm->ops->snapshot(vm->arg, body->bad ? -EPROTO : status, kept, text);
 	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET || type == VMM_EV_OOM) {
 		char text[300] = "";
 

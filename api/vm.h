@@ -25,7 +25,7 @@ struct vm_ops {
 	void (*blank)(void *arg);		 /* prepared: boot or restore may come */
 	void (*loaded)(void *arg, int err, const char *text, struct cur *body); /* answer to vm_boot or vm_restore */
 	void (*ready)(void *arg, bool prepared); /* the agent listens; prepared: it waits for AGENT_THAW */
-	void (*snapshot)(void *arg, uint32_t id, int status, uint64_t bytes, const char *text); /* VMM_EV_SNAPSHOT */
+	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text); /* VMM_EV_SNAPSHOT */
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */
 	void (*ended)(void *arg, uint32_t reason, const char *text);
 };

@@ -113,6 +113,12 @@ class Daemon:
             time.sleep(0.2)
         raise AssertionError(f"the daemon does not answer ({last}):\n{self.log()}")
 
+    def put_images(self, *names):
+        """Images by our own recipes: tiny, base, python, node."""
+        r = subprocess.run([TOP / "guest" / "put-images", self.bin, "/var/lib/mayfly/state/images", *names], capture_output=True, text=True,
+                           env=os.environ | {"MAYFLY_MACHINE": self.machine.name}, timeout=900)
+        assert r.returncode == 0, r.stderr
+
     def kill(self, sig="KILL", name="mayflyd"):
         return self.machine.run("pkill", f"-{sig}", "-x", name)
 
@@ -136,7 +142,9 @@ def machine():
 def daemon(machine):
     if not (BIN / "mayflyd").exists():
         pytest.skip("there is no mayflyd in this tree yet")
-    d = Daemon(machine).start()
+    d = Daemon(machine)
+    d.put_images("tiny", "base")
+    d.start()
     yield d
     if not KEEP:
         d.stop()

@@ -11,6 +11,7 @@
 #include "lib/loop.h"
 
 struct blobs;
+struct images;
 struct privctl;
 struct sandbox;
 struct snapshot;
@@ -32,6 +33,7 @@ struct daemon {
 	struct templates *templates;
 	struct snapshot *snapshots;
 	struct blobs *blobs;
+	struct images *images;
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct metrics metrics;

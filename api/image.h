@@ -11,9 +11,9 @@ struct daemon;
 struct image_job;
 
 struct image {
-	char digest[72];	/* hex or a name that changes with its content */
+	char digest[72];	/* of its manifest, hex */
 	char disk[512];		/* path */
-	struct cJSON *config;	/* {"env":[[k,v]...],"workdir","user"}; the callee's */
+	struct cJSON *config;	/* {"env":{},"workdir","user"}; the callee's */
 };
 
 /* Calls fn (never before it returns), with e set and img NULL if it cannot be had. NULL: *e. */
@@ -21,3 +21,11 @@ typedef void (*image_fn)(void *arg, struct image *img, const struct err *e);
 struct image_job *image_get(struct daemon *d, const char *name, const char *user, const char *password,
 	void (*progress)(void *arg, const char *text), image_fn fn, void *arg, struct err *e);
 void image_cancel(struct image_job *j);
+
+/* The last so many slots of the helper are image jobs'. */
+#define IMAGE_SLOTS 8u
+struct images;
+struct priv_msg;
+/* The store under <state_dir>/images. bin_dir: where mayfly-image is, if there is no helper. */
+struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
+void images_process_exited(struct images *im, const struct priv_msg *ev);

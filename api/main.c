@@ -19,6 +19,7 @@
 
 #include "api/blob.h"
 #include "api/idempotency.h"
+#include "api/image.h"
 #include "api/privctl.h"
 #include "api/router.h"
 #include "api/sandbox.h"
@@ -391,6 +392,9 @@ static void start(bool no_jail)
 	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)))
 		die("processes", &e);
+	D.images = images_create(&D, bin_dir(), &e);
+	if (!D.images)
+		die("images", &e);
 	open_kvm();
 	D.templates = templates_create(&D);
 	take_up_all();

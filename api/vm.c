@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 
 #include "api/daemon.h"
+#include "api/image.h"
 #include "api/privctl.h"
 #include "api/vmmctl.h"
 #include "lib/fdpass.h"
@@ -229,6 +230,8 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 {
 	struct vms *v = *(struct vms **)arg;
 
+	if (v && (ev->kind == PRIV_K_IMAGE_BUILD || ev->kind == PRIV_K_IMAGE_PULL))
+		images_process_exited(v->d->images, ev);
 	if (ev->kind != PRIV_K_VMM || !v)
 		return;
 	for (struct vm *vm = v->all; vm; vm = vm->next) {
@@ -671,7 +674,7 @@ struct vms *vms_create(struct daemon *d, struct err *e)
 		return NULL;
 	}
 	v->d = d;
-	v->nslots = privctl_slots(d->priv);
+	v->nslots = privctl_slots(d->priv) - IMAGE_SLOTS;
 	v->slot_used = calloc(v->nslots, sizeof(*v->slot_used));
 	v->refill = loop_timer(d->loop, refill, v);
 	snprintf(path, sizeof(path), "%.100s/vm", d->cfg.run_dir);

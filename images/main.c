@@ -10,6 +10,7 @@
 #include <curl/curl.h>
 #include <locale.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int usage(void)
 {
@@ -51,5 +52,6 @@ int main(int argc, char **argv)
 		log_error("%s", e.msg);
 		return 1;
 	}
+	umask(0022); /* whoever wanted the job has another user, and reads what it made */
 	return job_main();
 }

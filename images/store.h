@@ -24,7 +24,7 @@ struct image_info {
 	char disk[512];	      /* path of the disk: open it read-only */
 	uint64_t disk_stored; /* bytes it takes on this host */
 	int64_t built, used;  /* seconds since 1970 */
-	uint32_t pins;
+	uint32_t pins; /* filled by store_list only */
 	struct image_config config;
 };
 void image_info_fini(struct image_info *i);
@@ -45,6 +45,8 @@ int store_name_set(struct store *s, const struct image_ref *r, const struct dige
 
 /* owner: a DNS label (a sandbox's or snapshot's id). Pinning twice is once. */
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
+/* How many owners; reads the whole folder of pins, so not for the path of a request. */
+uint32_t store_pins(struct store *s, const struct digest *id);
 int store_unpin(struct store *s, const struct digest *id, const char *owner);
 /* Pins of owners that `lives` denies are dropped: the daemon's reconciliation. */
 int store_pins_reap(struct store *s, bool (*lives)(void *arg, const char *owner), void *arg);

@@ -57,6 +57,11 @@ static uint32_t count_pins(struct store *s, const struct digest *id)
 	return c.n;
 }
 
+uint32_t store_pins(struct store *s, const struct digest *id)
+{
+	return count_pins(s, id);
+}
+
 static void touch(struct store *s, const struct digest *id)
 {
 	char path[DIGEST_HEX + 8], hex[DIGEST_HEX];
@@ -128,7 +133,6 @@ int store_resolve(struct store *s, const char *name, struct image_info *out, str
 		return r;
 	strcpy(info.name, n.name);
 	info.local = n.local;
-	info.pins = count_pins(s, &n.id);
 	touch(s, &n.id);
 	*out = info;
 	return 0;

@@ -314,6 +314,7 @@ static int image_inspect(int argc, char **argv)
 		r = store_resolve(s, argv[rest], &i, &e);
 	if (r < 0)
 		return complain(EXIT_FAILED, &e);
+	i.pins = store_pins(s, &i.id);
 	print_json(NULL, &i);
 	fflush(stdout);
 	r = image_config_write(&i.config, 1, &e);

@@ -130,7 +130,7 @@ static void on_signal(void *arg, uint32_t events)
 		return;
 	if (si.ssi_signo == SIGUSR2)
 		snap_now(l);
-	else if (si.ssi_signo == SIGUSR1)
+	else if (si.ssi_signo == SIGHUP)
 		vm_stats(l->vm, print_stat, NULL);
 	else
 		vm_end(l->vm, VMM_X_FORCED, "interrupted");
@@ -141,7 +141,7 @@ static int watch_signals(struct local *l, struct err *e)
 	sigset_t s;
 
 	sigemptyset(&s);
-	sigaddset(&s, SIGUSR1);
+	sigaddset(&s, SIGHUP);
 	sigaddset(&s, SIGUSR2);
 	sigaddset(&s, SIGINT);
 	sigaddset(&s, SIGTERM);

@@ -90,6 +90,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),
 	JAIL_CALL(restart_syscall, "after a stop"),
 	JAIL_CALL(sched_yield, "C library locks"),
+	JAIL_CALL(pipe2, "the snapshot child says how it went"),
 	JAIL_CALL(wait4, "the snapshot child's end"),
 	JAIL_CALL(waitid, "the snapshot child's end"),
 	JAIL_CALL(pidfd_open, "the snapshot child's end as an event"),

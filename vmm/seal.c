@@ -32,6 +32,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(epoll_pwait, "lib/loop, where the C library has only this"),
 	JAIL_CALL(epoll_ctl, "lib/loop"),
 	JAIL_CALL(eventfd2, "irqfds and ioeventfds of PREPARE"),
+	JAIL_CALL(pipe2, "how a snapshot child says that it is done"),
 	JAIL_CALL(accept4, "control and vsock listeners"),
 	JAIL_CALL(recvmsg, "control messages with descriptors"),
 	JAIL_CALL(sendmsg, "control answers and events"),

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `mayfly` command line, and osb and the examples of the documentation, against the real daemon."""
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+MAYFLY = TOP / "build" / "bin" / "mayfly"
+VENV = pathlib.Path(sys.executable).parent
+
+
+@pytest.fixture
+def mayfly(sdk_env):
+    def run(*args, **kw):
+        return subprocess.run([MAYFLY, *args], env={**os.environ, **sdk_env}, capture_output=True, text=kw.pop("text", True), timeout=120, **kw)
+    return run
+
+
+def test_run_streams_and_keeps_the_exit_code(mayfly, base_image):
+    r = mayfly("run", base_image, "--", "sh", "-c", "echo out; echo err >&2; exit 4")
+    assert (r.returncode, r.stdout, r.stderr) == (4, "out\n", "err\n")
+    assert mayfly("run", base_image, "--", "/no/such/program").returncode == 127
+    r = mayfly("run", "no-such-image:1", "--", "true")
+    assert r.returncode == 125 and r.stderr.startswith("mayfly: ")
+
+
+def test_run_leaves_nothing_behind(mayfly, base_image):
+    before = mayfly("ls", "--json").stdout
+    assert mayfly("run", base_image, "--", "true").returncode == 0
+    assert [s["id"] for s in json.loads(mayfly("ls", "--json").stdout)] == [s["id"] for s in json.loads(before)]
+
+
+@pytest.fixture
+def named(mayfly, base_image):
+    r = mayfly("create", "--name", "cli-test", "-e", "FROM_CREATE=yes", base_image)
+    assert r.returncode == 0, r.stderr
+    yield r.stdout.strip()
+    mayfly("rm", "cli-test")
+
+
+def test_a_sandbox_goes_by_its_name_or_the_beginning_of_its_id(mayfly, named):
+    assert json.loads(mayfly("inspect", "cli-test").stdout)["id"] == named
+    assert json.loads(mayfly("inspect", named[:8]).stdout)["id"] == named
+    r = mayfly("inspect", "nothing-of-that-name")
+    assert r.returncode == 1 and "mayfly ls" in r.stderr
+    assert named in mayfly("ls").stdout
+    assert mayfly("exec", "-s", "cli-test", "--", "echo $FROM_CREATE").stdout == "yes\n"
+    r = mayfly("exec", "-w", "/usr", "-e", "A=b", "-u", "65534:65534", "cli-test", "--", "sh", "-c", "pwd; echo $A; id -u")
+    assert r.stdout == "/usr\nb\n65534\n"
+    assert mayfly("exec", "-s", "cli-test", "--", "kill -9 $$").returncode == 137
+
+
+def test_files_and_folders_are_copied_both_ways(mayfly, named, tmp_path):
+    src = tmp_path / "src"
+    (src / "deep" / "er").mkdir(parents=True)
+    (src / "deep" / "er" / "bytes").write_bytes(bytes(range(256)) * 1000)
+    (src / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (src / "run.sh").chmod(0o755)
+    assert mayfly("cp", str(src), "cli-test:/root/").returncode == 0
+    assert mayfly("exec", "cli-test", "/root/src/run.sh").stdout == "ran\n"
+    assert mayfly("cp", "cli-test:/root/src", str(tmp_path / "back")).returncode == 0
+    assert (tmp_path / "back" / "deep" / "er" / "bytes").read_bytes() == (src / "deep" / "er" / "bytes").read_bytes()
+    assert mayfly("cp", "-", "cli-test:/root/stdin", input="piped").returncode == 0
+    assert mayfly("cp", "cli-test:/root/stdin", "-").stdout == "piped"
+    assert mayfly("cp", "cli-test:/no/such", str(tmp_path)).returncode == 1
+
+
+def test_detached_commands_and_their_logs(mayfly, named):
+    r = mayfly("exec", "-d", "-s", "cli-test", "--", "echo in the background")
+    assert r.returncode == 0
+    mayfly("exec", "-s", "cli-test", "--", "sleep 0.5")
+    assert mayfly("logs", "cli-test", r.stdout.strip()).stdout == "in the background\n"
+
+
+def test_a_port_of_a_sandbox_becomes_a_local_one(mayfly, sdk_env, python_image):
+    made = mayfly("create", python_image)
+    assert made.returncode == 0, made.stderr
+    box = made.stdout.strip()
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    forward = None
+    try:
+        assert mayfly("exec", "-d", box, "--", "python3", "-m", "http.server", "8000", "--directory", "/etc").returncode == 0
+        wait = "import socket,time\nfor i in range(200):\n try: socket.create_connection(('127.0.0.1',8000)); break\n except OSError: time.sleep(.1)"
+        assert mayfly("exec", box, "--", "python3", "-c", wait).returncode == 0
+        forward = subprocess.Popen([MAYFLY, "port-forward", box, f"{port}:8000"], env={**os.environ, **sdk_env}, stdout=subprocess.PIPE, text=True)
+        assert f":{port} ->" in forward.stdout.readline()
+        for _ in range(2):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/passwd", timeout=60) as r:
+                assert b"root:" in r.read()
+    finally:
+        if forward:
+            forward.terminate()
+            forward.wait()
+        mayfly("rm", box)
+
+
+def test_nothing_answers_says_what_to_do():
+    r = subprocess.run([MAYFLY, "ls", "--url", "http://127.0.0.1:9"], capture_output=True, text=True)
+    assert r.returncode == 1 and "mayfly machine start" in r.stderr
+    assert subprocess.run([MAYFLY, "run"], capture_output=True).returncode == 2
+
+
+def test_the_python_example_runs(sdk_env, python_image):
+    r = subprocess.run([sys.executable, TOP / "docs/examples/quickstart.py"], env={**os.environ, **sdk_env, "MAYFLY_IMAGE": python_image},
+        capture_output=True, text=True, timeout=200)
+    assert r.returncode == 0, r.stdout + r.stderr
+    assert "hello from Linux 3" in r.stdout and r.stdout.count("<h1>a sandbox</h1>") == 2
+
+
+def test_the_javascript_example_runs(sdk_env, base_image, tmp_path):
+    node = VENV.parent / "node" / "node_modules"
+    if not shutil.which("node") or not node.exists():
+        pytest.skip("no node, or the JavaScript SDK could not be installed")
+    shutil.copy(TOP / "docs/examples/quickstart.mjs", tmp_path / "quickstart.mjs")
+    (tmp_path / "node_modules").symlink_to(node.resolve())
+    r = subprocess.run(["node", "quickstart.mjs"], cwd=tmp_path, env={**os.environ, **sdk_env, "MAYFLY_IMAGE": base_image},
+        capture_output=True, text=True, timeout=200)
+    assert r.returncode == 0, r.stdout + r.stderr
+    for line in ("stdout: one", "stderr: two", "exit code: 3", "hello from a file"):
+        assert line in r.stdout
+
+
+def test_osb_does_the_same(sdk_env, base_image):
+    def osb(*args):
+        return subprocess.run([VENV / "osb", *args], env={**os.environ, **sdk_env}, capture_output=True, text=True, timeout=120)
+    r = osb("sandbox", "create", "--image", base_image, "-o", "json")
+    assert r.returncode == 0, r.stdout + r.stderr
+    box = json.loads(r.stdout)["id"]
+    try:
+        r = osb("command", "run", box, "-o", "raw", "--", "echo", "from", "osb")
+        assert "from osb" in r.stdout, r.stdout + r.stderr
+        assert osb("file", "write", box, "/tmp/x", "-c", "by osb").returncode == 0
+        assert "by osb" in osb("file", "cat", box, "/tmp/x").stdout
+    finally:
+        assert osb("sandbox", "kill", box).returncode == 0

@@ -98,6 +98,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(clock_gettime, "where the vDSO cannot"),
 	JAIL_CALL(clock_nanosleep, "C library"),
 	JAIL_CALL(getrandom, "rng device, vmgenid"),
+	JAIL_CALL(getrusage, "VMM_STATS"),
 	JAIL_CALL(exit, "threads"),
 	JAIL_CALL(exit_group, "the end"),
 };
@@ -143,6 +144,44 @@ static const struct jail_rule vcpu[] = {
 	JAIL_CALL(exit_group, "crash report"),
 };
 
+/* The forked writer of a live snapshot: files it was given, its own memory, nothing of KVM. */
+static const struct jail_rule child[] = {
+	JAIL_CALL(read, "pagemap of older kernels"),
+	JAIL_CALL(pread64, "the same; files it folds in"),
+	JAIL_CALL(preadv, "the same"),
+	JAIL_CALL(write, "memory and state files, the report to its parent"),
+	JAIL_CALL(writev, "memory files"),
+	JAIL_CALL(pwrite64, "memory and state files"),
+	JAIL_CALL(pwritev, "memory files"),
+	JAIL_CALL(lseek, "holes of files it folds in"),
+	JAIL_CALL(copy_file_range, "files it folds in"),
+	JAIL_CALL(sync_file_range, "writing out early"),
+	JAIL_CALL(fsync, "durable before it is said"),
+	JAIL_CALL(fdatasync, "the same"),
+	JAIL_CALL(fallocate, "delayed allocation is slow for many files"),
+	JAIL_CALL(ftruncate, "the length of a memory file"),
+	JAIL_CALL(fstat, "sizes"),
+	JAIL_CALL(newfstatat, "sizes"),
+	JAIL_CALL_EQ(ioctl, 1, PAGEMAP_SCAN_NR, "what changed"),
+	JAIL_CALL(close, "files"),
+	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, a base to compare with"),
+	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "heap"),
+	JAIL_CALL(munmap, "heap"),
+	JAIL_CALL(mremap, "heap"),
+	JAIL_CALL(madvise, "giving copied pages back"),
+	JAIL_CALL(brk, "heap"),
+	JAIL_CALL(futex, "C library locks"),
+	JAIL_CALL(sched_yield, "C library locks"),
+	JAIL_CALL(clock_gettime, "where the vDSO cannot"),
+	JAIL_CALL(getrandom, "ids of layers"),
+	JAIL_CALL(rt_sigprocmask, "abort"),
+	JAIL_CALL(rt_sigreturn, "crash report"),
+	JAIL_CALL(getpid, "abort"),
+	JAIL_CALL(gettid, "abort"),
+	JAIL_CALL(tgkill, "abort"),
+	JAIL_CALL(exit_group, "the end"),
+};
+
 int vmm_seal(int proc_fd, struct err *e)
 {
 	struct jail_rule all[ARRAY_LEN(device) + ARRAY_LEN(kvm_calls) + 1];
@@ -167,6 +206,18 @@ void vmm_seal_vcpu(void)
 	}
 }
 
-void vmm_seal_child(void)
+void vmm_seal_child(int proc_fd)
 {
+	struct jail_rule all[ARRAY_LEN(child) + 1];
+	struct err e = {0};
+	size_t n = 0;
+
+	for (; n < ARRAY_LEN(child); n++)
+		all[n] = child[n];
+	if (proc_fd >= 0)
+		all[n++] = (struct jail_rule)JAIL_CALL_EQ(openat, 0, (uint64_t)proc_fd, "its own pagemap");
+	if (jail_seccomp(all, n, JAIL_TRAP, &e) < 0) {
+		log_error("snapshot writer: %s", e.msg);
+		ASSERT(!"a snapshot writer without its list");
+	}
 }

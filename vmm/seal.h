@@ -12,4 +12,4 @@ int vmm_seal(int proc_fd, struct err *e);
 /* A vCPU thread: stacked on top of the device thread's list. Aborts this process if it cannot: a thread without its list must not run. */
 void vmm_seal_vcpu(void);
 /* The forked child that writes a live snapshot. Aborts likewise. */
-void vmm_seal_child(void);
+void vmm_seal_child(int proc_fd);

@@ -332,7 +332,7 @@ _noreturn_ static void child_main(struct snapshot_job *j, int out)
 	bio_forget(j->vm->bio);
 	kvm_close(&j->vm->kvm);
 	if (j->vm->sealed)
-		vmm_seal_child();
+		vmm_seal_child(j->vm->proc_fd);
 	write_all(j);
 	r.status = j->done.status;
 	r.kept = j->done.kept_mem;

@@ -332,6 +332,17 @@ struct aconn *agent_stream_open(
 
 /* ---- life */
 
+int agentc_move(struct agentc *a, const char *path)
+{
+	char *p = strdup(path);
+
+	if (!p)
+		return -ENOMEM;
+	free(a->path);
+	a->path = p;
+	return 0;
+}
+
 struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port)
 {
 	struct agentc *a = calloc(1, sizeof(*a));

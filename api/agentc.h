@@ -40,6 +40,8 @@ struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port);
 void agentc_destroy(struct agentc *a);
 void agentc_up(struct agentc *a);
 void agentc_down(struct agentc *a);
+/* It lives behind another socket now (a resume, in another VM). While it is down. */
+int agentc_move(struct agentc *a, const char *path);
 bool agentc_is_up(const struct agentc *a);
 struct loop *agentc_loop(const struct agentc *a);
 /* The owner's data of this sandbox (what the execution API remembers); freed by fn in

@@ -335,6 +335,10 @@ static void on_ready(void *arg, bool prepared)
 			return;
 		}
 	}
+	if (l && agentc_move(sb->agent, sb->vm->vsock_path) < 0) {
+		launch_fail(sb, 500, START_FAILED, "no memory");
+		return;
+	}
 	agentc_up(sb->agent);
 	if (!l || (l->step != STEP_AGENT && l->step != STEP_BOOT && l->step != STEP_RESTORE))
 		return;
@@ -406,7 +410,7 @@ static void load(struct sandbox *sb)
 		step_to(sb, STEP_RESTORE);
 		rc = memory_fds_open(sb->d->blobs, &l->from, &mem, &e);
 		if (rc == 0) {
-			rc = vm_restore(sb->vm, &mem, &disk, l->resume ? VMM_F_READ_IN : 0);
+			rc = vm_restore(sb->vm, &mem, &disk, 0);
 			memory_fds_close(&mem);
 		}
 	} else {

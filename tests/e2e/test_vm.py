@@ -41,6 +41,10 @@ def test_boots_with_two_vcpus(drive):
     drive("boots", 50 if STRESS else 2, 2, limit=1800)
 
 
+def test_disks_freeze_with_memory(drive):
+    assert "ok ten freezes in a chain" in drive("disks")
+
+
 def test_every_end_has_its_reason(drive):
     out = drive("ends")
     assert "FAILED" not in out and "refused the next time" in out

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them. Runs where KVM is (inside the appliance).
- *   drive VMM KERNEL INITRD DIR model CLONES | rate RESTORES | boots N VCPUS | sizes | ends
+ *   drive VMM KERNEL INITRD DIR model CLONES | rate RESTORES | boots N VCPUS | sizes | disks | ends
  * Prints one line a step; exits 1 at the first thing that is not as it must be.
  */
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/cow.h"
 #include "lib/snap.h"
 #include "tests/vm/vmctl.h"
 
@@ -368,6 +369,126 @@ static void ends(void)
 	truncated();
 }
 
+#define DISK_BYTES MIB(64)
+
+static int layer_number;
+
+static void new_layer(struct vmctl_disk *d)
+{
+	struct err e = {0};
+
+	d->data = make_file("data", layer_number);
+	d->bitmap = make_file("bitmap", layer_number++);
+	if (cow_layer_create(d->data, d->bitmap, DISK_BYTES, &e) < 0)
+		printf("%s\n", e.msg);
+	MUST(e.code == 0);
+}
+
+static void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed)
+{
+	MUST(ask(v, TG_DISK_CHECK, from, n, seed).a == 0);
+}
+
+/* A snapshot that freezes: what its restores stand on. The source goes on with its new private layer. */
+static struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags)
+{
+	struct vmctl_disk fresh = {0};
+	struct stored s;
+	int index = make_file("index", layer_number);
+
+	fresh.data = make_file("data", layer_number);
+	fresh.bitmap = make_file("bitmap", layer_number++);
+	v->freeze[0] = index;
+	v->freeze[1] = fresh.data;
+	v->freeze[2] = fresh.bitmap;
+	s = snapshot(v, NULL, flags, NULL);
+	if (v->dropped >= 0) {
+		stack->nfrozen--;
+		memmove(&stack->frozen[v->dropped], &stack->frozen[v->dropped + 1], (stack->nfrozen - (unsigned int)v->dropped) * sizeof(int));
+	}
+	stack->frozen[stack->nfrozen++] = stack->data;
+	stack->index = index;
+	stack->data = fresh.data;
+	stack->bitmap = fresh.bitmap;
+	return s;
+}
+
+static void disks(void)
+{
+	struct vmctl_disk d = {.base = make_file("base", 0), .index = -1}, mine[4];
+	struct vmctl v, c[4];
+	struct stored s;
+
+	MUST(ftruncate(d.base, DISK_BYTES) == 0);
+	new_layer(&d);
+	vmctl_start(&v);
+	v.disk = &d;
+	MUST(vmctl_prepare(&v, MEM, 2) == 0);
+	MUST(vmctl_boot(&v, kernel, initrd, "") == 0 && vmctl_wait_ready(&v, LIMIT));
+	ask(&v, TG_FILL, 0, 500, 1);
+	MUST(ask(&v, TG_DISK_FILL, 0, 8, 1).a == 0);
+	check_disk(&v, 0, 8, 1);
+	s = freeze(&v, &d, VMM_F_LIVE);
+	printf("ok frozen live\n");
+	/* the source writes over it: no clone may see that */
+	MUST(ask(&v, TG_DISK_FILL, 4, 8, 2).a == 0);
+	check_disk(&v, 0, 4, 1);
+	check_disk(&v, 4, 8, 2);
+	for (unsigned int i = 0; i < 3; i++) {
+		mine[i] = d;
+		new_layer(&mine[i]);
+		blank(&c[i], 2);
+		c[i].disk = &mine[i];
+		restore(&c[i], &s, -1, 0, false);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		MUST(vmctl_wait_ready(&c[i], LIMIT));
+		check_guest(&c[i], 500);
+		check_disk(&c[i], 0, 8, 1);
+		MUST(ask(&c[i], TG_DISK_FILL, 6, 4, 10 + i).a == 0);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		check_disk(&c[i], 0, 6, 1);
+		check_disk(&c[i], 6, 4, 10 + i);
+	}
+	printf("ok three clones on one frozen layer, each with its own writes\n");
+	/* pause without a freeze: the private layer is what the resume is given */
+	s = snapshot(&c[0], &s, VMM_F_EXIT | VMM_F_DIFF, NULL);
+	MUST(vmctl_wait_exit(&c[0], LIMIT));
+	vmctl_kill(&c[0]);
+	blank(&c[0], 2);
+	c[0].disk = &mine[0];
+	restore(&c[0], &s, -1, 0, false);
+	MUST(vmctl_wait_ready(&c[0], LIMIT));
+	check_disk(&c[0], 0, 6, 1);
+	check_disk(&c[0], 6, 4, 10);
+	printf("ok paused and resumed on its private layer\n");
+	/* the wrong disk is refused */
+	blank(&c[3], 2);
+	c[3].disk = &mine[1];
+	MUST(vmctl_restore(&c[3], s.state, s.mem, s.n, -1, VMM_F_RUN, NULL) == -EINVAL);
+	printf("ok another disk is refused\n");
+	for (uint32_t i = 0; i < 10; i++) {
+		MUST(ask(&c[2], TG_DISK_FILL, 20 + i, 1, 30 + i).a == 0);
+		s = freeze(&c[2], &mine[2], VMM_F_LIVE);
+		MUST(mine[2].nfrozen <= VMM_MAX_FROZEN);
+	}
+	vmctl_kill(&c[2]);
+	new_layer(&mine[2]);
+	blank(&c[2], 2);
+	c[2].disk = &mine[2];
+	restore(&c[2], &s, -1, 0, false);
+	MUST(vmctl_wait_ready(&c[2], LIMIT));
+	check_disk(&c[2], 0, 6, 1);
+	check_disk(&c[2], 6, 4, 12);
+	for (uint32_t i = 0; i < 10; i++)
+		check_disk(&c[2], 20 + i, 1, 30 + i);
+	printf("ok ten freezes in a chain: %u layers\n", mine[2].nfrozen);
+	for (unsigned int i = 0; i < 4; i++)
+		vmctl_kill(&c[i]);
+	vmctl_kill(&v);
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -388,6 +509,8 @@ int main(int argc, char **argv)
 		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"), (uint32_t)atoi(argc > 7 ? argv[7] : "2"));
 	else if (!strcmp(argv[5], "sizes"))
 		sizes();
+	else if (!strcmp(argv[5], "disks"))
+		disks();
 	else if (!strcmp(argv[5], "ends"))
 		ends();
 	else

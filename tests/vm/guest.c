@@ -69,6 +69,28 @@ static void *counting(void *arg)
 	return NULL;
 }
 
+/* /dev/vda, past the page cache, one MiB at a time; every 512 bytes say where they are and of which generation */
+static void disk(struct tg_msg *m, bool wr)
+{
+	static uint64_t buf[MIB(1) / 8] __attribute__((aligned(4096)));
+	_cleanup_close_ int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_CLOEXEC);
+	uint64_t bad = fd < 0;
+
+	for (uint64_t i = m->a; fd >= 0 && i < m->a + m->b; i++) {
+		bool ok = true;
+
+		for (unsigned int k = 0; wr && k < ARRAY_LEN(buf); k++)
+			buf[k] = word(i, m->seed, k);
+		ok &= (wr ? pwrite_full(fd, buf, sizeof(buf), i << 20) : pread_full(fd, buf, sizeof(buf), i << 20)) == 0;
+		for (unsigned int k = 0; !wr && k < ARRAY_LEN(buf); k++)
+			ok &= buf[k] == word(i, m->seed, k);
+		bad += !ok;
+	}
+	if (fd >= 0 && wr)
+		bad += fsync(fd) != 0;
+	m->a = bad;
+}
+
 static int vsock(void)
 {
 	return socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -139,6 +161,10 @@ static void serve(int s)
 		case TG_RANDOM:
 			random_bytes(&m.a, 16);
 			break;
+		case TG_DISK_FILL:
+		case TG_DISK_CHECK:
+			disk(&m, m.cmd == TG_DISK_FILL);
+			break;
 		case TG_CPUS:
 			m.a = (uint64_t)get_nprocs();
 			break;
@@ -162,6 +188,7 @@ int main(void)
 
 	mount("proc", "/proc", "proc", 0, NULL);
 	mount("sys", "/sys", "sysfs", 0, NULL);
+	mount("dev", "/dev", "devtmpfs", 0, NULL);
 	arena = mmap(NULL, TG_ARENA_PAGES * (size_t)PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	l = vsock();
 	if (bind(l, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(l, 16) < 0)

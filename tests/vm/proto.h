@@ -15,7 +15,8 @@ enum tg_cmd {
 	TG_RANDOM,   /* -> a, b: from getrandom in a process that existed before */
 	TG_END,	     /* a: enum tg_end */
 	TG_CPUS,     /* -> a */
-	TG_AVX,	     /* -> a: 1 the wide registers kept their value all the time (or there are none) */
+	TG_DISK_FILL,  /* a: first MiB, b: MiB, seed: written and synced -> a: failures */
+	TG_DISK_CHECK, /* a: first MiB, b: MiB, seed -> a: MiB that are not what they should be */
 };
 enum tg_end { TG_POWEROFF, TG_RESET, TG_PANIC, TG_EXIT, TG_HANG, TG_TRIPLE };
 

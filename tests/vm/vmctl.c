@@ -157,23 +157,44 @@ int vmctl_prepare(struct vmctl *v, uint64_t mem, uint32_t vcpus)
 	return rc;
 }
 
+static size_t put_disk(struct buf *b, const struct vmctl_disk *d, int *fds)
+{
+	size_t k = 0;
+
+	buf_u16(b, d ? 1 : 0);
+	if (!d)
+		return 0;
+	buf_u32(b, 0);
+	buf_str(b, "test");
+	buf_u16(b, (uint16_t)d->nfrozen);
+	fds[k++] = d->base;
+	for (unsigned int i = 0; i < d->nfrozen; i++)
+		fds[k++] = d->frozen[i];
+	if (d->nfrozen)
+		fds[k++] = d->index;
+	fds[k++] = d->data;
+	fds[k++] = d->bitmap;
+	return k;
+}
+
 int vmctl_boot(struct vmctl *v, int kernel, int initrd, const char *cmdline)
 {
-	int fds[2] = {kernel, initrd}, rc;
+	int fds[20] = {kernel, initrd}, rc;
+	size_t k = 2;
 	struct buf b;
 
 	buf_init(&b, 4096);
 	buf_str(&b, cmdline);
 	buf_u32(&b, 0);
-	buf_u16(&b, 0);
-	rc = vmctl_call(v, VMM_BOOT, &b, fds, 2, NULL);
+	k += put_disk(&b, v->disk, fds + k);
+	rc = vmctl_call(v, VMM_BOOT, &b, fds, k, NULL);
 	buf_fini(&b);
 	return rc;
 }
 
 int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws, uint32_t flags, struct buf *out)
 {
-	int fds[8] = {state}, rc;
+	int fds[24] = {state}, rc;
 	size_t k = 1;
 	struct buf b;
 
@@ -184,7 +205,7 @@ int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, in
 	buf_init(&b, 256);
 	buf_u32(&b, flags | (ws >= 0 ? VMM_F_HAS_WS : 0));
 	buf_u16(&b, (uint16_t)n);
-	buf_u16(&b, 0);
+	k += put_disk(&b, v->disk, fds + k);
 	rc = vmctl_call(v, VMM_RESTORE, &b, fds, k, out);
 	buf_fini(&b);
 	return rc;
@@ -192,7 +213,8 @@ int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, in
 
 int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t *stopped_ns)
 {
-	int fds[2] = {state, mem}, rc;
+	int fds[5] = {state, mem, v->freeze[0], v->freeze[1], v->freeze[2]}, rc;
+	bool freeze = v->freeze[0] != 0;
 	struct buf b, out;
 	struct cur c;
 
@@ -200,11 +222,16 @@ int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t
 	buf_init(&b, 256);
 	buf_init(&out, 4096);
 	buf_u32(&b, flags);
-	buf_u16(&b, 0);
-	rc = vmctl_call(v, VMM_SNAPSHOT, &b, fds, 2, &out);
+	buf_u16(&b, freeze);
+	rc = vmctl_call(v, VMM_SNAPSHOT, &b, fds, freeze ? 5 : 2, &out);
 	c = cur_of(out.p, out.len);
 	if (stopped_ns)
 		*stopped_ns = cur_u64(&c);
+	else
+		cur_u64(&c);
+	cur_u64(&c);
+	v->dropped = cur_u16(&c) ? (int)cur_u32(&c) : -1;
+	memset(v->freeze, 0, sizeof(v->freeze));
 	buf_fini(&b);
 	buf_fini(&out);
 	return rc;

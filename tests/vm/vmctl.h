@@ -11,12 +11,20 @@
 #include "lib/proto_vmm.h"
 #include "tests/vm/proto.h"
 
+struct vmctl_disk { /* -1: not there */
+	int base, frozen[VMM_MAX_FROZEN], index, data, bitmap;
+	unsigned int nfrozen;
+};
+
 struct vmctl {
 	pid_t pid;
 	int ctl, words; /* control socket, last-words file */
 	int ready;	/* the guest's announcement, kept open */
 	char sock[64];	/* vsock path */
 	uint32_t ids;
+	struct vmctl_disk *disk; /* given to boot and restore if not NULL */
+	int freeze[3];		 /* index, data, bitmap for the next snapshot's freeze; freeze[0] 0: none */
+	int dropped;		 /* by the last freeze */
 	bool exited;
 	uint32_t exit_why;
 	char exit_text[256];

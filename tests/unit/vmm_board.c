@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vmm_board: device tree, boot parameters, the ELF loader with malformed kernels, control messages, CPU templates, options.
+ */
+#include "lib/test.h"
+
+#include <asm/bootparam.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <libfdt.h>
+#include <sys/mman.h>
+
+#include "vmm/board.h"
+#include "vmm/config.h"
+#include "vmm/ctlmsg.h"
+#include "vmm/x86_64/cpu.h"
+#include "vmm/x86_64/elf.h"
+
+static struct mem fake_mem(uint64_t bytes)
+{
+	struct mem m = {.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+		.ram_bytes = bytes,
+		.low_bytes = bytes,
+		.span_bytes = bytes};
+
+	return m;
+}
+
+static void tree_names_what_is_there(void)
+{
+	static char fdt[ARCH_FDT_MAX];
+	struct virtio_dev d = {0};
+	struct board b = {.dev = {[SLOT_VSOCK] = &d, [SLOT_DISK0] = &d}};
+	struct err e;
+	size_t n = 0;
+	int at, len, cpus = 0;
+	const fdt32_t *irq;
+
+	CHECK_INT(board_fdt(&b, 16, fdt, sizeof(fdt), &n, &e), 0);
+	CHECK_INT(fdt_check_full(fdt, n), 0);
+	fdt_for_each_subnode(at, fdt, fdt_path_offset(fdt, "/cpus"))
+		cpus++;
+	CHECK_INT(cpus, 16);
+	CHECK(fdt_path_offset(fdt, "/virtio@d0000000") >= 0);
+	CHECK(fdt_path_offset(fdt, "/virtio@d0001000") < 0);
+	at = fdt_path_offset(fdt, "/virtio@d0005000");
+	CHECK(at >= 0);
+	irq = fdt_getprop(fdt, at, "interrupts", &len);
+	CHECK(irq && len == 8 && fdt32_to_cpu(irq[0]) == BOARD_VIRTIO_IRQ + SLOT_DISK0);
+	CHECK(fdt_path_offset(fdt, "/vmgenid@e0000") >= 0);
+	CHECK(board_fdt(&b, 16, fdt, 500, &n, &e) < 0);
+}
+
+struct kernel {
+	Elf64_Ehdr h;
+	Elf64_Phdr p[2];
+	uint8_t code[64];
+};
+
+static struct kernel good_kernel(void)
+{
+	struct kernel k = {.h = {.e_type = ET_EXEC,
+				   .e_machine = EM_X86_64,
+				   .e_entry = MIB(16) + 8,
+				   .e_phoff = offsetof(struct kernel, p),
+				   .e_phentsize = sizeof(Elf64_Phdr),
+				   .e_phnum = 2},
+		.p = {{.p_type = PT_LOAD, .p_offset = offsetof(struct kernel, code), .p_paddr = MIB(16), .p_filesz = 64, .p_memsz = 8192}}};
+
+	memcpy(k.h.e_ident, ELFMAG, SELFMAG);
+	k.h.e_ident[EI_CLASS] = ELFCLASS64;
+	k.h.e_ident[EI_DATA] = ELFDATA2LSB;
+	memset(k.code, 0x90, sizeof(k.code));
+	return k;
+}
+
+static int load(const struct kernel *k, size_t n, struct mem *m, uint64_t *entry, uint64_t *end, struct err *e)
+{
+	int fd = memfd_create("k", MFD_CLOEXEC), rc;
+
+	CHECK(write(fd, k, n) == (ssize_t)n);
+	rc = elf_load(m, fd, entry, end, e);
+	close(fd);
+	return rc;
+}
+
+static void kernels(void)
+{
+	struct mem m = fake_mem(MIB(32));
+	uint64_t entry = 0, end = 0;
+	struct kernel k = good_kernel(), bad;
+	struct err e = {0};
+
+	CHECK_INT(load(&k, sizeof(k), &m, &entry, &end, &e), 0);
+	CHECK_INT(entry, MIB(16) + 8);
+	CHECK_INT(end, MIB(16) + 8192);
+	CHECK_INT(m.base[MIB(16) + 63], 0x90);
+	CHECK_INT(m.base[MIB(16) + 64], 0);
+	for (size_t n = 0; n < sizeof(k); n++)
+		CHECK(load(&k, n, &m, &entry, &end, &e) < 0);
+#define BAD(change)                                                                                \
+	do {                                                                                       \
+		bad = k;                                                                           \
+		change;                                                                            \
+		CHECK(load(&bad, sizeof(bad), &m, &entry, &end, &e) < 0);                          \
+	} while (0)
+	BAD(bad.h.e_ident[0] = 0);
+	BAD(bad.h.e_ident[EI_CLASS] = ELFCLASS32);
+	BAD(bad.h.e_machine = EM_AARCH64);
+	BAD(bad.h.e_type = ET_DYN);
+	BAD(bad.h.e_phnum = 0);
+	BAD(bad.h.e_phnum = 65535);
+	BAD(bad.h.e_phentsize = 55);
+	BAD(bad.h.e_phoff = UINT64_MAX);
+	BAD(bad.h.e_phoff = UINT64_MAX - 64);
+	BAD(bad.h.e_entry = MIB(17));
+	BAD(bad.p[0].p_offset = UINT64_MAX);
+	BAD(bad.p[0].p_filesz = UINT64_MAX);
+	BAD(bad.p[0].p_filesz = 65);
+	BAD(bad.p[0].p_filesz = 9000);
+	BAD(bad.p[0].p_memsz = UINT64_MAX);
+	BAD(bad.p[0].p_memsz = MIB(16) + 4096);
+	BAD(bad.p[0].p_paddr = UINT64_MAX - 4096);
+	BAD(bad.p[0].p_paddr = 0x7000);
+	BAD(bad.p[0].p_paddr = MIB(32));
+	BAD(bad.p[0].p_type = PT_NOTE);
+	munmap(m.base, m.span_bytes);
+}
+
+static void boot_parameters(void)
+{
+	struct mem m = fake_mem(MIB(128));
+	struct kernel k = good_kernel();
+	int kfd = memfd_create("k", MFD_CLOEXEC), ifd = memfd_create("i", MFD_CLOEXEC);
+	struct arch_boot b = {.kernel_fd = kfd, .initrd_fd = ifd, .cmdline = "quiet x=1", .fdt = "tree", .fdt_bytes = 4};
+	static char longest[ARCH_CMDLINE_MAX + 2];
+	const struct boot_params *p;
+	const struct setup_data *d;
+	uint64_t entry = 0;
+	struct err e;
+
+	CHECK(write(kfd, &k, sizeof(k)) == sizeof(k));
+	CHECK(arch_boot_load(&m, &b, &entry, &e) < 0); /* empty initramfs */
+	CHECK(write(ifd, "initrd", 6) == 6);
+	CHECK_INT(arch_boot_load(&m, &b, &entry, &e), 0);
+	p = (const void *)(m.base + 0x7000);
+	CHECK_STR((const char *)m.base + p->hdr.cmd_line_ptr, "quiet x=1");
+	CHECK_INT(p->hdr.ramdisk_size, 6);
+	CHECK(!memcmp(m.base + p->hdr.ramdisk_image, "initrd", 6));
+	CHECK(p->hdr.ramdisk_image >= MIB(16) + 8192);
+	CHECK_INT(p->e820_entries, 2);
+	CHECK_INT(p->e820_table[1].addr + p->e820_table[1].size, MIB(128));
+	d = (const void *)(m.base + p->hdr.setup_data);
+	CHECK_INT(d->type, 9);
+	CHECK_INT(d->len, 32);
+	d = (const void *)(m.base + d->next);
+	CHECK_INT(d->type, 2);
+	CHECK(!memcmp(d->data, "tree", 4));
+	memset(longest, 'a', sizeof(longest) - 1);
+	b.cmdline = longest;
+	CHECK_INT(arch_boot_load(&m, &b, &entry, &e), -E2BIG);
+	CHECK(strstr(e.msg, "command line") != NULL);
+	b.cmdline = "";
+	CHECK(ftruncate(ifd, MIB(120)) == 0);
+	CHECK_INT(arch_boot_load(&m, &b, &entry, &e), -EFBIG);
+	close(kfd);
+	close(ifd);
+	munmap(m.base, m.span_bytes);
+}
+
+static void put_disk(struct buf *b, uint32_t flags, const char *serial, uint16_t frozen)
+{
+	buf_u32(b, flags);
+	buf_str(b, serial);
+	buf_u16(b, frozen);
+}
+
+static void control_messages(void)
+{
+	int fds[32];
+	struct ctl_restore *r = malloc(sizeof(*r));
+	struct ctl_boot *bo = malloc(sizeof(*bo));
+	struct ctl_snapshot s;
+	struct vmm_hdr h = {.magic = VMM_MAGIC, .version = VMM_VERSION}, got;
+	struct err e;
+	struct buf b;
+	struct cur c;
+
+	for (int i = 0; i < 32; i++)
+		fds[i] = 100 + i;
+	CHECK_INT(ctl_parse_hdr(&h, sizeof(h), &got, &e), 0);
+	CHECK(ctl_parse_hdr(&h, sizeof(h) - 1, &got, &e) < 0);
+	h.len = 1;
+	CHECK(ctl_parse_hdr(&h, sizeof(h), &got, &e) < 0);
+	h.len = 0;
+	h.version = 9;
+	CHECK_INT(ctl_parse_hdr(&h, sizeof(h), &got, &e), -EPROTONOSUPPORT);
+
+	buf_init(&b, 65536);
+	buf_u32(&b, VMM_F_HAS_WS);
+	buf_u16(&b, 2);
+	buf_u16(&b, 2);
+	put_disk(&b, VMM_DISK_RO, "ro", 0);
+	put_disk(&b, 0, "rw", 2);
+	/* state, two memory files, working set, base, then base, two layers, index, data, bitmap */
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_restore(&c, fds, 11, r, &e), 0);
+	CHECK_INT(r->state_fd, 100);
+	CHECK_INT(r->mem_fd[1], 102);
+	CHECK_INT(r->ws_fd, 103);
+	CHECK_INT(r->disk[0].fds.base, 104);
+	CHECK_INT(r->disk[0].fds.data, -1);
+	CHECK_INT(r->disk[1].fds.frozen[1], 107);
+	CHECK_INT(r->disk[1].fds.index, 108);
+	CHECK_INT(r->disk[1].fds.bitmap, 110);
+	for (size_t n = 0; n < 20; n++) {
+		c = cur_of(b.p, b.len);
+		if (n != 11)
+			CHECK(ctl_parse_restore(&c, fds, n, r, &e) < 0);
+	}
+	for (size_t n = 0; n < b.len; n++) {
+		c = cur_of(b.p, n);
+		CHECK(ctl_parse_restore(&c, fds, 11, r, &e) < 0);
+	}
+	buf_reset(&b);
+	buf_str(&b, "quiet");
+	buf_u32(&b, 0);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_boot(&c, fds, 2, bo, &e), 0);
+	CHECK_STR(bo->cmdline, "quiet");
+	CHECK(!bo->prepare);
+	buf_reset(&b);
+	buf_u64(&b, MIB(256));
+	buf_u32(&b, 2);
+	buf_str(&b, "x86-64-v2");
+	buf_u32(&b, VMM_F_SERIAL);
+	buf_str(&b, "quiet");
+	buf_u32(&b, VMM_F_WITH_PREPARE);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_boot(&c, fds, 2, bo, &e), 0);
+	CHECK(bo->prepare && bo->size.vcpus == 2 && bo->size.serial);
+	buf_reset(&b);
+	buf_u32(&b, VMM_F_LIVE);
+	buf_u16(&b, 9);
+	c = cur_of(b.p, b.len);
+	CHECK(ctl_parse_snapshot(&c, fds, 29, &s, &e) < 0);
+	buf_fini(&b);
+	free(r);
+	free(bo);
+}
+
+static struct kvm_cpuid_entry2 leaf(uint32_t fn, uint32_t index, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+	return (struct kvm_cpuid_entry2){.function = fn, .index = index, .flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX, .eax = a, .ebx = b, .ecx = c, .edx = d};
+}
+
+static void templates(void)
+{
+	struct cpuid_list *host = calloc(3, sizeof(*host)), *l = host + 1, *v2 = host + 2;
+	struct err e = {0};
+
+	host->h.nent = 5;
+	host->e[0] = leaf(0, 0, 0x1f, 1, 2, 3);
+	host->e[1] = leaf(1, 0, 0, 0, ~0u, ~0u);
+	host->e[2] = leaf(7, 0, 1, ~0u, ~0u, ~0u);
+	host->e[3] = leaf(0xd, 0, 0x2e7, 0, 0, 0);
+	host->e[4] = leaf(0x80000001, 0, 0, 0, ~0u, ~0u);
+	*l = *host;
+	CHECK_INT(cpuid_make(l, "", &e), 0);
+	CHECK(!(l->e[1].ecx & 1u << 5) && !(l->e[4].ecx & 4)); /* no VMX, no SVM */
+	CHECK_INT(cpuid_compatible(host, l, &e), 0);
+	*v2 = *host;
+	CHECK_INT(cpuid_make(v2, "x86-64-v2", &e), 0);
+	CHECK(!(v2->e[1].ecx & 1u << 28) && v2->e[3].eax == 0);
+	CHECK_INT(cpuid_compatible(l, v2, &e), 0); /* the smaller runs on the larger, not the other way round */
+	CHECK(cpuid_compatible(v2, l, &e) < 0);
+	CHECK(strstr(e.msg, "leaf 1 ecx") != NULL);
+	l->e[0].ebx = 9;
+	CHECK(cpuid_compatible(host, l, &e) < 0);
+	CHECK(cpuid_make(l, "pentium", &e) < 0);
+	cpuid_for_vcpu(v2, 3, 4);
+	CHECK_INT(v2->e[1].ebx >> 24, 3);
+	free(host);
+}
+
+static int parse(struct config *c, const char *line)
+{
+	static char copy[256]; /* the strings stay pointed into */
+	char *argv[32], *save = NULL;
+	int n = 0;
+	struct err e;
+
+	snprintf(copy, sizeof(copy), "%s", line);
+	for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
+		argv[n++] = w;
+	return config_parse(c, n, argv, &e);
+}
+
+static void options(void)
+{
+	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1", "x --kernel", "x kernel 1", "x --vcpus 4294967296",
+		"x --memory 99999999999G", "x --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk a"};
+	struct config c;
+
+	CHECK_INT(parse(&c, "x --memory 2G --vcpus=4 --kernel k --serial --disk=a --disk b,c,d"), 0);
+	CHECK_INT(c.memory_bytes, GIB(2));
+	CHECK_INT(c.vcpus, 4);
+	CHECK_INT(c.ndisks, 2);
+	CHECK(c.local && c.serial);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		CHECK(parse(&c, bad[i]) < 0);
+}
+
+static const struct test tests[] = {
+	{"tree_names_what_is_there", tree_names_what_is_there},
+	{"kernels", kernels},
+	{"boot_parameters", boot_parameters},
+	{"control_messages", control_messages},
+	{"templates", templates},
+	{"options", options},
+};
+TEST_MAIN(tests)

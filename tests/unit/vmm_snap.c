@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vmm_snap: the snapshot files round trip; every damaged field and every cut is refused; the plan of memory covers what it must.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "lib/snap.h"
+#include "vmm/memplan.h"
+
+#define MEM MIB(256)
+
+static void write_sample(struct snap_writer *w)
+{
+	struct snap_extent x[3] = {{.gpa = 0, .len = 8192, .off = 0, .file = 0},
+		{.gpa = MIB(1), .len = 4096, .off = 0, .file = 1},
+		{.gpa = MIB(2), .len = MIB(1), .off = 8192, .file = 0}};
+	struct err e;
+	size_t at;
+
+	snap_write_begin(w);
+	w->head.mem_bytes = MEM;
+	w->head.vcpus = 2;
+	w->head.nfiles = 2;
+	w->head.file[0].data_bytes = MIB(2);
+	w->head.file[1].data_bytes = 4096;
+	at = snap_sec_begin(w, SNAP_S_VCPU, 1);
+	buf_put(&w->out, "hello", 5);
+	snap_sec_end(w, at);
+	at = snap_sec_begin(w, SNAP_S_EXTENTS, 0);
+	buf_put(&w->out, x, sizeof(x));
+	snap_sec_end(w, at);
+	CHECK_INT(snap_write_finish(w, &e), 0);
+}
+
+static void state_round_trip(void)
+{
+	struct snap *s = calloc(1, sizeof(*s));
+	struct snap_writer w;
+	struct err e;
+	struct cur c;
+
+	write_sample(&w);
+	CHECK_INT(snap_parse(s, w.out.p, w.out.len, &e), 0);
+	CHECK_INT(s->nextents, 3);
+	CHECK_INT(s->ext[2].gpa, MIB(2));
+	c = snap_section(s, SNAP_S_VCPU, 1);
+	CHECK_INT(cur_left(&c), 5);
+	CHECK(!snap_has(s, SNAP_S_VCPU, 0));
+	snap_write_fini(&w);
+	free(s);
+}
+
+static void every_flipped_bit_and_every_cut_is_refused(void)
+{
+	struct snap *s = calloc(1, sizeof(*s));
+	struct snap_writer w;
+	struct err e;
+	uint8_t *p;
+
+	write_sample(&w);
+	p = malloc(w.out.len);
+	for (size_t i = 0; i < w.out.len; i++) {
+		memcpy(p, w.out.p, w.out.len);
+		p[i] ^= (uint8_t)(1u << (i % 8));
+		/* the only bytes that mean nothing are the padding behind a section */
+		if (snap_parse(s, p, w.out.len, &e) == 0)
+			CHECK(i >= sizeof(struct snap_head) + 16 + 5 && i < sizeof(struct snap_head) + 16 + 8);
+	}
+	for (size_t n = 0; n < w.out.len; n++)
+		CHECK(snap_parse(s, w.out.p, n, &e) < 0);
+	snap_write_fini(&w);
+	free(p);
+	free(s);
+}
+
+/* A well-made file with wrong contents: sums right, fields not. */
+static void wrong_fields_are_named(void)
+{
+	static const struct {
+		size_t at;
+		uint64_t v;
+		unsigned int n;
+		const char *says;
+	} bad[] = {
+		{offsetof(struct snap_head, version), 2, 4, "version"},
+		{offsetof(struct snap_head, mem_bytes), MIB(256) + 1, 8, "mem_bytes"},
+		{offsetof(struct snap_head, mem_bytes), GIB(64), 8, "mem_bytes"},
+		{offsetof(struct snap_head, vcpus), 17, 4, "vcpus"},
+		{offsetof(struct snap_head, vcpus), 0, 4, "vcpus"},
+		{offsetof(struct snap_head, nfiles), 5, 4, "nfiles"},
+		{offsetof(struct snap_head, nfiles), 0, 4, "nfiles"},
+		{offsetof(struct snap_head, nfiles), 1, 4, "extent"},
+		{offsetof(struct snap_head, nsecs), 65, 4, "nsecs"},
+		{offsetof(struct snap_head, nsecs), 3, 4, "section"},
+		{offsetof(struct snap_head, nsecs), 1, 4, "behind"},
+		{offsetof(struct snap_head, mem_bytes), MIB(2), 8, "extent"},
+		{offsetof(struct snap_head, file[1].data_bytes), 0, 8, "extent"},
+		{offsetof(struct snap_head, file[0].data_bytes), 4097, 8, "data_bytes"},
+	};
+	struct snap *s = calloc(1, sizeof(*s));
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct snap_writer w;
+		struct snap_head h;
+		struct err e = {0};
+
+		write_sample(&w);
+		memcpy(w.out.p + bad[i].at, &bad[i].v, bad[i].n);
+		memcpy(&h, w.out.p, sizeof(h));
+		h.crc = snap_crc(0, &h, offsetof(struct snap_head, crc));
+		memcpy(w.out.p, &h, sizeof(h));
+		CHECK(snap_parse(s, w.out.p, w.out.len, &e) < 0);
+		if (!strstr(e.msg, bad[i].says))
+			CHECK_STR(e.msg, bad[i].says);
+		snap_write_fini(&w);
+	}
+	free(s);
+}
+
+static int make_mem(uint64_t pages, struct snap_file *f)
+{
+	int fd = memfd_create("mem", MFD_CLOEXEC);
+	struct snap_mem_writer w;
+	uint8_t page[4096];
+	struct err e;
+
+	CHECK_INT(snap_mem_begin(&w, fd, pages * 4096, &e), 0);
+	for (uint64_t i = 0; i < pages; i++) {
+		memset(page, (int)i + 1, sizeof(page));
+		CHECK_INT(snap_mem_put(&w, page, sizeof(page), &e), 0);
+	}
+	CHECK_INT(snap_mem_finish(&w, &e), 0);
+	memcpy(f->id, w.head.id, 16);
+	f->data_bytes = pages * 4096;
+	snap_mem_fini(&w);
+	return fd;
+}
+
+static void memory_files_are_verified(void)
+{
+	struct snap_file f, other;
+	struct snap_mem_head h;
+	int fd = make_mem(100, &f), fd2 = make_mem(3, &other);
+	struct err e;
+	uint8_t b;
+
+	CHECK_INT(snap_mem_verify(fd, &f, &e), 0);
+	CHECK_INT(snap_mem_verify(fd2, &other, &e), 0);
+	CHECK(snap_mem_check(fd2, &f, &h, &e) < 0); /* swapped */
+	/* one bit of data, of the sums, of the head */
+	static const uint64_t at[] = {4096 + 70 * 4096 + 5, 4096 + 100 * 4096 + 1, 17, 40};
+
+	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
+		CHECK(pread(fd, &b, 1, (off_t)at[i]) == 1);
+		b ^= 4;
+		CHECK(pwrite(fd, &b, 1, (off_t)at[i]) == 1);
+		CHECK(snap_mem_verify(fd, &f, &e) < 0);
+		b ^= 4;
+		CHECK(pwrite(fd, &b, 1, (off_t)at[i]) == 1);
+	}
+	CHECK_INT(snap_mem_verify(fd, &f, &e), 0);
+	CHECK(ftruncate(fd, 4096 + 100 * 4096) == 0);
+	CHECK(snap_mem_check(fd, &f, &h, &e) < 0);
+	CHECK(strstr(e.msg, "truncated") != NULL);
+	CHECK(ftruncate(fd, 0) == 0);
+	CHECK(snap_mem_check(fd, &f, &h, &e) < 0);
+	close(fd);
+	close(fd2);
+}
+
+static void working_sets(void)
+{
+	struct snap_ws_range r[3] = {{0, 5, 0}, {5, 1, 1}, {100, 7, 0}}, *got = malloc(SNAP_MAX_WS * sizeof(*got));
+	int fd = memfd_create("ws", MFD_CLOEXEC);
+	uint8_t id[16] = {1}, other[16] = {2}, b;
+	struct err e;
+	uint32_t n = 0;
+
+	CHECK_INT(snap_ws_write(fd, id, r, 3, &e), 0);
+	CHECK_INT(snap_ws_read(fd, id, MEM, got, &n, &e), 0);
+	CHECK_INT(n, 3);
+	CHECK(!memcmp(r, got, sizeof(r)));
+	CHECK_INT(snap_ws_read(fd, other, MEM, got, &n, &e), -ESTALE);
+	CHECK_INT(snap_ws_read(fd, id, 106 * 4096, got, &n, &e), -EBADMSG);
+	for (off_t at = 0; at < (off_t)(sizeof(struct snap_ws_head) + sizeof(r)); at++) {
+		CHECK(pread(fd, &b, 1, at) == 1);
+		b ^= 1;
+		CHECK(pwrite(fd, &b, 1, at) == 1);
+		CHECK(snap_ws_read(fd, id, MEM, got, &n, &e) < 0);
+		b ^= 1;
+		CHECK(pwrite(fd, &b, 1, at) == 1);
+	}
+	free(got);
+	close(fd);
+}
+
+static void crc_is_castagnoli(void)
+{
+	uint8_t b[1000];
+	uint32_t whole;
+
+	CHECK_INT(snap_crc(0, "123456789", 9), 0xe3069283u);
+	for (size_t i = 0; i < sizeof(b); i++)
+		b[i] = (uint8_t)(i * 7);
+	whole = snap_crc(0, b, sizeof(b));
+	CHECK_INT(snap_crc(snap_crc(0, b, 333), b + 333, sizeof(b) - 333), whole);
+}
+
+/* ---- plans: a model of one byte a page says where each page must come from */
+
+#define PAGES 4096u
+
+static void check_plan(const struct memplan *p, const struct pm_list *w, const struct snap_extent *base, unsigned int nbase, unsigned int nfiles)
+{
+	uint8_t from[PAGES] = {0}, must[PAGES] = {0};
+	uint32_t map[4], k = 0;
+	uint64_t at = 0;
+
+	for (unsigned int f = 0; f < nfiles; f++)
+		map[f] = p->kept & (1u << f) ? k++ : UINT32_MAX;
+	CHECK_INT(p->new_file, k);
+	CHECK(p->nfiles <= SNAP_MAX_FILES);
+	for (unsigned int i = 0; i < p->n; i++) {
+		CHECK(p->ext[i].gpa >= at);
+		at = p->ext[i].gpa + p->ext[i].len;
+		for (uint64_t g = p->ext[i].gpa; g < at; g += 4096)
+			from[g / 4096] = p->ext[i].file == p->new_file ? 200 : (uint8_t)(1 + p->ext[i].file);
+	}
+	for (size_t i = 0; i < w->n; i++)
+		for (uint64_t g = w->r[i].gpa; g < w->r[i].gpa + w->r[i].len; g += 4096)
+			must[g / 4096] = 200;
+	for (unsigned int i = 0; i < PAGES; i++)
+		if (must[i])
+			CHECK_INT(from[i], 200);
+	for (unsigned int x = 0; x < nbase; x++)
+		for (uint64_t o = 0; o < base[x].len; o += 4096) {
+			uint64_t page = (base[x].gpa + o) / 4096;
+
+			if (from[page] == 200)
+				continue; /* carried along */
+			CHECK(map[base[x].file] != UINT32_MAX && from[page] == 1 + map[base[x].file]);
+		}
+}
+
+static void plans_cover_everything(void)
+{
+	uint32_t seed = 1;
+
+	for (unsigned int round = 0; round < 300; round++) {
+		struct snap_extent base[SNAP_MAX_EXTENTS];
+		unsigned int nbase = 0, nfiles = round % 5;
+		struct memplan *p = calloc(1, sizeof(*p));
+		struct pm_list w = {0};
+		struct err e = {0};
+		uint64_t at = 0;
+
+		while (nfiles && nbase < 200) {
+			seed = seed * 1103515245 + 12345;
+			at += (seed >> 16) % 8;
+			if (at + 20 >= PAGES)
+				break;
+			base[nbase] = (struct snap_extent){.gpa = at * 4096, .len = 4096 * (1 + (seed >> 8) % 15), .off = at * 4096,
+				.file = (seed >> 20) % nfiles};
+			at += base[nbase++].len / 4096;
+		}
+		for (at = 0; at + 40 < PAGES;) {
+			seed = seed * 1103515245 + 12345;
+			at += (seed >> 16) % (round % 3 ? 400 : 5);
+			if (at + 40 >= PAGES)
+				break;
+			CHECK_INT(pm_list_add(&w, at * 4096, 4096 * (1 + (seed >> 8) % 30), true), 0);
+			at += (seed >> 8) % 30 + 2;
+		}
+		CHECK_INT(memplan_make(p, &w, base, nbase, nfiles, &e), 0);
+		CHECK(p->n <= SNAP_MAX_EXTENTS);
+		check_plan(p, &w, base, nbase, nfiles);
+		pm_list_fini(&w);
+		free(p);
+	}
+}
+
+static void a_fifth_file_carries_the_smallest(void)
+{
+	struct snap_extent base[4] = {{.gpa = 0, .len = MIB(8), .file = 0},
+		{.gpa = MIB(8), .len = 8192, .file = 1},
+		{.gpa = MIB(10), .len = 4096, .file = 2},
+		{.gpa = MIB(12), .len = 16384, .file = 3}};
+	struct memplan *p = calloc(1, sizeof(*p));
+	struct pm_list w = {0};
+	struct err e;
+
+	pm_list_add(&w, MIB(14), 4096, true);
+	CHECK_INT(memplan_make(p, &w, base, 4, 4, &e), 0);
+	CHECK_INT(p->kept, 1 | 2 | 8);
+	CHECK_INT(p->bytes, 8192);
+	CHECK_INT(p->nfiles, 4);
+	pm_list_fini(&w);
+	free(p);
+}
+
+static const struct test tests[] = {
+	{"state_round_trip", state_round_trip},
+	{"every_flipped_bit_and_every_cut_is_refused", every_flipped_bit_and_every_cut_is_refused},
+	{"wrong_fields_are_named", wrong_fields_are_named},
+	{"memory_files_are_verified", memory_files_are_verified},
+	{"working_sets", working_sets},
+	{"crc_is_castagnoli", crc_is_castagnoli},
+	{"plans_cover_everything", plans_cover_everything},
+	{"a_fifth_file_carries_the_smallest", a_fifth_file_carries_the_smallest},
+};
+TEST_MAIN(tests)

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * floor.c: the bench's floor: what KVM makes unavoidable to bring a snapshot back, and nothing else: objects, memory mapped, registers set, run, and
- * the guest's console so that there is something to see. No jail, no threads, no event descriptors, no other device, no checks of
- * checksums beyond what the readers do. One vCPU. It uses the monitor's own readers and register lists, so that both arms restore the same.
+ * floor.c: the bench's floor: what KVM makes unavoidable to bring a snapshot back, and nothing
+ * else: objects, memory mapped, registers set, run, and the guest's console so that there is
+ * something to see. No jail, no threads, no event descriptors, no other device, no checks of
+ * checksums beyond what the readers do. One vCPU. It uses the monitor's own readers and register
+ * lists, so that both arms restore the same.
  *
- *   bench-floor STATE MEMORY...: writes the guest's console to stdout; after the second TICK it prints `PHASE name microseconds` and ends.
+ *   bench-floor STATE MEMORY...: writes the guest's console to stdout; after the second TICK it
+ * prints `PHASE name microseconds` and ends.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,7 +34,7 @@ struct floor_vm {
 	struct snap snap;
 	uint64_t last_ns;
 	unsigned int marks; /* the first may have stood in the queue at the time of the snapshot */
-	char seen[4]; /* the last bytes of output */
+	char seen[4];       /* the last bytes of output */
 	unsigned int nphases;
 	struct {
 		const char *name;
@@ -101,7 +104,8 @@ static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, str
 	int fd[SNAP_MAX_FILES], rc = mem_make_plain(&v->mem, e);
 
 	if (nfiles != v->snap.head.nfiles)
-		return err_plain(e, EINVAL, "the snapshot stands on %u memory files", v->snap.head.nfiles);
+		return err_plain(
+			e, EINVAL, "the snapshot stands on %u memory files", v->snap.head.nfiles);
 	for (unsigned int i = 0; i < nfiles; i++) {
 		fd[i] = open(files[i], O_RDONLY | O_CLOEXEC);
 		if (fd[i] < 0)
@@ -110,7 +114,8 @@ static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, str
 	for (unsigned int i = 0; rc == 0 && i < v->snap.nextents; i++) {
 		const struct snap_extent *x = &v->snap.ext[i];
 
-		rc = mem_map_file(&v->mem, GPA(x->gpa), x->len, fd[x->file], SNAP_HEAD_PAGE + x->off, e);
+		rc = mem_map_file(
+			&v->mem, GPA(x->gpa), x->len, fd[x->file], SNAP_HEAD_PAGE + x->off, e);
 	}
 	return rc;
 }
@@ -168,12 +173,14 @@ static int run(struct floor_vm *v, struct err *e)
 			break;
 		case KVM_EXIT_IO:
 			if (v->run->io.direction == KVM_EXIT_IO_IN)
-				memset((char *)v->run + v->run->io.data_offset, 0, (size_t)v->run->io.size * v->run->io.count);
+				memset((char *)v->run + v->run->io.data_offset, 0,
+					(size_t)v->run->io.size * v->run->io.count);
 			break;
 		case KVM_EXIT_INTR:
 			break;
 		default:
-			return err_plain(e, EIO, "the guest left with reason %u", v->run->exit_reason);
+			return err_plain(
+				e, EIO, "the guest left with reason %u", v->run->exit_reason);
 		}
 	}
 	return 0;
@@ -200,7 +207,8 @@ int main(int argc, char **argv)
 	if (rc == 0)
 		rc = snap_parse(&v.snap, state, n, &e);
 	if (rc == 0 && v.snap.head.vcpus != 1)
-		rc = err_plain(&e, EOPNOTSUPP, "the snapshot has %u vCPUs, the floor one", v.snap.head.vcpus);
+		rc = err_plain(&e, EOPNOTSUPP, "the snapshot has %u vCPUs, the floor one",
+			v.snap.head.vcpus);
 	mark(&v, "tables");
 	if (rc == 0)
 		rc = make_objects(&v, &e);
@@ -219,7 +227,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	for (unsigned int i = 0; i < v.nphases; i++)
-		printf("\nPHASE %s %llu\n", v.phase[i].name, (unsigned long long)v.phase[i].ns / 1000);
+		printf("\nPHASE %s %llu\n", v.phase[i].name,
+			(unsigned long long)v.phase[i].ns / 1000);
 	printf("PHASE end\n");
 	fflush(stdout);
 	_exit(0);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow.c: layered disks: open, look up, mark, and the synchronous calls. mayfly-vmm (device thread), tools. Hostile: every file's content
- * (headers by cow_format.c; bitmap and index bodies here), and the offsets, which come from a guest.
+ * cow.c: layered disks: open, look up, mark, and the synchronous calls. mayfly-vmm (device thread),
+ * tools. Hostile: every file's content (headers by cow_format.c; bitmap and index bodies here), and
+ * the offsets, which come from a guest.
  *
- * A unit that enters the private layer is always written whole, so stale bytes in the data file (written, never flushed, then a crash)
- * can never show: the bitmap does not say that they are there, and who says so later has overwritten all of them.
+ * A unit that enters the private layer is always written whole, so stale bytes in the data file
+ * (written, never flushed, then a crash) can never show: the bitmap does not say that they are
+ * there, and who says so later has overwritten all of them.
  */
 #include "lib/cow.h"
 
@@ -28,7 +30,9 @@ static int real_sync(void *ctx, int fd)
 
 static int real_punch(void *ctx, int fd, uint64_t off, uint64_t len)
 {
-	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) < 0 ? -errno : 0;
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) < 0
+		       ? -errno
+		       : 0;
 }
 
 static const struct cow_io real_io = {real_write, real_sync, real_punch, NULL};
@@ -37,12 +41,15 @@ static const struct cow_io real_io = {real_write, real_sync, real_punch, NULL};
 
 int cow_map_init(struct cow_map *m, uint64_t disk_bytes)
 {
-	uint64_t n = cow_bitmap_bytes(disk_bytes), np = n / 4096, total = n * 2 + ALIGN_UP(np, 4096ull);
-	uint8_t *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t n = cow_bitmap_bytes(disk_bytes), np = n / 4096,
+		 total = n * 2 + ALIGN_UP(np, 4096ull);
+	uint8_t *p = mmap(NULL, total, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
 		return -errno;
-	*m = (struct cow_map){.state = p, .shadow = p + n, .pg = p + n * 2, .bytes = n, .npages = np};
+	*m = (struct cow_map){
+		.state = p, .shadow = p + n, .pg = p + n * 2, .bytes = n, .npages = np};
 	return 0;
 }
 
@@ -56,7 +63,8 @@ void cow_map_fini(struct cow_map *m)
 void cow_state_set(struct cow *c, uint64_t unit, enum cow_state s)
 {
 	uint8_t *b = &c->map.state[unit / 4];
-	uint8_t shift = (uint8_t)(unit % 4 * 2), v = (uint8_t)((*b & ~(3u << shift)) | (unsigned int)s << shift);
+	uint8_t shift = (uint8_t)(unit % 4 * 2),
+		v = (uint8_t)((*b & ~(3u << shift)) | (unsigned int)s << shift);
 
 	if (v == *b)
 		return;
@@ -74,7 +82,8 @@ static int bitmap_load_part(void *arg, uint64_t off, uint64_t len)
 {
 	struct bitmap_load *l = arg;
 	struct cow_map *m = &l->c->map;
-	uint64_t at = ALIGN_DOWN(off - COW_HDR_BYTES, 4096ull), end = ALIGN_UP(off - COW_HDR_BYTES + len, 4096ull);
+	uint64_t at = ALIGN_DOWN(off - COW_HDR_BYTES, 4096ull),
+		 end = ALIGN_UP(off - COW_HDR_BYTES + len, 4096ull);
 	int r = pread_full(l->c->fds.bitmap, m->state + at, end - at, COW_HDR_BYTES + at);
 
 	if (r < 0)
@@ -86,11 +95,14 @@ static int bitmap_load_part(void *arg, uint64_t off, uint64_t len)
 			continue;
 		m->pg[i / 4096] |= COW_PG_USED;
 		if (b & b >> 1 & 0x55)
-			return err_plain(l->e, EINVAL, "bitmap: unit %llu or one of the 3 after it: state 3 does not exist",
+			return err_plain(l->e, EINVAL,
+				"bitmap: unit %llu or one of the 3 after it: state 3 does not "
+				"exist",
 				(unsigned long long)i * 4);
 		for (unsigned int k = 0; k < 4; k++)
 			if (i * 4 + k >= cow_units(l->c->bytes) && (b >> (k * 2) & 3))
-				return err_plain(l->e, EINVAL, "bitmap: unit %llu is beyond the end of the disk",
+				return err_plain(l->e, EINVAL,
+					"bitmap: unit %llu is beyond the end of the disk",
 					(unsigned long long)(i * 4 + k));
 	}
 	return 0;
@@ -102,8 +114,10 @@ static int bitmap_load(struct cow *c, struct err *e)
 	int r = cow_map_init(&c->map, c->bytes);
 
 	if (r < 0)
-		return err_set(e, -r, "memory for the bitmap of a disk of %llu MiB", (unsigned long long)(c->bytes >> 20));
-	return cow_each_data(c->fds.bitmap, COW_HDR_BYTES, COW_HDR_BYTES + c->map.bytes, bitmap_load_part, &l);
+		return err_set(e, -r, "memory for the bitmap of a disk of %llu MiB",
+			(unsigned long long)(c->bytes >> 20));
+	return cow_each_data(
+		c->fds.bitmap, COW_HDR_BYTES, COW_HDR_BYTES + c->map.bytes, bitmap_load_part, &l);
 }
 
 /* ---- open */
@@ -116,10 +130,12 @@ static int index_check_part(void *arg, uint64_t off, uint64_t len)
 
 	for (uint64_t i = at; i < end; i++) {
 		if (c->index[i] > c->fds.nfrozen && c->index[i] != COW_IX_ZERO)
-			return err_plain(l->e, EINVAL, "index: unit %llu: layer %u, there are %u", (unsigned long long)i,
-				c->index[i], c->fds.nfrozen);
+			return err_plain(l->e, EINVAL, "index: unit %llu: layer %u, there are %u",
+				(unsigned long long)i, c->index[i], c->fds.nfrozen);
 		if (c->index[i] && i >= cow_units(c->bytes))
-			return err_plain(l->e, EINVAL, "index: unit %llu is beyond the end of the disk", (unsigned long long)i);
+			return err_plain(l->e, EINVAL,
+				"index: unit %llu is beyond the end of the disk",
+				(unsigned long long)i);
 	}
 	return 0;
 }
@@ -148,22 +164,25 @@ static int open_frozen(struct cow *c, struct err *e)
 	if (r < 0)
 		return r;
 	if (c->bytes && bytes != c->bytes)
-		return err_plain(e, EINVAL, "index: size: %llu, the private layer has %llu", (unsigned long long)bytes,
-			(unsigned long long)c->bytes);
+		return err_plain(e, EINVAL, "index: size: %llu, the private layer has %llu",
+			(unsigned long long)bytes, (unsigned long long)c->bytes);
 	c->bytes = bytes;
 	if (n != c->fds.nfrozen)
-		return err_plain(e, EINVAL, "index: layers: %u, %u files were given", n, c->fds.nfrozen);
+		return err_plain(
+			e, EINVAL, "index: layers: %u, %u files were given", n, c->fds.nfrozen);
 	for (unsigned int i = 0; i < n; i++) {
 		snprintf(what, sizeof(what), "frozen layer %u", i);
 		if ((r = cow_data_read_hdr(c->fds.frozen[i], what, bytes, c->id[i], e)) < 0)
 			return r;
 		if (memcmp(c->id[i], listed[i], COW_ID_BYTES) != 0)
-			return err_plain(e, EINVAL, "%s: id: the index was made for another file", what);
+			return err_plain(
+				e, EINVAL, "%s: id: the index was made for another file", what);
 	}
 	if ((r = cow_index_map(c->fds.index, bytes, &c->index_map, &c->index_map_bytes, e)) < 0)
 		return r;
 	c->index = (const uint8_t *)c->index_map + COW_HDR_BYTES;
-	/* immutable and small: whole, once, so that a damaged one is found before the guest runs and not by it */
+	/* immutable and small: whole, once, so that a damaged one is found before the guest runs
+	 * and not by it */
 	return cow_each_data(c->fds.index, COW_HDR_BYTES, c->index_map_bytes, index_check_part, &l);
 }
 
@@ -175,14 +194,16 @@ static int open_files(struct cow *c, struct err *e)
 	if (r < 0)
 		return r;
 	if (c->base_bytes == 0 || c->base_bytes % COW_SECTOR || c->base_bytes > COW_MAX_BYTES)
-		return err_plain(e, EINVAL, "base: length: %llu is not a possible disk size", (unsigned long long)c->base_bytes);
-	if (c->fds.data >= 0 && (r = cow_bitmap_read_hdr(c->fds.bitmap, "bitmap", &c->bytes, c->id[c->fds.nfrozen], e)) < 0)
+		return err_plain(e, EINVAL, "base: length: %llu is not a possible disk size",
+			(unsigned long long)c->base_bytes);
+	if (c->fds.data >= 0 && (r = cow_bitmap_read_hdr(c->fds.bitmap, "bitmap", &c->bytes,
+					 c->id[c->fds.nfrozen], e)) < 0)
 		return r;
 	if (c->fds.nfrozen && (r = open_frozen(c, e)) < 0)
 		return r;
 	if (c->bytes && c->base_bytes > c->bytes)
-		return err_plain(e, EINVAL, "base: length: %llu bytes, the layers above have %llu", (unsigned long long)c->base_bytes,
-			(unsigned long long)c->bytes);
+		return err_plain(e, EINVAL, "base: length: %llu bytes, the layers above have %llu",
+			(unsigned long long)c->base_bytes, (unsigned long long)c->bytes);
 	if (!c->bytes)
 		c->bytes = c->base_bytes;
 	if (c->fds.data < 0)
@@ -191,7 +212,8 @@ static int open_files(struct cow *c, struct err *e)
 		return r;
 	if (memcmp(id, c->id[c->fds.nfrozen], COW_ID_BYTES) != 0)
 		return err_plain(e, EINVAL, "data file: id: the bitmap belongs to another file");
-	c->data_dirty = c->map_unsynced = true; /* who wrote them last may not have lived to flush */
+	c->data_dirty = c->map_unsynced =
+		true; /* who wrote them last may not have lived to flush */
 	return bitmap_load(c, e);
 }
 
@@ -210,7 +232,8 @@ int cow_open_io(struct cow **out, const struct cow_fds *fds, const struct cow_io
 	else if (fds->nfrozen > COW_MAX_FROZEN)
 		r = err_plain(e, EINVAL, "layers: %u, at most %u", fds->nfrozen, COW_MAX_FROZEN);
 	else if ((fds->nfrozen > 0) != (fds->index >= 0))
-		r = err_plain(e, EINVAL, "index: %s", fds->nfrozen ? "not given" : "given without layers");
+		r = err_plain(e, EINVAL, "index: %s",
+			fds->nfrozen ? "not given" : "given without layers");
 	else if ((fds->data >= 0) != (fds->bitmap >= 0))
 		r = err_plain(e, EINVAL, "data file and bitmap: one without the other");
 	else
@@ -309,7 +332,8 @@ int cow_map(const struct cow *c, uint64_t off, uint64_t max, struct cow_run *run
 	file = unit_file(c, unit);
 	if (file < COW_ZEROS)
 		return -EIO;
-	for (at = (unit + 1) * COW_UNIT; at < end && unit_file(c, at / COW_UNIT) == file; at += COW_UNIT)
+	for (at = (unit + 1) * COW_UNIT; at < end && unit_file(c, at / COW_UNIT) == file;
+		at += COW_UNIT)
 		;
 	at = MIN(at, end);
 	if (file == 0 && off >= c->base_bytes)
@@ -437,7 +461,8 @@ int cow_write(struct cow *c, const void *from, uint64_t n, uint64_t off)
 int cow_zero(struct cow *c, uint64_t off, uint64_t n)
 {
 	static const uint8_t zeros[COW_UNIT];
-	uint64_t end = off + n, first = ALIGN_UP(off, (uint64_t)COW_UNIT), last = ALIGN_DOWN(end, (uint64_t)COW_UNIT);
+	uint64_t end = off + n, first = ALIGN_UP(off, (uint64_t)COW_UNIT),
+		 last = ALIGN_DOWN(end, (uint64_t)COW_UNIT);
 	int r = range_check(c, n, off);
 
 	if (r < 0)
@@ -446,11 +471,13 @@ int cow_zero(struct cow *c, uint64_t off, uint64_t n)
 		return -EROFS;
 	if (first > last) /* inside one unit */
 		return cow_write(c, zeros, n, off);
-	if ((r = cow_write(c, zeros, first - off, off)) < 0 || (r = cow_write(c, zeros, end - last, last)) < 0)
+	if ((r = cow_write(c, zeros, first - off, off)) < 0 ||
+		(r = cow_write(c, zeros, end - last, last)) < 0)
 		return r;
 	if (cow_mark_zero(c, first, last - first)) {
 		c->data_dirty = true;
-		/* only gives space back: where the file system cannot, the units are zeros all the same */
+		/* only gives space back: where the file system cannot, the units are zeros all the
+		 * same */
 		(void)c->io.punch(c->io.ctx, c->fds.data, first, last - first);
 	}
 	return 0;
@@ -466,7 +493,8 @@ unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES])
 
 void cow_stats(const struct cow *c, struct cow_stats *s)
 {
-	*s = (struct cow_stats){.bytes = c->bytes, .nfrozen = c->fds.nfrozen, .failed = c->failed != 0};
+	*s = (struct cow_stats){
+		.bytes = c->bytes, .nfrozen = c->fds.nfrozen, .failed = c->failed != 0};
 	for (uint64_t p = 0; p < c->map.npages; p++) {
 		if (!(c->map.pg[p] & COW_PG_USED))
 			continue;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow.h: a disk made of a read-only raw base, up to COW_MAX_FROZEN frozen layers and one private layer. mayfly-vmm (device thread), tools,
- * the daemon. Files come as descriptors, never as paths; every header is checked, whatever a file holds. Formats: lib/cow_format.h.
+ * cow.h: a disk made of a read-only raw base, up to COW_MAX_FROZEN frozen layers and one private
+ * layer. mayfly-vmm (device thread), tools, the daemon. Files come as descriptors, never as paths;
+ * every header is checked, whatever a file holds. Formats: lib/cow_format.h.
  *
- * A layer is a data file (sparse, each unit at its own offset) and a bitmap file (per unit: not here, data here, zeros). A frozen
- * layer never changes; one merged index per set of frozen layers says which file holds a unit, and is mapped shared by all clones.
- * What was flushed survives a power cut; of what was not, each sector is old or new.
- * One thread at a time. The calls that do no I/O themselves (map, mark, flush_next) are for a device that does it asynchronously.
+ * A layer is a data file (sparse, each unit at its own offset) and a bitmap file (per unit: not
+ * here, data here, zeros). A frozen layer never changes; one merged index per set of frozen layers
+ * says which file holds a unit, and is mapped shared by all clones. What was flushed survives a
+ * power cut; of what was not, each sector is old or new. One thread at a time. The calls that do no
+ * I/O themselves (map, mark, flush_next) are for a device that does it asynchronously.
  */
 #pragma once
 
@@ -19,18 +21,24 @@
 #define COW_MAX_BYTES  (4ull << 40)
 #define COW_ID_BYTES   16u
 
-/* The files of a disk, in the order of proto_vmm.h. -1 = not there. A read-only disk may have only `base`, or frozen layers too. */
+/* The files of a disk, in the order of proto_vmm.h. -1 = not there. A read-only disk may have only
+ * `base`, or frozen layers too. */
 struct cow_fds {
-	int base;		     /* may be shorter than the disk: zeros follow */
+	int base; /* may be shorter than the disk: zeros follow */
 	unsigned int nfrozen;
-	int frozen[COW_MAX_FROZEN];  /* data files, oldest first */
-	int index;		     /* if nfrozen > 0 */
-	int data, bitmap;	     /* private layer; -1 = read-only disk */
+	int frozen[COW_MAX_FROZEN]; /* data files, oldest first */
+	int index;                  /* if nfrozen > 0 */
+	int data, bitmap;           /* private layer; -1 = read-only disk */
 };
 #define COW_FDS_NONE                                                                               \
-	((struct cow_fds){.base = -1, .frozen = {-1, -1, -1, -1, -1, -1, -1, -1}, .index = -1, .data = -1, .bitmap = -1})
+	((struct cow_fds){.base = -1,                                                              \
+		.frozen = {-1, -1, -1, -1, -1, -1, -1, -1},                                        \
+		.index = -1,                                                                       \
+		.data = -1,                                                                        \
+		.bitmap = -1})
 
-/* How bytes get to the files: real system calls if NULL is given to cow_open_io; the tests cut the power here. 0/-errno; all or error. */
+/* How bytes get to the files: real system calls if NULL is given to cow_open_io; the tests cut the
+ * power here. 0/-errno; all or error. */
 struct cow_io {
 	int (*write)(void *ctx, int fd, const void *p, size_t n, uint64_t off);
 	int (*sync)(void *ctx, int fd);
@@ -40,13 +48,15 @@ struct cow_io {
 
 struct cow;
 
-/* Makes an empty private layer in two empty files, in constant time; durable with the first flush. bytes: a multiple of COW_UNIT. */
+/* Makes an empty private layer in two empty files, in constant time; durable with the first flush.
+ * bytes: a multiple of COW_UNIT. */
 int cow_layer_create(int data_fd, int bitmap_fd, uint64_t bytes, struct err *e);
 
-/* Checks all files against each other and against their sizes. Takes the descriptors on success; on failure the caller still owns
- * them, *out is untouched and e names the file and the field. */
+/* Checks all files against each other and against their sizes. Takes the descriptors on success; on
+ * failure the caller still owns them, *out is untouched and e names the file and the field. */
 int cow_open(struct cow **out, const struct cow_fds *fds, struct err *e);
-int cow_open_io(struct cow **out, const struct cow_fds *fds, const struct cow_io *io, struct err *e);
+int cow_open_io(
+	struct cow **out, const struct cow_fds *fds, const struct cow_io *io, struct err *e);
 /* Does not flush. NULL is fine. */
 void cow_close(struct cow *c);
 void cow_closep(struct cow **c);
@@ -56,31 +66,38 @@ bool cow_is_read_only(const struct cow *c);
 
 /* ---- lookup: for a device that reads by itself */
 
-/* Where bytes come from. file: -1 = zeros, else an index for cow_file() (0 base, 1.. frozen, cow_data_file() the private layer). */
+/* Where bytes come from. file: -1 = zeros, else an index for cow_file() (0 base, 1.. frozen,
+ * cow_data_file() the private layer). */
 struct cow_run {
 	int file;
 	uint64_t off; /* in that file; the same as on the disk */
 	uint64_t len; /* > 0 */
 };
 #define COW_ZEROS (-1)
-/* The run at `off`, at most max bytes of it. -EINVAL beyond the end or max 0; -EIO if the index names a layer that is not there. */
+/* The run at `off`, at most max bytes of it. -EINVAL beyond the end or max 0; -EIO if the index
+ * names a layer that is not there. */
 int cow_map(const struct cow *c, uint64_t off, uint64_t max, struct cow_run *run);
-int cow_file(const struct cow *c, int file);  /* its descriptor; still ours */
-int cow_data_file(const struct cow *c);	      /* the private layer's index for cow_file */
+int cow_file(const struct cow *c, int file); /* its descriptor; still ours */
+int cow_data_file(const struct cow *c);      /* the private layer's index for cow_file */
 
-/* ---- writing, for a device that writes by itself: to the data file at the disk's own offset, then cow_mark */
+/* ---- writing, for a device that writes by itself: to the data file at the disk's own offset, then
+ * cow_mark */
 
-/* How the write [off, off+max) has to begin. true: *len bytes may go straight to the data file. false: the unit that holds `off` is
- * not in the private layer and is not covered whole: *len bytes fall into it; the device reads the unit through cow_map, changes it
- * in memory and writes the unit whole. */
+/* How the write [off, off+max) has to begin. true: *len bytes may go straight to the data file.
+ * false: the unit that holds `off` is not in the private layer and is not covered whole: *len bytes
+ * fall into it; the device reads the unit through cow_map, changes it in memory and writes the unit
+ * whole. */
 bool cow_write_plan(const struct cow *c, uint64_t off, uint64_t max, uint64_t *len);
-/* The write is done (its bytes are in the data file): whole units for those that were not private yet. */
+/* The write is done (its bytes are in the data file): whole units for those that were not private
+ * yet. */
 void cow_mark_written(struct cow *c, uint64_t off, uint64_t len);
-/* Makes the whole units inside [off, off+len) read as zeros; returns how many bytes of them were in the private layer and may be punched
- * out of the data file now (the caller may skip that). Partial units at the ends are not touched. */
+/* Makes the whole units inside [off, off+len) read as zeros; returns how many bytes of them were in
+ * the private layer and may be punched out of the data file now (the caller may skip that). Partial
+ * units at the ends are not touched. */
 uint64_t cow_mark_zero(struct cow *c, uint64_t off, uint64_t len);
 
-/* ---- flush: data durable, then bitmap, then durable. One at a time; what is marked after _begin waits for the next one */
+/* ---- flush: data durable, then bitmap, then durable. One at a time; what is marked after _begin
+ * waits for the next one */
 
 struct cow_step {
 	enum { COW_STEP_END, COW_STEP_SYNC, COW_STEP_WRITE } op;
@@ -90,10 +107,12 @@ struct cow_step {
 	uint64_t off;
 };
 void cow_flush_begin(struct cow *c);
-/* The next thing to do, one at a time; COW_STEP_END: all durable, or failed: cow_flush_end says which. */
+/* The next thing to do, one at a time; COW_STEP_END: all durable, or failed: cow_flush_end says
+ * which. */
 void cow_flush_next(struct cow *c, struct cow_step *step);
 void cow_flush_did(struct cow *c, int res); /* 0 or -errno */
-/* 0 or -errno. A failed sync of data is remembered for ever: the kernel may have dropped the pages, so no later flush may succeed. */
+/* 0 or -errno. A failed sync of data is remembered for ever: the kernel may have dropped the pages,
+ * so no later flush may succeed. */
 int cow_flush_end(struct cow *c);
 
 /* ---- the same, synchronous */
@@ -105,15 +124,20 @@ int cow_flush(struct cow *c, struct err *e);
 
 /* ---- freeze */
 
-/* The private layer becomes the newest frozen one, the two empty files the new private layer, and the merged index is written to the
- * empty index_fd. No I/O in flight, no flush running. It waits for no disk: cow_freeze_finish (or the next flush) makes it durable.
- * With COW_MAX_FROZEN layers already there, the frozen layer with the fewest live units is carried into the layer being frozen and
- * drops out: *dropped is its position (oldest = 0), else -1; its descriptor is closed. Takes the three descriptors on success; on
- * failure the disk is as before, still usable, and the files given are garbage. */
-int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped, struct err *e);
-/* Makes the last freeze durable; also right in a forked child, on its copy. Nothing to do is fine. */
+/* The private layer becomes the newest frozen one, the two empty files the new private layer, and
+ * the merged index is written to the empty index_fd. No I/O in flight, no flush running. It waits
+ * for no disk: cow_freeze_finish (or the next flush) makes it durable. With COW_MAX_FROZEN layers
+ * already there, the frozen layer with the fewest live units is carried into the layer being frozen
+ * and drops out: *dropped is its position (oldest = 0), else -1; its descriptor is closed. Takes
+ * the three descriptors on success; on failure the disk is as before, still usable, and the files
+ * given are garbage. */
+int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped,
+	struct err *e);
+/* Makes the last freeze durable; also right in a forked child, on its copy. Nothing to do is fine.
+ */
 int cow_freeze_finish(struct cow *c, struct err *e);
-/* The ids of the layers, oldest first, the private one last (if there is one): [COW_MAX_FROZEN + 1]. Returns how many. */
+/* The ids of the layers, oldest first, the private one last (if there is one): [COW_MAX_FROZEN +
+ * 1]. Returns how many. */
 unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES]);
 
 /* numbers for statistics and tools */

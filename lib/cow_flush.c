@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_flush.c: what makes a disk's writes durable, in the only right order, and the freeze. mayfly-vmm (device thread), tools. Reads nothing
- * hostile but the index, whose values are bounded by cow_open.
+ * cow_flush.c: what makes a disk's writes durable, in the only right order, and the freeze.
+ * mayfly-vmm (device thread), tools. Reads nothing hostile but the index, whose values are bounded
+ * by cow_open.
  *
- * Data is durable before the bitmap says so: cow_flush_begin copies the bitmap pages that changed (a mark made during the flush must not
- * reach the file with them), then the data file is synced, then the copies are written, then the bitmap is synced. A bitmap page
- * that is torn by the power cut is right in each of its bits, because all data that any of them may speak of is durable.
- * A freeze that is not durable yet goes first, in the same way; its bitmap cannot change any more and needs no copy.
+ * Data is durable before the bitmap says so: cow_flush_begin copies the bitmap pages that changed
+ * (a mark made during the flush must not reach the file with them), then the data file is synced,
+ * then the copies are written, then the bitmap is synced. A bitmap page that is torn by the power
+ * cut is right in each of its bits, because all data that any of them may speak of is durable. A
+ * freeze that is not durable yet goes first, in the same way; its bitmap cannot change any more and
+ * needs no copy.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -27,11 +30,13 @@ static void pending_done(struct cow *c)
 	c->old.on = false;
 }
 
-static bool step_map(struct cow *c, const struct cow_map *m, const uint8_t *from, uint8_t flag, int fd, struct cow_step *s)
+static bool step_map(struct cow *c, const struct cow_map *m, const uint8_t *from, uint8_t flag,
+	int fd, struct cow_step *s)
 {
 	if (!page_next(c, m, flag))
 		return false;
-	*s = (struct cow_step){COW_STEP_WRITE, fd, from + c->at_page * 4096, 4096, COW_HDR_BYTES + c->at_page * 4096};
+	*s = (struct cow_step){COW_STEP_WRITE, fd, from + c->at_page * 4096, 4096,
+		COW_HDR_BYTES + c->at_page * 4096};
 	return true;
 }
 
@@ -43,7 +48,8 @@ static bool phase_step(struct cow *c, struct cow_step *s)
 		*s = (struct cow_step){.op = COW_STEP_SYNC, .fd = c->old.data_fd};
 		return c->old.on;
 	case COW_P_OLD_MAP:
-		return c->old.on && step_map(c, &c->old.map, c->old.map.state, COW_PG_DIRTY, c->old.bitmap_fd, s);
+		return c->old.on && step_map(c, &c->old.map, c->old.map.state, COW_PG_DIRTY,
+					    c->old.bitmap_fd, s);
 	case COW_P_OLD_MAP_SYNC:
 		*s = (struct cow_step){.op = COW_STEP_SYNC, .fd = c->old.bitmap_fd};
 		return c->old.on;
@@ -52,7 +58,8 @@ static bool phase_step(struct cow *c, struct cow_step *s)
 		*s = (struct cow_step){.op = COW_STEP_SYNC, .fd = c->old.index_fd};
 		return c->old.on;
 	case COW_P_INDEX_HDR:
-		*s = (struct cow_step){COW_STEP_WRITE, c->old.index_fd, &c->old.hdr, sizeof(c->old.hdr), 0};
+		*s = (struct cow_step){
+			COW_STEP_WRITE, c->old.index_fd, &c->old.hdr, sizeof(c->old.hdr), 0};
 		return c->old.on;
 	case COW_P_DATA:
 		*s = (struct cow_step){.op = COW_STEP_SYNC, .fd = c->fds.data};
@@ -109,7 +116,8 @@ void cow_flush_next(struct cow *c, struct cow_step *step)
 		*step = (struct cow_step){.op = COW_STEP_END, .fd = -1};
 		return;
 	}
-	/* before it is issued: a write that completes while the sync runs must not be taken for covered by it */
+	/* before it is issued: a write that completes while the sync runs must not be taken for
+	 * covered by it */
 	if (c->phase == COW_P_DATA)
 		c->data_dirty = false;
 	if (c->phase == COW_P_MAP_SYNC)
@@ -159,8 +167,9 @@ static int run(struct cow *c, bool finish_only)
 		cow_flush_next(c, &s);
 		if (s.op == COW_STEP_END)
 			return cow_flush_end(c);
-		cow_flush_did(c, s.op == COW_STEP_SYNC ? c->io.sync(c->io.ctx, s.fd) :
-							 c->io.write(c->io.ctx, s.fd, s.p, s.len, s.off));
+		cow_flush_did(c, s.op == COW_STEP_SYNC
+					 ? c->io.sync(c->io.ctx, s.fd)
+					 : c->io.write(c->io.ctx, s.fd, s.p, s.len, s.off));
 	}
 }
 
@@ -194,7 +203,8 @@ static unsigned int victim_find(const struct cow *c)
 	return best;
 }
 
-/* Copies what shows of a frozen layer into the private one. No reader sees a difference, so a failure half way harms nothing. */
+/* Copies what shows of a frozen layer into the private one. No reader sees a difference, so a
+ * failure half way harms nothing. */
 static int victim_carry(struct cow *c, unsigned int victim, struct err *e)
 {
 	uint8_t unit[COW_UNIT];
@@ -214,8 +224,10 @@ static int victim_carry(struct cow *c, unsigned int victim, struct err *e)
 	return 0;
 }
 
-/* 4096 units of the index of what is frozen now plus the private layer. True if any byte is not 0. */
-static bool merge_page(const struct cow *c, uint64_t page, unsigned int drop, uint8_t newest, uint8_t *out)
+/* 4096 units of the index of what is frozen now plus the private layer. True if any byte is not 0.
+ */
+static bool merge_page(
+	const struct cow *c, uint64_t page, unsigned int drop, uint8_t newest, uint8_t *out)
 {
 	const uint8_t *state = c->map.state + page * 1024;
 	bool any = false;
@@ -253,13 +265,15 @@ static int index_write(struct cow *c, int fd, unsigned int drop, uint8_t newest,
 }
 
 /* Everything is there: the disk changes over. Cannot fail. */
-static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, struct cow_map *map, const uint8_t *new_id)
+static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, struct cow_map *map,
+	const uint8_t *new_id)
 {
 	unsigned int n = c->fds.nfrozen;
 
 	if (drop >= 0) {
 		close_fd(&c->fds.frozen[drop]);
-		memmove(&c->fds.frozen[drop], &c->fds.frozen[drop + 1], (n - 1 - (unsigned int)drop) * sizeof(int));
+		memmove(&c->fds.frozen[drop], &c->fds.frozen[drop + 1],
+			(n - 1 - (unsigned int)drop) * sizeof(int));
 		memmove(c->id[drop], c->id[drop + 1], (n - (unsigned int)drop) * COW_ID_BYTES);
 		n--;
 	}
@@ -267,8 +281,11 @@ static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, str
 	c->fds.nfrozen = n;
 	memcpy(c->id[n], new_id, COW_ID_BYTES);
 	close_fd(&c->fds.index);
-	c->old = (struct cow_pending){
-		.on = true, .data_fd = c->fds.data, .bitmap_fd = c->fds.bitmap, .index_fd = nw->index, .map = c->map};
+	c->old = (struct cow_pending){.on = true,
+		.data_fd = c->fds.data,
+		.bitmap_fd = c->fds.bitmap,
+		.index_fd = nw->index,
+		.map = c->map};
 	cow_index_hdr_fill(&c->old.hdr, c->bytes, n, c->id);
 	c->fds.index = nw->index;
 	c->fds.data = nw->data;
@@ -277,7 +294,8 @@ static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, str
 	c->data_dirty = c->map_unsynced = true;
 }
 
-int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped, struct err *e)
+int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped,
+	struct err *e)
 {
 	struct cow_fds nw = {.index = index_fd, .data = new_data_fd, .bitmap = new_bitmap_fd};
 	uint8_t new_id[COW_ID_BYTES];
@@ -292,19 +310,22 @@ int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, 
 		return err_plain(e, EROFS, "freeze: the disk is read-only");
 	if (c->failed)
 		return err_set(e, -c->failed, "freeze: an earlier write to the disk was lost");
-	if ((r = cow_freeze_finish(c, e)) < 0 || (r = cow_file_bytes(index_fd, "new index", &len, e)) < 0)
+	if ((r = cow_freeze_finish(c, e)) < 0 ||
+		(r = cow_file_bytes(index_fd, "new index", &len, e)) < 0)
 		return r;
 	if (len != 0)
 		return err_plain(e, EEXIST, "new index: length: not empty");
 	if ((r = cow_layer_create(new_data_fd, new_bitmap_fd, c->bytes, e)) < 0 ||
-		(r = cow_data_read_hdr(new_data_fd, "new layer's data file", c->bytes, new_id, e)) < 0)
+		(r = cow_data_read_hdr(new_data_fd, "new layer's data file", c->bytes, new_id, e)) <
+			0)
 		return r;
 	if (c->fds.nfrozen == COW_MAX_FROZEN) {
 		drop = (int)victim_find(c);
 		if ((r = victim_carry(c, (unsigned int)drop, e)) < 0)
 			return r;
 	}
-	/* a value above `drop + 1` moves down by one; `drop + 1` itself is hidden by the private layer everywhere */
+	/* a value above `drop + 1` moves down by one; `drop + 1` itself is hidden by the private
+	 * layer everywhere */
 	r = index_write(c, index_fd, drop < 0 ? COW_IX_ZERO : (unsigned int)drop,
 		(uint8_t)(c->fds.nfrozen + (drop < 0)), e);
 	if (r < 0 || (r = cow_index_map(index_fd, c->bytes, &ix, &ixlen, e)) < 0)

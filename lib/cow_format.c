@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_format.c: headers of the layer and index files, written and checked. mayfly-vmm, daemon, tools. Everything that is read here
- * may be damaged or made by somebody hostile: each field has its error.
+ * cow_format.c: headers of the layer and index files, written and checked. mayfly-vmm, daemon,
+ * tools. Everything that is read here may be damaged or made by somebody hostile: each field has
+ * its error.
  */
 #include "lib/cow_format.h"
 
@@ -27,16 +28,19 @@ uint32_t cow_crc32(const void *p, size_t n)
 	return ~c;
 }
 
-void cow_layer_hdr_fill(struct cow_layer_hdr *h, const char *magic, uint64_t bytes, const uint8_t *id)
+void cow_layer_hdr_fill(
+	struct cow_layer_hdr *h, const char *magic, uint64_t bytes, const uint8_t *id)
 {
-	*h = (struct cow_layer_hdr){
-		.version_le = htole32(COW_VERSION), .unit_le = htole32(COW_UNIT), .bytes_le = htole64(bytes)};
+	*h = (struct cow_layer_hdr){.version_le = htole32(COW_VERSION),
+		.unit_le = htole32(COW_UNIT),
+		.bytes_le = htole64(bytes)};
 	memcpy(h->magic, magic, sizeof(h->magic));
 	memcpy(h->id, id, sizeof(h->id));
 	h->crc_le = htole32(cow_crc32(h, offsetof(struct cow_layer_hdr, crc_le)));
 }
 
-void cow_index_hdr_fill(struct cow_index_hdr *h, uint64_t bytes, unsigned int n, uint8_t (*ids)[COW_ID_BYTES])
+void cow_index_hdr_fill(
+	struct cow_index_hdr *h, uint64_t bytes, unsigned int n, uint8_t (*ids)[COW_ID_BYTES])
 {
 	*h = (struct cow_index_hdr){.version_le = htole32(COW_VERSION),
 		.unit_le = htole32(COW_UNIT),
@@ -67,32 +71,37 @@ int cow_file_bytes(int fd, const char *what, uint64_t *bytes, struct err *e)
 static int bytes_check(const char *what, uint64_t bytes, struct err *e)
 {
 	if (bytes == 0 || bytes % COW_UNIT || bytes > COW_MAX_BYTES)
-		return err_plain(e, EINVAL, "%s: size: %llu is not a possible disk size", what, (unsigned long long)bytes);
+		return err_plain(e, EINVAL, "%s: size: %llu is not a possible disk size", what,
+			(unsigned long long)bytes);
 	return 0;
 }
 
-static int start_check(const char *what, const uint8_t *magic, const char *magic_wanted, uint32_t version, uint32_t unit,
-	uint32_t crc, uint32_t crc_wanted, struct err *e)
+static int start_check(const char *what, const uint8_t *magic, const char *magic_wanted,
+	uint32_t version, uint32_t unit, uint32_t crc, uint32_t crc_wanted, struct err *e)
 {
 	if (memcmp(magic, magic_wanted, 8) != 0)
-		return err_plain(e, EINVAL, "%s: magic: this is not such a file, or its header is lost", what);
+		return err_plain(e, EINVAL,
+			"%s: magic: this is not such a file, or its header is lost", what);
 	if (crc != crc_wanted)
-		return err_plain(e, EINVAL, "%s: header checksum: is %08x, computed %08x", what, crc, crc_wanted);
+		return err_plain(e, EINVAL, "%s: header checksum: is %08x, computed %08x", what,
+			crc, crc_wanted);
 	if (version != COW_VERSION)
-		return err_plain(e, EINVAL, "%s: version: %u, this program knows %u", what, version, COW_VERSION);
+		return err_plain(e, EINVAL, "%s: version: %u, this program knows %u", what, version,
+			COW_VERSION);
 	if (unit != COW_UNIT)
 		return err_plain(e, EINVAL, "%s: unit: %u bytes, must be %u", what, unit, COW_UNIT);
 	return 0;
 }
 
-static int layer_hdr_read(int fd, const char *what, uint64_t off, const char *magic, struct cow_layer_hdr *h, struct err *e)
+static int layer_hdr_read(int fd, const char *what, uint64_t off, const char *magic,
+	struct cow_layer_hdr *h, struct err *e)
 {
 	int r = pread_full(fd, h, sizeof(*h), off);
 
 	if (r < 0)
 		return err_set(e, r == -EPIPE ? EINVAL : -r, "%s: read the header", what);
-	r = start_check(what, h->magic, magic, le32toh(h->version_le), le32toh(h->unit_le), le32toh(h->crc_le),
-		cow_crc32(h, offsetof(struct cow_layer_hdr, crc_le)), e);
+	r = start_check(what, h->magic, magic, le32toh(h->version_le), le32toh(h->unit_le),
+		le32toh(h->crc_le), cow_crc32(h, offsetof(struct cow_layer_hdr, crc_le)), e);
 	return r < 0 ? r : bytes_check(what, le64toh(h->bytes_le), e);
 }
 
@@ -105,14 +114,15 @@ int cow_data_read_hdr(int fd, const char *what, uint64_t bytes_wanted, uint8_t *
 	if (r < 0)
 		return r;
 	if (len != cow_data_file_bytes(bytes_wanted))
-		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu", what, (unsigned long long)len,
-			(unsigned long long)bytes_wanted, (unsigned long long)cow_data_file_bytes(bytes_wanted));
+		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu",
+			what, (unsigned long long)len, (unsigned long long)bytes_wanted,
+			(unsigned long long)cow_data_file_bytes(bytes_wanted));
 	r = layer_hdr_read(fd, what, bytes_wanted, COW_MAGIC_DATA, &h, e);
 	if (r < 0)
 		return r;
 	if (le64toh(h.bytes_le) != bytes_wanted)
-		return err_plain(e, EINVAL, "%s: size: %llu, the disk has %llu", what, (unsigned long long)le64toh(h.bytes_le),
-			(unsigned long long)bytes_wanted);
+		return err_plain(e, EINVAL, "%s: size: %llu, the disk has %llu", what,
+			(unsigned long long)le64toh(h.bytes_le), (unsigned long long)bytes_wanted);
 	memcpy(id, h.id, COW_ID_BYTES);
 	return 0;
 }
@@ -127,14 +137,16 @@ int cow_bitmap_read_hdr(int fd, const char *what, uint64_t *bytes, uint8_t *id, 
 		return r;
 	need = COW_HDR_BYTES + cow_bitmap_bytes(le64toh(h.bytes_le));
 	if (len != need)
-		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu", what, (unsigned long long)len,
-			(unsigned long long)le64toh(h.bytes_le), (unsigned long long)need);
+		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu",
+			what, (unsigned long long)len, (unsigned long long)le64toh(h.bytes_le),
+			(unsigned long long)need);
 	*bytes = le64toh(h.bytes_le);
 	memcpy(id, h.id, COW_ID_BYTES);
 	return 0;
 }
 
-int cow_index_read_hdr(int fd, const char *what, uint64_t *bytes, unsigned int *n, uint8_t (*ids)[COW_ID_BYTES], struct err *e)
+int cow_index_read_hdr(int fd, const char *what, uint64_t *bytes, unsigned int *n,
+	uint8_t (*ids)[COW_ID_BYTES], struct err *e)
 {
 	struct cow_index_hdr h;
 	uint64_t len, need;
@@ -143,24 +155,28 @@ int cow_index_read_hdr(int fd, const char *what, uint64_t *bytes, unsigned int *
 
 	if (r < 0)
 		return err_set(e, r == -EPIPE ? EINVAL : -r, "%s: read the header", what);
-	r = start_check(what, h.magic, COW_MAGIC_INDEX, le32toh(h.version_le), le32toh(h.unit_le), le32toh(h.crc_le),
-		cow_crc32(&h, offsetof(struct cow_index_hdr, crc_le)), e);
-	if (r < 0 || (r = bytes_check(what, le64toh(h.bytes_le), e)) < 0 || (r = cow_file_bytes(fd, what, &len, e)) < 0)
+	r = start_check(what, h.magic, COW_MAGIC_INDEX, le32toh(h.version_le), le32toh(h.unit_le),
+		le32toh(h.crc_le), cow_crc32(&h, offsetof(struct cow_index_hdr, crc_le)), e);
+	if (r < 0 || (r = bytes_check(what, le64toh(h.bytes_le), e)) < 0 ||
+		(r = cow_file_bytes(fd, what, &len, e)) < 0)
 		return r;
 	nf = le32toh(h.nfrozen_le);
 	if (nf == 0 || nf > COW_MAX_FROZEN)
-		return err_plain(e, EINVAL, "%s: layers: %u, must be 1 to %u", what, nf, COW_MAX_FROZEN);
+		return err_plain(
+			e, EINVAL, "%s: layers: %u, must be 1 to %u", what, nf, COW_MAX_FROZEN);
 	need = COW_HDR_BYTES + cow_index_bytes(le64toh(h.bytes_le));
 	if (len != need)
-		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu", what, (unsigned long long)len,
-			(unsigned long long)le64toh(h.bytes_le), (unsigned long long)need);
+		return err_plain(e, EINVAL, "%s: length: %llu bytes, a disk of %llu needs %llu",
+			what, (unsigned long long)len, (unsigned long long)le64toh(h.bytes_le),
+			(unsigned long long)need);
 	*bytes = le64toh(h.bytes_le);
 	*n = nf;
 	memcpy(ids, h.id, sizeof(h.id));
 	return 0;
 }
 
-int cow_each_data(int fd, uint64_t from, uint64_t to, int (*fn)(void *arg, uint64_t off, uint64_t len), void *arg)
+int cow_each_data(int fd, uint64_t from, uint64_t to,
+	int (*fn)(void *arg, uint64_t off, uint64_t len), void *arg)
 {
 	while (from < to) {
 		off_t at = lseek(fd, (off_t)from, SEEK_DATA), end;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_priv.h: the inside of a struct cow, shared by cow.c (lookup, marks), cow_flush.c (flush, freeze) and cow_tools.c.
+ * cow_priv.h: the inside of a struct cow, shared by cow.c (lookup, marks), cow_flush.c (flush,
+ * freeze) and cow_tools.c.
  */
 #pragma once
 
@@ -9,19 +10,22 @@
 
 enum { COW_PG_USED = 1, COW_PG_DIRTY = 2, COW_PG_FLUSHING = 4 };
 
-/* The private layer's states in memory: two bits a unit, as in the file. Both maps are address space until they are touched. */
+/* The private layer's states in memory: two bits a unit, as in the file. Both maps are address
+ * space until they are touched. */
 struct cow_map {
-	uint8_t *state;	 /* now */
-	uint8_t *shadow; /* as it was at cow_flush_begin: what may be written once the data is durable */
-	uint8_t *pg;	 /* COW_PG_* for each 4 KiB of state */
-	uint64_t bytes;	 /* of state; a multiple of 4096 */
+	uint8_t *state;  /* now */
+	uint8_t *shadow; /* as it was at cow_flush_begin: what may be written once the data is
+			    durable */
+	uint8_t *pg;     /* COW_PG_* for each 4 KiB of state */
+	uint64_t bytes;  /* of state; a multiple of 4096 */
 	uint64_t npages;
 };
 
 /* The layer that was frozen last, until it is durable. */
 struct cow_pending {
 	bool on;
-	int data_fd, bitmap_fd, index_fd; /* data and index belong to fds.frozen / fds.index; bitmap_fd is ours */
+	int data_fd, bitmap_fd,
+		index_fd; /* data and index belong to fds.frozen / fds.index; bitmap_fd is ours */
 	struct cow_map map;
 	struct cow_index_hdr hdr;
 };
@@ -44,16 +48,17 @@ struct cow {
 	struct cow_io io;
 	struct cow_fds fds;
 	uint64_t bytes, base_bytes;
-	uint8_t id[COW_MAX_FROZEN + 1][COW_ID_BYTES]; /* frozen ones, then the private one at [nfrozen] */
-	const uint8_t *index;			      /* mapped; NULL without frozen layers */
+	uint8_t id[COW_MAX_FROZEN + 1]
+		  [COW_ID_BYTES]; /* frozen ones, then the private one at [nfrozen] */
+	const uint8_t *index;     /* mapped; NULL without frozen layers */
 	void *index_map;
 	size_t index_map_bytes;
 	struct cow_map map;
 	bool data_dirty; /* the data file was written since the last flush began */
-	int failed;	 /* -errno of a failed sync of data: for ever */
+	int failed;      /* -errno of a failed sync of data: for ever */
 	struct cow_pending old;
 	enum cow_phase phase;
-	bool finish_only; /* stop after the pending freeze */
+	bool finish_only;  /* stop after the pending freeze */
 	bool map_unsynced; /* the bitmap file was written (or made) since it was last durable */
 	uint64_t at_page;
 	int flush_res;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bio.c: see bio.h. mayfly-vmm. Nothing hostile is read here; a guest can only decide how many operations there are, and depth bounds them.
+ * bio.c: see bio.h. mayfly-vmm. Nothing hostile is read here; a guest can only decide how many
+ * operations there are, and depth bounds them.
  *
- * The jail's seccomp list does not see what goes through a ring, so the ring itself is restricted: created disabled, told the five
- * operations that it may ever do and that nothing may be registered any more, then enabled.
+ * The jail's seccomp list does not see what goes through a ring, so the ring itself is restricted:
+ * created disabled, told the five operations that it may ever do and that nothing may be registered
+ * any more, then enabled.
  */
 #include "vmm/bio.h"
 
@@ -65,7 +67,8 @@ static void sqe_fill(struct io_uring_sqe *s, struct bio_op *op)
 		io_uring_prep_fsync(s, op->fd, IORING_FSYNC_DATASYNC);
 		break;
 	case BIO_PUNCH:
-		io_uring_prep_fallocate(s, op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)op->off, (off_t)op->len);
+		io_uring_prep_fallocate(s, op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			(off_t)op->off, (off_t)op->len);
 		break;
 	}
 	io_uring_sqe_set_data(s, op);
@@ -86,7 +89,8 @@ static void ring_put(struct bio *b, struct bio_op *op)
 
 static int ring_open(struct bio *b)
 {
-	static const uint8_t ops[] = {IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC, IORING_OP_FALLOCATE};
+	static const uint8_t ops[] = {
+		IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC, IORING_OP_FALLOCATE};
 	struct io_uring_restriction res[ARRAY_LEN(ops) + 1] = {{0}};
 	unsigned int workers[2] = {MAX_WORKERS, MAX_WORKERS};
 	int r = io_uring_queue_init(b->depth, &b->ring, IORING_SETUP_R_DISABLED);
@@ -94,14 +98,18 @@ static int ring_open(struct bio *b)
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < ARRAY_LEN(ops); i++)
-		res[i] = (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = ops[i]};
-	res[ARRAY_LEN(ops)] = (struct io_uring_restriction){
-		.opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_ENABLE_RINGS};
+		res[i] = (struct io_uring_restriction){
+			.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = ops[i]};
+	res[ARRAY_LEN(ops)] =
+		(struct io_uring_restriction){.opcode = IORING_RESTRICTION_REGISTER_OP,
+			.register_op = IORING_REGISTER_ENABLE_RINGS};
 	/* 5.15; without it the guest's own limits (cgroup) hold the workers */
 	(void)io_uring_register_iowq_max_workers(&b->ring, workers);
 	/* by hand: liburing 2.3 declares these two and does not export them */
-	if (syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, res, ARRAY_LEN(res)) < 0 ||
-		syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0) {
+	if (syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, res,
+		    ARRAY_LEN(res)) < 0 ||
+		syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
+			0) < 0) {
 		r = -errno;
 		io_uring_queue_exit(&b->ring);
 	}
@@ -126,7 +134,8 @@ static int op_run(const struct bio_op *op)
 			n = fdatasync(op->fd);
 			break;
 		case BIO_PUNCH:
-			n = fallocate(op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)op->off, (off_t)op->len);
+			n = fallocate(op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				(off_t)op->off, (off_t)op->len);
 			break;
 		}
 	} while (n < 0 && errno == EINTR);
@@ -248,7 +257,8 @@ static void on_worker(void *arg, uint32_t events)
 	refill(b);
 }
 
-int bio_create(struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e)
+int bio_create(
+	struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e)
 {
 	struct bio *b = calloc(1, sizeof(*b));
 	int r = -EPERM;
@@ -271,7 +281,8 @@ int bio_create(struct bio **out, struct loop *l, unsigned int depth, unsigned in
 		r = worker_open(b);
 	}
 	if (r == 0) {
-		b->watch = b->uring ? loop_watch(l, b->ring.ring_fd, EPOLLIN, on_ring, b) : loop_watch(l, b->event_fd, EPOLLIN, on_worker, b);
+		b->watch = b->uring ? loop_watch(l, b->ring.ring_fd, EPOLLIN, on_ring, b)
+				    : loop_watch(l, b->event_fd, EPOLLIN, on_worker, b);
 		if (!b->watch)
 			r = -errno;
 	}
@@ -312,7 +323,8 @@ void bio_submit(struct bio *b, struct bio_op *op)
 void bio_go(struct bio *b)
 {
 	if (b->uring) {
-		/* -EBUSY or -EAGAIN: what was not taken stays in the ring and goes with the next call; completions will make one */
+		/* -EBUSY or -EAGAIN: what was not taken stays in the ring and goes with the next
+		 * call; completions will make one */
 		if (io_uring_sq_ready(&b->ring))
 			io_uring_submit(&b->ring);
 		return;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bio.h: file I/O that does not block the device thread: io_uring, or where the host forbids it one worker thread. mayfly-vmm; every
- * call and every completion on the device thread. Carries offsets and lengths that were checked; buffers may be guest memory, which
- * is never registered (that would pin it and end its sharing).
+ * bio.h: file I/O that does not block the device thread: io_uring, or where the host forbids it one
+ * worker thread. mayfly-vmm; every call and every completion on the device thread. Carries offsets
+ * and lengths that were checked; buffers may be guest memory, which is never registered (that would
+ * pin it and end its sharing).
  */
 #pragma once
 
@@ -21,9 +22,10 @@ struct bio_op {
 	const struct iovec *iov; /* read, write */
 	unsigned int niov;
 	uint64_t off;
-	uint64_t len;				   /* punch */
-	void (*done)(struct bio_op *op, int res); /* bytes (may be fewer than asked), 0, or -errno */
-	struct bio_op *next;			   /* ours */
+	uint64_t len; /* punch */
+	void (*done)(
+		struct bio_op *op, int res); /* bytes (may be fewer than asked), 0, or -errno */
+	struct bio_op *next;                 /* ours */
 	int res;
 };
 
@@ -31,8 +33,10 @@ struct bio;
 
 enum { BIO_NO_URING = 1 }; /* the worker thread even where io_uring is there (tests) */
 
-/* depth: most operations in flight; more wait inside. Call it before the jail's seccomp list: it makes the ring or the thread. */
-int bio_create(struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e);
+/* depth: most operations in flight; more wait inside. Call it before the jail's seccomp list: it
+ * makes the ring or the thread. */
+int bio_create(
+	struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e);
 /* Nothing may be in flight. NULL is fine. */
 void bio_destroy(struct bio *b);
 /* Queues; bio_go hands what was queued to the kernel, once for many. */
@@ -40,5 +44,6 @@ void bio_submit(struct bio *b, struct bio_op *op);
 void bio_go(struct bio *b);
 bool bio_uses_uring(const struct bio *b);
 unsigned int bio_inflight(const struct bio *b);
-/* In a forked child: the ring is the parent's, and submitting on it would be too. Closes and unmaps it. */
+/* In a forked child: the ring is the parent's, and submitting on it would be too. Closes and unmaps
+ * it. */
 void bio_forget(struct bio *b);

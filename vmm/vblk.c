@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vblk.c: virtio-blk: requests from the queue to a layered disk and back. mayfly-vmm, device thread, under the device's lock. Hostile: the
- * chain, the header, sectors and lengths, the segments of discards; each is copied once, checked, and the copy is used.
+ * vblk.c: virtio-blk: requests from the queue to a layered disk and back. mayfly-vmm, device
+ * thread, under the device's lock. Hostile: the chain, the header, sectors and lengths, the
+ * segments of discards; each is copied once, checked, and the copy is used.
  *
- * A request is cut into operations (struct vop), each on one file: req_advance issues as many as it can, and is called again when
- * one has ended. What it has to wait for is always something in flight (an operation's memory, a page, a unit that is being
- * copied up), so waiting cannot last for ever. An operation that makes a unit private from a part of it, or takes it away, has that
+ * A request is cut into operations (struct vop), each on one file: req_advance issues as many as it
+ * can, and is called again when one has ended. What it has to wait for is always something in
+ * flight (an operation's memory, a page, a unit that is being copied up), so waiting cannot last
+ * for ever. An operation that makes a unit private from a part of it, or takes it away, has that
  * unit for itself (`alone`); plain writes may overlap each other, as on any disk.
  */
 #include "vmm/vblk.h"
@@ -17,14 +19,14 @@
 
 #include "lib/log.h"
 
-#define SECTOR	      512u
-#define SEG_MAX	      126u
-#define RANGES	      (SEG_MAX + 2)
+#define SECTOR        512u
+#define SEG_MAX       126u
+#define RANGES        (SEG_MAX + 2)
 #define OP_RANGES     32u
-#define PAGES	      16u /* copy-ups at once */
+#define PAGES         16u /* copy-ups at once */
 #define DISCARD_SEGS  32u
 #define DISCARD_BYTES GIB(1) /* a quarter of a million units to mark: about a millisecond */
-#define BUDGET	      64u /* chains per kick */
+#define BUDGET        64u    /* chains per kick */
 #define STATE_VERSION 1u
 
 enum op_kind { OP_READ, OP_WRITE, OP_UP_READ, OP_UP_WRITE, OP_PUNCH };
@@ -40,7 +42,7 @@ struct vop {
 	uint32_t len;
 	uint32_t data_at; /* in the request's data; UINT32_MAX: zeros */
 	bool alone, listed;
-	void *page; /* copy-up */
+	void *page;            /* copy-up */
 	TAILQ_ENTRY(vop) list; /* free, or b->writes */
 	struct iovec iov[OP_RANGES];
 };
@@ -59,8 +61,8 @@ struct vreq {
 	bool used, dead, waits;
 	const struct iovec *data; /* ranges of the data */
 	uint16_t ndata;
-	uint32_t skip;	  /* bytes of the first of them that are not data */
-	uint64_t off;	  /* on the disk */
+	uint32_t skip;    /* bytes of the first of them that are not data */
+	uint64_t off;     /* on the disk */
 	uint64_t len, at; /* data: all, and issued so far; discard: of the segment */
 	uint32_t written; /* into guest memory */
 	unsigned int pending, nseg, seg;
@@ -126,7 +128,8 @@ static void flush_start(struct vblk *b);
 static void req_end(struct vblk *b, struct vreq *r)
 {
 	/* a driver that did not take VIRTIO_BLK_F_FLUSH expects that what is written is safe */
-	if (r->type == VIRTIO_BLK_T_OUT && r->status == VIRTIO_BLK_S_OK && !(b->dev.features & 1ull << VIRTIO_BLK_F_FLUSH)) {
+	if (r->type == VIRTIO_BLK_T_OUT && r->status == VIRTIO_BLK_S_OK &&
+		!(b->dev.features & 1ull << VIRTIO_BLK_F_FLUSH)) {
 		TAILQ_INSERT_TAIL(&b->flush_next, r, list);
 		flush_start(b);
 		return;
@@ -137,8 +140,8 @@ static void req_end(struct vblk *b, struct vreq *r)
 static void req_fail(struct vblk *b, struct vreq *r, int err, const char *what)
 {
 	if (r->status == VIRTIO_BLK_S_OK)
-		log_limited(LOG_WARN, "disk %u: %s at %llu: %s", b->dev.slot - SLOT_DISK0, what, (unsigned long long)r->off,
-			strerror(-err));
+		log_limited(LOG_WARN, "disk %u: %s at %llu: %s", b->dev.slot - SLOT_DISK0, what,
+			(unsigned long long)r->off, strerror(-err));
 	r->status = VIRTIO_BLK_S_IOERR;
 	r->at = r->len;
 	r->seg = r->nseg;
@@ -175,12 +178,14 @@ static bool conflicts(const struct vblk *b, uint64_t off, uint64_t len, bool alo
 	if (!alone && !b->nalone)
 		return false;
 	TAILQ_FOREACH(o, &b->writes, list)
-		if ((alone || o->alone) && o->off / COW_UNIT <= last && (o->off + o->len - 1) / COW_UNIT >= first)
-			return true;
+	if ((alone || o->alone) && o->off / COW_UNIT <= last &&
+		(o->off + o->len - 1) / COW_UNIT >= first)
+		return true;
 	return false;
 }
 
-static struct vop *op_get(struct vblk *b, struct vreq *r, enum op_kind kind, uint64_t off, uint64_t len)
+static struct vop *op_get(
+	struct vblk *b, struct vreq *r, enum op_kind kind, uint64_t off, uint64_t len)
 {
 	struct vop *o = TAILQ_FIRST(&b->free_ops);
 
@@ -221,7 +226,8 @@ static void op_put(struct vblk *b, struct vop *o)
 	TAILQ_INSERT_HEAD(&b->free_ops, o, list);
 }
 
-static void op_send(struct vblk *b, struct vop *o, enum bio_kind kind, int fd, unsigned int niov, uint64_t off, uint64_t len)
+static void op_send(struct vblk *b, struct vop *o, enum bio_kind kind, int fd, unsigned int niov,
+	uint64_t off, uint64_t len)
 {
 	o->bio.kind = kind;
 	o->bio.fd = fd;
@@ -251,7 +257,8 @@ static void copy_up_write(struct vblk *b, struct vop *o)
 	op_send(b, o, BIO_WRITE, data_fd(b), 1, ALIGN_DOWN(o->off, (uint64_t)COW_UNIT), 0);
 }
 
-/* A part of one unit becomes private: the unit is read, changed and written whole. data_at as in struct vop. False: wait. */
+/* A part of one unit becomes private: the unit is read, changed and written whole. data_at as in
+ * struct vop. False: wait. */
 static bool copy_up(struct vblk *b, struct vreq *r, uint64_t off, uint32_t len, uint32_t data_at)
 {
 	uint64_t unit = ALIGN_DOWN(off, (uint64_t)COW_UNIT);
@@ -263,7 +270,8 @@ static bool copy_up(struct vblk *b, struct vreq *r, uint64_t off, uint32_t len, 
 		req_fail(b, r, rc, "copy-up");
 		return true;
 	}
-	if (!b->nfree_pages || conflicts(b, off, len, true) || !(o = op_get(b, r, OP_UP_READ, off, len)))
+	if (!b->nfree_pages || conflicts(b, off, len, true) ||
+		!(o = op_get(b, r, OP_UP_READ, off, len)))
 		return false;
 	op_list(b, o, true);
 	o->page = b->free_page[--b->nfree_pages];
@@ -343,12 +351,14 @@ static bool step_write(struct vblk *b, struct vreq *r)
 	if (!(o = op_get(b, r, OP_WRITE, off, 0)))
 		return false;
 	n = iov_slice(r->data, r->ndata, r->skip + r->at, len, o->iov, OP_RANGES, &bytes);
-	/* cut by the number of ranges, it must still end where a whole unit does: the rest would be copied up for nothing */
+	/* cut by the number of ranges, it must still end where a whole unit does: the rest would be
+	 * copied up for nothing */
 	if (bytes < len && bytes > COW_UNIT && (off + bytes) % COW_UNIT) {
 		bytes -= (off + bytes) % COW_UNIT;
 		n = iov_slice(r->data, r->ndata, r->skip + r->at, bytes, o->iov, OP_RANGES, &bytes);
 	}
-	/* ranges so small that 32 of them are less than a unit: through a page, if the unit is not private yet */
+	/* ranges so small that 32 of them are less than a unit: through a page, if the unit is not
+	 * private yet */
 	if (!cow_write_plan(b->cow, off, bytes, &len) || len < bytes) {
 		len = MIN(COW_UNIT - off % COW_UNIT, r->len - r->at);
 		op_put(b, o);
@@ -385,7 +395,8 @@ static bool step_zero(struct vblk *b, struct vreq *r)
 	part = MIN(left, COW_UNIT - off % COW_UNIT);
 	if (part < COW_UNIT) {
 		/* a discard is a hint: what is not a whole unit may stay */
-		if (r->type == VIRTIO_BLK_T_WRITE_ZEROES && !copy_up(b, r, off, (uint32_t)part, UINT32_MAX))
+		if (r->type == VIRTIO_BLK_T_WRITE_ZEROES &&
+			!copy_up(b, r, off, (uint32_t)part, UINT32_MAX))
 			return false;
 		r->at += r->status == VIRTIO_BLK_S_OK ? part : 0;
 		return true;
@@ -427,7 +438,8 @@ static void req_advance(struct vblk *b, struct vreq *r)
 		req_end(b, r);
 }
 
-/* A read or write that moved fewer bytes than asked goes on where it stopped. True: it was sent again. */
+/* A read or write that moved fewer bytes than asked goes on where it stopped. True: it was sent
+ * again. */
 static bool op_rest(struct vblk *b, struct vop *o, int res)
 {
 	size_t bytes;
@@ -435,9 +447,11 @@ static bool op_rest(struct vblk *b, struct vop *o, int res)
 
 	if (res <= 0 || (uint32_t)res >= o->len)
 		return false;
-	n = iov_slice(o->r->data, o->r->ndata, o->r->skip + o->data_at + (size_t)res, o->len - (size_t)res, o->iov, OP_RANGES, &bytes);
+	n = iov_slice(o->r->data, o->r->ndata, o->r->skip + o->data_at + (size_t)res,
+		o->len - (size_t)res, o->iov, OP_RANGES, &bytes);
 	if (o->kind == OP_WRITE && res >= (int)COW_UNIT)
-		cow_mark_written(b->cow, o->off, ALIGN_DOWN(o->off + (uint64_t)res, (uint64_t)COW_UNIT) - o->off);
+		cow_mark_written(b->cow, o->off,
+			ALIGN_DOWN(o->off + (uint64_t)res, (uint64_t)COW_UNIT) - o->off);
 	o->off += (uint64_t)res;
 	o->data_at += (uint32_t)res;
 	o->len = (uint32_t)bytes;
@@ -455,7 +469,8 @@ static void quiet_if_due(struct vblk *b, void (**done)(void *), void **arg)
 	b->quiet = NULL;
 }
 
-/* What every completion does last: lets others go on, interrupts, unlocks; then, unlocked, says that all is quiet. */
+/* What every completion does last: lets others go on, interrupts, unlocks; then, unlocked, says
+ * that all is quiet. */
 static void turn_end(struct vblk *b)
 {
 	void (*done)(void *);
@@ -587,13 +602,15 @@ static uint8_t start_zero(struct vblk *b, struct vreq *r, uint32_t out_bytes)
 	uint32_t n = (out_bytes - sizeof(struct virtio_blk_head)) / sizeof(struct virtio_blk_seg);
 	bool wz = r->type == VIRTIO_BLK_T_WRITE_ZEROES;
 
-	if (n == 0 || n > DISCARD_SEGS || (out_bytes - sizeof(struct virtio_blk_head)) % sizeof(struct virtio_blk_seg))
+	if (n == 0 || n > DISCARD_SEGS ||
+		(out_bytes - sizeof(struct virtio_blk_head)) % sizeof(struct virtio_blk_seg))
 		return VIRTIO_BLK_S_IOERR;
 	for (uint32_t i = 0; i < n; i++) {
 		struct virtio_blk_seg s;
 		uint64_t sector, num;
 
-		iov_read(r->iov, r->nout, sizeof(struct virtio_blk_head) + i * sizeof(s), &s, sizeof(s));
+		iov_read(r->iov, r->nout, sizeof(struct virtio_blk_head) + i * sizeof(s), &s,
+			sizeof(s));
 		sector = le64toh(s.sector_le);
 		num = le32toh(s.sectors_le);
 		if (le32toh(s.flags_le) & ~(wz ? VIRTIO_BLK_ZEROES_UNMAP : 0u))
@@ -609,7 +626,8 @@ static uint8_t start_zero(struct vblk *b, struct vreq *r, uint32_t out_bytes)
 }
 
 /* Everything that can be said about a request at once. OK: req_advance has to do with it. */
-static uint8_t req_parse(struct vblk *b, struct vreq *r, const struct virtio_blk_head *h, uint32_t out_bytes)
+static uint8_t req_parse(
+	struct vblk *b, struct vreq *r, const struct virtio_blk_head *h, uint32_t out_bytes)
 {
 	bool ro = cow_is_read_only(b->cow) || (b->dev.ops->features & 1ull << VIRTIO_BLK_F_RO);
 
@@ -620,18 +638,23 @@ static uint8_t req_parse(struct vblk *b, struct vreq *r, const struct virtio_blk
 		r->ndata = r->nin;
 		r->written = r->in_bytes - 1;
 		b->n_read += r->written;
-		return data_is_good(b, r, le64toh(h->sector_le), r->in_bytes - 1) ? VIRTIO_BLK_S_OK : VIRTIO_BLK_S_IOERR;
+		return data_is_good(b, r, le64toh(h->sector_le), r->in_bytes - 1)
+			       ? VIRTIO_BLK_S_OK
+			       : VIRTIO_BLK_S_IOERR;
 	case VIRTIO_BLK_T_OUT:
 		r->data = r->iov;
 		r->ndata = r->nout;
 		r->skip = sizeof(*h);
 		b->n_written += out_bytes - (uint32_t)sizeof(*h);
-		return !ro && data_is_good(b, r, le64toh(h->sector_le), out_bytes - sizeof(*h)) ? VIRTIO_BLK_S_OK : VIRTIO_BLK_S_IOERR;
+		return !ro && data_is_good(b, r, le64toh(h->sector_le), out_bytes - sizeof(*h))
+			       ? VIRTIO_BLK_S_OK
+			       : VIRTIO_BLK_S_IOERR;
 	case VIRTIO_BLK_T_DISCARD:
 	case VIRTIO_BLK_T_WRITE_ZEROES:
 		return ro ? VIRTIO_BLK_S_UNSUPP : start_zero(b, r, out_bytes);
 	case VIRTIO_BLK_T_GET_ID:
-		r->written = (uint32_t)iov_write(r->iov + r->nout, r->nin, 0, b->serial, MIN(r->in_bytes - 1, VBLK_SERIAL_BYTES));
+		r->written = (uint32_t)iov_write(r->iov + r->nout, r->nin, 0, b->serial,
+			MIN(r->in_bytes - 1, VBLK_SERIAL_BYTES));
 		return VIRTIO_BLK_S_OK;
 	case VIRTIO_BLK_T_FLUSH:
 		return VIRTIO_BLK_S_OK;
@@ -793,10 +816,13 @@ static int vblk_load(struct virtio_dev *d, struct cur *in, struct err *e)
 	uint64_t sectors = cur_u64(in);
 
 	if (in->bad || version != STATE_VERSION)
-		return err_plain(e, EINVAL, "disk %u: state version %u, this program knows %u", d->slot - SLOT_DISK0, version, STATE_VERSION);
+		return err_plain(e, EINVAL, "disk %u: state version %u, this program knows %u",
+			d->slot - SLOT_DISK0, version, STATE_VERSION);
 	if (sectors != b->sectors)
-		return err_plain(e, EINVAL, "disk %u: size: the snapshot's has %llu sectors, the one given %llu", d->slot - SLOT_DISK0,
-			(unsigned long long)sectors, (unsigned long long)b->sectors);
+		return err_plain(e, EINVAL,
+			"disk %u: size: the snapshot's has %llu sectors, the one given %llu",
+			d->slot - SLOT_DISK0, (unsigned long long)sectors,
+			(unsigned long long)b->sectors);
 	return 0;
 }
 
@@ -806,8 +832,9 @@ static void vblk_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 	const struct {
 		const char *name;
 		uint64_t v;
-	} t[] = {{"read_bytes", b->n_read}, {"written_bytes", b->n_written}, {"flushes", b->n_flush}, {"discards", b->n_discard},
-		{"copy_ups", b->n_copy_up}, {"io_errors", b->n_errors}, {"bad_requests", b->n_bad}};
+	} t[] = {{"read_bytes", b->n_read}, {"written_bytes", b->n_written},
+		{"flushes", b->n_flush}, {"discards", b->n_discard}, {"copy_ups", b->n_copy_up},
+		{"io_errors", b->n_errors}, {"bad_requests", b->n_bad}};
 	char name[8];
 
 	snprintf(name, sizeof(name), "blk%u", (d->slot - SLOT_DISK0) % BOARD_VIRTIO_SLOTS);
@@ -815,20 +842,26 @@ static void vblk_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 		fn(arg, name, t[i].name, t[i].v);
 }
 
-#define FEATURES_COMMON (1ull << VIRTIO_BLK_F_SEG_MAX | 1ull << VIRTIO_BLK_F_BLK_SIZE | 1ull << VIRTIO_BLK_F_TOPOLOGY)
+#define FEATURES_COMMON                                                                            \
+	(1ull << VIRTIO_BLK_F_SEG_MAX | 1ull << VIRTIO_BLK_F_BLK_SIZE |                            \
+		1ull << VIRTIO_BLK_F_TOPOLOGY)
 #define VBLK_OPS(f)                                                                                \
 	{                                                                                          \
-		.name = "blk", .device_id = VIRTIO_ID_BLOCK, .nqueues = 1, .queue_max = VBLK_QUEUE_MAX, .features = FEATURES_COMMON | (f), \
-		.config_bytes = VIRTIO_BLK_CONF_BYTES, \
-		.config_read = vblk_config_read, .reset = vblk_reset, .busy = vblk_busy, .kick = vblk_kick, .quiesce = vblk_quiesce, \
-		.save = vblk_save, .load = vblk_load, .stats = vblk_stats,                         \
+		.name = "blk", .device_id = VIRTIO_ID_BLOCK, .nqueues = 1,                         \
+		.queue_max = VBLK_QUEUE_MAX, .features = FEATURES_COMMON | (f),                    \
+		.config_bytes = VIRTIO_BLK_CONF_BYTES, .config_read = vblk_config_read,            \
+		.reset = vblk_reset, .busy = vblk_busy, .kick = vblk_kick,                         \
+		.quiesce = vblk_quiesce, .save = vblk_save, .load = vblk_load,                     \
+		.stats = vblk_stats,                                                               \
 	}
 
 static const struct virtio_ops vblk_rw =
-	VBLK_OPS(1ull << VIRTIO_BLK_F_FLUSH | 1ull << VIRTIO_BLK_F_DISCARD | 1ull << VIRTIO_BLK_F_WRITE_ZEROES);
+	VBLK_OPS(1ull << VIRTIO_BLK_F_FLUSH | 1ull << VIRTIO_BLK_F_DISCARD |
+		 1ull << VIRTIO_BLK_F_WRITE_ZEROES);
 static const struct virtio_ops vblk_ro = VBLK_OPS(1ull << VIRTIO_BLK_F_RO);
 
-int vblk_create(struct vblk **out, const struct vblk_conf *conf, const struct dev_env *env, struct err *e)
+int vblk_create(
+	struct vblk **out, const struct vblk_conf *conf, const struct dev_env *env, struct err *e)
 {
 	struct vblk *b = calloc(1, sizeof(*b));
 	bool ro = conf->read_only || cow_is_read_only(conf->cow);

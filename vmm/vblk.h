@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vblk.h: virtio-blk (virtio 1.2, 5.2) on a layered disk. mayfly-vmm, device thread. Requests, their sectors and lengths are the
- * guest's: hostile. Each disk is one device in slot SLOT_DISK0 + its number; all disks of a VM share one struct bio.
+ * vblk.h: virtio-blk (virtio 1.2, 5.2) on a layered disk. mayfly-vmm, device thread. Requests,
+ * their sectors and lengths are the guest's: hostile. Each disk is one device in slot SLOT_DISK0 +
+ * its number; all disks of a VM share one struct bio.
  */
 #pragma once
 
@@ -10,16 +11,29 @@
 #include "vmm/virtio.h"
 
 #define VBLK_SERIAL_BYTES 20u
-#define VBLK_QUEUE_MAX	  128u
+#define VBLK_QUEUE_MAX    128u
 /* operations that one disk may have in flight; bio_create's depth for n disks */
-#define VBLK_MAX_OPS	  128u
-#define VBLK_BIO_DEPTH	  128u
+#define VBLK_MAX_OPS   128u
+#define VBLK_BIO_DEPTH 128u
 
 /* virtio 1.2, 5.2.3 to 5.2.6, little endian */
-enum { VIRTIO_BLK_F_RO = 5, VIRTIO_BLK_F_SEG_MAX = 2, VIRTIO_BLK_F_BLK_SIZE = 6, VIRTIO_BLK_F_FLUSH = 9, VIRTIO_BLK_F_TOPOLOGY = 10,
-	VIRTIO_BLK_F_DISCARD = 13, VIRTIO_BLK_F_WRITE_ZEROES = 14 };
-enum { VIRTIO_BLK_T_IN = 0, VIRTIO_BLK_T_OUT = 1, VIRTIO_BLK_T_FLUSH = 4, VIRTIO_BLK_T_GET_ID = 8, VIRTIO_BLK_T_DISCARD = 11,
-	VIRTIO_BLK_T_WRITE_ZEROES = 13 };
+enum {
+	VIRTIO_BLK_F_RO = 5,
+	VIRTIO_BLK_F_SEG_MAX = 2,
+	VIRTIO_BLK_F_BLK_SIZE = 6,
+	VIRTIO_BLK_F_FLUSH = 9,
+	VIRTIO_BLK_F_TOPOLOGY = 10,
+	VIRTIO_BLK_F_DISCARD = 13,
+	VIRTIO_BLK_F_WRITE_ZEROES = 14
+};
+enum {
+	VIRTIO_BLK_T_IN = 0,
+	VIRTIO_BLK_T_OUT = 1,
+	VIRTIO_BLK_T_FLUSH = 4,
+	VIRTIO_BLK_T_GET_ID = 8,
+	VIRTIO_BLK_T_DISCARD = 11,
+	VIRTIO_BLK_T_WRITE_ZEROES = 13
+};
 enum { VIRTIO_BLK_S_OK = 0, VIRTIO_BLK_S_IOERR = 1, VIRTIO_BLK_S_UNSUPP = 2 };
 #define VIRTIO_BLK_ZEROES_UNMAP 1u
 
@@ -49,7 +63,8 @@ struct virtio_blk_conf {
 	uint32_t max_zeroes_sectors_le, max_zeroes_seg_le;
 	uint8_t zeroes_may_unmap, unused1[3];
 };
-static_assert(sizeof(struct virtio_blk_conf) == 64, "virtio 1.2, 5.2.4: 60, and what its alignment adds");
+static_assert(
+	sizeof(struct virtio_blk_conf) == 64, "virtio 1.2, 5.2.4: 60, and what its alignment adds");
 #define VIRTIO_BLK_CONF_BYTES 60u
 
 struct vblk;
@@ -59,10 +74,11 @@ struct vblk_conf {
 	struct bio *bio;    /* borrowed; its completions run on env->loop */
 	const char *serial; /* copied; cut at VBLK_SERIAL_BYTES */
 	unsigned int slot;
-	bool read_only;	    /* also if the disk has no private layer */
+	bool read_only; /* also if the disk has no private layer */
 };
 
-int vblk_create(struct vblk **out, const struct vblk_conf *conf, const struct dev_env *env, struct err *e);
+int vblk_create(
+	struct vblk **out, const struct vblk_conf *conf, const struct dev_env *env, struct err *e);
 /* Nothing in flight (quiesced, or bio drained). NULL is fine. */
 void vblk_destroy(struct vblk *b);
 struct virtio_dev *vblk_dev(struct vblk *b);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * disk.c: `mayfly disk`: layered disks from the command line, without a daemon: make a layer, measure, flatten, check and repair, rebuild an
- * index. For a disk that nothing runs on. Files may be damaged; lib/cow and lib/cow_tools read them.
+ * disk.c: `mayfly disk`: layered disks from the command line, without a daemon: make a layer,
+ * measure, flatten, check and repair, rebuild an index. For a disk that nothing runs on. Files may
+ * be damaged; lib/cow and lib/cow_tools read them.
  */
 #include "api/cli/cli.h"
 
@@ -47,7 +48,8 @@ static int fds_open(const struct disk_args *a, struct cow_fds *f, struct err *e)
 	const struct {
 		const char *path;
 		int *fd;
-	} one[] = {{a->base, &f->base}, {a->index, &f->index}, {a->data, &f->data}, {a->bitmap, &f->bitmap}};
+	} one[] = {{a->base, &f->base}, {a->index, &f->index}, {a->data, &f->data},
+		{a->bitmap, &f->bitmap}};
 
 	*f = COW_FDS_NONE;
 	if (!a->base)
@@ -71,7 +73,8 @@ static int do_create(const struct disk_args *a, struct err *e)
 	uint64_t size = a->size;
 
 	if (!a->data || !a->bitmap || (!size && !a->base))
-		return err_plain(e, EINVAL, "--data, --bitmap and one of --size and --base are needed");
+		return err_plain(
+			e, EINVAL, "--data, --bitmap and one of --size and --base are needed");
 	if (!size && stat(a->base, &st) < 0)
 		return err_set(e, errno, "%s", a->base);
 	if (!size)
@@ -99,21 +102,26 @@ static int do_measure(const struct disk_args *a, struct err *e)
 	if (rc < 0)
 		return rc;
 	if (a->json) {
-		printf("{\"base_bytes\":%llu,\"private_bytes\":%llu,\"index_bytes\":%llu,\"units_data\":%llu,\"units_zero\":%llu,\"frozen\":[",
-			(unsigned long long)u.base_bytes, (unsigned long long)u.private_bytes, (unsigned long long)u.index_bytes,
-			(unsigned long long)u.units_data, (unsigned long long)u.units_zero);
+		printf("{\"base_bytes\":%llu,\"private_bytes\":%llu,\"index_bytes\":%llu,\"units_"
+		       "data\":%llu,\"units_zero\":%llu,\"frozen\":[",
+			(unsigned long long)u.base_bytes, (unsigned long long)u.private_bytes,
+			(unsigned long long)u.index_bytes, (unsigned long long)u.units_data,
+			(unsigned long long)u.units_zero);
 		for (size_t i = 0; i < a->frozen.n; i++)
-			printf("%s{\"bytes\":%llu,\"live_units\":%llu}", i ? "," : "", (unsigned long long)u.frozen_bytes[i],
+			printf("%s{\"bytes\":%llu,\"live_units\":%llu}", i ? "," : "",
+				(unsigned long long)u.frozen_bytes[i],
 				(unsigned long long)u.live_units[i]);
 		printf("]}\n");
 		return 0;
 	}
 	printf("base       %10llu KiB\n", (unsigned long long)u.base_bytes >> 10);
 	for (size_t i = 0; i < a->frozen.n; i++)
-		printf("frozen %-3zu %10llu KiB, %llu units still show\n", i, (unsigned long long)u.frozen_bytes[i] >> 10,
+		printf("frozen %-3zu %10llu KiB, %llu units still show\n", i,
+			(unsigned long long)u.frozen_bytes[i] >> 10,
 			(unsigned long long)u.live_units[i]);
-	printf("private    %10llu KiB: %llu units of data, %llu of zeros\n", (unsigned long long)u.private_bytes >> 10,
-		(unsigned long long)u.units_data, (unsigned long long)u.units_zero);
+	printf("private    %10llu KiB: %llu units of data, %llu of zeros\n",
+		(unsigned long long)u.private_bytes >> 10, (unsigned long long)u.units_data,
+		(unsigned long long)u.units_zero);
 	return 0;
 }
 
@@ -152,11 +160,13 @@ static int do_check(const struct disk_args *a, struct err *e)
 
 	if (!a->data || !a->bitmap)
 		return err_plain(e, EINVAL, "--data and --bitmap are needed");
-	if ((rc = file_open(a->data, how, &data, e)) < 0 || (rc = file_open(a->bitmap, how, &map, e)) < 0 ||
+	if ((rc = file_open(a->data, how, &data, e)) < 0 ||
+		(rc = file_open(a->bitmap, how, &map, e)) < 0 ||
 		(rc = cow_layer_check(data, map, a->repair, say, NULL, e)) < 0)
 		return rc;
 	if (rc > 0)
-		return err_plain(e, EUCLEAN, "%d problem%s left%s", rc, rc == 1 ? "" : "s", a->repair ? "" : " (--repair mends what it can)");
+		return err_plain(e, EUCLEAN, "%d problem%s left%s", rc, rc == 1 ? "" : "s",
+			a->repair ? "" : " (--repair mends what it can)");
 	printf("good\n");
 	return 0;
 }
@@ -168,13 +178,16 @@ static int do_index(const struct disk_args *a, struct err *e)
 	size_t n = a->frozen.n, i;
 
 	if (!a->out || n == 0 || n > COW_MAX_FROZEN || a->frozen_bitmaps.n != n)
-		return err_plain(e, EINVAL, "--out, and --frozen with --frozen-bitmap for each layer, oldest first, are needed");
+		return err_plain(e, EINVAL,
+			"--out, and --frozen with --frozen-bitmap for each layer, oldest first, "
+			"are needed");
 	for (i = 0; i < COW_MAX_FROZEN; i++)
 		data[i] = map[i] = -1;
 	for (i = 0; i < n && rc == 0; i++)
 		if ((rc = file_open(a->frozen.v[i], O_RDONLY, &data[i], e)) == 0)
 			rc = file_open(a->frozen_bitmaps.v[i], O_RDONLY, &map[i], e);
-	if (rc == 0 && (rc = file_new(a->out, &out, e)) == 0 && (rc = cow_index_build(out, (unsigned int)n, data, map, e)) < 0)
+	if (rc == 0 && (rc = file_new(a->out, &out, e)) == 0 &&
+		(rc = cow_index_build(out, (unsigned int)n, data, map, e)) < 0)
 		unlink(a->out);
 	for (i = 0; i < COW_MAX_FROZEN; i++) {
 		close_fd(&data[i]);
@@ -189,10 +202,14 @@ static const struct {
 	const char *help;
 } subs[] = {
 	{"create", do_create, "make an empty private layer: --data, --bitmap, --size or --base"},
-	{"measure", do_measure, "bytes really used: --base [--frozen ... --index] [--data --bitmap]"},
-	{"flatten", do_flatten, "write what the disk shows to one new sparse file: --out, and as measure"},
+	{"measure", do_measure,
+		"bytes really used: --base [--frozen ... --index] [--data --bitmap]"},
+	{"flatten", do_flatten,
+		"write what the disk shows to one new sparse file: --out, and as measure"},
 	{"check", do_check, "look at a layer: --data, --bitmap; --repair mends what it can"},
-	{"index", do_index, "rebuild the merged index of frozen layers: --out, --frozen and --frozen-bitmap for each"},
+	{"index", do_index,
+		"rebuild the merged index of frozen layers: --out, --frozen and --frozen-bitmap "
+		"for each"},
 };
 
 int cmd_disk(int argc, char **argv)
@@ -200,12 +217,14 @@ int cmd_disk(int argc, char **argv)
 	struct disk_args a = {0};
 	const struct opt opts[] = {
 		{"base", 0, OPT_STR, &a.base, "FILE", "the raw file at the bottom"},
-		{"frozen", 0, OPT_LIST, &a.frozen, "FILE", "a frozen layer's data file; oldest first"},
+		{"frozen", 0, OPT_LIST, &a.frozen, "FILE",
+			"a frozen layer's data file; oldest first"},
 		{"frozen-bitmap", 0, OPT_LIST, &a.frozen_bitmaps, "FILE", "index: its bitmap"},
 		{"index", 0, OPT_STR, &a.index, "FILE", "the frozen layers' merged index"},
 		{"data", 0, OPT_STR, &a.data, "FILE", "the private layer's data file"},
 		{"bitmap", 0, OPT_STR, &a.bitmap, "FILE", "its bitmap"},
-		{"size", 0, OPT_BYTES, &a.size, "SIZE", "create: of the disk (default: the base's)"},
+		{"size", 0, OPT_BYTES, &a.size, "SIZE",
+			"create: of the disk (default: the base's)"},
 		{"out", 0, OPT_STR, &a.out, "FILE", "flatten, index: the new file"},
 		{"repair", 0, OPT_FLAG, &a.repair, NULL, "check: mend"},
 		{"json", 0, OPT_FLAG, &a.json, NULL, "measure: one JSON object"},
@@ -218,7 +237,9 @@ int cmd_disk(int argc, char **argv)
 		return complain(EXIT_USAGE, &e);
 	for (size_t i = 0; argc > 1 && !a.help && rest + 1 == argc && i < ARRAY_LEN(subs); i++)
 		if (strcmp(argv[1], subs[i].name) == 0)
-			return subs[i].fn(&a, &e) < 0 ? complain(e.code == EINVAL ? EXIT_USAGE : EXIT_FAILED, &e) : EXIT_OK;
+			return subs[i].fn(&a, &e) < 0
+				       ? complain(e.code == EINVAL ? EXIT_USAGE : EXIT_FAILED, &e)
+				       : EXIT_OK;
 	printf("usage: mayfly disk COMMAND OPTIONS\n\n");
 	for (size_t i = 0; i < ARRAY_LEN(subs); i++)
 		printf("  %-10s %s\n", subs[i].name, subs[i].help);

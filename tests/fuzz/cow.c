@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow: damaged layer and index files. A good disk with one frozen layer is made; the input is a list of edits to its files (4 bytes each: file,
- * place, place, value; place 0xffff cuts the file), header checksums are made right again so that the fields behind them are reached; then the
- * disk is opened, used, checked, repaired and its index rebuilt. First byte: bit 0 keeps the checksums as they are.
+ * cow: damaged layer and index files. A good disk with one frozen layer is made; the input is a
+ * list of edits to its files (4 bytes each: file, place, place, value; place 0xffff cuts the file),
+ * header checksums are made right again so that the fields behind them are reached; then the disk
+ * is opened, used, checked, repaired and its index rebuilt. First byte: bit 0 keeps the checksums
+ * as they are.
  */
 #include <endian.h>
 #include <string.h>
@@ -34,7 +36,8 @@ static int make(int *fd)
 		return -1;
 	cf_fill(c, U, 2 * U, 'X');
 	cow_zero(c, 5 * U, U);
-	if (cow_freeze(c, cf_dup(fd[F_INDEX]), cf_dup(fd[F_DATA]), cf_dup(fd[F_BITMAP]), &dropped, NULL) < 0)
+	if (cow_freeze(c, cf_dup(fd[F_INDEX]), cf_dup(fd[F_DATA]), cf_dup(fd[F_BITMAP]), &dropped,
+		    NULL) < 0)
 		return -1;
 	cf_fill(c, 2 * U, U + 100, 'Y');
 	cow_flush(c, NULL);
@@ -59,7 +62,11 @@ static void say(void *arg, const char *text)
 
 static void use(const int *fd)
 {
-	struct cow_fds f = {.base = fd[F_BASE], .nfrozen = 1, .frozen = {fd[F_FROZEN]}, .index = fd[F_INDEX], .data = fd[F_DATA],
+	struct cow_fds f = {.base = fd[F_BASE],
+		.nfrozen = 1,
+		.frozen = {fd[F_FROZEN]},
+		.index = fd[F_INDEX],
+		.data = fd[F_DATA],
 		.bitmap = fd[F_BITMAP]};
 	struct cow_fds d = cf_dup_all(&f);
 	struct err e;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vblk: a hostile driver of the block device. The input is a list of 12-byte requests {flags, type, sector16, nranges, len16, place16, raw[3]}:
- * headers and ranges are built from it, one in some is a raw descriptor; the queue is kicked when flags say so, the device reset
- * or made quiet now and then. Every good chain must come back.
+ * vblk: a hostile driver of the block device. The input is a list of 12-byte requests {flags, type,
+ * sector16, nranges, len16, place16, raw[3]}: headers and ranges are built from it, one in some is
+ * a raw descriptor; the queue is kicked when flags say so, the device reset or made quiet now and
+ * then. Every good chain must come back.
  */
 #include <string.h>
 
@@ -45,7 +46,8 @@ static void request(struct fake_guest *g, const uint8_t *p, uint64_t mem)
 	if (p[0] & 16)
 		rg[0].len = p[10];
 	for (unsigned int i = 0; i < nr; i++)
-		rg[1 + i] = (struct fg_range){at + i * 512, (len / nr + 1) & (p[0] & 32 ? ~0u : ~511u)};
+		rg[1 + i] =
+			(struct fg_range){at + i * 512, (len / nr + 1) & (p[0] & 32 ? ~0u : ~511u)};
 	if (p[1] == VIRTIO_BLK_T_OUT || p[1] >= VIRTIO_BLK_T_DISCARD)
 		out += nr;
 	rg[1 + nr] = (struct fg_range){at + 8192, 1};
@@ -68,7 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 
 	log_level = -1;
 	fg_init(&g);
-	if (cow_open(&conf.cow, &d, NULL) < 0 || bio_create(&conf.bio, g.loop, VBLK_BIO_DEPTH, BIO_NO_URING, NULL) < 0 ||
+	if (cow_open(&conf.cow, &d, NULL) < 0 ||
+		bio_create(&conf.bio, g.loop, VBLK_BIO_DEPTH, BIO_NO_URING, NULL) < 0 ||
 		vblk_create(&b, &conf, &g.env, NULL) < 0)
 		abort();
 	fg_probe(&g, vblk_dev(b), ALL, 64);
@@ -79,8 +82,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		request(&g, p + i, mem);
 		if (p[i] & 1)
 			fg_kick(&g, 0);
-		if (p[i + 11] == 255) { /* the place of a descriptor in flight, while it is in flight */
-			fg_desc(&g, 0, p[i + 5] % 64, p[i + 6] * 4096ull, p[i + 7] * 100u, p[i + 8] & 7, p[i + 9] % 64);
+		if (p[i + 11] ==
+			255) { /* the place of a descriptor in flight, while it is in flight */
+			fg_desc(&g, 0, p[i + 5] % 64, p[i + 6] * 4096ull, p[i + 7] * 100u,
+				p[i + 8] & 7, p[i + 9] % 64);
 			fg_offer(&g, 0, p[i + 5] % 64);
 		} else if (p[i + 11] == 254) {
 			fg_write(&g, 0x70, 0);

@@ -218,7 +218,8 @@ static int freeze(struct cow *c, struct cow_fds *f, int *dropped)
 	}
 	if (*dropped >= 0) {
 		close(f->frozen[*dropped]);
-		memmove(&f->frozen[*dropped], &f->frozen[*dropped + 1], (f->nfrozen - 1 - (unsigned int)*dropped) * sizeof(int));
+		memmove(&f->frozen[*dropped], &f->frozen[*dropped + 1],
+			(f->nfrozen - 1 - (unsigned int)*dropped) * sizeof(int));
 		f->nfrozen--;
 	}
 	f->frozen[f->nfrozen++] = f->data;
@@ -335,10 +336,16 @@ static void damage_is_named(void)
 	CHECK_INT(cf_fill(c, U, U, 'X'), 0);
 	CHECK_INT(cow_flush(c, NULL), 0);
 	cow_close(c);
-	memcpy(t, ((typeof(t[0])[8]){{f.bitmap, 3, 'x', "bitmap", "magic"}, {f.bitmap, 16, 9, "bitmap", "checksum"},
-		{f.bitmap, COW_HDR_BYTES, 3, "bitmap", "state 3"}, {f.bitmap, COW_HDR_BYTES + 16, 1, "bitmap", "beyond"},
-		{f.data, BYTES + 20, 1, "data file", "checksum"}, {f.index, COW_HDR_BYTES + 5, 2, "index", "unit 5"},
-		{f.index, COW_HDR_BYTES + 64, 1, "index", "beyond"}, {f.frozen[0], BYTES, 'M', "frozen layer 0", "magic"}}), sizeof(t));
+	memcpy(t,
+		((typeof(t[0])[8]){{f.bitmap, 3, 'x', "bitmap", "magic"},
+			{f.bitmap, 16, 9, "bitmap", "checksum"},
+			{f.bitmap, COW_HDR_BYTES, 3, "bitmap", "state 3"},
+			{f.bitmap, COW_HDR_BYTES + 16, 1, "bitmap", "beyond"},
+			{f.data, BYTES + 20, 1, "data file", "checksum"},
+			{f.index, COW_HDR_BYTES + 5, 2, "index", "unit 5"},
+			{f.index, COW_HDR_BYTES + 64, 1, "index", "beyond"},
+			{f.frozen[0], BYTES, 'M', "frozen layer 0", "magic"}}),
+		sizeof(t));
 	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
 		uint8_t old;
 

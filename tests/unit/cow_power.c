@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_power: the power is cut, or the process killed, at every single write and sync of a workload of writes, zeros, flushes and
- * freezes. Afterwards each sector of the disk is one of the versions it had since the last flush that was acknowledged, and
- * nothing that was flushed is lost. A cut loses any part of what was not synced, sector by sector: the last write is torn.
+ * cow_power: the power is cut, or the process killed, at every single write and sync of a workload
+ * of writes, zeros, flushes and freezes. Afterwards each sector of the disk is one of the versions
+ * it had since the last flush that was acknowledged, and nothing that was flushed is lost. A cut
+ * loses any part of what was not synced, sector by sector: the last write is torn.
  */
 #include "lib/test.h"
 
@@ -10,15 +11,15 @@
 #include "lib/cow_tools.h"
 #include "tests/unit/cow_files.h"
 
-#define UNITS	 24u
-#define SECTORS	 (UNITS * 8)
-#define BYTES	 (UNITS * (uint64_t)COW_UNIT)
+#define UNITS    24u
+#define SECTORS  (UNITS * 8)
+#define BYTES    (UNITS * (uint64_t)COW_UNIT)
 #define VERSIONS 64u
-#define FILES	 40u
-#define STEPS	 40u
+#define FILES    40u
+#define STEPS    40u
 
 struct file {
-	int fd;	  /* the disk's, its name here: a number is used once in a run */
+	int fd;   /* the disk's, its name here: a number is used once in a run */
 	int keep; /* ours */
 	uint8_t *durable;
 	size_t len;
@@ -48,7 +49,8 @@ static struct file *file_of(int fd)
 	abort();
 }
 
-/* A file that exists durably as it is now (created; its directory entry is not what is tested here). Takes fd, returns its name. */
+/* A file that exists durably as it is now (created; its directory entry is not what is tested
+ * here). Takes fd, returns its name. */
 static int file_new(int fd)
 {
 	struct file *f = &files[nfiles++];
@@ -130,7 +132,9 @@ static int t_punch(void *ctx, int fd, uint64_t off, uint64_t len)
 	if (!step())
 		return -EIO;
 	note(fd, NULL, len, off);
-	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) < 0 ? -errno : 0;
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) < 0
+		       ? -errno
+		       : 0;
 }
 
 static int t_sync(void *ctx, int fd)
@@ -204,8 +208,8 @@ static struct cow_fds base_disk(void)
 
 struct state {
 	struct cow *c;
-	struct cow_fds cur;	     /* the set that holds whatever was flushed */
-	struct cow_fds next;	     /* after a freeze, until it is durable */
+	struct cow_fds cur;  /* the set that holds whatever was flushed */
+	struct cow_fds next; /* after a freeze, until it is durable */
 	bool freezing;
 };
 
@@ -240,12 +244,14 @@ static void do_freeze(struct state *s)
 	}
 	ix = file_new(ix);
 	data_ix = nfiles;
-	/* new layers' headers are written by cow_layer_create, with plain system calls: taken as durable */
+	/* new layers' headers are written by cow_layer_create, with plain system calls: taken as
+	 * durable */
 	nfiles += 2;
 	ASSERT(nfiles <= FILES);
 	files[data_ix] = (struct file){.fd = next_fd, .keep = data};
 	files[data_ix + 1] = (struct file){.fd = next_fd + 1, .keep = map};
-	if (cow_freeze(s->c, ix, fcntl(data, F_DUPFD_CLOEXEC, next_fd), fcntl(map, F_DUPFD_CLOEXEC, next_fd + 1), &dropped, NULL) < 0) {
+	if (cow_freeze(s->c, ix, fcntl(data, F_DUPFD_CLOEXEC, next_fd),
+		    fcntl(map, F_DUPFD_CLOEXEC, next_fd + 1), &dropped, NULL) < 0) {
 		close(ix); /* garbage, and still the caller's */
 		close(next_fd);
 		close(next_fd + 1);
@@ -333,8 +339,9 @@ static void verify(struct cow_fds *set, bool power, const char *which)
 			uint32_t first;
 
 			memcpy(&first, sec, 4);
-			printf("%s, cut at %u, power %d: sector %u holds %u, flushed was %u, %u versions\n", which, cut_at, power, s, first,
-				ver[s][0], nver[s]);
+			printf("%s, cut at %u, power %d: sector %u holds %u, flushed was %u, %u "
+			       "versions\n",
+				which, cut_at, power, s, first, ver[s][0], nver[s]);
 			test_failures++;
 		}
 	}

@@ -135,7 +135,8 @@ static void damage_is_found_and_mended(void)
 	v = 1;
 	pwrite_full(f.bitmap, &v, 1, COW_HDR_BYTES + 100); /* unit 400 */
 	CHECK_INT(check(f.data, f.bitmap, false), 3);
-	CHECK(strstr(said, "data file: magic") && strstr(said, "state 3") && strstr(said, "beyond"));
+	CHECK(strstr(said, "data file: magic") && strstr(said, "state 3") &&
+		strstr(said, "beyond"));
 	CHECK_INT(check(f.data, f.bitmap, true), 0);
 	CHECK_INT(check(f.data, f.bitmap, false), 0);
 	c = reopen(&f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_vblk: the block device on memfd disks, driven by the fake guest through its registers; by io_uring (where there is one) and by the
- * worker thread.
+ * vmm_vblk: the block device on memfd disks, driven by the fake guest through its registers; by
+ * io_uring (where there is one) and by the worker thread.
  */
 #include "lib/test.h"
 
@@ -29,7 +29,10 @@ static unsigned int bio_flags; /* every test runs twice */
 static bool rig_open(struct rig *r, uint64_t features, bool ro)
 {
 	struct cow_fds d = cf_dup_all(&r->files);
-	struct vblk_conf conf = {.bio = r->bio, .serial = "root-0123456789abcdefXYZ", .slot = SLOT_DISK0, .read_only = ro};
+	struct vblk_conf conf = {.bio = r->bio,
+		.serial = "root-0123456789abcdefXYZ",
+		.slot = SLOT_DISK0,
+		.read_only = ro};
 	struct err e = {0};
 
 	if (cow_open(&conf.cow, &d, &e) < 0 || vblk_create(&r->b, &conf, &r->g.env, &e) < 0) {
@@ -82,10 +85,12 @@ static void put_hdr(struct rig *r, unsigned int slot, uint32_t type, uint64_t se
 }
 
 /* one request, its data in two ranges; makes it available */
-static void add(struct rig *r, unsigned int slot, uint32_t type, uint64_t off, uint64_t gpa, uint32_t len)
+static void add(
+	struct rig *r, unsigned int slot, uint32_t type, uint64_t off, uint64_t gpa, uint32_t len)
 {
 	uint32_t cut = len > 1000 ? 1000 : len / 2;
-	struct fg_range rg[4] = {{r->hdr + slot * 64, sizeof(struct virtio_blk_head)}, {gpa, cut}, {gpa + cut, len - cut}};
+	struct fg_range rg[4] = {{r->hdr + slot * 64, sizeof(struct virtio_blk_head)}, {gpa, cut},
+		{gpa + cut, len - cut}};
 	unsigned int n = !len ? 0 : cut ? 2 : 1;
 	bool in = type == VIRTIO_BLK_T_IN || type == VIRTIO_BLK_T_GET_ID;
 
@@ -203,7 +208,8 @@ static void discards_and_zeroes_hide_the_base(void)
 	CHECK_INT(writes(&r, 2 * U, 4096, 'X'), 0);
 	CHECK_INT(zero(&r, VIRTIO_BLK_T_DISCARD, U, 3 * U, 0), 0);
 	CHECK(reads(&r, U, 3 * 4096, 0));
-	CHECK_INT(zero(&r, VIRTIO_BLK_T_DISCARD, 5 * U + 512, 1024, 0), 0); /* no whole unit: nothing */
+	CHECK_INT(zero(&r, VIRTIO_BLK_T_DISCARD, 5 * U + 512, 1024, 0),
+		0); /* no whole unit: nothing */
 	CHECK(reads(&r, 5 * U, 4096, cf_base_byte(5)));
 	CHECK_INT(zero(&r, VIRTIO_BLK_T_WRITE_ZEROES, 5 * U + 512, 3 * U, 1), 0);
 	CHECK(reads(&r, 5 * U, 512, cf_base_byte(5)));
@@ -270,7 +276,8 @@ static void partial_writes_to_one_unit_at_once_all_arrive(void)
 	for (unsigned int round = 0; round < 20; round++) {
 		uint64_t unit = round * U;
 
-		/* eight sectors of one unit in eight requests, and a whole write of the next unit, none waiting for another */
+		/* eight sectors of one unit in eight requests, and a whole write of the next unit,
+		 * none waiting for another */
 		for (unsigned int i = 0; i < 8; i++) {
 			memset(p + i * 512, '0' + (int)i, 512);
 			add(&r, i, VIRTIO_BLK_T_OUT, unit + i * 512, r.data + i * 512, 512);
@@ -413,11 +420,13 @@ static void a_reset_with_requests_in_flight_forgets_them(void)
 	REQUIRE(rig_up(&r, ALL));
 	for (int round = 0; round < 30; round++) {
 		for (unsigned int i = 0; i < 16; i++)
-			add(&r, i, i % 3 ? VIRTIO_BLK_T_OUT : VIRTIO_BLK_T_FLUSH, i * 512, r.data, i % 3 ? 512 : 0);
+			add(&r, i, i % 3 ? VIRTIO_BLK_T_OUT : VIRTIO_BLK_T_FLUSH, i * 512, r.data,
+				i % 3 ? 512 : 0);
 		fg_kick(&r.g, 0);
 		loop_turn(r.g.loop, 0);
 		fg_write(&r.g, 0x70, 0);
-		while (fg_read(&r.g, 0x70) != 0) /* a driver waits until the device has let go of its memory */
+		while (fg_read(&r.g, 0x70) !=
+			0) /* a driver waits until the device has let go of its memory */
 			loop_turn(r.g.loop, 1000);
 		REQUIRE(fg_probe(&r.g, vblk_dev(r.b), ALL, 64));
 		drain(&r);
@@ -449,11 +458,13 @@ static const struct test tests[] = {
 	{"flushed_writes_are_there_after_a_restart", flushed_writes_are_there_after_a_restart},
 	{"discards_and_zeroes_hide_the_base", discards_and_zeroes_hide_the_base},
 	{"nonsense_is_an_io_error", nonsense_is_an_io_error},
-	{"partial_writes_to_one_unit_at_once_all_arrive", partial_writes_to_one_unit_at_once_all_arrive},
+	{"partial_writes_to_one_unit_at_once_all_arrive",
+		partial_writes_to_one_unit_at_once_all_arrive},
 	{"random_requests_match_a_model", random_requests_match_a_model},
 	{"full_host_disk_is_an_io_error", full_host_disk_is_an_io_error},
 	{"it_goes_quiet_and_moves", it_goes_quiet_and_moves},
-	{"a_reset_with_requests_in_flight_forgets_them", a_reset_with_requests_in_flight_forgets_them},
+	{"a_reset_with_requests_in_flight_forgets_them",
+		a_reset_with_requests_in_flight_forgets_them},
 	{"a_read_only_disk_stays_as_it_is", a_read_only_disk_stays_as_it_is},
 };
 

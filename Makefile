@@ -113,8 +113,9 @@ $(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
 
 # programs that tests run beside the real ones
+LIBS_tool-ext4list := -lext2fs -lcom_err -lcrypto
 $(B)/tools/%: $(O)/tests/tools/%.o $(O)/lib.a
-	$(Q)$(call link,$^,,)
+	$(Q)$(call link,$^,,$(LIBS_tool-$*))
 
 # unit tests: one program a file, linked with the real objects
 $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)

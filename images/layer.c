@@ -195,6 +195,7 @@ static int set_target(struct archive_entry *en, struct node *n, struct err *e)
 		return err_plain(e, ENAMETOOLONG, "symbolic link to %zu bytes (at most %u)", len, IMAGE_PATH_MAX - 1);
 	n->target = strdup(target);
 	n->size = len;
+	n->mode = S_IFLNK | 0777; /* what every kernel makes of one, whatever the archive says */
 	return n->target ? 0 : err_set(e, ENOMEM, "symbolic link");
 }
 

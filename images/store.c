@@ -171,9 +171,10 @@ int store_open(const char *root, struct store **out, struct err *e)
 		for (int i = 0; i < STORE_FOLDERS; i++)
 			if (i != F_STAGING)
 				reap_tmp(s->dir[i]);
+		/* under the lock, too: a stage is made and locked in two steps */
+		each_entry(s->dir[F_STAGING], reap_stage, s);
 		close(lock);
 	}
-	each_entry(s->dir[F_STAGING], reap_stage, s);
 	*out = s;
 	return 0;
 }
@@ -203,8 +204,11 @@ static void random_name(const char *prefix, char *to, size_t cap)
 
 int store_stage_begin(struct store *s, struct stage *out, struct err *e)
 {
+	_cleanup_close_ int lock = store_lock(s, LOCK_SH);
 	struct stage st;
 
+	if (lock < 0)
+		return err_set(e, -lock, "%s/lock", s->path);
 	random_name("", st.name, sizeof(st.name));
 	if (mkdirat(s->dir[F_STAGING], st.name, 0700) < 0)
 		return err_set(e, errno, "%s/staging", s->path);

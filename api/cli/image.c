@@ -74,7 +74,7 @@ int image_fetch(struct store *s, const struct image_request *q, struct err *e)
 	end_progress(&b);
 	if (r < 0)
 		return r;
-	printf("%s %s\n", i.name, digest_str(&i.id, d));
+	printf("%s %s\n", *i.name ? i.name : q->name, digest_str(&i.id, d));
 	image_info_fini(&i);
 	return 0;
 }

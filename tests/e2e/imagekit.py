@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making OCI layouts for tests, and listings of trees to compare with what `build/tools/ext4list` reads from a disk."""
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import tarfile
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def tar(entries, fmt=tarfile.PAX_FORMAT):
+    """entries: (name, kind, value, attributes); kind d f l h c b p; value: content or target or (major, minor)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=fmt, encoding="utf-8", errors="surrogateescape") as t:
+        for name, kind, value, attrs in entries:
+            i = tarfile.TarInfo(name)
+            i.mtime = attrs.get("mtime", 1600000000)
+            i.mode = attrs.get("mode", 0o755 if kind == "d" else 0o644)
+            i.uid, i.gid = attrs.get("uid", 0), attrs.get("gid", 0)
+            i.type = {"d": tarfile.DIRTYPE, "f": tarfile.REGTYPE, "l": tarfile.SYMTYPE, "h": tarfile.LNKTYPE, "c": tarfile.CHRTYPE,
+                      "b": tarfile.BLKTYPE, "p": tarfile.FIFOTYPE}[kind]
+            i.pax_headers = dict(attrs.get("pax", {}))
+            data = None
+            if kind == "f":
+                i.size, data = len(value), io.BytesIO(value)
+            elif kind in "lh":
+                i.linkname = value
+            elif kind in "cb":
+                i.devmajor, i.devminor = value
+            t.addfile(i, data)
+    return out.getvalue()
+
+
+class Layout:
+    """An OCI layout folder that is written layer by layer."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.blobs = self.path / "blobs" / "sha256"
+        self.blobs.mkdir(parents=True)
+        (self.path / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+        self.layers, self.diffs = [], []
+
+    def put(self, data):
+        d = hashlib.sha256(data).hexdigest()
+        (self.blobs / d).write_bytes(data)
+        return {"digest": "sha256:" + d, "size": len(data)}
+
+    def layer(self, data, compress="gzip", diff=None):
+        blob = {"gzip": lambda: gzip.compress(data, 1), "": lambda: data,
+                "zstd": lambda: subprocess.run(["zstd", "-q", "-c"], input=data, capture_output=True, check=True).stdout}[compress]()
+        kind = "application/vnd.oci.image.layer.v1.tar" + ("+" + compress if compress else "")
+        self.layers.append({"mediaType": kind, **self.put(blob)})
+        self.diffs.append(diff or "sha256:" + hashlib.sha256(data).hexdigest())
+
+    def close(self, config=None, name="t", edit=None):
+        c = self.put(json.dumps({"architecture": "amd64", "os": "linux", "config": config or {},
+                                 "rootfs": {"type": "layers", "diff_ids": self.diffs}}).encode())
+        m = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+             "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **c}, "layers": self.layers}
+        if edit:
+            edit(m)
+        d = self.put(json.dumps(m).encode())
+        (self.path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [
+            {"mediaType": m["mediaType"], **d, "platform": {"architecture": "amd64", "os": "linux"},
+             "annotations": {"org.opencontainers.image.ref.name": name}}]}))
+        return self.path
+
+
+def kernel_form(attr):
+    """name=hex as getxattr would give it: ext4 keeps access control lists in a denser form of its own (version 1)."""
+    name, value = attr.split("=")
+    value = bytes.fromhex(value)
+    if not name.startswith("system.posix_acl_") or value[:4] != b"\1\0\0\0":
+        return attr
+    out, at = b"\2\0\0\0", 4
+    while at < len(value):
+        tag = int.from_bytes(value[at:at + 2], "little")
+        named = tag in (2, 8)
+        out += value[at:at + 4] + (value[at + 4:at + 8] if named else b"\xff" * 4)
+        at += 8 if named else 4
+    return f"{name}={out.hex()}"
+
+
+def list_disk(disk):
+    """{path: fields} of an ext4 file."""
+    out = subprocess.run([TOP / "build/tools/ext4list", disk], capture_output=True, text=True, check=True).stdout
+    listing = {}
+    for line in out.splitlines():
+        path, mode, uid, gid, size, links, dev, mtime, content, attrs = line.split("\t")
+        assert path not in listing, f"twice in the disk: {bytes.fromhex(path)}"
+        listing[bytes.fromhex(path)] = (int(mode, 8), int(uid), int(gid), int(size), int(links), dev, mtime, content, tuple(sorted(map(kernel_form, attrs.split()))))
+    return listing
+
+
+def list_tree(root):
+    """The same of an unpacked tree, by its reader's own eyes."""
+    root = os.fsencode(root)
+    listing = {}
+
+    def add(path):
+        s = os.lstat(path)
+        content = ""
+        if stat.S_ISREG(s.st_mode):
+            h = hashlib.sha256()
+            with open(path, "rb") as f:
+                while chunk := f.read(1 << 20):
+                    h.update(chunk)
+            content = h.hexdigest()
+        elif stat.S_ISLNK(s.st_mode):
+            content = os.readlink(path).hex()
+        device = stat.S_ISCHR(s.st_mode) or stat.S_ISBLK(s.st_mode)
+        dev = f"{os.major(s.st_rdev)}:{os.minor(s.st_rdev)}" if device else "0:0"
+        attrs = [f"{a}={os.getxattr(path, a, follow_symlinks=False).hex()}" for a in os.listxattr(path, follow_symlinks=False)]
+        size = 0 if stat.S_ISDIR(s.st_mode) else s.st_size
+        listing[path[len(root):]] = (s.st_mode, s.st_uid, s.st_gid, size, s.st_nlink, dev, f"{s.st_mtime_ns // 10**9}.{s.st_mtime_ns % 10**9:09}",
+                                     content, tuple(sorted(attrs)))
+
+    add(root)
+    for folder, dirs, files in os.walk(root):
+        for n in dirs + files:
+            add(os.path.join(folder, n))
+    return listing

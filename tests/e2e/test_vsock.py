@@ -3,6 +3,7 @@
 16 of them, and restores of it that serve 64 again. MAYFLY_STRESS=1: 1 GiB instead of 64 MiB, 20 restores."""
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -78,3 +79,30 @@ def test_restored_guests_serve_again(ran):
 def test_nothing_was_wrong_with_the_devices(ran):
     for name in ("refused", "needs_reset", "bad_packets", "credit_violations"):
         assert set(re.findall(rf"^vsock.{name}=(\d+)", ran, re.M)) == {"0"}
+
+
+INSIDE_ASAN = r"""
+set -u
+at=$1; d=$(mktemp -d) && cd "$d"
+LD_LIBRARY_PATH=$at ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 "$at/mayfly-vmm" --no-jail --vsock "$d/vs.sock" --kernel "$at/guest-vmlinux" \
+	--initrd "$at/testinit.cpio" --cmdline testinit=vsock --memory 256M > vmm.log 2>&1 & v=$!
+while [ ! -S vs.sock ]; do sleep 0.1; done
+timeout 120 "$at/vsockload" vs.sock echo 16 262144
+kill -HUP $v; sleep 0.5
+kill $v; wait $v; echo "vmm ended with $?"
+cat vmm.log; rm -rf "$d"
+"""
+
+
+def test_under_address_sanitizer(machine):
+    """A real guest on the monitor built with ASan and UBSan: boot, 16 streams, an ordered end, nothing said by either."""
+    subprocess.run(["make", "-s", "SAN=asan", "build/asan/bin/mayfly-vmm"], cwd=TOP, check=True)
+    vmm = TOP / "build" / "asan" / "bin" / "mayfly-vmm"
+    libs = [l.split()[2] for l in subprocess.run(["ldd", vmm], capture_output=True, text=True, check=True).stdout.splitlines()
+            if any(n in l for n in ("libasan", "libubsan", "libstdc++", "libgcc_s"))]
+    at = machine.publish(vmm, *libs, TOP / "build" / "tools" / "vsockload", CACHE / "guest-vmlinux", TOP / "build" / "testinit.cpio")
+    out = machine.run("timeout", 240, "bash", "-c", INSIDE_ASAN, "inside", at, timeout=270).stdout
+    print(out)
+    assert loads(out, "echo", 16) == [(str(16 * 262144), "0")]
+    assert "vmm ended with 0" in out
+    assert "Sanitizer" not in out and "runtime error" not in out

@@ -2,6 +2,7 @@
  *
  * agent_host.h: the host's side of a test of the agent. The agent runs as an ordinary child process, first of its own user, mount, pid,
  * UTS and network namespaces where that is allowed, and listens on a Unix socket; the test talks blocking frames with it.
+ * With AGENT_VSOCK=PATH it is the agent of a guest, behind the monitor's socket, instead: the same tests for the real thing.
  */
 #pragma once
 
@@ -21,11 +22,13 @@
 #include "agent/agent.h"
 #include "agent/frame.h"
 #include "agent/session.h"
+#include "lib/proto_vmm.h"
 
 struct host {
 	char dir[64], sock[100];
 	pid_t pid;
 	bool own_ns;
+	bool guest; /* AGENT_VSOCK */
 	uint32_t next_id;
 };
 
@@ -95,6 +98,11 @@ static inline bool host_start(struct host *h)
 	char c = 0;
 
 	memset(h, 0, sizeof(*h));
+	if (getenv("AGENT_VSOCK")) {
+		h->guest = h->own_ns = true;
+		snprintf(h->sock, sizeof(h->sock), "%s", getenv("AGENT_VSOCK"));
+		return true;
+	}
 	snprintf(h->dir, sizeof(h->dir), "/tmp/agent-test-XXXXXX");
 	if (!mkdtemp(h->dir) || pipe2(pi, O_CLOEXEC) < 0)
 		return false;
@@ -126,7 +134,7 @@ static inline bool host_start(struct host *h)
 static inline int host_connect(struct host *h, enum agent_conn kind)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
-	struct timeval t = {.tv_sec = 10};
+	struct timeval t = {.tv_sec = h->guest ? 60 : 10};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct buf b;
 
@@ -136,6 +144,14 @@ static inline int host_connect(struct host *h, enum agent_conn kind)
 		return -1;
 	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
+	if (h->guest) {
+		struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = VSOCK_PORT_AGENT};
+
+		if (write_full(fd, &o, sizeof(o)) < 0 || read_full(fd, &o, sizeof(o)) < 0 || o.status) {
+			close(fd);
+			return -1;
+		}
+	}
 	buf_init(&b, 256);
 	buf_u32(&b, AGENT_MAGIC);
 	buf_u32(&b, AGENT_VERSION);
@@ -307,10 +323,14 @@ static inline bool ran_wait(struct ran *r, int fd)
 static inline bool host_stop(struct host *h)
 {
 	struct buf b;
-	struct got *g = malloc(sizeof(*g));
-	int fd = host_open(h, AGENT_CONN_CONTROL, g), st = 0;
+	struct got *g;
+	int fd, st = 0;
 	char cmd[200];
 
+	if (h->guest)
+		return true;
+	g = malloc(sizeof(*g));
+	fd = host_open(h, AGENT_CONN_CONTROL, g);
 	buf_init(&b, 64);
 	buf_u32(&b, 0);
 	if (fd >= 0)

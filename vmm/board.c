@@ -23,6 +23,18 @@ static void pulse(void *ctx, unsigned int line)
 	(void)!write(b->irq_fd[line], &one, sizeof(one));
 }
 
+static void serial_irq(void *ctx)
+{
+	pulse(ctx, BOARD_SERIAL_IRQ);
+}
+
+static void serial_byte(void *ctx, uint8_t byte)
+{
+	struct board *b = ctx;
+
+	b->hooks.serial_out(b->hooks.ctx, byte);
+}
+
 static int init_lines(struct board *b, struct err *e)
 {
 	for (unsigned int i = BOARD_VMGENID_IRQ; i < BOARD_VIRTIO_IRQ + BOARD_VIRTIO_SLOTS; i++) {
@@ -63,6 +75,7 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l, co
 		.host_error = dev_host_error};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;
+	serial_init(&b->serial, b, serial_irq, serial_byte);
 	return init_lines(b, e);
 }
 
@@ -133,10 +146,10 @@ void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool w
 	uint8_t *p = data;
 
 	if (port >= BOARD_SERIAL_PORT && port < BOARD_SERIAL_PORT + 8 && b->serial_on) {
-		if (write && port == BOARD_SERIAL_PORT)
-			b->hooks.serial_out(b->hooks.ctx, p[0]);
-		else if (!write)
-			memset(p, port == BOARD_SERIAL_PORT + 5 ? 0x60 : 0, size);
+		if (write)
+			serial_write(&b->serial, port - BOARD_SERIAL_PORT, p[0]);
+		else
+			memset(p, serial_read(&b->serial, port - BOARD_SERIAL_PORT), size);
 		return;
 	}
 	if (write && port == PORT_RESET && p[0] == RESET_COMMAND) {
@@ -183,6 +196,8 @@ int board_quiesce(struct board *b, void (*done)(void *), void *arg)
 
 void board_resume(struct board *b, bool restored)
 {
+	if (restored && b->serial_on)
+		serial_kick(&b->serial);
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		if (b->dev[i])
 			virtio_resume(b->dev[i], restored);
@@ -202,10 +217,13 @@ int board_load_dev(struct board *b, unsigned int slot, struct cur *in, struct er
 	return cur_done(in) ? 0 : err_plain(e, EBADMSG, "device %s in slot %u: bytes left over", b->dev[slot]->ops->name, slot);
 }
 
+#define BOARD_STATE_VERSION 2 /* 1: without the serial port's registers */
+
 void board_save(struct board *b, struct buf *out)
 {
-	buf_u16(out, 1);
+	buf_u16(out, BOARD_STATE_VERSION);
 	buf_u8(out, b->serial_on);
+	serial_save(&b->serial, out);
 }
 
 int board_load(struct board *b, struct cur *in, struct err *e)
@@ -213,8 +231,12 @@ int board_load(struct board *b, struct cur *in, struct err *e)
 	uint16_t version = cur_u16(in);
 	uint8_t serial = cur_u8(in);
 
-	if (version != 1 || serial > 1 || !cur_done(in))
+	if (version < 1 || version > BOARD_STATE_VERSION || serial > 1)
 		return err_plain(e, EBADMSG, "snapshot state: board: version %u", version);
+	if (version > 1 && !serial_load(&b->serial, in))
+		return err_plain(e, EBADMSG, "snapshot state: board: cut off");
+	if (!cur_done(in))
+		return err_plain(e, EBADMSG, "snapshot state: board: bytes left over");
 	b->serial_on = serial;
 	return 0;
 }

@@ -9,6 +9,7 @@
 #include "lib/proto_vmm.h"
 #include "vmm/device.h"
 #include "vmm/kvm.h"
+#include "vmm/serial.h"
 #include "vmm/virtio.h"
 
 #define BOARD_LINES 24u
@@ -31,6 +32,7 @@ struct board {
 	void (*destroy[BOARD_VIRTIO_SLOTS])(struct virtio_dev *d);
 	int irq_fd[BOARD_LINES];
 	bool serial_on;
+	struct serial serial;
 	_Atomic uint64_t unknown_mmio, unknown_pio;
 	unsigned int quiet_left; /* devices that still have requests in flight */
 	void (*quiet_done)(void *arg);

@@ -276,9 +276,12 @@ static void pause_done(void *arg)
 {
 	struct control *ctl = arg;
 
+	bool over = ctl->vm->state == VMM_S_ENDED; /* while its devices came to rest */
+
 	ctl->pause_busy = false;
-	ctl->vm->state = VMM_S_PAUSED;
-	reply(ctl, &ctl->pausing, 0, NULL, NULL);
+	if (!over)
+		ctl->vm->state = VMM_S_PAUSED;
+	reply(ctl, &ctl->pausing, over ? -ESRCH : 0, NULL, NULL);
 }
 
 static int do_pause(struct request *r, struct err *e)
@@ -286,7 +289,7 @@ static int do_pause(struct request *r, struct err *e)
 	struct control *ctl = r->ctl;
 	int rc;
 
-	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy)
+	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy || ctl->vm->job)
 		return err_plain(e, EBUSY, "pause: the VM does not run");
 	ctl->pause_busy = true;
 	ctl->pausing = r->ref;

@@ -290,11 +290,13 @@ static void job_free(struct snapshot_job *j)
 
 static void job_end(struct snapshot_job *j)
 {
-	j->vm->job = NULL;
+	struct vm *vm = j->vm;
+
 	if (j->done.status < 0)
 		log_warn("snapshot: %s", j->done.err.msg);
 	j->req.durable(j->req.arg, &j->done);
 	job_free(j);
+	vm_job_over(vm);
 }
 
 static void on_child(void *arg, uint32_t events)
@@ -368,6 +370,12 @@ static void on_quiet(void *arg)
 	bool live = (j->req.flags & VMM_F_LIVE) != 0;
 	struct snapshot_done *d = &j->done;
 
+	if (vm->state == VMM_S_ENDED) { /* while its devices came to rest */
+		d->status = err_plain(&d->err, ESRCH, "the VM has ended");
+		j->req.replied(j->req.arg, d);
+		job_end(j);
+		return;
+	}
 	d->status = freeze_disks(j, &d->err);
 	if (d->status == 0)
 		d->status = save_state(vm, &j->state, &d->err);

@@ -170,6 +170,13 @@ static void carry_out_end(struct vm *vm)
 {
 	struct buf b;
 
+	/* a live snapshot outlives its source: in a jail the writer would be killed with us. Who forces the end does not wait. */
+	if (vm->job && vm->end_why != VMM_X_FORCED) {
+		vm->end_waits = true;
+		return;
+	}
+	vm->end_waits = false;
+
 	if (atomic_load(&vm->panicked))
 		say_panic(vm);
 	write_last_words(vm);
@@ -193,6 +200,13 @@ static void end_turn(void *arg)
 	if (++vm->end_turns < END_TURNS && loop_defer(vm->loop, end_turn, vm) == 0)
 		return;
 	carry_out_end(vm);
+}
+
+void vm_job_over(struct vm *vm)
+{
+	vm->job = NULL;
+	if (vm->end_waits)
+		carry_out_end(vm);
 }
 
 static void begin_end(struct vm *vm)

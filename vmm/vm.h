@@ -62,6 +62,7 @@ struct vm {
 	struct watch *end_watch;
 	struct timer *panic_timer;
 	unsigned int end_turns;
+	bool end_waits; /* for the writer of a live snapshot */
 	bool sealed; /* every thread gets its seccomp list */
 
 	/* what the memory stands on since the last restore, for differences */
@@ -100,6 +101,8 @@ void vm_resume(struct vm *vm, bool restored);
 
 /* Any thread; the first reason counts. */
 void vm_end(struct vm *vm, enum vmm_exit why, const char *text);
+/* The snapshot job is done: an end that waited for it goes on. */
+void vm_job_over(struct vm *vm);
 const char *vm_exit_name(enum vmm_exit why);
 void vm_console_bytes(struct vm *vm, const void *p, size_t n);
 /* The last console lines, oldest first, unprintable bytes replaced. */

@@ -298,6 +298,57 @@ static int parse(struct config *c, const char *line)
 	return config_parse(c, n, argv, &e);
 }
 
+static uint8_t sent[8];
+static unsigned int nsent, nirqs;
+
+static void serial_took(void *ctx, uint8_t b)
+{
+	sent[nsent++ % 8] = b;
+}
+
+static void serial_irq(void *ctx)
+{
+	nirqs++;
+}
+
+static void serial_port(void)
+{
+	struct serial s, t;
+	struct buf b;
+	struct cur c;
+
+	serial_init(&s, NULL, serial_irq, serial_took);
+	serial_write(&s, 0, 'a');
+	CHECK(nsent == 1 && sent[0] == 'a' && nirqs == 0);
+	serial_write(&s, 1, 2);
+	CHECK_INT(nirqs, 1);
+	CHECK_INT(serial_read(&s, 2) & 0xf, 2);
+	CHECK_INT(serial_read(&s, 2) & 0xf, 1); /* told once */
+	serial_write(&s, 0, 'b');
+	CHECK_INT(nirqs, 2);
+	/* the divisor is not data, loopback sends nothing */
+	serial_write(&s, 3, 0x83);
+	serial_write(&s, 0, 1);
+	CHECK_INT(serial_read(&s, 0), 1);
+	serial_write(&s, 3, 3);
+	serial_write(&s, 4, 0x1b);
+	serial_write(&s, 0, 'c');
+	CHECK_INT(nsent, 2);
+	CHECK_INT(serial_read(&s, 6), 0xb0);
+	CHECK_INT(serial_read(&s, 5), 0x60);
+	buf_init(&b, 64);
+	serial_save(&s, &b);
+	c = cur_of(b.p, b.len - 1);
+	serial_init(&t, NULL, serial_irq, serial_took);
+	CHECK(!serial_load(&t, &c));
+	c = cur_of(b.p, b.len);
+	CHECK(serial_load(&t, &c) && cur_done(&c));
+	CHECK_INT(serial_read(&t, 3), 3);
+	buf_fini(&b);
+	serial_fini(&s);
+	serial_fini(&t);
+}
+
 static void options(void)
 {
 	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1", "x --kernel", "x kernel 1", "x --vcpus 4294967296",
@@ -319,6 +370,7 @@ static const struct test tests[] = {
 	{"boot_parameters", boot_parameters},
 	{"control_messages", control_messages},
 	{"templates", templates},
+	{"serial_port", serial_port},
 	{"options", options},
 };
 TEST_MAIN(tests)

@@ -15,7 +15,7 @@
 #include "tests/vm/vmctl.h"
 
 #define MEM   MIB(256)
-#define LIMIT 60000
+#define LIMIT 300000
 
 static const char *dir;
 static int kernel, initrd;

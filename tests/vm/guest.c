@@ -63,8 +63,8 @@ static void *counting(void *arg)
 		if (half[1] != n - 1)
 			differed++;
 		half[1] = n;
-		if (n % 4096 == 0)
-			usleep(500);
+		if (n % 1024 == 0)
+			usleep(10000);
 	}
 	return NULL;
 }

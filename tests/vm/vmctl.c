@@ -133,7 +133,7 @@ int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *
 	}
 	buf_fini(&m);
 	for (;;) {
-		int t = receive(v, 60000, &h, out);
+		int t = receive(v, 300000, &h, out);
 
 		if (t <= 0)
 			return -ETIMEDOUT;
@@ -278,7 +278,7 @@ bool vmctl_guest(struct vmctl *v, struct tg_msg *m)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = TG_PORT};
 	_cleanup_close_ int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct timeval limit = {.tv_sec = 60};
+	struct timeval limit = {.tv_sec = 300}; /* twenty guests on one emulated CPU */
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", v->sock);

@@ -144,6 +144,25 @@ void execd_fail_files(struct http_req *r, const struct agent_reply *rep)
 		execd_error(r, 500, "RUNTIME_ERROR", "%s", reason(rep));
 }
 
+bool execd_admit(struct http_req *r, const char *token)
+{
+	static const char body[] =
+		"{\"error\":\"Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN\"}";
+	const char *given = http_header(r, "X-EXECD-ACCESS-TOKEN");
+	size_t n = token ? strlen(token) : 0, m = given ? strlen(given) : 0;
+	unsigned char differs = n != m;
+
+	if (!n)
+		return true;
+	/* the time says only how long what was given is */
+	for (size_t i = 0; i < m; i++)
+		differs |= (unsigned char)(given[i] ^ token[i % n]);
+	if (!differs)
+		return true;
+	http_reply(r, 401, "application/json", body, sizeof(body) - 1);
+	return false;
+}
+
 /* ---- asking */
 
 struct execd_ask {

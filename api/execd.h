@@ -16,6 +16,10 @@ struct agentc;
 extern const struct http_table execd_table;
 extern const struct http_table proxy_table;
 
+/* A sandbox made with EXECD_ACCESS_TOKEN in its environment wants it in every request. token NULL or "": none is wanted. False: answered with
+ * 401. */
+bool execd_admit(struct http_req *r, const char *token);
+
 /* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more.
  */
 struct agentc *sandbox_agentc(struct sandbox *sb);

@@ -122,8 +122,8 @@ static void request_free(struct request *r)
 	struct http *h = r->pub.http;
 
 	watch_remove(r->gone_watch);
-	if (r->free_fn)
-		r->free_fn(&r->pub);
+	while (r->nfree > 0)
+		r->free_fns[--r->nfree](&r->pub);
 	if (r->resp)
 		MHD_destroy_response(r->resp);
 	buf_fini(&r->whole);
@@ -165,7 +165,10 @@ void http_on_gone(struct http_req *r, http_fn fn)
 
 void http_on_free(struct http_req *r, http_fn fn)
 {
-	request_of(r)->free_fn = fn;
+	struct request *q = request_of(r);
+
+	ASSERT(q->nfree < ARRAY_LEN(q->free_fns));
+	q->free_fns[q->nfree++] = fn;
 }
 
 bool http_client_gone(const struct http_req *r)

@@ -54,7 +54,8 @@ struct request {
 	struct buf out;
 	size_t out_off;
 	int64_t stream_length;
-	http_fn writable, gone_fn, free_fn;
+	http_fn writable, gone_fn, free_fns[4];
+	unsigned int nfree;
 	struct watch *gone_watch;
 };
 

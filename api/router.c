@@ -158,6 +158,9 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 	rt = http_match(r, t, &status);
 	if (!rt)
 		return not_found(r, status);
+	if (e->port == EXECD_PORT &&
+		!execd_admit(r, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(sb->spec.env, "EXECD_ACCESS_TOKEN"))))
+		return NULL;
 	if (strcmp(http_header(r, "OpenSandbox-Access-Renew") ? http_header(r, "OpenSandbox-Access-Renew") : "", "skip") != 0)
 		sandbox_renew_on_access(sb);
 	sandbox_ref(sb);

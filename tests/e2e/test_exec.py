@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands and sessions through the official Python SDK, in one real sandbox."""
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -8,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-pytest.importorskip("opensandbox")
+opensandbox = pytest.importorskip("opensandbox")
 from opensandbox.exceptions import SandboxApiException  # noqa: E402
 from opensandbox.models.execd import RunCommandOpts  # noqa: E402
 
@@ -168,3 +169,32 @@ def test_a_client_that_leaves_does_not_end_its_command(daemon, sandbox):
     assert b"init" in a.read1()
     a.close()
     assert sandbox.commands.run("for i in $(seq 100); do [ -e /tmp/left ] && cat /tmp/left && exit; sleep 0.1; done; exit 1").text == "left"
+
+
+def test_a_running_stream_survives_pause_and_resume(daemon, sandbox):
+    """The VM's process is gone in between; the output goes on at the next byte, and the exit code comes."""
+    seen = []
+
+    def follow():
+        r = urllib.request.Request(f"{daemon.url}/v1/sandboxes/{sandbox.id}/proxy/44772/command", method="POST",
+            data=json.dumps({"command": "i=0; while [ $i -lt 60 ]; do echo $i; i=$((i+1)); sleep 0.1; done; exit 6"}).encode())
+        with urllib.request.urlopen(r, timeout=180) as a:
+            text = b""
+            while chunk := a.read1():
+                text += chunk
+                seen.append(text)
+
+    t = threading.Thread(target=follow)
+    t.start()
+    end = time.monotonic() + 60
+    while not (seen and b'"5\\n"' in seen[-1]):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    sandbox.pause()
+    at_pause = seen[-1]
+    assert b'"error"' not in at_pause
+    opensandbox.SandboxSync.resume(sandbox.id, connection_config=sandbox.connection_config).close()
+    t.join(120)
+    events = [json.loads(e) for e in seen[-1].decode().split("\n\n")[:-1]]
+    assert "".join(e["text"] for e in events if e["type"] == "stdout") == "".join(f"{i}\n" for i in range(60))
+    assert events[-1]["error"]["evalue"] == "6"

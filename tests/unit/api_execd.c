@@ -35,6 +35,13 @@ struct agentc *sandbox_agentc(struct sandbox *sb)
 	return S.agent;
 }
 
+static _Atomic int held;
+
+static void released(struct http_req *r)
+{
+	held--;
+}
+
 /* The daemon's dispatcher in small: /proxy-of/PORT is what the server proxy's prefix is there. */
 static const struct http_route *dispatch(struct http_req *r)
 {
@@ -53,6 +60,12 @@ static const struct http_route *dispatch(struct http_req *r)
 	} else {
 		r->port = EXECD_PORT;
 		route = http_match(r, &execd_table, &status);
+	}
+	if (route && http_header(r, "X-Wants-Token") && !execd_admit(r, "s3cret"))
+		return NULL;
+	if (route) {
+		held++;
+		http_on_free(r, released);
 	}
 	if (!route)
 		http_error_detail(r, status, status == 404 ? "Not Found" : "Method Not Allowed");
@@ -456,6 +469,19 @@ static void a_client_that_does_not_read_or_leaves_stops_nobody(void)
 	CHECK(!access(path, F_OK));
 	CHECK(read(slow, got, sizeof(got)) > 0);
 	close(slow);
+}
+
+static void a_token_is_wanted_where_one_was_set(void)
+{
+	static const char *const given[] = {"", "X-EXECD-ACCESS-TOKEN: s3cre\r\n", "X-EXECD-ACCESS-TOKEN: s3crets3cret\r\n", "X-EXECD-ACCESS-TOKEN: s3cret\r\n"};
+	char head[256];
+
+	for (size_t i = 0; i < ARRAY_LEN(given); i++) {
+		snprintf(head, sizeof(head), "GET /ping HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Wants-Token: 1\r\n%s\r\n", given[i]);
+		ask_raw(head, "", 0);
+		CHECK_INT(R.status, i == 3 ? 200 : 401);
+		CHECK(i == 3 || strstr(R.body, "{\"error\":\"Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN\"}"));
+	}
 }
 
 static void what_is_not_there_says_so(void)
@@ -898,6 +924,7 @@ static const struct test tests[] = {
 	{"a_flood_of_newlines_arrives_whole", a_flood_of_newlines_arrives_whole},
 	{"a_client_that_does_not_read_or_leaves_stops_nobody",
 		a_client_that_does_not_read_or_leaves_stops_nobody},
+	{"a_token_is_wanted_where_one_was_set", a_token_is_wanted_where_one_was_set},
 	{"what_is_not_there_says_so", what_is_not_there_says_so},
 	{"files_are_uploaded_and_read_back", files_are_uploaded_and_read_back},
 	{"ranges_are_kept", ranges_are_kept},
@@ -926,6 +953,13 @@ int main(int argc, char **argv)
 		pause();
 	}
 	rc = test_main(argc, argv, tests, ARRAY_LEN(tests));
+	/* every request has let go of what the dispatcher gave it */
+	for (int i = 0; i < 400 && held; i++)
+		usleep(5000);
+	if (held) {
+		printf("%d requests still hold their sandbox\n", held);
+		rc = 1;
+	}
 	stop();
 	return rc;
 }

@@ -169,7 +169,7 @@ format:
 cppcheck:
 	$(Q)[ -z "$(strip $(FILES))" ] || tests/check/cppcheck $(FILES)
 tidy:
-	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 clang-tidy --quiet 2>/dev/null -- -std=gnu11 -D_GNU_SOURCE -I.
+	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 tests/check/tidy
 
 # cold starts and what follows them, beside others, in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
 $(B)/bench/bench-floor: $(O)/bench/floor.o $(O)/vmm.a $(O)/lib.a

@@ -193,7 +193,7 @@ static int value(struct rd *r, struct config *c, const struct key *k)
 	case K_STR:
 		rc = string(r, text, MIN(sizeof(text), (size_t)k->min));
 		if (!rc)
-			strcpy(at, text); /* bounded by the room given to string() */
+			str_copy(at, (size_t)k->min, text); /* string() was given that room */
 		return rc;
 	case K_BOOL:
 		return boolean(r, (bool *)(void *)at);
@@ -313,7 +313,7 @@ void conf_defaults(struct config *c)
 		int64_t v = strtoll(keys[i].dflt, NULL, 10);
 
 		if (keys[i].kind == K_STR)
-			strcpy(at, keys[i].dflt);
+			str_copy(at, (size_t)keys[i].min, keys[i].dflt);
 		else if (keys[i].kind == K_BOOL)
 			*(bool *)(void *)at = keys[i].dflt[0] == 't';
 		else

@@ -237,9 +237,9 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 		job_free(j);
 		return NULL;
 	}
-	strcpy(j->name, name); /* all fit: measured above */
-	strcpy(j->user, user ? user : "");
-	strcpy(j->password, password ? password : "");
+	str_copy(j->name, sizeof(j->name), name); /* all fit: measured above */
+	str_copy(j->user, sizeof(j->user), user ? user : "");
+	str_copy(j->password, sizeof(j->password), password ? password : "");
 	for (at = &d->images->jobs; *at; at = &(*at)->next)
 		;
 	*at = j;

@@ -61,7 +61,7 @@ int disk_private_make(struct blobs *b, struct disk *d, struct err *e)
 		blob_unref(b, id);
 		return err_wrap(e, "making a disk layer");
 	}
-	strcpy(d->data, id);
+	str_copy(d->data, sizeof(d->data), id);
 	return 0;
 }
 
@@ -145,7 +145,7 @@ static bool id_from(const cJSON *v, char id[BLOB_ID])
 		return true;
 	if (!uuid_ok(v->valuestring))
 		return false;
-	strcpy(id, v->valuestring);
+	str_copy(id, BLOB_ID, v->valuestring);
 	return true;
 }
 
@@ -179,7 +179,7 @@ bool disk_from_json(struct disk *d, const cJSON *j)
 	memset(d, 0, sizeof(*d));
 	if (!cJSON_IsString(base) || strlen(base->valuestring) >= sizeof(d->base) || !cJSON_IsNumber(bytes))
 		return false;
-	strcpy(d->base, base->valuestring);
+	str_copy(d->base, sizeof(d->base), base->valuestring);
 	d->bytes = (uint64_t)bytes->valuedouble;
 	return ids_from(cJSON_GetObjectItemCaseSensitive(j, "frozen"), d->frozen, &d->nfrozen, DISK_FROZEN_MAX) &&
 	       id_from(cJSON_GetObjectItemCaseSensitive(j, "index"), d->index) &&

@@ -161,11 +161,12 @@ void route_diag_logs(struct http_req *r)
 static char *events_text(struct http_req *r, const struct sandbox *sb, unsigned int max, bool *cut)
 {
 	unsigned int n = MIN(sb->nevents, max);
-	char *text = http_alloc(r, n * (sizeof(sb->events[0]) + 1) + 1), *at = text;
+	size_t room = n * (sizeof(sb->events[0]) + 1) + 1;
+	char *text = http_alloc(r, room), *at = text;
 
 	*cut = sb->nevents > max;
 	for (unsigned int i = 0; i < n; i++)
-		at += sprintf(at, "%s\n", sb->events[i]); /* sized above */
+		at += snprintf(at, room - (size_t)(at - text), "%s\n", sb->events[i]);
 	return text;
 }
 

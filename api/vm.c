@@ -84,7 +84,7 @@ static int listener(const char *path, int type)
 		return -errno;
 	if (strlen(path) >= sizeof(a.sun_path))
 		return -ENAMETOOLONG;
-	strcpy(a.sun_path, path);
+	str_copy(a.sun_path, sizeof(a.sun_path), path);
 	unlink(path);
 	if (bind(fd, (void *)&a, sizeof(a)) < 0 || listen(fd, 128) < 0)
 		return -errno;

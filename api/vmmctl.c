@@ -216,7 +216,7 @@ struct vmmctl *vmmctl_connect(struct loop *l, const char *path, const struct vmm
 		errno = ENAMETOOLONG;
 		return NULL;
 	}
-	strcpy(a.sun_path, path);
+	str_copy(a.sun_path, sizeof(a.sun_path), path);
 	if (connect(fd, (void *)&a, sizeof(a)) < 0)
 		return NULL;
 	v = vmmctl_create(l, fd, ops, arg);

@@ -128,11 +128,11 @@ static int get_text(struct files *f, const char *path, void **p, size_t *n, stru
 /* blobs/sha256/HEX, which must have that digest and the descriptor's size. */
 static int get_blob(struct files *f, const struct descriptor *d, struct err *e)
 {
-	char path[32 + DIGEST_HEX] = "blobs/sha256/", hex[DIGEST_HEX];
+	char path[32 + DIGEST_HEX], hex[DIGEST_HEX];
 	struct blob b;
 	int r;
 
-	strcat(path, digest_hex(&d->digest, hex)); /* fits: fixed lengths */
+	snprintf(path, sizeof(path), "blobs/sha256/%s", digest_hex(&d->digest, hex));
 	r = files_get(f, path, &b, e);
 	if (r < 0)
 		return r;

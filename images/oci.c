@@ -41,11 +41,11 @@ enum media media_kind(const char *type)
 void platform_host(struct platform *p)
 {
 	memset(p, 0, sizeof(*p));
-	strcpy(p->os, "linux");
+	str_copy(p->os, sizeof(p->os), "linux");
 #if defined(__x86_64__)
-	strcpy(p->arch, "amd64");
+	str_copy(p->arch, sizeof(p->arch), "amd64");
 #elif defined(__aarch64__)
-	strcpy(p->arch, "arm64");
+	str_copy(p->arch, sizeof(p->arch), "arm64");
 #else
 #error "name this architecture as Go does"
 #endif
@@ -61,7 +61,7 @@ static bool take_str(const cJSON *o, const char *key, char *to, size_t cap)
 		return true;
 	if (strlen(s) >= cap)
 		return false;
-	strcpy(to, s); /* fits: measured above */
+	str_copy(to, cap, s);
 	return true;
 }
 

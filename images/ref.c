@@ -107,7 +107,7 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 
 	if (strlen(text) >= sizeof(s) - 64)
 		return err_plain(e, EINVAL, "image name of %zu bytes", strlen(text));
-	strcpy(s, text); /* fits: measured above */
+	str_copy(s, sizeof(s), text); /* fits: measured above */
 	at = strchr(s, '@');
 	if (at) {
 		*at++ = 0;
@@ -121,7 +121,7 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 		if (names_registry(s)) {
 			if (strlen(s) >= sizeof(r.registry) || !registry_ok(s))
 				return err_plain(e, EINVAL, "image name %.200s: malformed registry", text);
-			strcpy(r.registry, strcmp(s, "index.docker.io") == 0 ? REF_REGISTRY_DEF : s);
+			str_copy(r.registry, sizeof(r.registry), strcmp(s, "index.docker.io") == 0 ? REF_REGISTRY_DEF : s);
 			repo = slash + 1;
 		} else {
 			*slash = '/';
@@ -132,15 +132,15 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 		*colon++ = 0;
 		if (strlen(colon) >= sizeof(r.tag) || !tag_ok(colon))
 			return err_plain(e, EINVAL, "image name %.200s: malformed tag", text);
-		strcpy(r.tag, colon);
+		str_copy(r.tag, sizeof(r.tag), colon);
 	}
 	if (!repo_ok(repo) || strlen(repo) + 8 >= sizeof(r.repo))
 		return err_plain(e, EINVAL, "image name %.200s: malformed", text);
 	if (!r.registry[0])
-		strcpy(r.registry, REF_REGISTRY_DEF);
+		str_copy(r.registry, sizeof(r.registry), REF_REGISTRY_DEF);
 	snprintf(r.repo, sizeof(r.repo), "%s%.247s", strcmp(r.registry, REF_REGISTRY_DEF) == 0 && !strchr(repo, '/') ? "library/" : "", repo);
 	if (!r.tag[0] && !r.has_digest)
-		strcpy(r.tag, "latest");
+		str_copy(r.tag, sizeof(r.tag), "latest");
 	*out = r;
 	return 0;
 }

@@ -71,7 +71,7 @@ const struct image_spawner *image_spawner_direct(const char *path)
 	n = readlink("/proc/self/exe", program, sizeof(program) - 32);
 	program[n < 0 ? 0 : n] = 0;
 	slash = strrchr(program, '/');
-	strcpy(slash ? slash + 1 : program, "mayfly-image"); /* fits: 32 bytes were kept back */
+	str_copy(slash ? slash + 1 : program, 32, "mayfly-image"); /* that many were kept back */
 	return &direct;
 }
 
@@ -87,8 +87,8 @@ static int read_base(char *line, struct pull_base *b, struct err *e)
 	*b = (struct pull_base){0};
 	if (!reg || !url || strlen(reg) >= sizeof(b->registry) || strlen(url) >= sizeof(b->url))
 		return err_plain(e, EINVAL, "not \"REGISTRY URL [plain-http] [private]\"");
-	strcpy(b->registry, reg); /* both fit: measured above */
-	strcpy(b->url, url);
+	str_copy(b->registry, sizeof(b->registry), reg); /* both fit: measured above */
+	str_copy(b->url, sizeof(b->url), url);
 	while ((word = strtok_r(NULL, " \t\r\n", &save))) {
 		if (!base_flag(word))
 			return err_plain(e, EINVAL, "unknown word %.40s", word);

@@ -420,8 +420,8 @@ int read_name(struct store *s, const char *hex, struct name_entry *out)
 	digest = json_str(j, "digest");
 	if (!name || strlen(name) >= REF_MAX || !digest || digest_parse(digest, &out->id) < 0)
 		return -EBADMSG;
-	strcpy(out->name, name);
-	strcpy(out->key, hex);
+	str_copy(out->name, sizeof(out->name), name);
+	str_copy(out->key, sizeof(out->key), hex);
 	out->local = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "local"));
 	return 0;
 }

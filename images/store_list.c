@@ -131,7 +131,7 @@ int store_resolve(struct store *s, const char *name, struct image_info *out, str
 		r = fill_info(s, &n.id, &info, e);
 	if (r < 0)
 		return r;
-	strcpy(info.name, n.name);
+	str_copy(info.name, sizeof(info.name), n.name);
 	info.local = n.local;
 	touch(s, &n.id);
 	*out = info;
@@ -195,7 +195,7 @@ static int list_one(struct lister *l, const struct digest *id, const struct name
 	if (fill_info(l->g.s, id, &i, NULL) < 0)
 		return 0; /* removed in the meantime, or damaged: inspect says what */
 	if (name) {
-		strcpy(i.name, name->name);
+		str_copy(i.name, sizeof(i.name), name->name);
 		i.local = name->local;
 	}
 	i.pins = count_pins(l->g.s, id);

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define ARRAY_LEN(a)	   (sizeof(a) / sizeof((a)[0]))
@@ -68,6 +69,15 @@ static inline void close_fd(int *fd)
 {
 	cleanup_close(fd);
 	*fd = -1;
+}
+
+/* Copies a string that was measured before, NUL included: not fitting is our own mistake. */
+static inline void str_copy(char *to, size_t cap, const char *from)
+{
+	size_t n = strlen(from) + 1;
+
+	ASSERT(n <= cap);
+	memcpy(to, from, n);
 }
 
 /* now on CLOCK_MONOTONIC / CLOCK_REALTIME */

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api_spec: the body of POST /sandboxes, and the grammars for times and limits: what a client sends first.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/config.h"
+#include "api/spec.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
+{
+	static struct config c;
+	struct refusal x = {0};
+	struct spec s;
+	char *text = malloc(n + 1), out[TIME_TEXT];
+	int64_t t;
+	uint64_t bytes;
+	uint32_t millis;
+
+	conf_defaults(&c);
+	if (spec_parse(&s, p, n, &c, &x) == 0) {
+		/* what was accepted keeps its promises */
+		ASSERT(s.source != SRC_IMAGE || (s.image && s.entrypoint));
+		ASSERT(s.source == SRC_TEMPLATE || (s.vcpus >= 1 && s.vcpus <= 16 && s.memory_bytes > 0));
+		ASSERT(!s.has_timeout || s.timeout_s >= 60);
+	} else {
+		ASSERT(x.status >= 400 && x.code && x.msg[0]);
+	}
+	spec_fini(&s);
+	memcpy(text, p, n);
+	text[n] = 0;
+	if (time_parse(text, &t))
+		time_format(t, out);
+	if (memory_parse(text, &bytes))
+		ASSERT(bytes > 0);
+	if (cpu_parse(text, &millis))
+		ASSERT(millis > 0);
+	metadata_key_ok(text);
+	metadata_value_ok(text);
+	uuid_ok(text);
+	free(text);
+	return 0;
+}

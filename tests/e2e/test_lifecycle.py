@@ -23,7 +23,7 @@ def call(daemon, method, path, body=None, headers=None):
     except urllib.error.HTTPError as e:
         text, status, head = e.read(), e.code, e.headers
     assert head["X-Request-ID"], "every answer carries one"
-    return status, json.loads(text) if text.startswith(b"{") else text.decode(), head
+    return status, json.loads(text) if (head["Content-Type"] or "").startswith("application/json") else text.decode(), head
 
 
 def create(daemon, **more):
@@ -47,7 +47,7 @@ def until(daemon, sandbox, *states):
 def run(daemon, sandbox, command):
     status, text, _ = call(daemon, "POST", f"/{sandbox}/44772/command", {"command": command})
     assert status == 200, text
-    events = [json.loads(e) for e in (text if isinstance(text, str) else json.dumps(text)).split("\n\n") if e.strip()]
+    events = [json.loads(e) for e in text.split("\n\n") if e.strip()]
     assert events[-1]["type"] == "execution_complete", events
     return "".join(e["text"] for e in events if e["type"] == "stdout")
 

@@ -45,8 +45,9 @@ struct dev_env {
 	void *ctx;
 	void (*irq)(
 		void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
-	/* something the daemon must hear of: rate limited by the receiver */
+	/* something the daemon must hear of: on the device thread, at most ten a minute and device, device's lock held */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
+	/* any thread */
 	void (*host_error)(void *ctx, const char *dev, int err,
 		const char *why); /* ends this VM with VMM_X_HOST_ERROR */
 };

@@ -107,6 +107,25 @@ static void service(struct virtio_dev *d)
 		virtio_again(d);
 }
 
+/* A driver can break and reset a device as fast as it likes; the daemon hears of ten in a minute. */
+static void tell_broken(struct virtio_dev *d)
+{
+	uint32_t held = 0;
+
+	if (!d->tell_broken)
+		return;
+	d->tell_broken = false;
+	if (d->env->needs_reset && log_limit_pass(&d->tell_limit, &held))
+		d->env->needs_reset(d->env->ctx, d->ops->name, d->why_broken ? d->why_broken : "reset since");
+}
+
+void virtio_config_changed(struct virtio_dev *d)
+{
+	d->config_gen++;
+	if (d->status & VIRTIO_S_DRIVER_OK)
+		interrupt(d, ISR_CONFIG);
+}
+
 static void on_kick(void *arg, uint32_t events)
 {
 	struct virtio_dev *d = arg;
@@ -116,6 +135,7 @@ static void on_kick(void *arg, uint32_t events)
 	atomic_fetch_add(&d->n.kicks, 1);
 	virtio_lock(d);
 	service(d);
+	tell_broken(d);
 	virtio_unlock(d);
 }
 
@@ -174,15 +194,9 @@ void virtio_broken(struct virtio_dev *d, const char *why)
 	log_limited(LOG_WARN, "%s: needs a reset: %s", d->ops->name, why);
 	if (d->status & VIRTIO_S_DRIVER_OK)
 		interrupt(d, ISR_CONFIG);
-	if (d->env->needs_reset)
-		d->env->needs_reset(d->env->ctx, d->ops->name, why);
-}
-
-void virtio_config_changed(struct virtio_dev *d)
-{
-	d->config_gen++;
-	if (d->status & VIRTIO_S_DRIVER_OK)
-		interrupt(d, ISR_CONFIG);
+	/* this may be a vCPU's thread: who hears of it lives on the device thread */
+	d->tell_broken = true;
+	wake(d);
 }
 
 /* The driver's reset. The queues are gone when this returns; the device itself hears of it on its

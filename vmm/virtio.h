@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "lib/base.h"
+#include "lib/log.h"
 #include "vmm/device.h"
 #include "vmm/virtq.h"
 
@@ -67,6 +68,8 @@ struct virtio_dev {
 	bool active;                  /* ops->activate was called */
 	bool quiet;                   /* stopped for a snapshot or pause: no queue work */
 	const char *why_broken;
+	bool tell_broken; /* env->needs_reset is due, on the device thread */
+	struct log_limit tell_limit;
 };
 
 /* Makes the transport and watches its eventfd. env is borrowed. The device's destroy calls

@@ -589,6 +589,7 @@ static void vsock_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 		{"streams", v->nused},
 		{"host_opened", v->n.host_opened},
 		{"guest_opened", v->n.guest_opened},
+		{"guest_refused", v->n.guest_refused},
 		{"refused_connections", v->n.refused_conns},
 		{"resets_sent", v->n.resets_sent},
 		{"to_guest_bytes", v->n.rx_bytes},

@@ -331,6 +331,20 @@ void stream_answer(struct stream *s, uint32_t status)
 		s->v->n.host_opened++;
 }
 
+/* One connection from the guest's bucket. */
+static bool guest_token(struct vsock *v)
+{
+	const uint64_t one = 1000000000;
+	uint64_t now = mono_ns(), gone = MIN(now - v->guest_filled_ns, 60 * one);
+
+	v->guest_filled_ns = now;
+	v->guest_tokens = MIN(v->guest_tokens + gone * VSOCK_GUEST_RATE, VSOCK_GUEST_BURST * one);
+	if (v->guest_tokens < one)
+		return false;
+	v->guest_tokens -= one;
+	return true;
+}
+
 bool vsock_guest_request(struct vsock *v, const struct vsock_hdr *h)
 {
 	bool allowed = h->dst_port == VSOCK_PORT_READY;
@@ -340,8 +354,10 @@ bool vsock_guest_request(struct vsock *v, const struct vsock_hdr *h)
 	for (unsigned int i = 0; i < v->nports; i++)
 		allowed |= v->ports[i] == h->dst_port;
 	/* a guest that opens streams for ever must leave room for the host's */
-	if (!allowed || !v->cfg.guest_conn || !v->free || v->nguest >= MAX(v->nstreams / 4, 1u))
+	if (!allowed || !v->cfg.guest_conn || !v->free || v->nguest >= MAX(v->nstreams / 4, 1u) || !guest_token(v)) {
+		v->n.guest_refused++;
 		return false;
+	}
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p) < 0)
 		return false;
 	fd_set_nonblock(p[0], true);
@@ -592,6 +608,8 @@ int vsock_streams_init(struct vsock *v, struct err *e)
 	v->close_timer = loop_timer(v->dev.env->loop, on_close_timer, v);
 	if (!v->streams || !v->close_timer)
 		return err_set(e, ENOMEM, "vsock: streams");
+	v->guest_tokens = VSOCK_GUEST_BURST * 1000000000ull;
+	v->guest_filled_ns = mono_ns();
 	random_bytes(&v->hash_seed, sizeof(v->hash_seed));
 	for (unsigned int i = v->nstreams; i-- > 0;) {
 		struct stream *s = &v->streams[i];

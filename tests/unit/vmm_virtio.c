@@ -371,6 +371,40 @@ static void nonsense_asks_for_a_reset(void)
 	}
 }
 
+static void *vcpu_breaks(void *arg)
+{
+	struct rig *r = arg;
+
+	fg_write(&r->g, 0x30, 1);
+	fg_write(&r->g, 0x44, 0);
+	fg_write(&r->g, 0x38, 3);
+	fg_write(&r->g, 0x44, 1);
+	return NULL;
+}
+
+/* A vCPU's thread breaks the device: who is told of it is told on the device thread, and not without end. */
+static void told_on_the_device_thread_and_not_for_ever(void)
+{
+	struct rig r;
+	pthread_t t;
+
+	REQUIRE(rig_up(&r, ALL));
+	REQUIRE(!pthread_create(&t, NULL, vcpu_breaks, &r));
+	pthread_join(t, NULL);
+	CHECK(fg_read(&r.g, 0x70) & VIRTIO_S_NEEDS_RESET);
+	CHECK_INT(r.g.needs_resets, 0);
+	fg_run(&r.g);
+	CHECK_INT(r.g.needs_resets, 1);
+	for (int i = 0; i < 50; i++) {
+		CHECK(fg_probe(&r.g, &r.e.dev, ALL, 64));
+		vcpu_breaks(&r);
+		fg_run(&r.g);
+	}
+	CHECK_INT(r.g.needs_resets, 10);
+	CHECK_INT(atomic_load(&r.e.dev.n.broken), 51);
+	rig_down(&r);
+}
+
 static void queues_are_checked(void)
 {
 	static const struct {
@@ -556,6 +590,7 @@ static const struct test tests[] = {
 	{"interrupts_are_batched_and_suppressed", interrupts_are_batched_and_suppressed},
 	{"budget_yields_to_others", budget_yields_to_others},
 	{"nonsense_asks_for_a_reset", nonsense_asks_for_a_reset},
+	{"told_on_the_device_thread_and_not_for_ever", told_on_the_device_thread_and_not_for_ever},
 	{"queues_are_checked", queues_are_checked},
 	{"features_are_negotiated", features_are_negotiated},
 	{"registers_refuse_nonsense", registers_refuse_nonsense},

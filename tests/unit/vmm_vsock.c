@@ -277,6 +277,28 @@ static void guest_reaches_allowed_ports_only(void)
 	fv_down(&F);
 }
 
+static void a_guest_that_knocks_for_ever_is_held_back(void)
+{
+	struct vsock *v;
+	struct vsock_hdr h;
+	unsigned int taken = 0;
+
+	REQUIRE(fv_up(&F, 0));
+	v = (struct vsock *)F.d;
+	for (uint32_t i = 0; i < 100; i++) {
+		fv_send(&F, OP_REQUEST, 70000 + i, VSOCK_PORT_READY, NULL, 0, 0, 0);
+		REQUIRE(fv_recv(&F, &h));
+		taken += h.op == OP_RESPONSE;
+		fv_send(&F, OP_RST, 70000 + i, VSOCK_PORT_READY, NULL, 0, 0, 0);
+		while (fv_recv(&F, &h))
+			;
+	}
+	CHECK(taken >= VSOCK_GUEST_BURST && taken < VSOCK_GUEST_BURST + 20);
+	CHECK_INT(v->n.guest_refused, 100 - taken);
+	CHECK_INT(v->nguest, 0);
+	fv_down(&F);
+}
+
 static void nonsense_is_refused(void)
 {
 	struct vsock_hdr h = {
@@ -486,6 +508,7 @@ static const struct test tests[] = {
 	{"too_much_is_a_reset", too_much_is_a_reset},
 	{"streams_take_turns", streams_take_turns},
 	{"guest_reaches_allowed_ports_only", guest_reaches_allowed_ports_only},
+	{"a_guest_that_knocks_for_ever_is_held_back", a_guest_that_knocks_for_ever_is_held_back},
 	{"nonsense_is_refused", nonsense_is_refused},
 	{"resets_wait_for_buffers", resets_wait_for_buffers},
 	{"slots_run_out_and_come_back", slots_run_out_and_come_back},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.c: state files, read and written; see snap.h. mayfly-vmm, mayflyd, mayfly. What is read is hostile: sizes are compared by subtraction, counts
- * against fixed maxima, every checksum before anything is believed.
+ * snap.c: state files, read and written; see snap.h. mayfly-vmm, mayflyd, mayfly. What is read is
+ * hostile: sizes are compared by subtraction, counts against fixed maxima, every checksum before
+ * anything is believed.
  */
 #include "lib/snap.h"
 
@@ -25,24 +26,30 @@ static int check_head(const struct snap_head *h, size_t n, struct err *e)
 	if (h->magic != SNAP_MAGIC)
 		return err_plain(e, EBADMSG, "snapshot state: magic: not a state file");
 	if (h->version != SNAP_VERSION)
-		return err_plain(e, EPROTONOSUPPORT, "snapshot state: version %u, this build reads %u", h->version, SNAP_VERSION);
+		return err_plain(e, EPROTONOSUPPORT,
+			"snapshot state: version %u, this build reads %u", h->version,
+			SNAP_VERSION);
 	if (h->head_bytes != sizeof(*h))
 		return err_plain(e, EBADMSG, "snapshot state: head_bytes %u", h->head_bytes);
 	if (h->crc != snap_crc(0, h, offsetof(struct snap_head, crc)))
 		return err_plain(e, EBADMSG, "snapshot state: crc: the head is damaged");
 	if (h->total_bytes != n)
-		return err_plain(e, EBADMSG, "snapshot state: total_bytes %llu in a file of %zu (truncated?)",
+		return err_plain(e, EBADMSG,
+			"snapshot state: total_bytes %llu in a file of %zu (truncated?)",
 			(unsigned long long)h->total_bytes, n);
 	if (h->mem_bytes < MIB(2) || h->mem_bytes > SNAP_MEM_MAX || h->mem_bytes % PAGE_BYTES)
-		return err_plain(e, EBADMSG, "snapshot state: mem_bytes %llu", (unsigned long long)h->mem_bytes);
+		return err_plain(e, EBADMSG, "snapshot state: mem_bytes %llu",
+			(unsigned long long)h->mem_bytes);
 	if (h->vcpus < 1 || h->vcpus > 16)
 		return err_plain(e, EBADMSG, "snapshot state: vcpus %u", h->vcpus);
 	if (h->nfiles < 1 || h->nfiles > SNAP_MAX_FILES)
 		return err_plain(e, EBADMSG, "snapshot state: nfiles %u", h->nfiles);
 	if (h->nsecs > SNAP_MAX_SECS)
 		return err_plain(e, EBADMSG, "snapshot state: nsecs %u", h->nsecs);
-	if (!memchr(h->cpu_template, 0, sizeof(h->cpu_template)) || !memchr(h->board, 0, sizeof(h->board)))
-		return err_plain(e, EBADMSG, "snapshot state: cpu_template or board is not terminated");
+	if (!memchr(h->cpu_template, 0, sizeof(h->cpu_template)) ||
+		!memchr(h->board, 0, sizeof(h->board)))
+		return err_plain(
+			e, EBADMSG, "snapshot state: cpu_template or board is not terminated");
 	for (uint32_t i = 0; i < h->nfiles; i++)
 		if (h->file[i].data_bytes > SNAP_MEM_MAX || h->file[i].data_bytes % PAGE_BYTES)
 			return err_plain(e, EBADMSG, "snapshot state: file[%u].data_bytes %llu", i,
@@ -62,17 +69,22 @@ static int read_sections(struct snap *s, struct cur *c, struct err *e)
 		if (c->bad)
 			return err_plain(e, EBADMSG, "snapshot state: section %u is cut off", i);
 		if (h.type < 1 || h.type > SNAP_S_LAST)
-			return err_plain(e, EBADMSG, "snapshot state: section %u: type %u", i, h.type);
+			return err_plain(
+				e, EBADMSG, "snapshot state: section %u: type %u", i, h.type);
 		if (snap_has(s, h.type, h.id))
-			return err_plain(e, EBADMSG, "snapshot state: section %u: type %u id %u is there twice", i, h.type, h.id);
+			return err_plain(e, EBADMSG,
+				"snapshot state: section %u: type %u id %u is there twice", i,
+				h.type, h.id);
 		if (h.crc != snap_crc(snap_crc(0, &h, offsetof(struct snap_sec, crc)), p, h.bytes))
-			return err_plain(e, EBADMSG, "snapshot state: section %u (type %u) is damaged", i, h.type);
+			return err_plain(e, EBADMSG,
+				"snapshot state: section %u (type %u) is damaged", i, h.type);
 		s->sec[s->nsecs].type = h.type;
 		s->sec[s->nsecs].id = h.id;
 		s->sec[s->nsecs].p = p;
 		s->sec[s->nsecs++].bytes = h.bytes;
 	}
-	return cur_done(c) ? 0 : err_plain(e, EBADMSG, "snapshot state: bytes behind the last section");
+	return cur_done(c) ? 0
+			   : err_plain(e, EBADMSG, "snapshot state: bytes behind the last section");
 }
 
 static int read_extents(struct snap *s, struct err *e)
@@ -89,12 +101,15 @@ static int read_extents(struct snap *s, struct err *e)
 		const struct snap_extent *x = &s->ext[i];
 
 		if ((x->gpa | x->len | x->off) % PAGE_BYTES || x->len == 0 || x->reserved)
-			return err_plain(e, EBADMSG, "snapshot state: extent %u: not whole pages", i);
+			return err_plain(
+				e, EBADMSG, "snapshot state: extent %u: not whole pages", i);
 		if (x->gpa < at || !in_ram(s->head.mem_bytes, x->gpa, x->len))
-			return err_plain(e, EBADMSG, "snapshot state: extent %u: outside memory or out of order", i);
+			return err_plain(e, EBADMSG,
+				"snapshot state: extent %u: outside memory or out of order", i);
 		if (x->file >= s->head.nfiles || x->off > s->head.file[x->file].data_bytes ||
 			x->len > s->head.file[x->file].data_bytes - x->off)
-			return err_plain(e, EBADMSG, "snapshot state: extent %u: outside its file", i);
+			return err_plain(
+				e, EBADMSG, "snapshot state: extent %u: outside its file", i);
 		at = x->gpa + x->len;
 	}
 	return 0;
@@ -136,7 +151,8 @@ int snap_read_file(int fd, void **to, size_t *n, struct err *e)
 	if (fstat(fd, &st) < 0)
 		return err_set(e, errno, "snapshot state: fstat");
 	if (st.st_size < (off_t)sizeof(struct snap_head) || st.st_size > (off_t)SNAP_MAX_STATE)
-		return err_plain(e, EBADMSG, "snapshot state: a file of %lld bytes", (long long)st.st_size);
+		return err_plain(
+			e, EBADMSG, "snapshot state: a file of %lld bytes", (long long)st.st_size);
 	p = malloc((size_t)st.st_size);
 	if (!p)
 		return err_set(e, ENOMEM, "snapshot state");
@@ -152,7 +168,9 @@ int snap_read_file(int fd, void **to, size_t *n, struct err *e)
 
 void snap_write_begin(struct snap_writer *w)
 {
-	*w = (struct snap_writer){.head = {.magic = SNAP_MAGIC, .version = SNAP_VERSION, .head_bytes = sizeof(w->head)}};
+	*w = (struct snap_writer){.head = {.magic = SNAP_MAGIC,
+					  .version = SNAP_VERSION,
+					  .head_bytes = sizeof(w->head)}};
 	buf_init(&w->out, SNAP_MAX_STATE);
 	buf_put(&w->out, &w->head, sizeof(w->head));
 }
@@ -178,7 +196,8 @@ void snap_sec_end(struct snap_writer *w, size_t at)
 	n = w->out.len - at - sizeof(h);
 	memcpy(&h, w->out.p + at, sizeof(h));
 	h.bytes = (uint32_t)n;
-	h.crc = snap_crc(snap_crc(0, &h, offsetof(struct snap_sec, crc)), w->out.p + at + sizeof(h), n);
+	h.crc = snap_crc(
+		snap_crc(0, &h, offsetof(struct snap_sec, crc)), w->out.p + at + sizeof(h), n);
 	memcpy(w->out.p + at, &h, sizeof(h));
 	buf_put(&w->out, zeros, ALIGN_UP(n, 8) - n);
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.h: snapshots on disk. mayfly-vmm writes and restores them, the daemon and `mayfly snapshot` look at them and verify them. Every file is
- * hostile: one bounded reader each, which either accepts all of it or names what is wrong; nothing is used before that.
+ * snap.h: snapshots on disk. mayfly-vmm writes and restores them, the daemon and `mayfly snapshot`
+ * look at them and verify them. Every file is hostile: one bounded reader each, which either
+ * accepts all of it or names what is wrong; nothing is used before that.
  *
- * State file: struct snap_head, then sections one behind the other (struct snap_sec + bytes, padded to 8), each with its checksum; the head
- *   has the checksum of itself. It names the memory files it stands on by id, oldest first, and where each piece of memory is.
- * Memory file: one page (struct snap_mem_head), dense data, then one checksum for each SNAP_CHUNK of data. The head is written
+ * State file: struct snap_head, then sections one behind the other (struct snap_sec + bytes, padded
+ * to 8), each with its checksum; the head has the checksum of itself. It names the memory files it
+ * stands on by id, oldest first, and where each piece of memory is. Memory file: one page (struct
+ * snap_mem_head), dense data, then one checksum for each SNAP_CHUNK of data. The head is written
  *   last: a file that a crash cut off has none. Immutable afterwards.
  * Working-set file: struct snap_ws_head and ranges.
  * All little endian (the structures are read in place: x86-64 and arm64 are).
@@ -15,27 +17,27 @@
 #include "lib/buf.h"
 #include "lib/err.h"
 
-#define SNAP_MAGIC	 0x3153504d5359464dull /* "MFYSMPS1" */
-#define SNAP_MEM_MAGIC	 0x314d454d5359464dull
-#define SNAP_WS_MAGIC	 0x3153575f5359464dull
-#define SNAP_VERSION	 1u
-#define SNAP_MAX_FILES	 4u
+#define SNAP_MAGIC       0x3153504d5359464dull /* "MFYSMPS1" */
+#define SNAP_MEM_MAGIC   0x314d454d5359464dull
+#define SNAP_WS_MAGIC    0x3153575f5359464dull
+#define SNAP_VERSION     1u
+#define SNAP_MAX_FILES   4u
 #define SNAP_MAX_EXTENTS 256u
-#define SNAP_MAX_SECS	 64u
-#define SNAP_MAX_STATE	 MIB(4)
-#define SNAP_MAX_WS	 65536u
-#define SNAP_CHUNK	 KIB(256)
-#define SNAP_MEM_MAX	 GIB(16)
-#define SNAP_HEAD_PAGE	 4096u
+#define SNAP_MAX_SECS    64u
+#define SNAP_MAX_STATE   MIB(4)
+#define SNAP_MAX_WS      65536u
+#define SNAP_CHUNK       KIB(256)
+#define SNAP_MEM_MAX     GIB(16)
+#define SNAP_HEAD_PAGE   4096u
 
 enum snap_sec_type {
-	SNAP_S_CPU = 1,	 /* processor: template, TSC, CPUID */
-	SNAP_S_VM,	 /* interrupt controllers, clock */
-	SNAP_S_VCPU,	 /* id: number */
-	SNAP_S_BOARD,	 /* serial port and what is not virtio */
-	SNAP_S_DEVICE,	 /* id: slot */
-	SNAP_S_EXTENTS,	 /* struct snap_extent[] */
-	SNAP_S_DISK,	 /* id: number; layer ids, oldest first */
+	SNAP_S_CPU = 1, /* processor: template, TSC, CPUID */
+	SNAP_S_VM,      /* interrupt controllers, clock */
+	SNAP_S_VCPU,    /* id: number */
+	SNAP_S_BOARD,   /* serial port and what is not virtio */
+	SNAP_S_DEVICE,  /* id: slot */
+	SNAP_S_EXTENTS, /* struct snap_extent[] */
+	SNAP_S_DISK,    /* id: number; layer ids, oldest first */
 	SNAP_S_LAST = SNAP_S_DISK,
 };
 
@@ -63,7 +65,8 @@ struct snap_sec {
 	uint32_t bytes, crc; /* of the bytes behind it */
 };
 
-/* A piece of guest memory: [gpa, gpa+len) is [off, off+len) of that file's data. Ascending, not overlapping, whole pages. */
+/* A piece of guest memory: [gpa, gpa+len) is [off, off+len) of that file's data. Ascending, not
+ * overlapping, whole pages. */
 struct snap_extent {
 	uint64_t gpa, len, off;
 	uint32_t file, reserved;
@@ -83,7 +86,7 @@ static_assert(sizeof(struct snap_mem_head) == 56, "on-disk size");
 struct snap_ws_head {
 	uint64_t magic;
 	uint32_t version, n;
-	uint8_t id[16];	       /* of the newest memory file it is about */
+	uint8_t id[16];           /* of the newest memory file it is about */
 	uint32_t ranges_crc, crc; /* crc: over all before it */
 };
 struct snap_ws_range {
@@ -104,7 +107,8 @@ struct snap {
 	} sec[SNAP_MAX_SECS];
 	struct snap_extent ext[SNAP_MAX_EXTENTS];
 };
-/* p must be aligned to 8. All checksums, all limits, extents inside memory and inside their files. */
+/* p must be aligned to 8. All checksums, all limits, extents inside memory and inside their files.
+ */
 int snap_parse(struct snap *s, const void *p, size_t n, struct err *e);
 /* The section as a cursor; an empty bad one if there is none. */
 struct cur snap_section(const struct snap *s, uint32_t type, uint32_t id);
@@ -125,7 +129,8 @@ int snap_write_finish(struct snap_writer *w, struct err *e);
 void snap_write_fini(struct snap_writer *w);
 
 /* ---- memory files */
-/* Head, and that the file is as long as the head says. want: the id and size it must have, or NULL. */
+/* Head, and that the file is as long as the head says. want: the id and size it must have, or NULL.
+ */
 int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h, struct err *e);
 /* Reads it all and compares the checksums. Slow. */
 int snap_mem_verify(int fd, const struct snap_file *want, struct err *e);
@@ -133,18 +138,22 @@ int snap_mem_verify(int fd, const struct snap_file *want, struct err *e);
 struct snap_mem_writer {
 	int fd;
 	struct snap_mem_head head;
-	uint64_t at;	     /* data bytes so far */
-	uint32_t sum;	     /* of the chunk under way */
+	uint64_t at;  /* data bytes so far */
+	uint32_t sum; /* of the chunk under way */
 	struct buf sums;
 };
 /* reserve: bytes of data that will come, for fallocate (0: do not) */
 int snap_mem_begin(struct snap_mem_writer *w, int fd, uint64_t reserve, struct err *e);
-int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e); /* whole pages */
+int snap_mem_put(
+	struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e); /* whole pages */
 /* Sums, data to disk, head, head to disk. */
 int snap_mem_finish(struct snap_mem_writer *w, struct err *e);
 void snap_mem_fini(struct snap_mem_writer *w);
 
 /* ---- working sets */
-int snap_ws_write(int fd, const uint8_t id[16], const struct snap_ws_range *r, uint32_t n, struct err *e);
-/* Ranges into r (SNAP_MAX_WS), checked against mem_span bytes of guest-physical addresses. A set of another memory file: -ESTALE. */
-int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws_range *r, uint32_t *n, struct err *e);
+int snap_ws_write(
+	int fd, const uint8_t id[16], const struct snap_ws_range *r, uint32_t n, struct err *e);
+/* Ranges into r (SNAP_MAX_WS), checked against mem_span bytes of guest-physical addresses. A set of
+ * another memory file: -ESTALE. */
+int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws_range *r,
+	uint32_t *n, struct err *e);

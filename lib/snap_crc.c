@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap_crc.c: CRC-32C (Castagnoli), eight bytes a step, with the processor's instruction where there is one. Every process. Finds damage, not forgery:
- * who may write the files is the file system's matter.
+ * snap_crc.c: CRC-32C (Castagnoli), eight bytes a step, with the processor's instruction where
+ * there is one. Every process. Finds damage, not forgery: who may write the files is the file
+ * system's matter.
  */
 #include <pthread.h>
 #include <string.h>
@@ -36,8 +37,9 @@ static uint32_t crc_table(uint32_t c, const uint8_t *p, size_t n)
 		memcpy(&lo, p, 4);
 		memcpy(&hi, p + 4, 4);
 		lo ^= c;
-		c = table[7][lo & 0xff] ^ table[6][lo >> 8 & 0xff] ^ table[5][lo >> 16 & 0xff] ^ table[4][lo >> 24] ^
-			table[3][hi & 0xff] ^ table[2][hi >> 8 & 0xff] ^ table[1][hi >> 16 & 0xff] ^ table[0][hi >> 24];
+		c = table[7][lo & 0xff] ^ table[6][lo >> 8 & 0xff] ^ table[5][lo >> 16 & 0xff] ^
+		    table[4][lo >> 24] ^ table[3][hi & 0xff] ^ table[2][hi >> 8 & 0xff] ^
+		    table[1][hi >> 16 & 0xff] ^ table[0][hi >> 24];
 	}
 	for (; n > 0; n--)
 		c = c >> 8 ^ table[0][(c ^ *p++) & 0xff];
@@ -45,7 +47,8 @@ static uint32_t crc_table(uint32_t c, const uint8_t *p, size_t n)
 }
 
 #ifdef __x86_64__
-__attribute__((target("sse4.2"))) static uint32_t crc_instruction(uint32_t c, const uint8_t *p, size_t n)
+__attribute__((target("sse4.2"))) static uint32_t crc_instruction(
+	uint32_t c, const uint8_t *p, size_t n)
 {
 	uint64_t v = c;
 

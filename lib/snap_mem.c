@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap_mem.c: memory files and working sets; see snap.h. mayfly-vmm writes and maps them, the daemon verifies them. Read: hostile.
+ * snap_mem.c: memory files and working sets; see snap.h. mayfly-vmm writes and maps them, the
+ * daemon verifies them. Read: hostile.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -24,24 +25,29 @@ int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h
 	if (rc < 0 && rc != -EPIPE)
 		return err_set(e, -rc, "memory file: read");
 	if (rc == -EPIPE || h->magic != SNAP_MEM_MAGIC)
-		return err_plain(e, EBADMSG, "memory file: magic: not a memory file, or never finished");
+		return err_plain(
+			e, EBADMSG, "memory file: magic: not a memory file, or never finished");
 	if (h->version != SNAP_VERSION)
-		return err_plain(e, EPROTONOSUPPORT, "memory file: version %u, this build reads %u", h->version, SNAP_VERSION);
+		return err_plain(e, EPROTONOSUPPORT, "memory file: version %u, this build reads %u",
+			h->version, SNAP_VERSION);
 	if (h->crc != snap_crc(0, h, offsetof(struct snap_mem_head, crc)))
 		return err_plain(e, EBADMSG, "memory file: crc: the head is damaged");
 	if (h->chunk != SNAP_CHUNK || h->data_bytes > SNAP_MEM_MAX || h->data_bytes % PAGE_BYTES ||
 		h->nchunks != chunks_of(h->data_bytes))
-		return err_plain(e, EBADMSG, "memory file: data_bytes %llu, chunk %u, nchunks %u", (unsigned long long)h->data_bytes,
-			h->chunk, h->nchunks);
-	if (want && (memcmp(want->id, h->id, sizeof(h->id)) != 0 || want->data_bytes != h->data_bytes))
-		return err_plain(e, EBADMSG, "memory file: id: not the file that this state stands on (swapped?)");
+		return err_plain(e, EBADMSG, "memory file: data_bytes %llu, chunk %u, nchunks %u",
+			(unsigned long long)h->data_bytes, h->chunk, h->nchunks);
+	if (want &&
+		(memcmp(want->id, h->id, sizeof(h->id)) != 0 || want->data_bytes != h->data_bytes))
+		return err_plain(e, EBADMSG,
+			"memory file: id: not the file that this state stands on (swapped?)");
 	need = SNAP_HEAD_PAGE + h->data_bytes + h->nchunks * 4ull;
 	if (fstat(fd, &st) < 0)
 		return err_set(e, errno, "memory file: fstat");
 	/* before it is mapped: a page behind the end would be a SIGBUS */
 	if ((uint64_t)st.st_size < need)
-		return err_plain(e, EBADMSG, "memory file: %llu bytes, its head says %llu (truncated)", (unsigned long long)st.st_size,
-			(unsigned long long)need);
+		return err_plain(e, EBADMSG,
+			"memory file: %llu bytes, its head says %llu (truncated)",
+			(unsigned long long)st.st_size, (unsigned long long)need);
 	return 0;
 }
 
@@ -69,7 +75,8 @@ int snap_mem_verify(int fd, const struct snap_file *want, struct err *e)
 		if (rc < 0)
 			return err_set(e, -rc, "memory file: read chunk %u", i);
 		if (snap_crc(0, data, n) != sums[i])
-			return err_plain(e, EBADMSG, "memory file: chunk %u (256 KiB at %llu) is damaged", i,
+			return err_plain(e, EBADMSG,
+				"memory file: chunk %u (256 KiB at %llu) is damaged", i,
 				(unsigned long long)(SNAP_HEAD_PAGE + off));
 	}
 	return 0;
@@ -77,13 +84,17 @@ int snap_mem_verify(int fd, const struct snap_file *want, struct err *e)
 
 int snap_mem_begin(struct snap_mem_writer *w, int fd, uint64_t reserve, struct err *e)
 {
-	*w = (struct snap_mem_writer){
-		.fd = fd, .head = {.magic = SNAP_MEM_MAGIC, .version = SNAP_VERSION, .chunk = SNAP_CHUNK}};
+	*w = (struct snap_mem_writer){.fd = fd,
+		.head = {.magic = SNAP_MEM_MAGIC, .version = SNAP_VERSION, .chunk = SNAP_CHUNK}};
 	buf_init(&w->sums, MAX_CHUNKS * 4);
 	random_bytes(w->head.id, sizeof(w->head.id));
-	/* without it delayed allocation throttles the sixth writer of one disk; not every file system has it */
-	if (reserve && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(SNAP_HEAD_PAGE + reserve)) < 0 && errno != EOPNOTSUPP)
-		return err_set(e, errno, "memory file: reserve %llu KiB", (unsigned long long)reserve >> 10);
+	/* without it delayed allocation throttles the sixth writer of one disk; not every file
+	 * system has it */
+	if (reserve &&
+		fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(SNAP_HEAD_PAGE + reserve)) < 0 &&
+		errno != EOPNOTSUPP)
+		return err_set(e, errno, "memory file: reserve %llu KiB",
+			(unsigned long long)reserve >> 10);
 	return 0;
 }
 
@@ -137,7 +148,8 @@ void snap_mem_fini(struct snap_mem_writer *w)
 	buf_fini(&w->sums);
 }
 
-int snap_ws_write(int fd, const uint8_t id[16], const struct snap_ws_range *r, uint32_t n, struct err *e)
+int snap_ws_write(
+	int fd, const uint8_t id[16], const struct snap_ws_range *r, uint32_t n, struct err *e)
 {
 	struct snap_ws_head h = {.magic = SNAP_WS_MAGIC, .version = SNAP_VERSION, .n = n};
 	int rc;
@@ -151,7 +163,8 @@ int snap_ws_write(int fd, const uint8_t id[16], const struct snap_ws_range *r, u
 	return rc < 0 ? err_set(e, -rc, "working set: write") : 0;
 }
 
-int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws_range *r, uint32_t *n, struct err *e)
+int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws_range *r,
+	uint32_t *n, struct err *e)
 {
 	struct snap_ws_head h;
 	uint64_t at = 0;
@@ -159,8 +172,10 @@ int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws
 
 	if (rc < 0)
 		return err_set(e, -rc, "working set: read");
-	if (h.magic != SNAP_WS_MAGIC || h.version != SNAP_VERSION || h.crc != snap_crc(0, &h, offsetof(struct snap_ws_head, crc)))
-		return err_plain(e, EBADMSG, "working set: the head is damaged, or of another version");
+	if (h.magic != SNAP_WS_MAGIC || h.version != SNAP_VERSION ||
+		h.crc != snap_crc(0, &h, offsetof(struct snap_ws_head, crc)))
+		return err_plain(
+			e, EBADMSG, "working set: the head is damaged, or of another version");
 	if (memcmp(h.id, id, sizeof(h.id)) != 0)
 		return err_plain(e, ESTALE, "working set: of another memory file");
 	if (h.n > SNAP_MAX_WS)
@@ -171,8 +186,10 @@ int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws
 	if (h.ranges_crc != snap_crc(0, r, h.n * sizeof(*r)))
 		return err_plain(e, EBADMSG, "working set: the ranges are damaged");
 	for (uint32_t i = 0; i < h.n; i++) {
-		if (r[i].page < at || r[i].npages == 0 || ((uint64_t)r[i].page + r[i].npages) * PAGE_BYTES > mem_span)
-			return err_plain(e, EBADMSG, "working set: range %u is out of order or outside memory", i);
+		if (r[i].page < at || r[i].npages == 0 ||
+			((uint64_t)r[i].page + r[i].npages) * PAGE_BYTES > mem_span)
+			return err_plain(e, EBADMSG,
+				"working set: range %u is out of order or outside memory", i);
 		at = (uint64_t)r[i].page + r[i].npages;
 	}
 	*n = h.n;

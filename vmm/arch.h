@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arch.h: all that the monitor knows about the processor it runs on; vmm/<arch>/ implements it. mayfly-vmm. State goes through buffers of
- * our own (sub-records with lengths): the snapshot code never sees a register.
+ * arch.h: all that the monitor knows about the processor it runs on; vmm/<arch>/ implements it.
+ * mayfly-vmm. State goes through buffers of our own (sub-records with lengths): the snapshot code
+ * never sees a register.
  */
 #pragma once
 
@@ -12,10 +13,11 @@
 #include "vmm/mem.h"
 
 struct vcpu;
-struct arch_cpu; /* what every vCPU of this VM is: identification, list of saved registers; made once */
+struct arch_cpu; /* what every vCPU of this VM is: identification, list of saved registers; made
+		    once */
 
 #define ARCH_CMDLINE_MAX 2047u /* what the guest's kernel takes, the terminator not counted */
-#define ARCH_FDT_MAX	 16384u
+#define ARCH_FDT_MAX     16384u
 
 struct arch_boot {
 	int kernel_fd, initrd_fd; /* initrd_fd -1: none */
@@ -27,25 +29,31 @@ struct arch_boot {
 /* Interrupt controllers and fixed addresses: after the memory slots, before the vCPUs. */
 int arch_vm_init(struct kvm *k, struct err *e);
 
-/* tmpl: name of a CPU template, "" = all that this host can save and restore. NULL and *e on error. */
-struct arch_cpu *arch_cpu_create(struct kvm *k, unsigned int nvcpus, const char *tmpl, struct err *e);
+/* tmpl: name of a CPU template, "" = all that this host can save and restore. NULL and *e on error.
+ */
+struct arch_cpu *arch_cpu_create(
+	struct kvm *k, unsigned int nvcpus, const char *tmpl, struct err *e);
 void arch_cpu_destroy(struct arch_cpu *c);
 /* identification and fixed registers of a vCPU that has not run */
 int arch_vcpu_init(struct kvm *k, struct arch_cpu *c, int vcpu_fd, unsigned int id, struct err *e);
 
-/* Loads kernel, initramfs, command line and device tree into fresh, zeroed memory; *entry is where vCPU 0 begins. The files are hostile. */
+/* Loads kernel, initramfs, command line and device tree into fresh, zeroed memory; *entry is where
+ * vCPU 0 begins. The files are hostile. */
 int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, struct err *e);
 int arch_boot_regs(int vcpu_fd, struct mem *m, uint64_t entry, struct err *e);
 
-/* Whole-VM state (interrupt controllers, clock) and one vCPU's; the vCPUs stand, with no half-done access. load: hostile bytes. */
+/* Whole-VM state (interrupt controllers, clock) and one vCPU's; the vCPUs stand, with no half-done
+ * access. load: hostile bytes. */
 int arch_vm_save(struct kvm *k, struct buf *out, struct err *e);
 int arch_vm_load(struct kvm *k, struct cur *in, struct err *e);
 int arch_cpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *out, struct err *e);
 /* Makes c what the snapshot needs, or says which feature this host lacks; before arch_vcpu_load. */
-int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *vcpu_fds, unsigned int nvcpus, struct cur *in, struct err *e);
+int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *vcpu_fds, unsigned int nvcpus,
+	struct cur *in, struct err *e);
 int arch_vcpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *out, struct err *e);
 int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct cur *in, struct err *e);
-/* What the saved state needs beyond save itself when it is taken a second time from the same VM: the guest's clock was stopped. */
+/* What the saved state needs beyond save itself when it is taken a second time from the same VM:
+ * the guest's clock was stopped. */
 void arch_vcpu_resumed(int vcpu_fd);
 
 /* A non-maskable interrupt / the registers as text, for debugging. vCPU stopped for regs. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * board.c: see board.h. Accesses are the guest's: address, length and bytes are hostile; an address outside the table does nothing.
+ * board.c: see board.h. Accesses are the guest's: address, length and bytes are hostile; an address
+ * outside the table does nothing.
  */
 #include "vmm/board.h"
 
@@ -64,7 +65,8 @@ static void dev_host_error(void *ctx, const char *dev, int err, const char *why)
 	b->hooks.host_error(b->hooks.ctx, dev, err, why);
 }
 
-int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l, const struct board_hooks *h, struct err *e)
+int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
+	const struct board_hooks *h, struct err *e)
 {
 	*b = (struct board){.hooks = *h, .kvm = k};
 	b->env = (struct dev_env){.mem = m,
@@ -88,7 +90,8 @@ void board_fini(struct board *b)
 		close_fd(&b->irq_fd[i]);
 }
 
-int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d, void (*destroy)(struct virtio_dev *d), struct err *e)
+int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
+	void (*destroy)(struct virtio_dev *d), struct err *e)
 {
 	uint64_t at = BOARD_VIRTIO_BASE + slot * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
 
@@ -115,7 +118,8 @@ static void on_pvpanic(struct board *b, uint8_t *p, uint32_t len, bool write)
 
 static bool virtio_at(uint64_t gpa)
 {
-	return gpa >= BOARD_VIRTIO_BASE && gpa - BOARD_VIRTIO_BASE < BOARD_VIRTIO_SLOTS * (uint64_t)PAGE_BYTES;
+	return gpa >= BOARD_VIRTIO_BASE &&
+	       gpa - BOARD_VIRTIO_BASE < BOARD_VIRTIO_SLOTS * (uint64_t)PAGE_BYTES;
 }
 
 void board_mmio(struct board *b, uint64_t gpa, void *data, uint32_t len, bool write)
@@ -158,7 +162,9 @@ void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool w
 	}
 	atomic_fetch_add_explicit(&b->unknown_pio, 1, memory_order_relaxed);
 	if (!write)
-		memset(p, port == PORT_RESET ? 0 : 0xff, size); /* the controller's "input buffer full" bit clear: nothing waits for it */
+		memset(p, port == PORT_RESET ? 0 : 0xff,
+			size); /* the controller's "input buffer full" bit clear: nothing waits for
+				  it */
 }
 
 void board_new_generation(struct board *b, bool tell)
@@ -183,7 +189,8 @@ int board_quiesce(struct board *b, void (*done)(void *), void *arg)
 {
 	b->quiet_done = done;
 	b->quiet_arg = arg;
-	b->quiet_left = 1; /* ours, so that a device that is done while we ask the others does not end it */
+	b->quiet_left =
+		1; /* ours, so that a device that is done while we ask the others does not end it */
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
 		if (!b->dev[i])
 			continue;
@@ -214,7 +221,9 @@ int board_load_dev(struct board *b, unsigned int slot, struct cur *in, struct er
 
 	if (rc < 0)
 		return err_wrap(e, "device %s in slot %u", b->dev[slot]->ops->name, slot);
-	return cur_done(in) ? 0 : err_plain(e, EBADMSG, "device %s in slot %u: bytes left over", b->dev[slot]->ops->name, slot);
+	return cur_done(in) ? 0
+			    : err_plain(e, EBADMSG, "device %s in slot %u: bytes left over",
+				      b->dev[slot]->ops->name, slot);
 }
 
 #define BOARD_STATE_VERSION 2 /* 1: without the serial port's registers */

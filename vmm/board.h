@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * board.h: the one fixed board: which device is where, who gets an access, what the guest's kernel is told about it. mayfly-vmm.
- * Accesses come on vCPU threads; everything else is called by the device thread. See device.h for the places.
+ * board.h: the one fixed board: which device is where, who gets an access, what the guest's kernel
+ * is told about it. mayfly-vmm. Accesses come on vCPU threads; everything else is called by the
+ * device thread. See device.h for the places.
  */
 #pragma once
 
@@ -13,11 +14,12 @@
 #include "vmm/virtio.h"
 
 #define BOARD_LINES 24u
-#define BOARD_NAME  "board-1" /* changes when a place of it does: snapshots of another board are refused */
+#define BOARD_NAME                                                                                 \
+	"board-1" /* changes when a place of it does: snapshots of another board are refused */
 
 struct board_hooks {
 	void *ctx;
-	void (*panicked)(void *ctx);			      /* vCPU thread */
+	void (*panicked)(void *ctx);                                 /* vCPU thread */
 	void (*end)(void *ctx, enum vmm_exit why, const char *text); /* any thread */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
 	void (*host_error)(void *ctx, const char *dev, int err, const char *why);
@@ -39,24 +41,31 @@ struct board {
 	void *quiet_arg;
 };
 
-int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l, const struct board_hooks *h, struct err *e);
+int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
+	const struct board_hooks *h, struct err *e);
 void board_fini(struct board *b);
-/* Puts a device into its slot and has the kernel signal its notifications. Takes d; destroyed by board_fini. */
-int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d, void (*destroy)(struct virtio_dev *d), struct err *e);
+/* Puts a device into its slot and has the kernel signal its notifications. Takes d; destroyed by
+ * board_fini. */
+int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
+	void (*destroy)(struct virtio_dev *d), struct err *e);
 
-/* Accesses of the guest: any address, 1 to 8 bytes. Unknown places read as all ones and are counted. */
+/* Accesses of the guest: any address, 1 to 8 bytes. Unknown places read as all ones and are
+ * counted. */
 void board_mmio(struct board *b, uint64_t gpa, void *data, uint32_t len, bool write);
 void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool write);
 
-/* The device tree: CPUs, interrupt controllers, generation id, pvpanic, and a virtio,mmio node for each device that is there. */
-int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, size_t *bytes, struct err *e);
+/* The device tree: CPUs, interrupt controllers, generation id, pvpanic, and a virtio,mmio node for
+ * each device that is there. */
+int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, size_t *bytes,
+	struct err *e);
 /* What stands before the user's part of the command line. */
 void board_cmdline(const struct board *b, struct buf *out);
 
 /* A new generation id; pulse: the guest runs already and must be told. */
 void board_new_generation(struct board *b, bool pulse);
 
-/* Snapshot, with the vCPUs standing. Quiesce: 0 when all devices are quiet, -EINPROGRESS: `done` comes. */
+/* Snapshot, with the vCPUs standing. Quiesce: 0 when all devices are quiet, -EINPROGRESS: `done`
+ * comes. */
 int board_quiesce(struct board *b, void (*done)(void *), void *arg);
 void board_resume(struct board *b, bool restored);
 void board_save_dev(struct board *b, unsigned int slot, struct buf *out);

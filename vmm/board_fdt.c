@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * board_fdt.c: what the guest's kernel is told about the board: device tree and command line. mayfly-vmm, before the vCPUs run. No hostile bytes.
+ * board_fdt.c: what the guest's kernel is told about the board: device tree and command line.
+ * mayfly-vmm, before the vCPUs run. No hostile bytes.
  *
- * Bindings: Documentation/devicetree/bindings/{x86/ce4100.txt, virtio/mmio.yaml, rng/microsoft,vmgenid.yaml, misc/pvpanic-mmio.txt}. The interrupt's
- * second cell is the row of the kernel's table of_ioapic_type: 3 = rising edge, high; an irqfd gives exactly that.
+ * Bindings: Documentation/devicetree/bindings/{x86/ce4100.txt, virtio/mmio.yaml,
+ * rng/microsoft,vmgenid.yaml, misc/pvpanic-mmio.txt}. The interrupt's second cell is the row of the
+ * kernel's table of_ioapic_type: 3 = rising edge, high; an irqfd gives exactly that.
  */
 #include <libfdt.h>
 #include <stdio.h>
@@ -99,7 +101,8 @@ static void put_devices(struct tree *t, const struct board *b)
 	}
 }
 
-int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, size_t *bytes, struct err *e)
+int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, size_t *bytes,
+	struct err *e)
 {
 	struct tree t = {.fdt = to};
 
@@ -125,7 +128,8 @@ int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, 
 
 void board_cmdline(const struct board *b, struct buf *out)
 {
-	/* reboot=k: port 0x64, one exit; panic=-1: at once; no_timer_check, no PIT: nothing is probed and times out */
+	/* reboot=k: port 0x64, one exit; panic=-1: at once; no_timer_check, no PIT: nothing is
+	 * probed and times out */
 	buf_printf(out, "reboot=k panic=-1 random.trust_cpu=on no_timer_check");
 	/* quiet: each byte on a console is an exit or a kick */
 	if (b->serial_on)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.c: see config.h. mayfly-vmm, before anything else. Its input is the developer's or the daemon's own.
+ * config.c: see config.h. mayfly-vmm, before anything else. Its input is the developer's or the
+ * daemon's own.
  */
 #include "vmm/config.h"
 
@@ -16,23 +17,33 @@ static const struct option {
 	bool local; /* means developer mode */
 	const char *help;
 } options[] = {
-	{"config", FILE_, 0, true, "FILE: lines of `name = value` with the names below; # comments"},
+	{"config", FILE_, 0, true,
+		"FILE: lines of `name = value` with the names below; # comments"},
 	{"name", TEXT, offsetof(struct config, name), false, "NAME: shown in log lines"},
 	{"kernel", TEXT, offsetof(struct config, kernel), true, "FILE: uncompressed vmlinux"},
 	{"initrd", TEXT, offsetof(struct config, initrd), true, "FILE: initramfs"},
 	{"cmdline", TEXT, offsetof(struct config, cmdline), false, "TEXT: put after our own"},
 	{"memory", SIZE, offsetof(struct config, memory_bytes), false, "SIZE: 128M to 16G (256M)"},
 	{"vcpus", NUMBER, offsetof(struct config, vcpus), false, "N: 1 to 16 (1)"},
-	{"cpu", TEXT, offsetof(struct config, cpu), false, "TEMPLATE: host, x86-64-v2, x86-64-v3 (host)"},
-	{"disk", DISK, 0, true, "BASE[,DATA,BITMAP]: a disk; read-only without a private layer; up to 8"},
-	{"vsock", TEXT, offsetof(struct config, vsock), true, "PATH: Unix socket for host-to-guest streams"},
-	{"serial", FLAG, offsetof(struct config, serial), false, "a serial port with the kernel's messages"},
-	{"snapshot", TEXT, offsetof(struct config, snapshot), true, "DIR: written and left when the guest says it is ready, or on SIGUSR2"},
-	{"stay", FLAG, offsetof(struct config, stay), true, "with --snapshot: live, the VM goes on"},
+	{"cpu", TEXT, offsetof(struct config, cpu), false,
+		"TEMPLATE: host, x86-64-v2, x86-64-v3 (host)"},
+	{"disk", DISK, 0, true,
+		"BASE[,DATA,BITMAP]: a disk; read-only without a private layer; up to 8"},
+	{"vsock", TEXT, offsetof(struct config, vsock), true,
+		"PATH: Unix socket for host-to-guest streams"},
+	{"serial", FLAG, offsetof(struct config, serial), false,
+		"a serial port with the kernel's messages"},
+	{"snapshot", TEXT, offsetof(struct config, snapshot), true,
+		"DIR: written and left when the guest says it is ready, or on SIGUSR2"},
+	{"stay", FLAG, offsetof(struct config, stay), true,
+		"with --snapshot: live, the VM goes on"},
 	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: bring that snapshot back"},
-	{"read-in", FLAG, offsetof(struct config, read_in), false, "with --restore: read the memory in instead of mapping it"},
-	{"jail", NUMBER, offsetof(struct config, jail_uid), false, "UID: enter the jail as this user"},
-	{"no-jail", FLAG, offsetof(struct config, no_jail), false, "no jail and no system-call filter (said loudly)"},
+	{"read-in", FLAG, offsetof(struct config, read_in), false,
+		"with --restore: read the memory in instead of mapping it"},
+	{"jail", NUMBER, offsetof(struct config, jail_uid), false,
+		"UID: enter the jail as this user"},
+	{"no-jail", FLAG, offsetof(struct config, no_jail), false,
+		"no jail and no system-call filter (said loudly)"},
 	{"json-log", FLAG, offsetof(struct config, json_log), false, "log lines as JSON"},
 	{"trace", FLAG, offsetof(struct config, trace), false, "log everything"},
 	{"help", FLAG, offsetof(struct config, help), false, "this text"},
@@ -40,7 +51,8 @@ static const struct option {
 
 void config_usage(void)
 {
-	printf("mayfly-vmm: one virtual machine. Without --config, --kernel or --restore it is driven over descriptor %d.\n",
+	printf("mayfly-vmm: one virtual machine. Without --config, --kernel or --restore it is "
+	       "driven over descriptor %d.\n",
 		VMM_FD_CONTROL);
 	for (size_t i = 0; i < ARRAY_LEN(options); i++)
 		printf("  --%-10s %s\n", options[i].name, options[i].help);
@@ -94,7 +106,8 @@ static int set(struct config *c, const struct option *o, const char *v, struct e
 		break;
 	}
 	if (parse_number(v, o->kind == SIZE, &n) < 0 || (o->kind == NUMBER && n > UINT32_MAX))
-		return err_plain(e, EINVAL, "%s: \"%s\" is not a %s", o->name, v, o->kind == SIZE ? "size (256M, 2G)" : "number");
+		return err_plain(e, EINVAL, "%s: \"%s\" is not a %s", o->name, v,
+			o->kind == SIZE ? "size (256M, 2G)" : "number");
 	if (o->kind == SIZE)
 		*(uint64_t *)(void *)at = n;
 	else
@@ -171,7 +184,8 @@ int config_parse(struct config *c, int argc, char **argv, struct err *e)
 		if (!strncmp(a, "--", 2))
 			o = find(a + 2, eq ? (size_t)(eq - a - 2) : strlen(a + 2));
 		if (!o)
-			return err_plain(e, EINVAL, "\"%s\" is not an option; --help lists them", a);
+			return err_plain(
+				e, EINVAL, "\"%s\" is not an option; --help lists them", a);
 		if (o->kind != FLAG && !eq && ++i == argc)
 			return err_plain(e, EINVAL, "%s: needs a value", a);
 		rc = set(c, o, o->kind == FLAG ? NULL : eq ? eq + 1 : argv[i], e);

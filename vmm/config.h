@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.h: options of mayfly-vmm, from the command line and from a file with the same names. One table. Developer mode only names files by path;
- * the daemon's VMs get descriptors.
+ * config.h: options of mayfly-vmm, from the command line and from a file with the same names. One
+ * table. Developer mode only names files by path; the daemon's VMs get descriptors.
  */
 #pragma once
 
@@ -18,6 +18,7 @@ struct config {
 	bool jail, no_jail, serial, json_log, help, trace, read_in, local, stay;
 };
 
-/* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the process. */
+/* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the
+ * process. */
 int config_parse(struct config *c, int argc, char **argv, struct err *e);
 void config_usage(void);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * control.c: connections, requests, replies, events. mayfly-vmm, the device thread. Peers are not believed (ctlmsg.c parses what they send), and
- * a peer that does not read is cut off, not waited for. Requests are a table; one that finishes later keeps a struct ctl_ref, which
- * is worth nothing once its connection is gone.
+ * control.c: connections, requests, replies, events. mayfly-vmm, the device thread. Peers are not
+ * believed (ctlmsg.c parses what they send), and a peer that does not read is cut off, not waited
+ * for. Requests are a table; one that finishes later keeps a struct ctl_ref, which is worth nothing
+ * once its connection is gone.
  */
 #include "vmm/control.h"
 
@@ -21,7 +22,7 @@
 #define MAX_CONNS  8u
 #define MAX_KEPT   32u
 #define MAX_QUEUED 256u
-#define BUILD	   "mayfly-vmm 0.1"
+#define BUILD      "mayfly-vmm 0.1"
 
 struct msg { /* header and payload */
 	struct msg *next;
@@ -86,7 +87,8 @@ static void conn_drop(struct conn *c)
 	free(c);
 }
 
-static struct msg *msg_make(uint16_t type, uint32_t id, int status, const void *payload, size_t n, unsigned int nfds)
+static struct msg *msg_make(
+	uint16_t type, uint32_t id, int status, const void *payload, size_t n, unsigned int nfds)
 {
 	struct vmm_hdr h = {.magic = VMM_MAGIC,
 		.version = VMM_VERSION,
@@ -107,7 +109,8 @@ static struct msg *msg_make(uint16_t type, uint32_t id, int status, const void *
 	return m;
 }
 
-/* Sends or queues; takes m. A peer that leaves MAX_QUEUED messages unread is cut off. False: the connection is gone. */
+/* Sends or queues; takes m. A peer that leaves MAX_QUEUED messages unread is cut off. False: the
+ * connection is gone. */
 static bool conn_send(struct conn *c, struct msg *m)
 {
 	int rc = c->out ? -EAGAIN : fdpass_send(c->fd, m->b, m->n, NULL, 0);
@@ -149,7 +152,8 @@ static struct conn *conn_find(struct control *ctl, uint64_t serial)
 	return NULL;
 }
 
-static void reply(struct control *ctl, const struct ctl_ref *r, int status, const struct buf *out, const struct err *e)
+static void reply(struct control *ctl, const struct ctl_ref *r, int status, const struct buf *out,
+	const struct err *e)
 {
 	struct conn *c = conn_find(ctl, r->conn);
 	struct buf text;
@@ -199,7 +203,8 @@ void control_event(struct control *ctl, enum vmm_type ev, const void *payload, s
 	if (!m)
 		return;
 	if (fd >= 0) {
-		/* never queued: the descriptor is only lent. A full socket loses the guest's connection, which the guest sees. */
+		/* never queued: the descriptor is only lent. A full socket loses the guest's
+		 * connection, which the guest sees. */
 		if (!c || c->out || fdpass_send(c->fd, m->b, m->n, &fd, 1) < 0)
 			log_limited(LOG_WARN, "nobody takes a guest's connection");
 		free(m);
@@ -211,7 +216,8 @@ void control_event(struct control *ctl, enum vmm_type ev, const void *payload, s
 		keep(ctl, m);
 }
 
-/* ---- requests: 0 = reply with out, -errno = reply with the text, -EINPROGRESS = the reply comes later */
+/* ---- requests: 0 = reply with out, -errno = reply with the text, -EINPROGRESS = the reply comes
+ * later */
 
 static int do_hello(struct request *r, struct err *e)
 {
@@ -237,7 +243,8 @@ static void forget_fds(struct request *r, const struct vm_disk *d, unsigned int 
 		const struct cow_fds *f = &d[i].fds;
 
 		for (size_t k = 0; k < r->nfds; k++) {
-			bool used = r->fds[k] == f->base || r->fds[k] == f->index || r->fds[k] == f->data || r->fds[k] == f->bitmap;
+			bool used = r->fds[k] == f->base || r->fds[k] == f->index ||
+				    r->fds[k] == f->data || r->fds[k] == f->bitmap;
 
 			for (unsigned int j = 0; j < f->nfrozen; j++)
 				used |= r->fds[k] == f->frozen[j];
@@ -479,7 +486,8 @@ static int do_snapshot(struct request *r, struct err *e)
 			.replied = snapshot_replied,
 			.durable = snapshot_durable};
 		for (unsigned int i = 0; i < q->ndisks; i++)
-			req.disk[i] = (struct snapshot_disk){q->disk[i].index_fd, q->disk[i].data_fd, q->disk[i].bitmap_fd};
+			req.disk[i] = (struct snapshot_disk){
+				q->disk[i].index_fd, q->disk[i].data_fd, q->disk[i].bitmap_fd};
 		rc = snapshot_start(r->ctl->vm, &req, e);
 	}
 	if (rc < 0) {

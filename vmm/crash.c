@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * crash.c: the crash report, on stderr and in the last-words descriptor. mayfly-vmm, any thread, in a signal handler: only system calls, no stdio
- * locks, no allocation (snprintf into a buffer on the stack is used for numbers only; it takes no lock and allocates nothing for them).
- * The one global here is what a signal handler needs to find its VM.
+ * crash.c: the crash report, on stderr and in the last-words descriptor. mayfly-vmm, any thread, in
+ * a signal handler: only system calls, no stdio locks, no allocation (snprintf into a buffer on the
+ * stack is used for numbers only; it takes no lock and allocates nothing for them). The one global
+ * here is what a signal handler needs to find its VM.
  */
 #include "vmm/crash.h"
 
@@ -25,7 +26,8 @@ static bool in_guest_memory(const void *addr)
 	const struct vm *vm = known.vm;
 	uintptr_t a = (uintptr_t)addr;
 
-	return vm && vm->mem.base && a >= (uintptr_t)vm->mem.base && a - (uintptr_t)vm->mem.base < vm->mem.span_bytes;
+	return vm && vm->mem.base && a >= (uintptr_t)vm->mem.base &&
+	       a - (uintptr_t)vm->mem.base < vm->mem.span_bytes;
 }
 
 static void say(const char *s)
@@ -62,7 +64,8 @@ static void report_vcpus(struct vm *vm)
 
 			if (!v->trail[at].reason)
 				continue;
-			snprintf(line, sizeof(line), " %u@%#llx", v->trail[at].reason, (unsigned long long)v->trail[at].where);
+			snprintf(line, sizeof(line), " %u@%#llx", v->trail[at].reason,
+				(unsigned long long)v->trail[at].where);
 			say(line);
 		}
 		say("\n");
@@ -82,18 +85,25 @@ static void on_fatal(int sig, siginfo_t *si, void *uc)
 	char text[200];
 
 	if (!atomic_compare_exchange_strong(&known.busy, &nobody, me)) {
-		/* the report itself crashed; or another thread is at it: let it finish, but not for ever */
+		/* the report itself crashed; or another thread is at it: let it finish, but not for
+		 * ever */
 		for (int i = 0; nobody != me && i < 100000; i++)
 			sched_yield();
 		_exit(128 + sig);
 	}
 	if (guest && sig == SIGBUS)
-		snprintf(text, sizeof(text), "guest memory at %#llx cannot be read any more (a memory file was shortened or its disk failed)",
-			(unsigned long long)((uintptr_t)si->si_addr - (uintptr_t)known.vm->mem.base));
+		snprintf(text, sizeof(text),
+			"guest memory at %#llx cannot be read any more (a memory file was "
+			"shortened or its disk failed)",
+			(unsigned long long)((uintptr_t)si->si_addr -
+					     (uintptr_t)known.vm->mem.base));
 	else if (sig == SIGSYS)
-		snprintf(text, sizeof(text), "system call %d is not on this thread's list (vmm/seal.c), called from %p", si->si_syscall, si->si_call_addr);
+		snprintf(text, sizeof(text),
+			"system call %d is not on this thread's list (vmm/seal.c), called from %p",
+			si->si_syscall, si->si_call_addr);
 	else
-		snprintf(text, sizeof(text), "the monitor died of signal %d at address %p", sig, si->si_addr);
+		snprintf(text, sizeof(text), "the monitor died of signal %d at address %p", sig,
+			si->si_addr);
 	leave_words(guest && sig == SIGBUS ? VMM_X_HOST_ERROR : VMM_X_INTERNAL, text);
 	say("CRASH: ");
 	say(text);
@@ -110,7 +120,8 @@ static void on_fatal(int sig, siginfo_t *si, void *uc)
 void crash_install(int lastwords_fd)
 {
 	static const int sigs[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS};
-	struct sigaction sa = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+	struct sigaction sa = {
+		.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
 
 	known.lastwords_fd = lastwords_fd;
 	for (size_t i = 0; i < ARRAY_LEN(sigs); i++)

@@ -6,7 +6,8 @@
 
 struct vm;
 
-/* Installs the handlers: SIGBUS inside guest memory is a memory file that was shortened (VMM_X_HOST_ERROR), everything else is ours. */
+/* Installs the handlers: SIGBUS inside guest memory is a memory file that was shortened
+ * (VMM_X_HOST_ERROR), everything else is ours. */
 void crash_install(int lastwords_fd);
 /* From now on the report has registers, last exits and devices of this VM. */
 void crash_know(struct vm *vm);

@@ -26,9 +26,11 @@ static int next_fd(struct fd_cur *f)
 static int finish(const struct cur *c, const struct fd_cur *f, const char *what, struct err *e)
 {
 	if (!cur_done(c))
-		return err_plain(e, EBADMSG, "%s: payload %s", what, c->bad ? "cut off or a field out of range" : "longer than its fields");
+		return err_plain(e, EBADMSG, "%s: payload %s", what,
+			c->bad ? "cut off or a field out of range" : "longer than its fields");
 	if (f->bad || f->left)
-		return err_plain(e, EBADMSG, "%s: %s descriptors", what, f->bad ? "too few" : "too many");
+		return err_plain(
+			e, EBADMSG, "%s: %s descriptors", what, f->bad ? "too few" : "too many");
 	return 0;
 }
 
@@ -41,7 +43,8 @@ int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e)
 	if (h->magic != VMM_MAGIC)
 		return err_plain(e, EBADMSG, "magic %#x", h->magic);
 	if (h->version != VMM_VERSION)
-		return err_plain(e, EPROTONOSUPPORT, "protocol version %u, this monitor speaks %u", h->version, VMM_VERSION);
+		return err_plain(e, EPROTONOSUPPORT, "protocol version %u, this monitor speaks %u",
+			h->version, VMM_VERSION);
 	if (h->len != n - sizeof(*h))
 		return err_plain(e, EBADMSG, "payload of %u bytes in a message of %zu", h->len, n);
 	return 0;
@@ -126,7 +129,8 @@ int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *
 	return rc;
 }
 
-int ctl_parse_restore(struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e)
+int ctl_parse_restore(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e)
 {
 	struct fd_cur f = {fds, nfds, false};
 
@@ -145,7 +149,8 @@ int ctl_parse_restore(struct cur *c, const int *fds, size_t nfds, struct ctl_res
 	return finish(c, &f, "restore", e);
 }
 
-int ctl_parse_snapshot(struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e)
+int ctl_parse_snapshot(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e)
 {
 	struct fd_cur f = {fds, nfds, false};
 
@@ -164,7 +169,8 @@ int ctl_parse_snapshot(struct cur *c, const int *fds, size_t nfds, struct ctl_sn
 	return finish(c, &f, "snapshot", e);
 }
 
-int ctl_parse_ports(struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e)
+int ctl_parse_ports(
+	struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e)
 {
 	struct fd_cur f = {0};
 	unsigned int k = cur_u16(c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ctlmsg.h: the requests of the control protocol, parsed into plain structures. mayfly-vmm, the device thread. The sender is the daemon, which parses
- * HTTP for a living: nothing it sends is believed. Pure: no descriptor is touched, so that a fuzzer can drive it.
+ * ctlmsg.h: the requests of the control protocol, parsed into plain structures. mayfly-vmm, the
+ * device thread. The sender is the daemon, which parses HTTP for a living: nothing it sends is
+ * believed. Pure: no descriptor is touched, so that a fuzzer can drive it.
  */
 #pragma once
 
@@ -40,12 +41,16 @@ struct ctl_snapshot {
 	struct ctl_freeze disk[VMM_MAX_DISKS];
 };
 
-/* header of a message of n bytes: 0, or -EBADMSG / -EPROTONOSUPPORT with *h filled as far as it goes */
+/* header of a message of n bytes: 0, or -EBADMSG / -EPROTONOSUPPORT with *h filled as far as it
+ * goes */
 int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e);
-/* Payloads. fds are the message's; the structures name them, they still belong to the message. All or nothing; every descriptor
- * must be used up. */
+/* Payloads. fds are the message's; the structures name them, they still belong to the message. All
+ * or nothing; every descriptor must be used up. */
 int ctl_parse_prepare(struct cur *c, struct vm_size *s, struct err *e);
 int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e);
-int ctl_parse_restore(struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e);
-int ctl_parse_snapshot(struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e);
-int ctl_parse_ports(struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e);
+int ctl_parse_restore(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e);
+int ctl_parse_snapshot(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e);
+int ctl_parse_ports(
+	struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices.c: see devices.h. mayfly-vmm, the device thread. No hostile bytes here: the devices read them.
+ * devices.c: see devices.h. mayfly-vmm, the device thread. No hostile bytes here: the devices read
+ * them.
  */
 #include "vmm/devices.h"
 
@@ -56,7 +57,8 @@ static struct virtio_dev *make_console(struct vm *vm, struct err *e)
 	return console_create(&vm->board.env, &c, e);
 }
 
-/* In the order of their slots. A device that comes later in the project gets a row; a snapshot that has no state for it is refused. */
+/* In the order of their slots. A device that comes later in the project gets a row; a snapshot that
+ * has no state for it is refused. */
 static const struct {
 	unsigned int slot;
 	struct virtio_dev *(*make)(struct vm *vm, struct err *e);
@@ -84,7 +86,8 @@ int devices_create(struct vm *vm, struct err *e)
 
 static void disk_destroy(struct virtio_dev *d)
 {
-	vblk_destroy((struct vblk *)(void *)d); /* the transport is every device's first member (virtio.h) */
+	vblk_destroy((struct vblk *)(void *)
+			d); /* the transport is every device's first member (virtio.h) */
 }
 
 static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err *e)

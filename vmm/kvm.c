@@ -60,7 +60,8 @@ int kvm_open(struct kvm *k, int fd, struct err *e)
 		return err_set(e, errno, "open /dev/kvm");
 	n = ioctl(k->fd, KVM_GET_API_VERSION, 0);
 	if (n != KVM_API_VERSION)
-		return err_plain(e, ENODEV, "the KVM descriptor speaks version %d, not %d", n, KVM_API_VERSION);
+		return err_plain(e, ENODEV, "the KVM descriptor speaks version %d, not %d", n,
+			KVM_API_VERSION);
 	for (size_t i = 0; i < ARRAY_LEN(needed); i++)
 		if (!has(k->fd, needed[i].cap))
 			return err_plain(e, ENODEV, "this host's KVM lacks %s", needed[i].name);
@@ -75,14 +76,17 @@ int kvm_open(struct kvm *k, int fd, struct err *e)
 	return 0;
 }
 
-static int add_slot(struct kvm *k, uint32_t slot, uint64_t gpa, uint64_t bytes, const uint8_t *hva, struct err *e)
+static int add_slot(struct kvm *k, uint32_t slot, uint64_t gpa, uint64_t bytes, const uint8_t *hva,
+	struct err *e)
 {
-	struct kvm_userspace_memory_region r = {
-		.slot = slot, .guest_phys_addr = gpa, .memory_size = bytes, .userspace_addr = (uintptr_t)hva};
+	struct kvm_userspace_memory_region r = {.slot = slot,
+		.guest_phys_addr = gpa,
+		.memory_size = bytes,
+		.userspace_addr = (uintptr_t)hva};
 
 	if (kvm_ioctl(k->vm_fd, KVM_SET_USER_MEMORY_REGION, &r) < 0)
-		return err_set(e, errno, "register %llu MiB of guest memory at %#llx", (unsigned long long)(bytes >> 20),
-			(unsigned long long)gpa);
+		return err_set(e, errno, "register %llu MiB of guest memory at %#llx",
+			(unsigned long long)(bytes >> 20), (unsigned long long)gpa);
 	return 0;
 }
 
@@ -133,7 +137,8 @@ int kvm_pre_fault(struct kvm *k, int vcpu_fd, uint64_t gpa, uint64_t bytes)
 		return -EOPNOTSUPP;
 	/* the kernel moves gpa and size on; EINTR and EAGAIN mean "not all of it yet" */
 	while (q.size)
-		if (ioctl(vcpu_fd, KVM_PRE_FAULT_MEMORY, &q) < 0 && errno != EINTR && errno != EAGAIN)
+		if (ioctl(vcpu_fd, KVM_PRE_FAULT_MEMORY, &q) < 0 && errno != EINTR &&
+			errno != EAGAIN)
 			return -errno;
 	return 0;
 }

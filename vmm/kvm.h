@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvm.h: the KVM descriptors of one VM and the few calls on them that are the same on every architecture. mayfly-vmm.
- * What newer hosts offer is asked for once, at kvm_open, and is a bit here; nothing else asks again.
+ * kvm.h: the KVM descriptors of one VM and the few calls on them that are the same on every
+ * architecture. mayfly-vmm. What newer hosts offer is asked for once, at kvm_open, and is a bit
+ * here; nothing else asks again.
  */
 #pragma once
 
@@ -33,15 +34,17 @@ enum kvm_have {
 struct kvm {
 	int fd, vm_fd;
 	uint32_t run_bytes; /* of the page(s) shared with the kernel for each vCPU */
-	uint32_t have;	    /* enum kvm_have */
+	uint32_t have;      /* enum kvm_have */
 	uint32_t xsave_bytes;
 };
 
 /* Takes fd (-1: opens /dev/kvm). Refuses a KVM that lacks what we cannot do without, by name. */
 int kvm_open(struct kvm *k, int fd, struct err *e);
-/* The VM, its memory slots registered over the reservation (before the irqchip: a slot is ten times dearer after it). */
+/* The VM, its memory slots registered over the reservation (before the irqchip: a slot is ten times
+ * dearer after it). */
 int kvm_vm_create(struct kvm *k, const struct mem *m, struct err *e);
-/* An eventfd that pulses the line when written / is signalled when the guest writes 32 bits at gpa (on = false: no longer). */
+/* An eventfd that pulses the line when written / is signalled when the guest writes 32 bits at gpa
+ * (on = false: no longer). */
 int kvm_irqfd(struct kvm *k, int evfd, unsigned int line, struct err *e);
 int kvm_ioeventfd(struct kvm *k, int evfd, uint64_t gpa, bool on, struct err *e);
 /* Maps the range into the vCPU's nested tables. Blocks for ever if that vCPU runs. 0 or -errno. */

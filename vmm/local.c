@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * local.c: see local.h. mayfly-vmm, the device thread. Files are named by the developer who started it; what is in them is still checked.
+ * local.c: see local.h. mayfly-vmm, the device thread. Files are named by the developer who started
+ * it; what is in them is still checked.
  */
 #include "vmm/local.h"
 
@@ -46,8 +47,8 @@ static int open_in(const char *dir, const char *name, int flags, struct err *e)
 
 static void snap_replied(void *arg, const struct snapshot_done *d)
 {
-	log_info("snapshot: vCPUs stood for %llu us, %llu pages", (unsigned long long)d->stopped_ns / 1000,
-		(unsigned long long)d->pages);
+	log_info("snapshot: vCPUs stood for %llu us, %llu pages",
+		(unsigned long long)d->stopped_ns / 1000, (unsigned long long)d->pages);
 }
 
 static void snap_durable(void *arg, const struct snapshot_done *d)
@@ -68,14 +69,20 @@ static void snap_durable(void *arg, const struct snapshot_done *d)
 static void snap_now(void *arg)
 {
 	struct local *l = arg;
-	struct snapshot_req r = {.flags = l->c->stay ? VMM_F_LIVE : VMM_F_EXIT, .arg = l, .ctx = l, .replied = snap_replied, .durable = snap_durable};
+	struct snapshot_req r = {.flags = l->c->stay ? VMM_F_LIVE : VMM_F_EXIT,
+		.arg = l,
+		.ctx = l,
+		.replied = snap_replied,
+		.durable = snap_durable};
 	struct err e = {0};
 
 	if (!l->c->snapshot || l->snapping)
 		return;
 	mkdir(l->c->snapshot, 0700);
 	r.state_fd = open_in(l->c->snapshot, "state", O_CREAT | O_TRUNC | O_RDWR, &e);
-	r.mem_fd = r.state_fd < 0 ? -1 : open_in(l->c->snapshot, "mem.0", O_CREAT | O_TRUNC | O_RDWR, &e);
+	r.mem_fd = r.state_fd < 0
+			   ? -1
+			   : open_in(l->c->snapshot, "mem.0", O_CREAT | O_TRUNC | O_RDWR, &e);
 	if (r.mem_fd >= 0 && snapshot_start(l->vm, &r, &e) == 0) {
 		l->snapping = true;
 		return;
@@ -105,7 +112,10 @@ static void on_event(void *ctx, enum vmm_type ev, const void *payload, size_t n,
 	} else if (ev == VMM_EV_EXITED) {
 		uint32_t why = cur_u32(&c);
 
-		l->code = why == VMM_X_POWEROFF || why == VMM_X_RESET || why == VMM_X_FORCED || why == VMM_X_SNAPSHOTTED ? 0 : 1;
+		l->code = why == VMM_X_POWEROFF || why == VMM_X_RESET || why == VMM_X_FORCED ||
+					  why == VMM_X_SNAPSHOTTED
+				  ? 0
+				  : 1;
 	}
 }
 
@@ -173,13 +183,15 @@ static int open_disks(const struct config *c, struct vm_disk *d, struct err *e)
 {
 	for (unsigned int i = 0; i < c->ndisks; i++) {
 		_cleanup_free_ char *copy = strdup(c->disk[i]);
-		char *save = NULL, *base = strtok_r(copy, ",", &save), *data = strtok_r(NULL, ",", &save);
+		char *save = NULL, *base = strtok_r(copy, ",", &save),
+		     *data = strtok_r(NULL, ",", &save);
 		char *bitmap = strtok_r(NULL, ",", &save);
 
 		d[i] = (struct vm_disk){.fds = COW_FDS_NONE, .flags = data ? 0 : VMM_DISK_RO};
 		snprintf(d[i].serial, sizeof(d[i].serial), "disk%u", i);
 		if (!base || (data && !bitmap))
-			return err_plain(e, EINVAL, "disk %s: BASE or BASE,DATA,BITMAP", c->disk[i]);
+			return err_plain(
+				e, EINVAL, "disk %s: BASE or BASE,DATA,BITMAP", c->disk[i]);
 		d[i].fds.base = open_ro(base, e);
 		if (d[i].fds.base < 0)
 			return -e->code;
@@ -246,7 +258,8 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 	ws = open_in(c->restore, "ws", O_RDONLY, NULL);
 	if (rc == 0)
 		rc = restore_vm(l->vm, state, mem, n, ws < 0 ? -1 : ws,
-			VMM_F_RUN | (c->read_in ? VMM_F_READ_IN : 0) | (ws < 0 ? 0 : VMM_F_HAS_WS), &ph, e);
+			VMM_F_RUN | (c->read_in ? VMM_F_READ_IN : 0) | (ws < 0 ? 0 : VMM_F_HAS_WS),
+			&ph, e);
 	for (unsigned int i = 0; rc == 0 && i < ph.n; i++)
 		log_info("restore: %-12s %8.3f ms", ph.p[i].name, (double)ph.p[i].ns / 1e6);
 	while (n--)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * main.c: mayfly-vmm: one process, one virtual machine. The order matters: jail, descriptors, ring and loop, seal, and only then the first byte that
- * somebody else wrote. Started by the daemon its descriptors have fixed numbers (lib/proto_vmm.h); by a developer it opens files by name.
+ * main.c: mayfly-vmm: one process, one virtual machine. The order matters: jail, descriptors, ring
+ * and loop, seal, and only then the first byte that somebody else wrote. Started by the daemon its
+ * descriptors have fixed numbers (lib/proto_vmm.h); by a developer it opens files by name.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -62,7 +63,9 @@ static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
 static int run_daemon(struct vm *vm, struct daemon_mode *d, struct err *e)
 {
 	if (!fd_open(VMM_FD_CONTROL))
-		return err_plain(e, EBADF, "descriptor %d is not there: --help says how to start a VM by hand", VMM_FD_CONTROL);
+		return err_plain(e, EBADF,
+			"descriptor %d is not there: --help says how to start a VM by hand",
+			VMM_FD_CONTROL);
 	if (fd_open(VMM_FD_VSOCK))
 		vm->vsock_fd_given = VMM_FD_VSOCK;
 	if (fd_open(VMM_FD_LASTWORDS))
@@ -112,7 +115,8 @@ int main(int argc, char **argv)
 	if (c.no_jail)
 		log_warn("--no-jail: NOTHING BUT KVM STANDS BETWEEN THE GUEST AND THIS HOST");
 	else if (!c.jail)
-		log_warn("started without --jail: system calls are filtered, but files and network are this user's");
+		log_warn("started without --jail: system calls are filtered, but files and network "
+			 "are this user's");
 	rc = c.local ? local_run(&vm, &c, &e) : run_daemon(&vm, &d, &e);
 out:
 	if (rc < 0)

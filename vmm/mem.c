@@ -46,11 +46,13 @@ int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e)
 {
 	uint64_t low = MIN(ram_bytes, MEM_HOLE_START);
 	uint64_t span = ram_bytes > low ? MEM_HOLE_END + (ram_bytes - low) : low;
-	uint8_t *p = mmap(NULL, span + MEM_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint8_t *p = mmap(NULL, span + MEM_ALIGN, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	uint8_t *at;
 
 	if (p == MAP_FAILED)
-		return err_set(e, errno, "reserve %llu MiB of address space", (unsigned long long)(span >> 20));
+		return err_set(e, errno, "reserve %llu MiB of address space",
+			(unsigned long long)(span >> 20));
 	at = (uint8_t *)ALIGN_UP((uintptr_t)p, MEM_ALIGN);
 	if (at > p)
 		munmap(p, (size_t)(at - p));
@@ -65,7 +67,8 @@ int mem_make_plain(struct mem *m, struct err *e)
 
 	if (mprotect(m->base, m->low_bytes, PROT_READ | PROT_WRITE) < 0 ||
 		(high && mprotect(m->base + MEM_HOLE_END, high, PROT_READ | PROT_WRITE) < 0))
-		return err_set(e, errno, "make %llu MiB of guest memory usable", (unsigned long long)(m->ram_bytes >> 20));
+		return err_set(e, errno, "make %llu MiB of guest memory usable",
+			(unsigned long long)(m->ram_bytes >> 20));
 	return 0;
 }
 
@@ -85,9 +88,10 @@ int mem_map_file(struct mem *m, gpa_t gpa, uint64_t len, int fd, uint64_t off, s
 
 	ASSERT(at && gpa.v % PAGE_BYTES == 0 && off % PAGE_BYTES == 0);
 	/* MAP_NORESERVE on every replacement: without it an ENOMEM can leave the range unmapped */
-	if (mmap(at, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, (off_t)off) == MAP_FAILED)
-		return err_set(e, errno, "map %llu KiB of a memory file at %#llx", (unsigned long long)len >> 10,
-			(unsigned long long)gpa.v);
+	if (mmap(at, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
+		    (off_t)off) == MAP_FAILED)
+		return err_set(e, errno, "map %llu KiB of a memory file at %#llx",
+			(unsigned long long)len >> 10, (unsigned long long)gpa.v);
 	return 0;
 }
 

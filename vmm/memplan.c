@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memplan.c: see memplan.h. No hostile bytes: the base table was checked by lib/snap when it was restored from.
+ * memplan.c: see memplan.h. No hostile bytes: the base table was checked by lib/snap when it was
+ * restored from.
  */
 #include "vmm/memplan.h"
 
 #include <string.h>
 
 #define GAP_MAX GIB(16)
-#define NEW	UINT32_MAX /* file number while planning */
+#define NEW     UINT32_MAX /* file number while planning */
 
 static bool joinable(uint64_t end, uint64_t start, uint64_t gap)
 {
@@ -16,7 +17,8 @@ static bool joinable(uint64_t end, uint64_t start, uint64_t gap)
 }
 
 /* The written ranges with gaps closed, as extents of the new file. False: more than cap. */
-static bool close_gaps(const struct pm_list *w, uint64_t gap, struct snap_extent *x, unsigned int cap, unsigned int *n)
+static bool close_gaps(const struct pm_list *w, uint64_t gap, struct snap_extent *x,
+	unsigned int cap, unsigned int *n)
 {
 	*n = 0;
 	for (size_t i = 0; i < w->n; i++) {
@@ -49,7 +51,8 @@ static void emit(struct out *o, const struct snap_extent *x, uint64_t from, uint
 	y.gpa = from;
 	y.len = to - from;
 	y.off = x->file == NEW ? 0 : x->off + (from - x->gpa);
-	if (last && last->file == y.file && last->gpa + last->len == y.gpa && (y.file == NEW || last->off + last->len == y.off)) {
+	if (last && last->file == y.file && last->gpa + last->len == y.gpa &&
+		(y.file == NEW || last->off + last->len == y.off)) {
 		last->len += y.len;
 		return;
 	}
@@ -61,7 +64,8 @@ static void emit(struct out *o, const struct snap_extent *x, uint64_t from, uint
 }
 
 /* Both lists ascending; the new pieces win. */
-static bool overlay(const struct snap_extent *base, unsigned int nbase, const struct snap_extent *top, unsigned int ntop, struct memplan *p)
+static bool overlay(const struct snap_extent *base, unsigned int nbase,
+	const struct snap_extent *top, unsigned int ntop, struct memplan *p)
 {
 	struct out o = {.x = p->ext};
 	unsigned int t = 0;
@@ -75,7 +79,8 @@ static bool overlay(const struct snap_extent *base, unsigned int nbase, const st
 			emit(&o, &base[b], at, MIN(top[t].gpa, end));
 			at = MAX(at, tend);
 			if (tend > end)
-				break; /* it reaches into the next piece: emitted when it is passed */
+				break; /* it reaches into the next piece: emitted when it is passed
+					*/
 			emit(&o, &top[t], top[t].gpa, tend);
 		}
 		emit(&o, &base[b], at, end);
@@ -135,7 +140,8 @@ static void number_files(struct memplan *p, const uint64_t *live, unsigned int n
 	p->bytes = off;
 }
 
-static int plan_once(struct memplan *p, const struct pm_list *w, const struct snap_extent *base, unsigned int nbase, struct err *e)
+static int plan_once(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,
+	unsigned int nbase, struct err *e)
 {
 	struct snap_extent top[SNAP_MAX_EXTENTS];
 
@@ -148,8 +154,8 @@ static int plan_once(struct memplan *p, const struct pm_list *w, const struct sn
 	return err_plain(e, E2BIG, "memory cannot be described by %u extents", SNAP_MAX_EXTENTS);
 }
 
-int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base, unsigned int nbase, unsigned int nfiles,
-	struct err *e)
+int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,
+	unsigned int nbase, unsigned int nfiles, struct err *e)
 {
 	struct pm_list mine = {0};
 	uint64_t live[SNAP_MAX_FILES];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memplan.h: what of memory goes into a new memory file, and where all of memory is found afterwards. mayfly-vmm. Pure arithmetic on tables: unit-tested
- * without a VM.
+ * memplan.h: what of memory goes into a new memory file, and where all of memory is found
+ * afterwards. mayfly-vmm. Pure arithmetic on tables: unit-tested without a VM.
  *
- * Rules: pieces closer than 256 KiB are written as one; at most 256 extents, reached by wider gaps; at most SNAP_MAX_FILES files, reached by carrying the
- * file with the fewest live bytes along; a file of which nothing lives is dropped.
+ * Rules: pieces closer than 256 KiB are written as one; at most 256 extents, reached by wider gaps;
+ * at most SNAP_MAX_FILES files, reached by carrying the file with the fewest live bytes along; a
+ * file of which nothing lives is dropped.
  */
 #pragma once
 
@@ -14,13 +15,15 @@
 #define MEMPLAN_GAP KIB(256)
 
 struct memplan {
-	struct snap_extent ext[SNAP_MAX_EXTENTS]; /* file numbers already those of the new snapshot */
+	struct snap_extent
+		ext[SNAP_MAX_EXTENTS]; /* file numbers already those of the new snapshot */
 	unsigned int n;
 	unsigned int nfiles, new_file; /* the new one is last */
-	uint32_t kept;		       /* bit i: base file i stays */
-	uint64_t bytes;		       /* to write: the extents with file == new_file, in order */
+	uint32_t kept;                 /* bit i: base file i stays */
+	uint64_t bytes;                /* to write: the extents with file == new_file, in order */
 };
 
-/* w: what has to be written, ascending. base: what everything else stands on (nbase extents in nfiles files; 0: nothing). */
-int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base, unsigned int nbase, unsigned int nfiles,
-	struct err *e);
+/* w: what has to be written, ascending. base: what everything else stands on (nbase extents in
+ * nfiles files; 0: nothing). */
+int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,
+	unsigned int nbase, unsigned int nfiles, struct err *e);

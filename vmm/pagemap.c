@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pagemap.c: see pagemap.h. PAGEMAP_SCAN (Linux 6.7) where the kernel has it, plain entries elsewhere: those cannot tell the zero page from a
- * private one and list it too. No hostile bytes: the kernel speaks.
+ * pagemap.c: see pagemap.h. PAGEMAP_SCAN (Linux 6.7) where the kernel has it, plain entries
+ * elsewhere: those cannot tell the zero page from a private one and list it too. No hostile bytes:
+ * the kernel speaks.
  */
 #include "vmm/pagemap.h"
 
@@ -11,22 +12,23 @@
 
 /* <linux/fs.h> of Linux 6.7 */
 struct scan_arg {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, anyof, want;
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, anyof,
+		want;
 };
 struct scan_region {
 	uint64_t start, end, categories;
 };
-#define SCAN_IOCTL   _IOWR('f', 16, struct scan_arg)
-#define CAT_FILE     (1u << 2)
-#define CAT_PRESENT  (1u << 3)
-#define CAT_SWAPPED  (1u << 4)
-#define CAT_PFNZERO  (1u << 5)
-#define REGIONS	     1024u
+#define SCAN_IOCTL  _IOWR('f', 16, struct scan_arg)
+#define CAT_FILE    (1u << 2)
+#define CAT_PRESENT (1u << 3)
+#define CAT_SWAPPED (1u << 4)
+#define CAT_PFNZERO (1u << 5)
+#define REGIONS     1024u
 
 #define PM_PRESENT (1ull << 63)
 #define PM_SWAPPED (1ull << 62)
-#define PM_FILE	   (1ull << 61)
-#define ENTRIES	   16384u
+#define PM_FILE    (1ull << 61)
+#define ENTRIES    16384u
 
 void pm_list_fini(struct pm_list *l)
 {
@@ -56,7 +58,8 @@ int pm_list_add(struct pm_list *l, uint64_t gpa, uint64_t len, bool priv)
 }
 
 /* 1: done; 0: this kernel has no PAGEMAP_SCAN */
-static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private, struct pm_list *out)
+static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private,
+	struct pm_list *out)
 {
 	uint64_t base = (uintptr_t)m->base, at = base + gpa, end = at + len;
 	struct scan_region *v = malloc(REGIONS * sizeof(*v));
@@ -81,7 +84,8 @@ static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool on
 		}
 		for (long i = 0; rc > 0 && i < n; i++) {
 			bool priv = !(v[i].categories & (CAT_FILE | CAT_PFNZERO));
-			int k = pm_list_add(out, v[i].start - base, v[i].end - v[i].start, only_private || priv);
+			int k = pm_list_add(out, v[i].start - base, v[i].end - v[i].start,
+				only_private || priv);
 
 			rc = k < 0 ? k : rc;
 		}
@@ -91,18 +95,22 @@ static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool on
 	return rc;
 }
 
-static int read_plain(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private, struct pm_list *out)
+static int read_plain(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private,
+	struct pm_list *out)
 {
-	uint64_t *v = malloc(ENTRIES * sizeof(*v)), page = gpa / PAGE_BYTES, left = len / PAGE_BYTES;
+	uint64_t *v = malloc(ENTRIES * sizeof(*v)), page = gpa / PAGE_BYTES,
+		 left = len / PAGE_BYTES;
 	int rc = v ? 0 : -ENOMEM;
 
 	while (rc == 0 && left) {
 		uint64_t n = MIN(left, ENTRIES);
 
-		rc = pread_full(fd, v, n * sizeof(*v), ((uintptr_t)m->base / PAGE_BYTES + page) * sizeof(*v));
+		rc = pread_full(fd, v, n * sizeof(*v),
+			((uintptr_t)m->base / PAGE_BYTES + page) * sizeof(*v));
 		for (uint64_t i = 0; rc == 0 && i < n; i++) {
 			bool there = v[i] & (PM_PRESENT | PM_SWAPPED);
-			bool priv = (v[i] & PM_SWAPPED) || ((v[i] & PM_PRESENT) && !(v[i] & PM_FILE));
+			bool priv =
+				(v[i] & PM_SWAPPED) || ((v[i] & PM_PRESENT) && !(v[i] & PM_FILE));
 
 			if (there && (priv || !only_private))
 				rc = pm_list_add(out, (page + i) * PAGE_BYTES, PAGE_BYTES, priv);
@@ -114,10 +122,12 @@ static int read_plain(int fd, const struct mem *m, uint64_t gpa, uint64_t len, b
 	return rc;
 }
 
-int pagemap_list(int proc_fd, const struct mem *m, bool only_private, bool plain, struct pm_list *out, struct err *e)
+int pagemap_list(int proc_fd, const struct mem *m, bool only_private, bool plain,
+	struct pm_list *out, struct err *e)
 {
 	_cleanup_close_ int fd = openat(proc_fd, "self/pagemap", O_RDONLY | O_CLOEXEC);
-	const uint64_t part[2][2] = {{0, m->low_bytes}, {MEM_HOLE_END, m->ram_bytes - m->low_bytes}};
+	const uint64_t part[2][2] = {
+		{0, m->low_bytes}, {MEM_HOLE_END, m->ram_bytes - m->low_bytes}};
 
 	*out = (struct pm_list){0};
 	if (fd < 0)

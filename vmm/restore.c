@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. State and tables were checked as a whole by lib/snap before anything here
- * uses a byte of them; what the processor and the devices load they check themselves. Everything that can be refused is refused before
+ * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. State and tables
+ * were checked as a whole by lib/snap before anything here uses a byte of them; what the processor
+ * and the devices load they check themselves. Everything that can be refused is refused before
  * memory is touched.
  */
 #include "vmm/restore.h"
@@ -50,16 +51,21 @@ static int check_fit(struct vm *vm, const struct snap_head *h, unsigned int nmem
 	if (vm->state != VMM_S_PREPARED)
 		return err_plain(e, EBUSY, "restore: the VM is not in the prepared state");
 	if (strcmp(h->board, BOARD_NAME) != 0)
-		return err_plain(e, EOPNOTSUPP, "the snapshot is of board %s, this is %s", h->board, BOARD_NAME);
+		return err_plain(e, EOPNOTSUPP, "the snapshot is of board %s, this is %s", h->board,
+			BOARD_NAME);
 	if (h->mem_bytes != vm->size.mem_bytes || h->vcpus != vm->size.vcpus)
-		return err_plain(e, EINVAL, "the snapshot has %llu MiB and %u vCPUs, this VM %llu and %u",
-			(unsigned long long)h->mem_bytes >> 20, h->vcpus, (unsigned long long)vm->size.mem_bytes >> 20, vm->size.vcpus);
+		return err_plain(e, EINVAL,
+			"the snapshot has %llu MiB and %u vCPUs, this VM %llu and %u",
+			(unsigned long long)h->mem_bytes >> 20, h->vcpus,
+			(unsigned long long)vm->size.mem_bytes >> 20, vm->size.vcpus);
 	if (h->nfiles != nmem)
-		return err_plain(e, EINVAL, "the snapshot stands on %u memory files, %u were given", h->nfiles, nmem);
+		return err_plain(e, EINVAL, "the snapshot stands on %u memory files, %u were given",
+			h->nfiles, nmem);
 	return 0;
 }
 
-/* The frozen layers the guest's page cache is about, in their order; what is above them may be new. */
+/* The frozen layers the guest's page cache is about, in their order; what is above them may be new.
+ */
 static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 {
 	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++) {
@@ -68,16 +74,22 @@ static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 		unsigned int n, k;
 
 		if (c.bad != (i >= vm->ndisks))
-			return err_plain(e, EINVAL, "disk %u: %s", i, c.bad ? "not in the snapshot" : "missing");
+			return err_plain(e, EINVAL, "disk %u: %s", i,
+				c.bad ? "not in the snapshot" : "missing");
 		if (c.bad)
 			continue;
 		n = cow_layer_ids(vblk_cow(vm->disk[i]), have);
 		k = cur_u8(&c);
 		if (k > n)
-			return err_plain(e, EINVAL, "disk %u: %u layers, the snapshot has %u", i, n, k);
+			return err_plain(
+				e, EINVAL, "disk %u: %u layers, the snapshot has %u", i, n, k);
 		for (unsigned int j = 0; j < k; j++)
-			if (!cur_copy(&c, want, sizeof(want)) || memcmp(want, have[j], sizeof(want)) != 0)
-				return err_plain(e, EINVAL, "disk %u: layer %u is not the one that the snapshot stands on", i, j);
+			if (!cur_copy(&c, want, sizeof(want)) ||
+				memcmp(want, have[j], sizeof(want)) != 0)
+				return err_plain(e, EINVAL,
+					"disk %u: layer %u is not the one that the snapshot stands "
+					"on",
+					i, j);
 		if (!cur_done(&c))
 			return err_plain(e, EBADMSG, "disk %u: damaged list of layers", i);
 	}
@@ -89,14 +101,16 @@ static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		if (snap_has(s, SNAP_S_DEVICE, i) != (vm->board.dev[i] != NULL))
 			return err_plain(e, EINVAL, "device in slot %u: %s", i,
-				vm->board.dev[i] ? "not in the snapshot" : "in the snapshot, not in this VM");
+				vm->board.dev[i] ? "not in the snapshot"
+						 : "in the snapshot, not in this VM");
 	for (unsigned int i = 0; i < vm->size.vcpus; i++)
 		if (!snap_has(s, SNAP_S_VCPU, i))
 			return err_plain(e, EBADMSG, "snapshot state: vCPU %u is missing", i);
 	return 0;
 }
 
-static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd, struct err *e)
+static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *mem_fd,
+	unsigned int nmem, int ws_fd, struct err *e)
 {
 	struct err why = {0};
 	size_t n = 0;
@@ -121,14 +135,16 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 		return rc;
 	/* a working set only makes it faster: a bad one is not used, and that is said */
 	p->ws = malloc(SNAP_MAX_WS * sizeof(*p->ws));
-	if (p->ws && snap_ws_read(ws_fd, p->snap.head.file[nmem - 1].id, vm->mem.span_bytes, p->ws, &p->nws, &why) < 0) {
+	if (p->ws && snap_ws_read(ws_fd, p->snap.head.file[nmem - 1].id, vm->mem.span_bytes, p->ws,
+			     &p->nws, &why) < 0) {
 		log_warn("%s", why.msg);
 		p->nws = 0;
 	}
 	return 0;
 }
 
-static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, bool read_in, struct err *e)
+static int fill_memory(
+	struct vm *vm, const struct snap *s, const int *mem_fd, bool read_in, struct err *e)
 {
 	int rc = mem_make_plain(&vm->mem, e);
 
@@ -136,10 +152,12 @@ static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, b
 		const struct snap_extent *x = &s->ext[i];
 
 		if (!read_in) {
-			rc = mem_map_file(&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file], SNAP_HEAD_PAGE + x->off, e);
+			rc = mem_map_file(&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file],
+				SNAP_HEAD_PAGE + x->off, e);
 			continue;
 		}
-		rc = pread_full(mem_fd[x->file], mem_ptr(&vm->mem, GPA(x->gpa), x->len), x->len, SNAP_HEAD_PAGE + x->off);
+		rc = pread_full(mem_fd[x->file], mem_ptr(&vm->mem, GPA(x->gpa), x->len), x->len,
+			SNAP_HEAD_PAGE + x->off);
 		if (rc < 0)
 			err_set(e, -rc, "read memory file %u in", x->file);
 	}
@@ -154,7 +172,8 @@ static void remember(struct vm *vm, const struct snap *s, bool read_in)
 	vm->restored = m;
 	if (!m)
 		return; /* then a difference is written as a whole */
-	*m = (struct restored_mem){.next = s->nextents, .nfiles = s->head.nfiles, .read_in = read_in};
+	*m = (struct restored_mem){
+		.next = s->nextents, .nfiles = s->head.nfiles, .read_in = read_in};
 	memcpy(m->ext, s->ext, s->nextents * sizeof(m->ext[0]));
 	memcpy(m->file, s->head.file, sizeof(m->file));
 }
@@ -162,22 +181,27 @@ static void remember(struct vm *vm, const struct snap *s, bool read_in)
 static void each_ws(struct vm *vm, const struct plan *p, bool into_kvm)
 {
 	for (uint32_t i = 0; i < p->nws; i++) {
-		uint64_t gpa = (uint64_t)p->ws[i].page * PAGE_BYTES, len = (uint64_t)p->ws[i].npages * PAGE_BYTES;
+		uint64_t gpa = (uint64_t)p->ws[i].page * PAGE_BYTES,
+			 len = (uint64_t)p->ws[i].npages * PAGE_BYTES;
 		void *at = mem_ptr(&vm->mem, GPA(gpa), len);
 
 		if (!at)
 			continue; /* reaches into the hole */
 		if (!into_kvm)
-			madvise(at, len, p->ws[i].written ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+			madvise(at, len,
+				p->ws[i].written ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 		else if (kvm_pre_fault(&vm->kvm, vm->vcpus.v[0].fd, gpa, len) < 0)
 			return; /* the host has it not, or not for this: the guest faults them in */
 	}
 }
 
-static int load_section(const struct snap *s, uint32_t type, uint32_t id, struct cur *c, struct err *e)
+static int load_section(
+	const struct snap *s, uint32_t type, uint32_t id, struct cur *c, struct err *e)
 {
 	*c = snap_section(s, type, id);
-	return c->bad ? err_plain(e, EBADMSG, "snapshot state: section type %u id %u is missing", type, id) : 0;
+	return c->bad ? err_plain(e, EBADMSG, "snapshot state: section type %u id %u is missing",
+				type, id)
+		      : 0;
 }
 
 static int whole(const struct cur *c, const char *what, struct err *e)
@@ -232,8 +256,8 @@ static int load_devices(struct vm *vm, const struct snap *s, struct err *e)
 	return rc;
 }
 
-int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd, uint32_t flags, struct restore_phases *ph,
-	struct err *e)
+int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd,
+	uint32_t flags, struct restore_phases *ph, struct err *e)
 {
 	_cleanup_(plan_free) struct plan *p = calloc(1, sizeof(*p));
 	bool read_in = (flags & VMM_F_READ_IN) != 0;
@@ -292,7 +316,8 @@ int restore_peek(int state_fd, struct vm_size *s, struct err *e)
 	return 0;
 }
 
-int restore_record_workset(struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e)
+int restore_record_workset(
+	struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e)
 {
 	struct snap_ws_range *r;
 	struct pm_list l;
@@ -300,7 +325,8 @@ int restore_record_workset(struct vm *vm, int fd, uint64_t *nread, uint64_t *nwr
 	int rc;
 
 	if (!vm->restored || vm->restored->read_in)
-		return err_plain(e, EINVAL, "working set: this VM's memory is not mapped from a snapshot");
+		return err_plain(
+			e, EINVAL, "working set: this VM's memory is not mapped from a snapshot");
 	rc = pagemap_list(vm->proc_fd, &vm->mem, false, false, &l, e);
 	if (rc < 0)
 		return rc;
@@ -308,12 +334,14 @@ int restore_record_workset(struct vm *vm, int fd, uint64_t *nread, uint64_t *nwr
 	for (size_t i = 0; r && i < l.n && n < SNAP_MAX_WS; i++) {
 		uint32_t pages = (uint32_t)(l.r[i].len / PAGE_BYTES);
 
-		r[n++] = (struct snap_ws_range){
-			.page = (uint32_t)(l.r[i].gpa / PAGE_BYTES), .npages = pages & 0x7fffffffu, .written = l.r[i].priv};
+		r[n++] = (struct snap_ws_range){.page = (uint32_t)(l.r[i].gpa / PAGE_BYTES),
+			.npages = pages & 0x7fffffffu,
+			.written = l.r[i].priv};
 		*(l.r[i].priv ? nwritten : nread) += pages;
 	}
 	pm_list_fini(&l);
-	rc = r ? snap_ws_write(fd, vm->restored->file[vm->restored->nfiles - 1].id, r, n, e) : err_set(e, ENOMEM, "working set");
+	rc = r ? snap_ws_write(fd, vm->restored->file[vm->restored->nfiles - 1].id, r, n, e)
+	       : err_set(e, ENOMEM, "working set");
 	free(r);
 	return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * restore.h: brings a snapshot back into a prepared VM. mayfly-vmm, the device thread. The files are hostile: lib/snap reads them.
+ * restore.h: brings a snapshot back into a prepared VM. mayfly-vmm, the device thread. The files
+ * are hostile: lib/snap reads them.
  */
 #pragma once
 
@@ -24,14 +25,17 @@ struct restored_mem {
 	unsigned int next;
 	struct snap_file file[VMM_MAX_MEM];
 	unsigned int nfiles;
-	bool read_in; /* private copies: pagemap says nothing about them, a difference is everything */
+	bool read_in; /* private copies: pagemap says nothing about them, a difference is everything
+		       */
 };
 
-/* The VM is prepared and its disks are attached. Descriptors are borrowed; flags are VMM_F_*. On failure the VM is of no use any more
- * (it may have parts of the state) and says so by its state. */
-int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd, uint32_t flags, struct restore_phases *ph,
-	struct err *e);
+/* The VM is prepared and its disks are attached. Descriptors are borrowed; flags are VMM_F_*. On
+ * failure the VM is of no use any more (it may have parts of the state) and says so by its state.
+ */
+int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd,
+	uint32_t flags, struct restore_phases *ph, struct err *e);
 /* The size a state file was taken at, for whoever has to prepare the VM first. */
 int restore_peek(int state_fd, struct vm_size *s, struct err *e);
 /* Writes the pages touched since the restore to fd, as a working-set file. The VM may run. */
-int restore_record_workset(struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e);
+int restore_record_workset(
+	struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e);

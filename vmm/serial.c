@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serial.c: see serial.h. Registers of the 16550A data sheet; what is written is the guest's. The transmitter is always empty: a byte is out
- * when it is written, so each one is followed by the interrupt that says so, if the guest asked for it. In loopback (MCR bit 4), which
- * the driver uses to find out what it has before it, nothing goes out.
+ * serial.c: see serial.h. Registers of the 16550A data sheet; what is written is the guest's. The
+ * transmitter is always empty: a byte is out when it is written, so each one is followed by the
+ * interrupt that says so, if the guest asked for it. In loopback (MCR bit 4), which the driver uses
+ * to find out what it has before it, nothing goes out.
  */
 #include "vmm/serial.h"
 
 enum { R_DATA, R_IER, R_IIR_FCR, R_LCR, R_MCR, R_LSR, R_MSR, R_SCR };
-enum { LCR_DLAB = 0x80, IER_THRI = 2, MCR_LOOP = 0x10, MCR_OUT2 = 8, IIR_NONE = 1, IIR_THRI = 2, IIR_FIFO = 0xc0, LSR_EMPTY = 0x60, MSR_READY = 0xb0 };
+enum {
+	LCR_DLAB = 0x80,
+	IER_THRI = 2,
+	MCR_LOOP = 0x10,
+	MCR_OUT2 = 8,
+	IIR_NONE = 1,
+	IIR_THRI = 2,
+	IIR_FIFO = 0xc0,
+	LSR_EMPTY = 0x60,
+	MSR_READY = 0xb0
+};
 
-void serial_init(struct serial *s, void *ctx, void (*irq)(void *ctx), void (*out)(void *ctx, uint8_t byte))
+void serial_init(
+	struct serial *s, void *ctx, void (*irq)(void *ctx), void (*out)(void *ctx, uint8_t byte))
 {
 	*s = (struct serial){.ctx = ctx, .irq = irq, .out = out};
 	pthread_mutex_init(&s->lock, NULL);
@@ -79,9 +91,11 @@ static uint8_t read_iir(struct serial *s)
 
 static uint8_t read_msr(const struct serial *s)
 {
-	/* in loopback the outputs come back as inputs: RTS to CTS, DTR to DSR, OUT1 to RI, OUT2 to DCD */
+	/* in loopback the outputs come back as inputs: RTS to CTS, DTR to DSR, OUT1 to RI, OUT2 to
+	 * DCD */
 	if (s->mcr & MCR_LOOP)
-		return (uint8_t)((s->mcr & 2) << 3 | (s->mcr & 1) << 5 | (s->mcr & 4) << 4 | (s->mcr & MCR_OUT2) << 4);
+		return (uint8_t)((s->mcr & 2) << 3 | (s->mcr & 1) << 5 | (s->mcr & 4) << 4 |
+				 (s->mcr & MCR_OUT2) << 4);
 	return MSR_READY;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serial.h: an 8250-like serial port, output only, for debugging a kernel. mayfly-vmm; accesses on vCPU threads.
+ * serial.h: an 8250-like serial port, output only, for debugging a kernel. mayfly-vmm; accesses on
+ * vCPU threads.
  */
 #pragma once
 
@@ -17,7 +18,8 @@ struct serial {
 	void (*out)(void *ctx, uint8_t byte);
 };
 
-void serial_init(struct serial *s, void *ctx, void (*irq)(void *ctx), void (*out)(void *ctx, uint8_t byte));
+void serial_init(
+	struct serial *s, void *ctx, void (*irq)(void *ctx), void (*out)(void *ctx, uint8_t byte));
 void serial_fini(struct serial *s);
 /* reg 0..7 */
 void serial_write(struct serial *s, unsigned int reg, uint8_t v);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and the forked child of a live snapshot. What is written is the guest's: opaque bytes.
+ * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and the forked child of a live
+ * snapshot. What is written is the guest's: opaque bytes.
  *
- * Order: vCPUs stop, devices get quiet, registers and device state go into a buffer, disks freeze; then either fork (LIVE: the child has memory at
- * this point in time, the parent goes on) or stay. Whoever writes: the memory file (data, sums, sync, head, sync), then the state
- * file (written, synced): a state file that is there and whole has everything it stands on.
+ * Order: vCPUs stop, devices get quiet, registers and device state go into a buffer, disks freeze;
+ * then either fork (LIVE: the child has memory at this point in time, the parent goes on) or stay.
+ * Whoever writes: the memory file (data, sums, sync, head, sync), then the state file (written,
+ * synced): a state file that is there and whole has everything it stands on.
  */
 #include "vmm/snapshot.h"
 
@@ -112,7 +114,8 @@ static int freeze_disks(struct snapshot_job *j, struct err *e)
 		if (!j->req.ndisks) {
 			rc = cow_flush(c, e);
 		} else {
-			rc = cow_freeze(c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
+			rc = cow_freeze(
+				c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
 			if (rc == 0)
 				*d = (struct snapshot_disk){-1, -1, -1}; /* the disk's now */
 			k++;
@@ -142,7 +145,8 @@ static bool is_zero(const void *page)
 	const uint64_t *p = page;
 
 	for (unsigned int i = 0; i < PAGE_BYTES / 8; i += 8)
-		if (p[i] | p[i + 1] | p[i + 2] | p[i + 3] | p[i + 4] | p[i + 5] | p[i + 6] | p[i + 7])
+		if (p[i] | p[i + 1] | p[i + 2] | p[i + 3] | p[i + 4] | p[i + 5] | p[i + 6] |
+			p[i + 7])
 			return false;
 	return true;
 }
@@ -157,7 +161,8 @@ static int add_nonzero(const struct mem *m, uint64_t gpa, uint64_t len, struct p
 	return rc;
 }
 
-/* All of memory: what is private, and what still stands in the files it was restored from; without the zero pages. */
+/* All of memory: what is private, and what still stands in the files it was restored from; without
+ * the zero pages. */
 static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *out)
 {
 	const struct restored_mem *b = vm->restored;
@@ -170,7 +175,8 @@ static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *o
 
 		/* file pages before this private range */
 		for (; rc == 0 && b && !b->read_in && x < b->next && b->ext[x].gpa < from; x++) {
-			uint64_t end = b->ext[x].gpa + b->ext[x].len, lo = MAX(at, b->ext[x].gpa), hi = MIN(end, from);
+			uint64_t end = b->ext[x].gpa + b->ext[x].len, lo = MAX(at, b->ext[x].gpa),
+				 hi = MIN(end, from);
 
 			if (lo < hi)
 				rc = add_nonzero(&vm->mem, lo, hi - lo, out);
@@ -210,14 +216,16 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 	return rc;
 }
 
-static int write_memory(struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
+static int write_memory(
+	struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
 {
 	struct snap_mem_writer w;
 	int rc = snap_mem_begin(&w, fd, p->bytes, e);
 
 	for (unsigned int i = 0; rc == 0 && i < p->n; i++)
 		if (p->ext[i].file == p->new_file)
-			rc = snap_mem_put(&w, mem_ptr(&vm->mem, GPA(p->ext[i].gpa), p->ext[i].len), p->ext[i].len, e);
+			rc = snap_mem_put(&w, mem_ptr(&vm->mem, GPA(p->ext[i].gpa), p->ext[i].len),
+				p->ext[i].len, e);
 	if (rc == 0)
 		rc = snap_mem_finish(&w, e);
 	memcpy(f->id, w.head.id, sizeof(f->id));
@@ -226,7 +234,8 @@ static int write_memory(struct vm *vm, const struct memplan *p, int fd, struct s
 	return rc;
 }
 
-static int write_state(struct vm *vm, struct snap_writer *w, const struct memplan *p, const struct snap_file *f, int fd, struct err *e)
+static int write_state(struct vm *vm, struct snap_writer *w, const struct memplan *p,
+	const struct snap_file *f, int fd, struct err *e)
 {
 	size_t at = snap_sec_begin(w, SNAP_S_EXTENTS, 0);
 	unsigned int k = 0;
@@ -248,7 +257,8 @@ static int write_state(struct vm *vm, struct snap_writer *w, const struct mempla
 	return rc < 0 ? err_set(e, -rc, "snapshot state: write") : 0;
 }
 
-/* Everything that goes to disk. In the child of a live snapshot, or in this process with the VM stopped. */
+/* Everything that goes to disk. In the child of a live snapshot, or in this process with the VM
+ * stopped. */
 static void write_all(struct snapshot_job *j)
 {
 	struct memplan *p = malloc(sizeof(*p));
@@ -257,7 +267,8 @@ static void write_all(struct snapshot_job *j)
 
 	d->status = p ? 0 : err_set(&d->err, ENOMEM, "snapshot");
 	if (d->status == 0)
-		d->status = make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
+		d->status =
+			make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
 	if (d->status == 0)
 		d->status = finish_disks(j->vm, &d->err);
 	if (d->status == 0)
@@ -310,8 +321,10 @@ static void on_child(void *arg, uint32_t events)
 		return;
 	waitpid(j->child, &ws, 0);
 	if (n != sizeof(r)) {
-		j->done.status = err_plain(&j->done.err, EIO, "the process that wrote it died (%s %d)",
-			WIFSIGNALED(ws) ? "signal" : "exit", WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
+		j->done.status =
+			err_plain(&j->done.err, EIO, "the process that wrote it died (%s %d)",
+				WIFSIGNALED(ws) ? "signal" : "exit",
+				WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
 	} else {
 		j->done.status = r.status;
 		j->done.kept_mem = r.kept;
@@ -324,7 +337,8 @@ static void on_child(void *arg, uint32_t events)
 	job_end(j);
 }
 
-/* The child: memory at the point in time. It drops what it shares with the parent, writes, says how it went, and is gone. */
+/* The child: memory at the point in time. It drops what it shares with the parent, writes, says how
+ * it went, and is gone. */
 _noreturn_ static void child_main(struct snapshot_job *j, int out)
 {
 	struct result r = {0};
@@ -420,11 +434,16 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 	if (vm->job)
 		return err_plain(e, EBUSY, "snapshot: another one is being written");
 	if (req->ndisks != w && !(req->ndisks == 0 && (req->flags & VMM_F_EXIT)))
-		return err_plain(e, EINVAL, "snapshot: %u disks to freeze, the VM has %u", req->ndisks, w);
+		return err_plain(
+			e, EINVAL, "snapshot: %u disks to freeze, the VM has %u", req->ndisks, w);
 	j = calloc(1, sizeof(*j));
 	if (!j)
 		return err_set(e, ENOMEM, "snapshot");
-	*j = (struct snapshot_job){.vm = vm, .req = *req, .pipe_fd = -1, .t0 = mono_ns(), .was_running = vm->state == VMM_S_RUNNING};
+	*j = (struct snapshot_job){.vm = vm,
+		.req = *req,
+		.pipe_fd = -1,
+		.t0 = mono_ns(),
+		.was_running = vm->state == VMM_S_RUNNING};
 	j->done.ctx = req->ctx;
 	j->done.ndisks = req->ndisks;
 	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++)

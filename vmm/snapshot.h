@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.h: writes a VM to files: live (a forked child writes while the VM goes on), or for good (this process writes and ends). mayfly-vmm, the
- * device thread.
+ * snapshot.h: writes a VM to files: live (a forked child writes while the VM goes on), or for good
+ * (this process writes and ends). mayfly-vmm, the device thread.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct snapshot_done {
 	int status; /* 0 or -errno, then err says more */
 	struct err err;
 	uint64_t stopped_ns; /* vCPUs stood for this long (live) */
-	uint64_t pages;	     /* of memory that will be / were written */
+	uint64_t pages;      /* of memory that will be / were written */
 	uint64_t bytes;
 	uint32_t kept_mem; /* bit i: memory file i of this VM's restore is still stood on */
 	unsigned int ndisks;
@@ -35,5 +35,6 @@ struct snapshot_req {
 	void (*durable)(void *arg, const struct snapshot_done *d);
 };
 
-/* 0: under way, the descriptors are the job's; replied, then durable will be called from the loop. -errno: nothing happened. */
+/* 0: under way, the descriptors are the job's; replied, then durable will be called from the loop.
+ * -errno: nothing happened. */
 int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vcpu.c: see vcpu.h. Each exit is the guest's doing: the address, the length and the bytes are hostile; the board decides.
+ * vcpu.c: see vcpu.h. Each exit is the guest's doing: the address, the length and the bytes are
+ * hostile; the board decides.
  *
- * Stopping: immediate_exit and a signal, in this order. A vCPU that is in KVM_RUN is kicked out by the signal; one that is about to enter finds
- * immediate_exit; one that is at the gate sees `stop`. immediate_exit is cleared by the vCPU's own thread, after the gate, and `stop` is looked
- * at again after that: a stop that came in between is not lost.
+ * Stopping: immediate_exit and a signal, in this order. A vCPU that is in KVM_RUN is kicked out by
+ * the signal; one that is about to enter finds immediate_exit; one that is at the gate sees `stop`.
+ * immediate_exit is cleared by the vCPU's own thread, after the gate, and `stop` is looked at again
+ * after that: a stop that came in between is not lost.
  */
 #include "vmm/vcpu.h"
 
@@ -33,7 +35,8 @@ static void note(struct vcpu *v, uint64_t where)
 static void count(struct vcpu *v, enum vcpu_stat s)
 {
 	/* one writer */
-	atomic_store_explicit(&v->stat[s], atomic_load_explicit(&v->stat[s], memory_order_relaxed) + 1, memory_order_relaxed);
+	atomic_store_explicit(&v->stat[s],
+		atomic_load_explicit(&v->stat[s], memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
 /* Finishes the access that the last exit was about, without entering the guest. */
@@ -91,7 +94,8 @@ static void on_pio(struct vcpu *v)
 	note(v, r->io.port);
 	v->half_done = true;
 	for (uint32_t i = 0; i < r->io.count; i++, p += r->io.size)
-		v->all->hooks.pio(v->all->hooks.ctx, r->io.port, p, r->io.size, r->io.direction == KVM_EXIT_IO_OUT);
+		v->all->hooks.pio(v->all->hooks.ctx, r->io.port, p, r->io.size,
+			r->io.direction == KVM_EXIT_IO_OUT);
 }
 
 static void on_mmio(struct vcpu *v)
@@ -101,7 +105,8 @@ static void on_mmio(struct vcpu *v)
 	count(v, VS_MMIO);
 	note(v, r->mmio.phys_addr);
 	v->half_done = true;
-	v->all->hooks.mmio(v->all->hooks.ctx, r->mmio.phys_addr, r->mmio.data, r->mmio.len, r->mmio.is_write);
+	v->all->hooks.mmio(
+		v->all->hooks.ctx, r->mmio.phys_addr, r->mmio.data, r->mmio.len, r->mmio.is_write);
 }
 
 static void on_run_failed(struct vcpu *v, int err)
@@ -110,10 +115,15 @@ static void on_run_failed(struct vcpu *v, int err)
 
 	/* EFAULT: the host could not give the guest a page of its memory */
 	if (err == EFAULT || err == EHWPOISON)
-		snprintf(text, sizeof(text), "guest memory cannot be read any more (a memory file was shortened or its disk failed)");
+		snprintf(text, sizeof(text),
+			"guest memory cannot be read any more (a memory file was shortened or its "
+			"disk failed)");
 	else
 		snprintf(text, sizeof(text), "KVM_RUN: %s", strerror(err));
-	finish(v, err == ENOMEM || err == EFAULT || err == EHWPOISON ? VMM_X_HOST_ERROR : VMM_X_KVM_ERROR, text);
+	finish(v,
+		err == ENOMEM || err == EFAULT || err == EHWPOISON ? VMM_X_HOST_ERROR
+								   : VMM_X_KVM_ERROR,
+		text);
 }
 
 static void on_exit_reason(struct vcpu *v)
@@ -136,7 +146,10 @@ static void on_exit_reason(struct vcpu *v)
 		finish(v, VMM_X_TRIPLE_FAULT, text);
 		return;
 	case KVM_EXIT_SYSTEM_EVENT:
-		finish(v, r->system_event.type == KVM_SYSTEM_EVENT_SHUTDOWN ? VMM_X_POWEROFF : VMM_X_RESET, "system event");
+		finish(v,
+			r->system_event.type == KVM_SYSTEM_EVENT_SHUTDOWN ? VMM_X_POWEROFF
+									  : VMM_X_RESET,
+			"system event");
 		return;
 	default:
 		count(v, VS_OTHER);
@@ -185,7 +198,8 @@ static void *thread_main(void *arg)
 	return vcpu_thread(b.v);
 }
 
-int vcpus_create(struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e)
+int vcpus_create(
+	struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e)
 {
 	ASSERT(n >= 1 && n <= VMM_MAX_VCPUS);
 	*s = (struct vcpus){.hooks = *h, .kvm = k, .stop = true};

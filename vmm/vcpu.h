@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vcpu.h: the vCPU threads. mayfly-vmm. They are born parked; vcpus_run lets them go, vcpus_stop parks them with no half-done access, so
- * that their state can be read and set. Both are called by the device thread only. An exit goes to the board through the hooks,
- * on the vCPU's thread; nothing on that path allocates.
+ * vcpu.h: the vCPU threads. mayfly-vmm. They are born parked; vcpus_run lets them go, vcpus_stop
+ * parks them with no half-done access, so that their state can be read and set. Both are called by
+ * the device thread only. An exit goes to the board through the hooks, on the vCPU's thread;
+ * nothing on that path allocates.
  */
 #pragma once
 
@@ -20,7 +21,8 @@ struct vcpu_hooks {
 	void *ctx;
 	void (*mmio)(void *ctx, uint64_t gpa, void *data, uint32_t len, bool write);
 	void (*pio)(void *ctx, uint16_t port, void *data, uint32_t size, bool write);
-	/* this VM is over; the first reason counts. Called at most once a vCPU, which then stays parked for good. */
+	/* this VM is over; the first reason counts. Called at most once a vCPU, which then stays
+	 * parked for good. */
 	void (*end)(void *ctx, enum vmm_exit why, const char *text);
 };
 
@@ -34,7 +36,7 @@ struct vcpu {
 	pthread_t thread;
 	bool started;
 	bool half_done; /* an access that KVM finishes at the next KVM_RUN */
-	bool over;	/* under all->mu */
+	bool over;      /* under all->mu */
 	_Atomic uint64_t stat[VS_COUNT];
 	struct {
 		uint32_t reason;
@@ -55,14 +57,18 @@ struct vcpus {
 	struct vcpu v[VMM_MAX_VCPUS];
 };
 
-/* The handler of the signal that kicks a vCPU out of KVM_RUN: behind the seal no handler can be set any more. */
+/* The handler of the signal that kicks a vCPU out of KVM_RUN: behind the seal no handler can be set
+ * any more. */
 void vcpus_before_seal(void);
-/* Makes n vCPUs and their threads; they wait at the gate. on_thread runs first on each thread (may be NULL): the seal. */
-int vcpus_create(struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e);
+/* Makes n vCPUs and their threads; they wait at the gate. on_thread runs first on each thread (may
+ * be NULL): the seal. */
+int vcpus_create(
+	struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e);
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e);
 void vcpus_run(struct vcpus *s);
 void vcpus_stop(struct vcpus *s);
 bool vcpus_stopped(struct vcpus *s);
-/* In a forked child: drops what stays shared with the parent, and forgets the threads, which are not here. */
+/* In a forked child: drops what stays shared with the parent, and forgets the threads, which are
+ * not here. */
 void vcpus_forget(struct vcpus *s);
 void vcpus_destroy(struct vcpus *s);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vm.c: making, starting, quieting and ending one virtual machine. mayfly-vmm; the device thread, but for vm_end and the hooks that the board and
- * the vCPU threads call. The guest decides when it ends and how: its reason is one of a fixed list, its words are only quoted.
+ * vm.c: making, starting, quieting and ending one virtual machine. mayfly-vmm; the device thread,
+ * but for vm_end and the hooks that the board and the vCPU threads call. The guest decides when it
+ * ends and how: its reason is one of a fixed list, its words are only quoted.
  *
- * The end: any thread claims it (vm_end), wakes the device thread and stands; the device thread stops the vCPUs, lets the devices say what they
- * still hold (the console's last lines), writes the last words, tells the peer, and leaves the loop. A panic is not yet the end: the
- * kernel reboots by itself right after it (panic=-1); if it does not within PANIC_WAIT, we end it.
+ * The end: any thread claims it (vm_end), wakes the device thread and stands; the device thread
+ * stops the vCPUs, lets the devices say what they still hold (the console's last lines), writes the
+ * last words, tells the peer, and leaves the loop. A panic is not yet the end: the kernel reboots
+ * by itself right after it (panic=-1); if it does not within PANIC_WAIT, we end it.
  */
 #include "vmm/vm.h"
 
@@ -53,7 +55,8 @@ void vm_end(struct vm *vm, enum vmm_exit why, const char *text)
 		return;
 	/* after a panic every end is the panic's: the kernel reboots, or faults on its way there */
 	vm->end_why = atomic_load(&vm->panicked) && why != VMM_X_FORCED ? VMM_X_PANIC : why;
-	snprintf(vm->end_text, sizeof(vm->end_text), "%s", vm->end_why != why ? "the guest's kernel panicked" : text);
+	snprintf(vm->end_text, sizeof(vm->end_text), "%s",
+		vm->end_why != why ? "the guest's kernel panicked" : text);
 	atomic_store(&vm->end_ready, 1);
 	wake_end(vm);
 }
@@ -133,7 +136,8 @@ static void hook_serial(void *ctx, uint8_t byte)
 {
 	struct vm *vm = ctx;
 
-	/* a vCPU thread; the tail is only read when the vCPUs stand, and a torn line of a debugging aid is no harm */
+	/* a vCPU thread; the tail is only read when the vCPUs stand, and a torn line of a debugging
+	 * aid is no harm */
 	vm_console_bytes(vm, &byte, 1);
 	if (vm->serial_fd >= 0)
 		(void)!write(vm->serial_fd, &byte, 1);
@@ -155,7 +159,8 @@ static void say_panic(struct vm *vm)
 
 static void write_last_words(struct vm *vm)
 {
-	struct vmm_last_words w = {.magic = LAST_WORDS_MAGIC, .reason = vm->end_why, .wall_ns = wall_ns()};
+	struct vmm_last_words w = {
+		.magic = LAST_WORDS_MAGIC, .reason = vm->end_why, .wall_ns = wall_ns()};
 
 	if (vm->lastwords_fd < 0)
 		return;
@@ -170,7 +175,8 @@ static void carry_out_end(struct vm *vm)
 {
 	struct buf b;
 
-	/* a live snapshot outlives its source: in a jail the writer would be killed with us. Who forces the end does not wait. */
+	/* a live snapshot outlives its source: in a jail the writer would be killed with us. Who
+	 * forces the end does not wait. */
 	if (vm->job && vm->end_why != VMM_X_FORCED) {
 		vm->end_waits = true;
 		return;
@@ -189,8 +195,8 @@ static void carry_out_end(struct vm *vm)
 	vm->hooks.over(vm->hooks.ctx);
 }
 
-/* A few turns of the loop between the vCPUs' stop and the last words: what the guest kicked before, the console's last lines above all,
- * is carried out first. */
+/* A few turns of the loop between the vCPUs' stop and the last words: what the guest kicked before,
+ * the console's last lines above all, is carried out first. */
 #define END_TURNS 4u
 
 static void end_turn(void *arg)
@@ -240,7 +246,8 @@ static void on_end_event(void *arg, uint32_t events)
 
 /* ---- life */
 
-#define VM_BIO_DEPTH 256u /* block operations in flight for all disks together; more wait inside */
+#define VM_BIO_DEPTH 256u /* block operations in flight for all disks together; more wait inside   \
+			   */
 
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e)
 {
@@ -284,7 +291,8 @@ void vm_fini(struct vm *vm)
 static int check_size(const struct vm_size *s, struct err *e)
 {
 	if (s->mem_bytes < VM_MEM_MIN || s->mem_bytes > VM_MEM_MAX || s->mem_bytes % MIB(2))
-		return err_plain(e, EINVAL, "memory of %llu bytes: 128 MiB to 16 GiB, a multiple of 2 MiB",
+		return err_plain(e, EINVAL,
+			"memory of %llu bytes: 128 MiB to 16 GiB, a multiple of 2 MiB",
 			(unsigned long long)s->mem_bytes);
 	if (s->vcpus < 1 || s->vcpus > VMM_MAX_VCPUS)
 		return err_plain(e, EINVAL, "%u vCPUs: 1 to %u", s->vcpus, VMM_MAX_VCPUS);
@@ -400,8 +408,10 @@ void vm_resume(struct vm *vm, bool restored)
 
 void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 {
-	static const char *const names[VS_COUNT] = {
-		[VS_MMIO] = "exits_mmio", [VS_PIO] = "exits_pio", [VS_INTR] = "exits_intr", [VS_OTHER] = "exits_other"};
+	static const char *const names[VS_COUNT] = {[VS_MMIO] = "exits_mmio",
+		[VS_PIO] = "exits_pio",
+		[VS_INTR] = "exits_intr",
+		[VS_OTHER] = "exits_other"};
 	struct rusage ru;
 
 	fn(arg, "mem_bytes", vm->size.mem_bytes);
@@ -416,8 +426,10 @@ void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 		fn(arg, names[s], sum);
 	}
 	if (!getrusage(RUSAGE_SELF, &ru)) {
-		fn(arg, "cpu_user_us", (uint64_t)ru.ru_utime.tv_sec * 1000000 + (uint64_t)ru.ru_utime.tv_usec);
-		fn(arg, "cpu_system_us", (uint64_t)ru.ru_stime.tv_sec * 1000000 + (uint64_t)ru.ru_stime.tv_usec);
+		fn(arg, "cpu_user_us",
+			(uint64_t)ru.ru_utime.tv_sec * 1000000 + (uint64_t)ru.ru_utime.tv_usec);
+		fn(arg, "cpu_system_us",
+			(uint64_t)ru.ru_stime.tv_sec * 1000000 + (uint64_t)ru.ru_stime.tv_usec);
 		fn(arg, "faults_minor", (uint64_t)ru.ru_minflt);
 		fn(arg, "faults_major", (uint64_t)ru.ru_majflt);
 		fn(arg, "rss_max_bytes", (uint64_t)ru.ru_maxrss << 10);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vm.h: one virtual machine: what the control protocol and the command line drive. mayfly-vmm, the device thread, unless said otherwise.
- * Life: blank -> prepared (objects exist, vCPUs parked) -> running <-> paused -> ended. The process ends with its VM.
+ * vm.h: one virtual machine: what the control protocol and the command line drive. mayfly-vmm, the
+ * device thread, unless said otherwise. Life: blank -> prepared (objects exist, vCPUs parked) ->
+ * running <-> paused -> ended. The process ends with its VM.
  */
 #pragma once
 
@@ -17,10 +18,10 @@
 #include "vmm/mem.h"
 #include "vmm/vcpu.h"
 
-#define VM_MEM_MIN   MIB(128)
-#define VM_MEM_MAX   GIB(16)
-#define VM_TEXT_MAX  400u
-#define VM_TAIL_MAX  3072u /* last console bytes kept */
+#define VM_MEM_MIN  MIB(128)
+#define VM_MEM_MAX  GIB(16)
+#define VM_TEXT_MAX 400u
+#define VM_TAIL_MAX 3072u /* last console bytes kept */
 
 struct vm_hooks { /* towards the control socket or the terminal */
 	void *ctx;
@@ -47,13 +48,15 @@ struct vm {
 	struct vm_hooks hooks;
 	enum vmm_state state;
 	struct vm_size size;
-	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd, console_fd; /* -1: none */
+	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd,
+		console_fd; /* -1: none */
 	bool board_up;
 	struct bio *bio; /* made before the seal, shared by all disks */
 	struct vblk *disk[VMM_MAX_DISKS];
 	unsigned int ndisks;
 
-	/* the end: claimed by the first thread that has a reason, carried out by the device thread */
+	/* the end: claimed by the first thread that has a reason, carried out by the device thread
+	 */
 	_Atomic int end_claimed, end_ready;
 	enum vmm_exit end_why;
 	char end_text[VM_TEXT_MAX];
@@ -63,12 +66,12 @@ struct vm {
 	struct timer *panic_timer;
 	unsigned int end_turns;
 	bool end_waits; /* for the writer of a live snapshot */
-	bool sealed; /* every thread gets its seccomp list */
+	bool sealed;    /* every thread gets its seccomp list */
 
 	/* what the memory stands on since the last restore, for differences */
 	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
 	struct snapshot_job *job;      /* one at a time */
-	bool resume_restored;	       /* restored without VMM_F_RUN: the first continue is a restore's */
+	bool resume_restored; /* restored without VMM_F_RUN: the first continue is a restore's */
 
 	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
 	size_t tail_at;
@@ -79,7 +82,8 @@ struct vm {
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e);
 void vm_fini(struct vm *vm);
 
-/* The blank: reservation, VM, slots, interrupt controllers, vCPUs, threads, the devices that every VM has. Refuses impossible sizes. */
+/* The blank: reservation, VM, slots, interrupt controllers, vCPUs, threads, the devices that every
+ * VM has. Refuses impossible sizes. */
 int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e);
 
 struct vm_disk {
@@ -88,7 +92,8 @@ struct vm_disk {
 	struct cow_fds fds;
 };
 
-/* Puts the disks into their slots; prepared before. Takes the descriptors of the disks on success, closes none on failure. */
+/* Puts the disks into their slots; prepared before. Takes the descriptors of the disks on success,
+ * closes none on failure. */
 int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e);
 /* Loads and starts; prepared before. Takes nothing: descriptors stay the caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_control: what the daemon may send to a monitor: header and every payload. First byte: request, second: number of descriptors.
+ * vmm_control: what the daemon may send to a monitor: header and every payload. First byte:
+ * request, second: number of descriptors.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -42,11 +43,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		break;
 	case 2:
 		if (ctl_parse_boot(&c, fds, nfds, &u.boot, &e) == 0)
-			ASSERT(u.boot.ndisks <= VMM_MAX_DISKS && u.boot.kernel_fd >= 1000 && strlen(u.boot.cmdline) < CTL_CMDLINE_MAX);
+			ASSERT(u.boot.ndisks <= VMM_MAX_DISKS && u.boot.kernel_fd >= 1000 &&
+				strlen(u.boot.cmdline) < CTL_CMDLINE_MAX);
 		break;
 	case 3:
 		if (ctl_parse_restore(&c, fds, nfds, &u.restore, &e) == 0)
-			ASSERT(u.restore.nmem >= 1 && u.restore.nmem <= VMM_MAX_MEM && u.restore.state_fd >= 1000 &&
+			ASSERT(u.restore.nmem >= 1 && u.restore.nmem <= VMM_MAX_MEM &&
+				u.restore.state_fd >= 1000 &&
 				u.restore.mem_fd[u.restore.nmem - 1] >= 1000);
 		break;
 	case 4:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_snap: state files, memory files' heads and working sets. First byte: which. For states the checksums are made right first, so that the fuzzer
- * gets behind them.
+ * vmm_snap: state files, memory files' heads and working sets. First byte: which. For states the
+ * checksums are made right first, so that the fuzzer gets behind them.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -30,7 +30,8 @@ static void fix_sums(uint8_t *p, size_t n)
 		memcpy(&s, p + at, sizeof(s));
 		if (s.bytes > n - at - sizeof(s))
 			return;
-		s.crc = snap_crc(snap_crc(0, &s, offsetof(struct snap_sec, crc)), p + at + sizeof(s), s.bytes);
+		s.crc = snap_crc(snap_crc(0, &s, offsetof(struct snap_sec, crc)),
+			p + at + sizeof(s), s.bytes);
 		memcpy(p + at, &s, sizeof(s));
 		at += sizeof(s) + ALIGN_UP((size_t)s.bytes, 8);
 		if (at > n)
@@ -50,8 +51,10 @@ static void state(const uint8_t *data, size_t n, bool fix)
 	if (snap_parse(s, p, n, &e) == 0) {
 		/* what a restore relies on */
 		for (unsigned int i = 0; i < s->nextents; i++)
-			ASSERT(s->ext[i].file < s->head.nfiles && s->ext[i].len && s->ext[i].gpa + s->ext[i].len > s->ext[i].gpa &&
-				s->ext[i].off + s->ext[i].len <= s->head.file[s->ext[i].file].data_bytes);
+			ASSERT(s->ext[i].file < s->head.nfiles && s->ext[i].len &&
+				s->ext[i].gpa + s->ext[i].len > s->ext[i].gpa &&
+				s->ext[i].off + s->ext[i].len <=
+					s->head.file[s->ext[i].file].data_bytes);
 		for (unsigned int i = 0; i < s->nsecs; i++)
 			ASSERT(snap_crc(0, s->sec[i].p, s->sec[i].bytes) || true);
 	} else {
@@ -84,7 +87,8 @@ static void files(const uint8_t *data, size_t n, bool ws)
 	}
 	if (ws && snap_ws_read(fd, id, MIB(256), r, &k, &e) == 0)
 		for (uint32_t i = 0; i < k; i++)
-			ASSERT(r[i].npages && ((uint64_t)r[i].page + r[i].npages) * PAGE_BYTES <= MIB(256));
+			ASSERT(r[i].npages &&
+				((uint64_t)r[i].page + r[i].npages) * PAGE_BYTES <= MIB(256));
 	if (!ws && n >= sizeof(h)) {
 		memcpy(&h, data, sizeof(h));
 		h.magic = SNAP_MEM_MAGIC;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_board: device tree, boot parameters, the ELF loader with malformed kernels, control messages, CPU templates, options.
+ * vmm_board: device tree, boot parameters, the ELF loader with malformed kernels, control messages,
+ * CPU templates, options.
  */
 #include "lib/test.h"
 
@@ -18,7 +19,8 @@
 
 static struct mem fake_mem(uint64_t bytes)
 {
-	struct mem m = {.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+	struct mem m = {.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
 		.ram_bytes = bytes,
 		.low_bytes = bytes,
 		.span_bytes = bytes};
@@ -38,8 +40,7 @@ static void tree_names_what_is_there(void)
 
 	CHECK_INT(board_fdt(&b, 16, fdt, sizeof(fdt), &n, &e), 0);
 	CHECK_INT(fdt_check_full(fdt, n), 0);
-	fdt_for_each_subnode(at, fdt, fdt_path_offset(fdt, "/cpus"))
-		cpus++;
+	fdt_for_each_subnode(at, fdt, fdt_path_offset(fdt, "/cpus")) cpus++;
 	CHECK_INT(cpus, 16);
 	CHECK(fdt_path_offset(fdt, "/virtio@d0000000") >= 0);
 	CHECK(fdt_path_offset(fdt, "/virtio@d0001000") < 0);
@@ -65,7 +66,11 @@ static struct kernel good_kernel(void)
 				   .e_phoff = offsetof(struct kernel, p),
 				   .e_phentsize = sizeof(Elf64_Phdr),
 				   .e_phnum = 2},
-		.p = {{.p_type = PT_LOAD, .p_offset = offsetof(struct kernel, code), .p_paddr = MIB(16), .p_filesz = 64, .p_memsz = 8192}}};
+		.p = {{.p_type = PT_LOAD,
+			.p_offset = offsetof(struct kernel, code),
+			.p_paddr = MIB(16),
+			.p_filesz = 64,
+			.p_memsz = 8192}}};
 
 	memcpy(k.h.e_ident, ELFMAG, SELFMAG);
 	k.h.e_ident[EI_CLASS] = ELFCLASS64;
@@ -74,7 +79,8 @@ static struct kernel good_kernel(void)
 	return k;
 }
 
-static int load(const struct kernel *k, size_t n, struct mem *m, uint64_t *entry, uint64_t *end, struct err *e)
+static int load(const struct kernel *k, size_t n, struct mem *m, uint64_t *entry, uint64_t *end,
+	struct err *e)
 {
 	int fd = memfd_create("k", MFD_CLOEXEC), rc;
 
@@ -132,7 +138,11 @@ static void boot_parameters(void)
 	struct mem m = fake_mem(MIB(128));
 	struct kernel k = good_kernel();
 	int kfd = memfd_create("k", MFD_CLOEXEC), ifd = memfd_create("i", MFD_CLOEXEC);
-	struct arch_boot b = {.kernel_fd = kfd, .initrd_fd = ifd, .cmdline = "quiet x=1", .fdt = "tree", .fdt_bytes = 4};
+	struct arch_boot b = {.kernel_fd = kfd,
+		.initrd_fd = ifd,
+		.cmdline = "quiet x=1",
+		.fdt = "tree",
+		.fdt_bytes = 4};
 	static char longest[ARCH_CMDLINE_MAX + 2];
 	const struct boot_params *p;
 	const struct setup_data *d;
@@ -251,9 +261,16 @@ static void control_messages(void)
 	free(bo);
 }
 
-static struct kvm_cpuid_entry2 leaf(uint32_t fn, uint32_t index, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+static struct kvm_cpuid_entry2 leaf(
+	uint32_t fn, uint32_t index, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
-	return (struct kvm_cpuid_entry2){.function = fn, .index = index, .flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX, .eax = a, .ebx = b, .ecx = c, .edx = d};
+	return (struct kvm_cpuid_entry2){.function = fn,
+		.index = index,
+		.flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+		.eax = a,
+		.ebx = b,
+		.ecx = c,
+		.edx = d};
 }
 
 static void templates(void)
@@ -274,7 +291,8 @@ static void templates(void)
 	*v2 = *host;
 	CHECK_INT(cpuid_make(v2, "x86-64-v2", &e), 0);
 	CHECK(!(v2->e[1].ecx & 1u << 28) && v2->e[3].eax == 0);
-	CHECK_INT(cpuid_compatible(l, v2, &e), 0); /* the smaller runs on the larger, not the other way round */
+	CHECK_INT(cpuid_compatible(l, v2, &e),
+		0); /* the smaller runs on the larger, not the other way round */
 	CHECK(cpuid_compatible(v2, l, &e) < 0);
 	CHECK(strstr(e.msg, "leaf 1 ecx") != NULL);
 	l->e[0].ebx = 9;
@@ -351,11 +369,14 @@ static void serial_port(void)
 
 static void options(void)
 {
-	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1", "x --kernel", "x kernel 1", "x --vcpus 4294967296",
-		"x --memory 99999999999G", "x --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk a"};
+	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1",
+		"x --kernel", "x kernel 1", "x --vcpus 4294967296", "x --memory 99999999999G",
+		"x --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk a --disk "
+		"a"};
 	struct config c;
 
-	CHECK_INT(parse(&c, "x --memory 2G --vcpus=4 --kernel k --serial --disk=a --disk b,c,d"), 0);
+	CHECK_INT(
+		parse(&c, "x --memory 2G --vcpus=4 --kernel k --serial --disk=a --disk b,c,d"), 0);
 	CHECK_INT(c.memory_bytes, GIB(2));
 	CHECK_INT(c.vcpus, 4);
 	CHECK_INT(c.ndisks, 2);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_snap: the snapshot files round trip; every damaged field and every cut is refused; the plan of memory covers what it must.
+ * vmm_snap: the snapshot files round trip; every damaged field and every cut is refused; the plan
+ * of memory covers what it must.
  */
 #include "lib/test.h"
 
@@ -67,7 +68,8 @@ static void every_flipped_bit_and_every_cut_is_refused(void)
 		p[i] ^= (uint8_t)(1u << (i % 8));
 		/* the only bytes that mean nothing are the padding behind a section */
 		if (snap_parse(s, p, w.out.len, &e) == 0)
-			CHECK(i >= sizeof(struct snap_head) + 16 + 5 && i < sizeof(struct snap_head) + 16 + 8);
+			CHECK(i >= sizeof(struct snap_head) + 16 + 5 &&
+				i < sizeof(struct snap_head) + 16 + 8);
 	}
 	for (size_t n = 0; n < w.out.len; n++)
 		CHECK(snap_parse(s, w.out.p, n, &e) < 0);
@@ -173,7 +175,8 @@ static void memory_files_are_verified(void)
 
 static void working_sets(void)
 {
-	struct snap_ws_range r[3] = {{0, 5, 0}, {5, 1, 1}, {100, 7, 0}}, *got = malloc(SNAP_MAX_WS * sizeof(*got));
+	struct snap_ws_range r[3] = {{0, 5, 0}, {5, 1, 1}, {100, 7, 0}},
+			     *got = malloc(SNAP_MAX_WS * sizeof(*got));
 	int fd = memfd_create("ws", MFD_CLOEXEC);
 	uint8_t id[16] = {1}, other[16] = {2}, b;
 	struct err e;
@@ -213,7 +216,8 @@ static void crc_is_castagnoli(void)
 
 #define PAGES 4096u
 
-static void check_plan(const struct memplan *p, const struct pm_list *w, const struct snap_extent *base, unsigned int nbase, unsigned int nfiles)
+static void check_plan(const struct memplan *p, const struct pm_list *w,
+	const struct snap_extent *base, unsigned int nbase, unsigned int nfiles)
 {
 	uint8_t from[PAGES] = {0}, must[PAGES] = {0};
 	uint32_t map[4], k = 0;
@@ -227,7 +231,8 @@ static void check_plan(const struct memplan *p, const struct pm_list *w, const s
 		CHECK(p->ext[i].gpa >= at);
 		at = p->ext[i].gpa + p->ext[i].len;
 		for (uint64_t g = p->ext[i].gpa; g < at; g += 4096)
-			from[g / 4096] = p->ext[i].file == p->new_file ? 200 : (uint8_t)(1 + p->ext[i].file);
+			from[g / 4096] =
+				p->ext[i].file == p->new_file ? 200 : (uint8_t)(1 + p->ext[i].file);
 	}
 	for (size_t i = 0; i < w->n; i++)
 		for (uint64_t g = w->r[i].gpa; g < w->r[i].gpa + w->r[i].len; g += 4096)
@@ -241,7 +246,8 @@ static void check_plan(const struct memplan *p, const struct pm_list *w, const s
 
 			if (from[page] == 200)
 				continue; /* carried along */
-			CHECK(map[base[x].file] != UINT32_MAX && from[page] == 1 + map[base[x].file]);
+			CHECK(map[base[x].file] != UINT32_MAX &&
+				from[page] == 1 + map[base[x].file]);
 		}
 }
 
@@ -262,7 +268,9 @@ static void plans_cover_everything(void)
 			at += (seed >> 16) % 8;
 			if (at + 20 >= PAGES)
 				break;
-			base[nbase] = (struct snap_extent){.gpa = at * 4096, .len = 4096 * (1 + (seed >> 8) % 15), .off = at * 4096,
+			base[nbase] = (struct snap_extent){.gpa = at * 4096,
+				.len = 4096 * (1 + (seed >> 8) % 15),
+				.off = at * 4096,
 				.file = (seed >> 20) % nfiles};
 			at += base[nbase++].len / 4096;
 		}
@@ -271,7 +279,8 @@ static void plans_cover_everything(void)
 			at += (seed >> 16) % (round % 3 ? 400 : 5);
 			if (at + 40 >= PAGES)
 				break;
-			CHECK_INT(pm_list_add(&w, at * 4096, 4096 * (1 + (seed >> 8) % 30), true), 0);
+			CHECK_INT(
+				pm_list_add(&w, at * 4096, 4096 * (1 + (seed >> 8) % 30), true), 0);
 			at += (seed >> 8) % 30 + 2;
 		}
 		CHECK_INT(memplan_make(p, &w, base, nbase, nfiles, &e), 0);
@@ -285,8 +294,7 @@ static void plans_cover_everything(void)
 static void a_fifth_file_carries_the_smallest(void)
 {
 	struct snap_extent base[4] = {{.gpa = 0, .len = MIB(8), .file = 0},
-		{.gpa = MIB(8), .len = 8192, .file = 1},
-		{.gpa = MIB(10), .len = 4096, .file = 2},
+		{.gpa = MIB(8), .len = 8192, .file = 1}, {.gpa = MIB(10), .len = 4096, .file = 2},
 		{.gpa = MIB(12), .len = 16384, .file = 3}};
 	struct memplan *p = calloc(1, sizeof(*p));
 	struct pm_list w = {0};

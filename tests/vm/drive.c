@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them. Runs where KVM is (inside the appliance).
- *   drive VMM KERNEL INITRD DIR model CLONES | rate RESTORES | boots N VCPUS | sizes | disks | ends
- * Prints one line a step; exits 1 at the first thing that is not as it must be.
+ * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them.
+ * Runs where KVM is (inside the appliance). drive VMM KERNEL INITRD DIR model CLONES | rate
+ * RESTORES | boots N VCPUS | sizes | disks | ends Prints one line a step; exits 1 at the first
+ * thing that is not as it must be.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -68,7 +69,8 @@ static void boot(struct vmctl *v, uint64_t mem, uint32_t vcpus)
 	MUST(vmctl_wait_ready(v, LIMIT));
 }
 
-static struct stored snapshot(struct vmctl *v, const struct stored *base, uint32_t flags, uint64_t *stopped)
+static struct stored snapshot(
+	struct vmctl *v, const struct stored *base, uint32_t flags, uint64_t *stopped)
 {
 	static int number;
 	struct stored s = {.state = make_file("state", number)};
@@ -118,7 +120,8 @@ static void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t fl
 	buf_fini(&out);
 }
 
-static struct tg_msg clones(const struct stored *base, unsigned int n, struct vmctl *v, struct tg_msg before)
+static struct tg_msg clones(
+	const struct stored *base, unsigned int n, struct vmctl *v, struct tg_msg before)
 {
 	uint64_t seen[128] = {0};
 	struct tg_msg c = {0};
@@ -140,7 +143,8 @@ static struct tg_msg clones(const struct stored *base, unsigned int n, struct vm
 		for (unsigned int k = 0; k < i; k++)
 			MUST(seen[k] != seen[i]);
 	}
-	printf("ok %u clones: memory right, counters consistent, random numbers all different; private %ld KiB, PSS %ld KiB of the last one\n",
+	printf("ok %u clones: memory right, counters consistent, random numbers all different; "
+	       "private %ld KiB, PSS %ld KiB of the last one\n",
 		n, vmctl_rollup(&v[n - 1], "Private_Dirty"), vmctl_rollup(&v[n - 1], "Pss"));
 	return c;
 }
@@ -158,7 +162,8 @@ static void model(unsigned int n)
 	MUST(ask(src, TG_CPUS, 0, 0, 0).a == 2);
 	before = ask(src, TG_COUNT, 0, 0, 0);
 	base = snapshot(src, NULL, VMM_F_LIVE, &stopped);
-	printf("ok template: %llu pages, source stood for %llu us\n", (unsigned long long)src->snap_pages, (unsigned long long)stopped / 1000);
+	printf("ok template: %llu pages, source stood for %llu us\n",
+		(unsigned long long)src->snap_pages, (unsigned long long)stopped / 1000);
 	check_guest(src, pages);
 	vmctl_kill(src);
 	clones(&base, n, v, before);
@@ -169,8 +174,8 @@ static void model(unsigned int n)
 	ask(&v[0], TG_FILL, 1500, 1000, 2);
 	pages = 2500;
 	d = snapshot(&v[0], &base, VMM_F_LIVE | VMM_F_DIFF, &stopped);
-	printf("ok live difference: %llu pages on %u files, stood for %llu us\n", (unsigned long long)v[0].snap_pages, d.n,
-		(unsigned long long)stopped / 1000);
+	printf("ok live difference: %llu pages on %u files, stood for %llu us\n",
+		(unsigned long long)v[0].snap_pages, d.n, (unsigned long long)stopped / 1000);
 	MUST(d.n == 2 && v[0].snap_pages >= 1000 && v[0].snap_pages < 16000);
 	check_guest(&v[0], pages);
 
@@ -225,7 +230,8 @@ static int compare(const void *a, const void *b)
 static void print_times(const char *what, double *t, unsigned int n)
 {
 	qsort(t, n, sizeof(*t), compare);
-	printf("%s: n %u p50 %.1f p95 %.1f max %.1f ms\n", what, n, t[n / 2], t[n * 95 / 100], t[n - 1]);
+	printf("%s: n %u p50 %.1f p95 %.1f max %.1f ms\n", what, n, t[n / 2], t[n * 95 / 100],
+		t[n - 1]);
 }
 
 static void rate(unsigned int n)
@@ -248,7 +254,8 @@ static void rate(unsigned int n)
 		restore(&v, &base, -1, 0, i % 50 == 0);
 		if (vmctl_wait_ready(&v, 20000)) {
 			t[good] = (double)(mono_ns() - t0) / 1e6;
-			if (vmctl_guest(&v, &m) && m.a == 0 && m.b == 1000 && vmctl_guest(&v, &c) && c.b == 0)
+			if (vmctl_guest(&v, &m) && m.a == 0 && m.b == 1000 && vmctl_guest(&v, &c) &&
+				c.b == 0)
 				good++;
 		}
 		vmctl_kill(&v);
@@ -328,7 +335,9 @@ static void one_end(const char *name, enum tg_end how, uint32_t why)
 	}
 	MUST(vmctl_wait_exit(&v, LIMIT));
 	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC);
-	printf("%s %-12s reason %u \"%s\"%s\n", v.exit_why == why && w.reason == why ? "ok" : "FAILED", name, v.exit_why, v.exit_text,
+	printf("%s %-12s reason %u \"%s\"%s\n",
+		v.exit_why == why && w.reason == why ? "ok" : "FAILED", name, v.exit_why,
+		v.exit_text,
 		strstr(w.console, "panic") ? ", its last words on the console kept" : "");
 	MUST(v.exit_why == why && w.reason == why);
 	vmctl_kill(&v);
@@ -350,7 +359,8 @@ static void truncated(void)
 	MUST(ftruncate(s.mem[0], 8192) == 0);
 	vmctl_guest(&v, &m);
 	MUST(vmctl_wait_exit(&v, LIMIT) || pread(v.words, &w, sizeof(w), 0) == sizeof(w));
-	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC && w.reason == VMM_X_HOST_ERROR);
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC &&
+		w.reason == VMM_X_HOST_ERROR);
 	printf("ok shortened memory file: \"%s\"\n", w.text);
 	vmctl_kill(&v);
 	blank(&v, 1);
@@ -389,7 +399,8 @@ static void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed
 	MUST(ask(v, TG_DISK_CHECK, from, n, seed).a == 0);
 }
 
-/* A snapshot that freezes: what its restores stand on. The source goes on with its new private layer. */
+/* A snapshot that freezes: what its restores stand on. The source goes on with its new private
+ * layer. */
 static struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags)
 {
 	struct vmctl_disk fresh = {0};
@@ -404,7 +415,8 @@ static struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t 
 	s = snapshot(v, NULL, flags, NULL);
 	if (v->dropped >= 0) {
 		stack->nfrozen--;
-		memmove(&stack->frozen[v->dropped], &stack->frozen[v->dropped + 1], (stack->nfrozen - (unsigned int)v->dropped) * sizeof(int));
+		memmove(&stack->frozen[v->dropped], &stack->frozen[v->dropped + 1],
+			(stack->nfrozen - (unsigned int)v->dropped) * sizeof(int));
 	}
 	stack->frozen[stack->nfrozen++] = stack->data;
 	stack->index = index;
@@ -506,7 +518,8 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[5], "rate"))
 		rate((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
 	else if (!strcmp(argv[5], "boots"))
-		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"), (uint32_t)atoi(argc > 7 ? argv[7] : "2"));
+		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"),
+			(uint32_t)atoi(argc > 7 ? argv[7] : "2"));
 	else if (!strcmp(argv[5], "sizes"))
 		sizes();
 	else if (!strcmp(argv[5], "disks"))

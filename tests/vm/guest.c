@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * guest.c: PID 1 of a test guest: memory whose contents are known, a counter in a thread of its own, random numbers, and ends of all kinds. Tells the
- * host that it is ready as the agent does; answers on vsock.
+ * guest.c: PID 1 of a test guest: memory whose contents are known, a counter in a thread of its
+ * own, random numbers, and ends of all kinds. Tells the host that it is ready as the agent does;
+ * answers on vsock.
  */
 #include <fcntl.h>
 #include <linux/vm_sockets.h>
@@ -55,7 +56,8 @@ static void check(struct tg_msg *m)
 	}
 }
 
-/* Two halves that are only ever apart by the one store between them; in vector registers as well where the compiler uses them. */
+/* Two halves that are only ever apart by the one store between them; in vector registers as well
+ * where the compiler uses them. */
 static void *counting(void *arg)
 {
 	for (uint64_t n = 1;; n++) {
@@ -69,7 +71,8 @@ static void *counting(void *arg)
 	return NULL;
 }
 
-/* /dev/vda, past the page cache, one MiB at a time; every 512 bytes say where they are and of which generation */
+/* /dev/vda, past the page cache, one MiB at a time; every 512 bytes say where they are and of which
+ * generation */
 static void disk(struct tg_msg *m, bool wr)
 {
 	static uint64_t buf[MIB(1) / 8] __attribute__((aligned(4096)));
@@ -81,7 +84,8 @@ static void disk(struct tg_msg *m, bool wr)
 
 		for (unsigned int k = 0; wr && k < ARRAY_LEN(buf); k++)
 			buf[k] = word(i, m->seed, k);
-		ok &= (wr ? pwrite_full(fd, buf, sizeof(buf), i << 20) : pread_full(fd, buf, sizeof(buf), i << 20)) == 0;
+		ok &= (wr ? pwrite_full(fd, buf, sizeof(buf), i << 20)
+			  : pread_full(fd, buf, sizeof(buf), i << 20)) == 0;
 		for (unsigned int k = 0; !wr && k < ARRAY_LEN(buf); k++)
 			ok &= buf[k] == word(i, m->seed, k);
 		bad += !ok;
@@ -98,7 +102,8 @@ static int vsock(void)
 
 static void *announce(void *arg)
 {
-	struct sockaddr_vm a = {.svm_family = AF_VSOCK, .svm_cid = VSOCK_HOST_CID, .svm_port = VSOCK_PORT_READY};
+	struct sockaddr_vm a = {
+		.svm_family = AF_VSOCK, .svm_cid = VSOCK_HOST_CID, .svm_port = VSOCK_PORT_READY};
 	char c;
 
 	for (;;) {
@@ -182,14 +187,16 @@ static void serve(int s)
 
 int main(void)
 {
-	struct sockaddr_vm a = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = TG_PORT};
+	struct sockaddr_vm a = {
+		.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = TG_PORT};
 	pthread_t t;
 	int l;
 
 	mount("proc", "/proc", "proc", 0, NULL);
 	mount("sys", "/sys", "sysfs", 0, NULL);
 	mount("dev", "/dev", "devtmpfs", 0, NULL);
-	arena = mmap(NULL, TG_ARENA_PAGES * (size_t)PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	arena = mmap(NULL, TG_ARENA_PAGES * (size_t)PAGE_BYTES, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	l = vsock();
 	if (bind(l, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(l, 16) < 0)
 		printf("GUEST no vsock: %m\n");

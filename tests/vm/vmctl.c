@@ -43,7 +43,8 @@ void vmctl_start(struct vmctl *v)
 	v->pid = fork();
 	if (v->pid == 0) {
 		/* out of the way first: the numbers wanted may be in use */
-		int from[4] = {fcntl(s[1], F_DUPFD, 20), fcntl(l, F_DUPFD, 20), fcntl(v->words, F_DUPFD, 20), fcntl(kvm, F_DUPFD, 20)};
+		int from[4] = {fcntl(s[1], F_DUPFD, 20), fcntl(l, F_DUPFD, 20),
+			fcntl(v->words, F_DUPFD, 20), fcntl(kvm, F_DUPFD, 20)};
 		int to[4] = {VMM_FD_CONTROL, VMM_FD_VSOCK, VMM_FD_LASTWORDS, VMM_FD_KVM};
 
 		for (int i = 0; i < 4; i++)
@@ -84,7 +85,8 @@ static void note_event(struct vmctl *v, const struct vmm_hdr *h, const void *p, 
 	close_fd(&fd);
 }
 
-/* One message: its type, 0 after limit_ms, -1 when the VMM is gone. A reply's payload goes to out. */
+/* One message: its type, 0 after limit_ms, -1 when the VMM is gone. A reply's payload goes to out.
+ */
 static int receive(struct vmctl *v, int limit_ms, struct vmm_hdr *h, struct buf *out)
 {
 	struct pollfd p = {.fd = v->ctl, .events = POLLIN};
@@ -107,13 +109,15 @@ static int receive(struct vmctl *v, int limit_ms, struct vmm_hdr *h, struct buf 
 	}
 	close_fd(&fd);
 	if (h->status < 0)
-		fprintf(stderr, "vmm: request %u: %d: %.*s\n", h->type & ~VMM_REPLY, h->status, (int)h->len - 4, room + sizeof(*h) + 4);
+		fprintf(stderr, "vmm: request %u: %d: %.*s\n", h->type & ~VMM_REPLY, h->status,
+			(int)h->len - 4, room + sizeof(*h) + 4);
 	else if (out)
 		buf_put(out, room + sizeof(*h), h->len);
 	return h->type;
 }
 
-int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *fds, size_t nfds, struct buf *out)
+int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *fds, size_t nfds,
+	struct buf *out)
 {
 	struct vmm_hdr h = {.magic = VMM_MAGIC,
 		.version = VMM_VERSION,
@@ -192,7 +196,8 @@ int vmctl_boot(struct vmctl *v, int kernel, int initrd, const char *cmdline)
 	return rc;
 }
 
-int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws, uint32_t flags, struct buf *out)
+int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws,
+	uint32_t flags, struct buf *out)
 {
 	int fds[24] = {state}, rc;
 	size_t k = 1;
@@ -282,7 +287,8 @@ bool vmctl_guest(struct vmctl *v, struct tg_msg *m)
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", v->sock);
-	if (connect(s, (struct sockaddr *)&a, sizeof(a)) < 0 || write_full(s, &o, sizeof(o)) < 0 || read_full(s, &o, sizeof(o)) < 0)
+	if (connect(s, (struct sockaddr *)&a, sizeof(a)) < 0 || write_full(s, &o, sizeof(o)) < 0 ||
+		read_full(s, &o, sizeof(o)) < 0)
 		return false;
 	if (o.status) {
 		fprintf(stderr, "vsock: %s\n", strerror((int)o.status));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmctl.h: a test's view of one mayfly-vmm process: started with the descriptors that the daemon gives it, driven over the control socket.
+ * vmctl.h: a test's view of one mayfly-vmm process: started with the descriptors that the daemon
+ * gives it, driven over the control socket.
  */
 #pragma once
 
@@ -19,12 +20,12 @@ struct vmctl_disk { /* -1: not there */
 struct vmctl {
 	pid_t pid;
 	int ctl, words; /* control socket, last-words file */
-	int ready;	/* the guest's announcement, kept open */
-	char sock[64];	/* vsock path */
+	int ready;      /* the guest's announcement, kept open */
+	char sock[64];  /* vsock path */
 	uint32_t ids;
 	struct vmctl_disk *disk; /* given to boot and restore if not NULL */
-	int freeze[3];		 /* index, data, bitmap for the next snapshot's freeze; freeze[0] 0: none */
-	int dropped;		 /* by the last freeze */
+	int freeze[3]; /* index, data, bitmap for the next snapshot's freeze; freeze[0] 0: none */
+	int dropped;   /* by the last freeze */
 	bool exited;
 	uint32_t exit_why;
 	char exit_text[256];
@@ -39,13 +40,17 @@ struct vmctl {
 extern const char *vmctl_program; /* path of mayfly-vmm */
 
 void vmctl_start(struct vmctl *v);
-/* Sends and waits for the reply (events on the way are noted). Returns its status; out, if not NULL, gets the payload. */
-int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *fds, size_t nfds, struct buf *out);
+/* Sends and waits for the reply (events on the way are noted). Returns its status; out, if not
+ * NULL, gets the payload. */
+int vmctl_call(struct vmctl *v, uint16_t type, const struct buf *in, const int *fds, size_t nfds,
+	struct buf *out);
 int vmctl_prepare(struct vmctl *v, uint64_t mem, uint32_t vcpus);
 int vmctl_boot(struct vmctl *v, int kernel, int initrd, const char *cmdline);
-int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws, uint32_t flags, struct buf *out);
+int vmctl_restore(struct vmctl *v, int state, const int *mem, unsigned int n, int ws,
+	uint32_t flags, struct buf *out);
 int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t *stopped_ns);
-/* Until the guest announced itself / the snapshot is durable / the VM has exited; false after limit_ms. */
+/* Until the guest announced itself / the snapshot is durable / the VM has exited; false after
+ * limit_ms. */
 bool vmctl_wait_ready(struct vmctl *v, int limit_ms);
 bool vmctl_wait_snapshot(struct vmctl *v, int limit_ms);
 bool vmctl_wait_exit(struct vmctl *v, int limit_ms);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * boot.c: the Linux 64-bit boot protocol (Documentation/arch/x86/boot.rst, "64-bit boot protocol"), without a real-mode part. mayfly-vmm,
- * before the vCPUs run. Kernel and initramfs are hostile files, the command line comes from the daemon.
+ * boot.c: the Linux 64-bit boot protocol (Documentation/arch/x86/boot.rst, "64-bit boot protocol"),
+ * without a real-mode part. mayfly-vmm, before the vCPUs run. Kernel and initramfs are hostile
+ * files, the command line comes from the daemon.
  *
  * What stands where, all below 1 MiB, free for the kernel once it has read it:
- *   0x500 GDT   0x7000 boot_params   0x9000 page tables   0x20000 command line   0x30000 seed   0x31000 device tree
+ *   0x500 GDT   0x7000 boot_params   0x9000 page tables   0x20000 command line   0x30000 seed
+ * 0x31000 device tree
  */
 #include <asm/bootparam.h>
 #include <string.h>
@@ -14,13 +16,13 @@
 #include "vmm/device.h"
 #include "vmm/x86_64/elf.h"
 
-#define GDT_GPA	     0x500u
+#define GDT_GPA      0x500u
 #define PARAMS_GPA   0x7000u
 #define STACK_GPA    0x8ff0u
 #define TABLES_GPA   0x9000u /* PML4, PDPT, PD: the first GiB, identity, 2 MiB pages */
 #define CMDLINE_GPA  0x20000u
 #define SEED_GPA     0x30000u
-#define FDT_GPA	     0x31000u
+#define FDT_GPA      0x31000u
 #define EBDA_GPA     0x9fc00u
 #define SEED_BYTES   32u
 #define E820_RAM     1u
@@ -33,12 +35,14 @@
 #define SEL_CODE     0x10u
 #define SEL_DATA     0x18u
 #define CR0_BOOT     0x80050033ull /* PG AM WP NE ET MP PE */
-#define CR4_PAE	     0x20ull
+#define CR4_PAE      0x20ull
 #define EFER_LME_LMA 0x500ull
 
-static_assert(FDT_GPA + sizeof(struct setup_data) + ARCH_FDT_MAX <= EBDA_GPA, "the tree ends below the EBDA");
+static_assert(FDT_GPA + sizeof(struct setup_data) + ARCH_FDT_MAX <= EBDA_GPA,
+	"the tree ends below the EBDA");
 
-static void put_setup_data(struct mem *m, uint64_t gpa, uint64_t next, uint32_t type, const void *p, size_t n)
+static void put_setup_data(
+	struct mem *m, uint64_t gpa, uint64_t next, uint32_t type, const void *p, size_t n)
 {
 	struct setup_data d = {.next = next, .type = type, .len = (uint32_t)n};
 
@@ -61,8 +65,10 @@ static int load_initrd(struct mem *m, int fd, uint64_t at, uint64_t *bytes, stru
 		return err_plain(e, EINVAL, "initramfs: empty file");
 	to = mem_ptr(m, GPA(at), (uint64_t)st.st_size);
 	if (!to || at + (uint64_t)st.st_size > m->low_bytes)
-		return err_plain(e, EFBIG, "initramfs: %llu KiB do not fit behind the kernel in %llu MiB of memory",
-			(unsigned long long)st.st_size >> 10, (unsigned long long)(m->ram_bytes >> 20));
+		return err_plain(e, EFBIG,
+			"initramfs: %llu KiB do not fit behind the kernel in %llu MiB of memory",
+			(unsigned long long)st.st_size >> 10,
+			(unsigned long long)(m->ram_bytes >> 20));
 	rc = pread_full(fd, to, (size_t)st.st_size, 0);
 	if (rc < 0)
 		return err_set(e, -rc, "initramfs: read");
@@ -70,7 +76,8 @@ static int load_initrd(struct mem *m, int fd, uint64_t at, uint64_t *bytes, stru
 	return 0;
 }
 
-static void put_params(struct mem *m, const struct arch_boot *b, uint64_t initrd, uint64_t initrd_bytes)
+static void put_params(
+	struct mem *m, const struct arch_boot *b, uint64_t initrd, uint64_t initrd_bytes)
 {
 	struct boot_params *p = mem_ptr(m, GPA(PARAMS_GPA), sizeof(*p));
 	uint64_t high = m->ram_bytes - m->low_bytes;
@@ -118,13 +125,16 @@ int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, st
 	int rc;
 
 	if (n > ARCH_CMDLINE_MAX)
-		return err_plain(e, E2BIG, "command line: %zu bytes, the kernel takes %u", n, ARCH_CMDLINE_MAX);
+		return err_plain(e, E2BIG, "command line: %zu bytes, the kernel takes %u", n,
+			ARCH_CMDLINE_MAX);
 	if (b->fdt_bytes > ARCH_FDT_MAX)
-		return err_plain(e, E2BIG, "device tree: %zu bytes, room for %u", b->fdt_bytes, ARCH_FDT_MAX);
+		return err_plain(e, E2BIG, "device tree: %zu bytes, room for %u", b->fdt_bytes,
+			ARCH_FDT_MAX);
 	rc = elf_load(m, b->kernel_fd, &at, &end, e);
 	if (rc < 0)
 		return rc;
-	/* right behind the kernel: what the guest leaves there stays in few extents of a snapshot */
+	/* right behind the kernel: what the guest leaves there stays in few extents of a snapshot
+	 */
 	initrd = ALIGN_UP(end, MIB(2));
 	rc = load_initrd(m, b->initrd_fd, initrd, &initrd_bytes, e);
 	if (rc < 0)
@@ -138,10 +148,20 @@ int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, st
 
 int arch_boot_regs(int vcpu_fd, struct mem *m, uint64_t entry, struct err *e)
 {
-	struct kvm_segment code = {
-		.limit = ~0u, .selector = SEL_CODE, .type = 11, .present = 1, .s = 1, .l = 1, .g = 1};
-	struct kvm_segment data = {
-		.limit = ~0u, .selector = SEL_DATA, .type = 3, .present = 1, .db = 1, .s = 1, .g = 1};
+	struct kvm_segment code = {.limit = ~0u,
+		.selector = SEL_CODE,
+		.type = 11,
+		.present = 1,
+		.s = 1,
+		.l = 1,
+		.g = 1};
+	struct kvm_segment data = {.limit = ~0u,
+		.selector = SEL_DATA,
+		.type = 3,
+		.present = 1,
+		.db = 1,
+		.s = 1,
+		.g = 1};
 	struct kvm_regs r = {
 		.rip = entry, .rsp = STACK_GPA, .rbp = STACK_GPA, .rsi = PARAMS_GPA, .rflags = 2};
 	struct kvm_sregs s;

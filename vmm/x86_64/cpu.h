@@ -23,14 +23,18 @@ struct arch_cpu {
 	uint32_t tsc_khz;
 	uint32_t nmsrs;
 	uint32_t msrs[CPU_MAX_MSRS]; /* saved and restored; empty until the first vCPU exists */
-	struct cpuid_list host;	     /* what this host's KVM supports */
-	struct cpuid_list guest;     /* what the guest sees; topology leaves are filled in for each vCPU */
+	struct cpuid_list host;      /* what this host's KVM supports */
+	struct cpuid_list
+		guest; /* what the guest sees; topology leaves are filled in for each vCPU */
 };
 
-/* Masks *l (a copy of the host's list) to what can be saved, restored and explained, then to the template. -EINVAL: no such template. */
+/* Masks *l (a copy of the host's list) to what can be saved, restored and explained, then to the
+ * template. -EINVAL: no such template. */
 int cpuid_make(struct cpuid_list *l, const char *tmpl, struct err *e);
 /* The leaves that differ between vCPUs. */
 void cpuid_for_vcpu(struct cpuid_list *l, unsigned int id, unsigned int nvcpus);
-/* 0 if a guest that was shown `want` can run on `host`; else *e names the first feature that is missing. */
+/* 0 if a guest that was shown `want` can run on `host`; else *e names the first feature that is
+ * missing. */
 int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *want, struct err *e);
-const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t leaf, uint32_t index);
+const struct kvm_cpuid_entry2 *cpuid_find(
+	const struct cpuid_list *l, uint32_t leaf, uint32_t index);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpuid.c: what the guest is told about its processor. mayfly-vmm. Starts from what the host's KVM supports; takes away what cannot be saved and
- * restored (nested virtualization, performance counters, asynchronous page faults, an invariant TSC) and what a template leaves out;
- * makes the topology one package of single-thread cores. A snapshot carries the result: cpuid_compatible reads that list, which is hostile.
+ * cpuid.c: what the guest is told about its processor. mayfly-vmm. Starts from what the host's KVM
+ * supports; takes away what cannot be saved and restored (nested virtualization, performance
+ * counters, asynchronous page faults, an invariant TSC) and what a template leaves out; makes the
+ * topology one package of single-thread cores. A snapshot carries the result: cpuid_compatible
+ * reads that list, which is hostile.
  */
 #include "vmm/x86_64/cpu.h"
 
@@ -10,13 +12,15 @@
 
 enum reg { EAX, EBX, ECX, EDX };
 
-#define ANY	  UINT32_MAX
-#define KVM_LEAF  0x40000000u
-#define KVM_FEAT  0x40000001u
-#define HYP_BIT	  31 /* leaf 1 ecx */
-#define DL_BIT	  24 /* leaf 1 ecx: TSC deadline timer; KVM emulates it but leaves it out of its list on some hosts */
-#define X2_BIT	  21 /* leaf 1 ecx */
-#define BIT(n)	  (1u << (n))
+#define ANY      UINT32_MAX
+#define KVM_LEAF 0x40000000u
+#define KVM_FEAT 0x40000001u
+#define HYP_BIT  31 /* leaf 1 ecx */
+#define DL_BIT                                                                                     \
+	24 /* leaf 1 ecx: TSC deadline timer; KVM emulates it but leaves it out of its list on     \
+	      some hosts */
+#define X2_BIT 21 /* leaf 1 ecx */
+#define BIT(n) (1u << (n))
 
 /* One row: bits taken away, and why. */
 struct mask {
@@ -26,36 +30,40 @@ struct mask {
 };
 
 static const struct mask always[] = {
-	{1, ANY, ECX, BIT(2) | BIT(3) | BIT(5) | BIT(6)}, /* DTES64, MONITOR, VMX, SMX: no nested state is saved; MWAIT exits or burns */
-	{1, ANY, ECX, BIT(7) | BIT(8) | BIT(15)},	  /* EIST, TM2, PDCM: host power and counters */
-	{7, 0, EBX, BIT(2)},				  /* SGX: enclaves do not migrate */
-	{7, 0, ECX, BIT(5)},				  /* WAITPKG: MSR_IA32_UMWAIT is not on every list */
-	{0x0a, ANY, EAX, ~0u},				  /* performance counters: architectural leaf all zero */
-	{0x0a, ANY, EBX, ~0u},
-	{0x0a, ANY, ECX, ~0u},
-	{0x0a, ANY, EDX, ~0u},
+	{1, ANY, ECX, BIT(2) | BIT(3) | BIT(5) | BIT(6)}, /* DTES64, MONITOR, VMX, SMX: no nested
+							     state is saved; MWAIT exits or burns */
+	{1, ANY, ECX, BIT(7) | BIT(8) | BIT(15)}, /* EIST, TM2, PDCM: host power and counters */
+	{7, 0, EBX, BIT(2)},                      /* SGX: enclaves do not migrate */
+	{7, 0, ECX, BIT(5)},   /* WAITPKG: MSR_IA32_UMWAIT is not on every list */
+	{0x0a, ANY, EAX, ~0u}, /* performance counters: architectural leaf all zero */
+	{0x0a, ANY, EBX, ~0u}, {0x0a, ANY, ECX, ~0u}, {0x0a, ANY, EDX, ~0u},
 	{0x14, ANY, EAX, ~0u}, /* processor trace */
 	{0x12, ANY, EAX, ~0u},
-	{0x80000001, ANY, ECX, BIT(2) | BIT(10) | BIT(23) | BIT(24) | BIT(28)}, /* SVM, IBS, PERFCTR core, nb, llc */
-	{0x80000007, ANY, EDX, BIT(8)},						/* invariant TSC: kvmclock carries time over a restore */
-	{0x80000022, ANY, EAX, ~0u},						/* PerfMonV2 */
-	{KVM_FEAT, ANY, EAX, BIT(4) | BIT(10) | BIT(14)}, /* async page faults: one in flight over a snapshot would never end */
-	{KVM_FEAT, ANY, EAX, BIT(17)},			  /* migration control */
+	{0x80000001, ANY, ECX,
+		BIT(2) | BIT(10) | BIT(23) | BIT(24) |
+			BIT(28)},       /* SVM, IBS, PERFCTR core, nb, llc */
+	{0x80000007, ANY, EDX, BIT(8)}, /* invariant TSC: kvmclock carries time over a restore */
+	{0x80000022, ANY, EAX, ~0u},    /* PerfMonV2 */
+	{KVM_FEAT, ANY, EAX, BIT(4) | BIT(10) | BIT(14)}, /* async page faults: one in flight over a
+							     snapshot would never end */
+	{KVM_FEAT, ANY, EAX, BIT(17)},                    /* migration control */
 };
 
-/* x86-64-v2: SSE4.2, POPCNT, CX16; no XSAVE and what needs it. Smallest state, and what QEMU before 9 can nest. */
+/* x86-64-v2: SSE4.2, POPCNT, CX16; no XSAVE and what needs it. Smallest state, and what QEMU before
+ * 9 can nest. */
 static const struct mask tmpl_v2[] = {
-	{1, ANY, ECX, BIT(12) | BIT(26) | BIT(27) | BIT(28) | BIT(29)}, /* FMA, XSAVE, OSXSAVE, AVX, F16C */
+	{1, ANY, ECX,
+		BIT(12) | BIT(26) | BIT(27) | BIT(28) |
+			BIT(29)}, /* FMA, XSAVE, OSXSAVE, AVX, F16C */
 	{7, 0, EBX, BIT(3) | BIT(4) | BIT(5) | BIT(8) | BIT(11) | BIT(14) | 0xdc230000u},
-	{7, 0, ECX, BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(8) | BIT(9) | BIT(10) | BIT(11) | BIT(12) | BIT(14)},
+	{7, 0, ECX,
+		BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(8) | BIT(9) | BIT(10) | BIT(11) | BIT(12) |
+			BIT(14)},
 	{7, 0, EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
-	{7, 1, EAX, ~0u},
-	{7, 1, EDX, ~0u},
-	{0x0d, ANY, EAX, ~0u},
-	{0x0d, ANY, EBX, ~0u},
-	{0x0d, ANY, ECX, ~0u},
-	{0x0d, ANY, EDX, ~0u},
-	{0x80000001, ANY, ECX, BIT(5) | BIT(6) | BIT(11) | BIT(16) | BIT(21)}, /* ABM, SSE4A, XOP, FMA4, TBM */
+	{7, 1, EAX, ~0u}, {7, 1, EDX, ~0u}, {0x0d, ANY, EAX, ~0u}, {0x0d, ANY, EBX, ~0u},
+	{0x0d, ANY, ECX, ~0u}, {0x0d, ANY, EDX, ~0u},
+	{0x80000001, ANY, ECX,
+		BIT(5) | BIT(6) | BIT(11) | BIT(16) | BIT(21)}, /* ABM, SSE4A, XOP, FMA4, TBM */
 };
 
 /* x86-64-v3: AVX2, BMI, FMA; no AVX-512, AMX, protection keys */
@@ -81,7 +89,8 @@ static const struct {
 
 static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum reg r)
 {
-	uint32_t *const regs[] = {[EAX] = &e->eax, [EBX] = &e->ebx, [ECX] = &e->ecx, [EDX] = &e->edx};
+	uint32_t *const regs[] = {
+		[EAX] = &e->eax, [EBX] = &e->ebx, [ECX] = &e->ecx, [EDX] = &e->edx};
 
 	return regs[r];
 }
@@ -90,11 +99,13 @@ static void apply(struct cpuid_list *l, const struct mask *m, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < l->h.nent; k++)
-			if (l->e[k].function == m[i].leaf && (m[i].index == ANY || l->e[k].index == m[i].index))
+			if (l->e[k].function == m[i].leaf &&
+				(m[i].index == ANY || l->e[k].index == m[i].index))
 				*reg_of(&l->e[k], m[i].reg) &= ~m[i].clear;
 }
 
-/* Leaf 0xd describes every state component of the host; the guest may only see those whose features it was left. */
+/* Leaf 0xd describes every state component of the host; the guest may only see those whose features
+ * it was left. */
 static void trim_xsave(struct cpuid_list *l)
 {
 	const struct kvm_cpuid_entry2 *f = cpuid_find(l, 7, 0);
@@ -127,7 +138,8 @@ int cpuid_make(struct cpuid_list *l, const char *tmpl, struct err *e)
 	while (t < ARRAY_LEN(templates) && strcmp(templates[t].name, tmpl) != 0)
 		t++;
 	if (t == ARRAY_LEN(templates))
-		return err_plain(e, EINVAL, "CPU template \"%s\": known are host, x86-64-v2, x86-64-v3", tmpl);
+		return err_plain(e, EINVAL,
+			"CPU template \"%s\": known are host, x86-64-v2, x86-64-v3", tmpl);
 	apply(l, always, ARRAY_LEN(always));
 	apply(l, templates[t].m, templates[t].n);
 	if (templates[t].n)
@@ -211,7 +223,9 @@ void cpuid_for_vcpu(struct cpuid_list *l, unsigned int id, unsigned int n)
 const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t leaf, uint32_t index)
 {
 	for (uint32_t k = 0; k < l->h.nent; k++)
-		if (l->e[k].function == leaf && (l->e[k].index == index || !(l->e[k].flags & KVM_CPUID_FLAG_SIGNIFCANT_INDEX)))
+		if (l->e[k].function == leaf &&
+			(l->e[k].index == index ||
+				!(l->e[k].flags & KVM_CPUID_FLAG_SIGNIFCANT_INDEX)))
 			return &l->e[k];
 	return NULL;
 }
@@ -252,14 +266,19 @@ int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *wan
 	const struct kvm_cpuid_entry2 *a = cpuid_find(host, 0, 0), *b = cpuid_find(want, 0, 0);
 
 	if (!a || !b || a->ebx != b->ebx || a->ecx != b->ecx || a->edx != b->edx)
-		return err_plain(e, EOPNOTSUPP, "the snapshot is from a processor of another vendor");
+		return err_plain(
+			e, EOPNOTSUPP, "the snapshot is from a processor of another vendor");
 	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
-		uint32_t have = read_reg(cpuid_find(host, features[i].leaf, features[i].index), features[i].reg);
-		uint32_t need = read_reg(cpuid_find(want, features[i].leaf, features[i].index), features[i].reg);
+		uint32_t have = read_reg(
+			cpuid_find(host, features[i].leaf, features[i].index), features[i].reg);
+		uint32_t need = read_reg(
+			cpuid_find(want, features[i].leaf, features[i].index), features[i].reg);
 		uint32_t missing = need & ~have & ~features[i].ignore;
 
 		if (missing)
-			return err_plain(e, EOPNOTSUPP, "this host lacks CPU features that the snapshot uses: CPUID %s, bits %#x",
+			return err_plain(e, EOPNOTSUPP,
+				"this host lacks CPU features that the snapshot uses: CPUID %s, "
+				"bits %#x",
 				features[i].name, missing);
 	}
 	return 0;

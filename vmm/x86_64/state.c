@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * state.c: what a vCPU and the VM's interrupt controllers are made of, out and in. mayfly-vmm, the device thread, vCPUs standing. What is loaded is hostile
- * (a snapshot file): every record's length is checked against the structure it fills, the kernel checks the values.
+ * state.c: what a vCPU and the VM's interrupt controllers are made of, out and in. mayfly-vmm, the
+ * device thread, vCPUs standing. What is loaded is hostile (a snapshot file): every record's length
+ * is checked against the structure it fills, the kernel checks the values.
  *
- * A record is u16 tag, u32 length, bytes. Order of loading matters and is the order of the tables below: LAPIC before MSRs because of the
- * TSC deadline, events last.
+ * A record is u16 tag, u32 length, bytes. Order of loading matters and is the order of the tables
+ * below: LAPIC before MSRs because of the TSC deadline, events last.
  */
 #include <linux/kvm.h>
 #include <stdio.h>
@@ -13,9 +14,11 @@
 
 #include "vmm/x86_64/cpu.h"
 
-#define TSS_GPA	     0xfffbd000u /* three pages that Intel's KVM uses in real mode; in the hole, where no device is */
+#define TSS_GPA                                                                                    \
+	0xfffbd000u /* three pages that Intel's KVM uses in real mode; in the hole, where no       \
+		       device is */
 #define IDENTITY_GPA 0xfffbc000u
-#define NCHIPS	     3u /* two PICs, the IOAPIC */
+#define NCHIPS       3u /* two PICs, the IOAPIC */
 #define XSAVE_MAX    65536u
 
 enum tag {
@@ -56,7 +59,8 @@ static const void *get_rec(struct cur *in, enum tag want, uint32_t *len, struct 
 	*len = cur_u32(in);
 	p = cur_bytes(in, *len);
 	if (!p || t != want) {
-		err_plain(e, EBADMSG, "state record %d: found %u, %u bytes%s", (int)want, t, *len, p ? "" : " (cut off)");
+		err_plain(e, EBADMSG, "state record %d: found %u, %u bytes%s", (int)want, t, *len,
+			p ? "" : " (cut off)");
 		return NULL;
 	}
 	return p;
@@ -70,7 +74,8 @@ static int get_exact(struct cur *in, enum tag want, void *to, size_t n, struct e
 	if (!p)
 		return -EBADMSG;
 	if (len != n)
-		return err_plain(e, EBADMSG, "state record %d: %u bytes, wanted %zu", (int)want, len, n);
+		return err_plain(
+			e, EBADMSG, "state record %d: %u bytes, wanted %zu", (int)want, len, n);
 	memcpy(to, p, n);
 	return 0;
 }
@@ -88,7 +93,8 @@ int arch_vm_init(struct kvm *k, struct err *e)
 	return 0;
 }
 
-struct arch_cpu *arch_cpu_create(struct kvm *k, unsigned int nvcpus, const char *tmpl, struct err *e)
+struct arch_cpu *arch_cpu_create(
+	struct kvm *k, unsigned int nvcpus, const char *tmpl, struct err *e)
 {
 	struct arch_cpu *c = calloc(1, sizeof(*c));
 
@@ -140,7 +146,8 @@ static int find_msrs(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct err 
 		if (kvm_ioctl(vcpu_fd, KVM_GET_MSRS, &one) != 1)
 			continue;
 		if (c->nmsrs == CPU_MAX_MSRS)
-			rc = err_plain(e, E2BIG, "this host's KVM has more than %u MSRs to save", CPU_MAX_MSRS);
+			rc = err_plain(e, E2BIG, "this host's KVM has more than %u MSRs to save",
+				CPU_MAX_MSRS);
 		else
 			c->msrs[c->nmsrs++] = one.e[0].index;
 	}
@@ -158,7 +165,7 @@ static int set_cpuid(const struct arch_cpu *c, int vcpu_fd, unsigned int id, str
 	return 0;
 }
 
-#define MSR_MISC_ENABLE	 0x1a0u
+#define MSR_MISC_ENABLE  0x1a0u
 #define MSR_MTRR_DEFTYPE 0x2ffu
 
 int arch_vcpu_init(struct kvm *k, struct arch_cpu *c, int vcpu_fd, unsigned int id, struct err *e)
@@ -168,7 +175,8 @@ int arch_vcpu_init(struct kvm *k, struct arch_cpu *c, int vcpu_fd, unsigned int 
 		struct kvm_msr_entry e[2];
 	} m = {.h.nmsrs = 2,
 		.e = {{.index = MSR_MISC_ENABLE, .data = 1}, /* fast strings */
-			{.index = MSR_MTRR_DEFTYPE, .data = 0x806}}}; /* on, everything write-back */
+			{.index = MSR_MTRR_DEFTYPE,
+				.data = 0x806}}}; /* on, everything write-back */
 	int rc = set_cpuid(c, vcpu_fd, id, e);
 
 	if (rc == 0 && kvm_ioctl(vcpu_fd, KVM_SET_MSRS, &m) < 0)
@@ -208,7 +216,8 @@ int arch_vm_load(struct kvm *k, struct cur *in, struct err *e)
 		if (get_exact(in, (enum tag)(T_CHIP0 + (int)i), &chip[i], sizeof(chip[i]), e) < 0)
 			return -EBADMSG;
 		if (chip[i].chip_id != i)
-			return err_plain(e, EBADMSG, "interrupt controller %u calls itself %u", i, chip[i].chip_id);
+			return err_plain(e, EBADMSG, "interrupt controller %u calls itself %u", i,
+				chip[i].chip_id);
 	}
 	if (get_exact(in, T_CLOCK, &ns, sizeof(ns), e) < 0)
 		return -EBADMSG;
@@ -230,23 +239,29 @@ int arch_cpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *ou
 	return 0;
 }
 
-/* Another TSC frequency: scaled where the processor can, refused where it cannot. 250 ppm is what the guest's clock absorbs. */
-static int match_tsc(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n, uint32_t khz, struct err *e)
+/* Another TSC frequency: scaled where the processor can, refused where it cannot. 250 ppm is what
+ * the guest's clock absorbs. */
+static int match_tsc(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n,
+	uint32_t khz, struct err *e)
 {
 	uint64_t diff = khz > c->tsc_khz ? khz - c->tsc_khz : c->tsc_khz - khz;
 
 	if (khz == 0 || c->tsc_khz == 0 || diff * 4000 <= khz)
 		return 0;
 	if (!(k->have & KVM_HAVE_TSC_CONTROL))
-		return err_plain(e, EOPNOTSUPP, "the snapshot's TSC runs at %u kHz, this host's at %u and cannot be scaled", khz, c->tsc_khz);
+		return err_plain(e, EOPNOTSUPP,
+			"the snapshot's TSC runs at %u kHz, this host's at %u and cannot be scaled",
+			khz, c->tsc_khz);
 	for (unsigned int i = 0; i < n; i++)
 		if (ioctl(fds[i], KVM_SET_TSC_KHZ, (unsigned long)khz) < 0)
-			return err_set(e, errno, "scale the TSC from %u to %u kHz", c->tsc_khz, khz);
+			return err_set(
+				e, errno, "scale the TSC from %u to %u kHz", c->tsc_khz, khz);
 	c->tsc_khz = khz;
 	return 0;
 }
 
-int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n, struct cur *in, struct err *e)
+int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n, struct cur *in,
+	struct err *e)
 {
 	const struct kvm_cpuid_entry2 *p;
 	struct cpuid_list *want;
@@ -302,10 +317,12 @@ static const struct plain {
 	{T_REGS, KVM_GET_REGS, KVM_SET_REGS, sizeof(struct kvm_regs), 0, "REGS"},
 	{T_XSAVE, 0, 0, 0, 0, "XSAVE"}, /* its size is the host's: below */
 	{T_XCRS, KVM_GET_XCRS, KVM_SET_XCRS, sizeof(struct kvm_xcrs), KVM_HAVE_XCRS, "XCRS"},
-	{T_DEBUG, KVM_GET_DEBUGREGS, KVM_SET_DEBUGREGS, sizeof(struct kvm_debugregs), KVM_HAVE_DEBUGREGS, "DEBUGREGS"},
+	{T_DEBUG, KVM_GET_DEBUGREGS, KVM_SET_DEBUGREGS, sizeof(struct kvm_debugregs),
+		KVM_HAVE_DEBUGREGS, "DEBUGREGS"},
 	{T_LAPIC, KVM_GET_LAPIC, KVM_SET_LAPIC, sizeof(struct kvm_lapic_state), 0, "LAPIC"},
 	{T_MSRS, 0, 0, 0, 0, "MSRS"}, /* a list: below */
-	{T_EVENTS, KVM_GET_VCPU_EVENTS, KVM_SET_VCPU_EVENTS, sizeof(struct kvm_vcpu_events), 0, "VCPU_EVENTS"},
+	{T_EVENTS, KVM_GET_VCPU_EVENTS, KVM_SET_VCPU_EVENTS, sizeof(struct kvm_vcpu_events), 0,
+		"VCPU_EVENTS"},
 };
 
 union plain_room {
@@ -389,9 +406,11 @@ static int load_msrs(int fd, struct cur *in, struct err *e)
 		done += n > 0 ? (uint32_t)n : 0;
 		if (done == total)
 			break;
-		/* a register this host has not: no loss if the guest never set it, a refusal if it did */
+		/* a register this host has not: no loss if the guest never set it, a refusal if it
+		 * did */
 		if (m.e[n > 0 ? n : 0].data != 0)
-			return err_plain(e, EOPNOTSUPP, "this host's KVM refuses MSR %#x = %#llx", m.e[n > 0 ? n : 0].index,
+			return err_plain(e, EOPNOTSUPP, "this host's KVM refuses MSR %#x = %#llx",
+				m.e[n > 0 ? n : 0].index,
 				(unsigned long long)m.e[n > 0 ? n : 0].data);
 		done++;
 	}
@@ -434,7 +453,8 @@ int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int fd, struct cur *in, st
 			rc = get_exact(in, p->tag, &room, p->bytes, e);
 			if (rc == 0 && p->tag == T_XCRS && room.xcrs.nr_xcrs == 0)
 				continue; /* saved where the guest has no XSAVE */
-			if (rc == 0 && (p->needs & ~k->have) == 0 && kvm_ioctl(fd, p->set, &room) < 0)
+			if (rc == 0 && (p->needs & ~k->have) == 0 &&
+				kvm_ioctl(fd, p->set, &room) < 0)
 				rc = err_set(e, errno, "KVM_SET_%s", p->name);
 		}
 		if (rc < 0)
@@ -465,11 +485,15 @@ size_t arch_regs_text(int fd, char *to, size_t cap)
 		n = snprintf(to, cap, "registers cannot be read");
 	else
 		n = snprintf(to, cap,
-			"rip %016llx rsp %016llx rflags %08llx\nrax %016llx rbx %016llx rcx %016llx rdx %016llx\n"
-			"rsi %016llx rdi %016llx rbp %016llx r8  %016llx\nr9  %016llx r10 %016llx r11 %016llx r12 %016llx\n"
-			"r13 %016llx r14 %016llx r15 %016llx\ncr0 %llx cr2 %llx cr3 %llx cr4 %llx efer %llx cs %x ss %x\n",
-			r.rip, r.rsp, r.rflags, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12,
-			r.r13, r.r14, r.r15, s.cr0, s.cr2, s.cr3, s.cr4, s.efer, s.cs.selector, s.ss.selector);
+			"rip %016llx rsp %016llx rflags %08llx\nrax %016llx rbx %016llx rcx "
+			"%016llx rdx %016llx\n"
+			"rsi %016llx rdi %016llx rbp %016llx r8  %016llx\nr9  %016llx r10 %016llx "
+			"r11 %016llx r12 %016llx\n"
+			"r13 %016llx r14 %016llx r15 %016llx\ncr0 %llx cr2 %llx cr3 %llx cr4 %llx "
+			"efer %llx cs %x ss %x\n",
+			r.rip, r.rsp, r.rflags, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp,
+			r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, s.cr0, s.cr2, s.cr3,
+			s.cr4, s.efer, s.cs.selector, s.ss.selector);
 	return n < 0 ? 0 : MIN((size_t)n, cap - 1);
 }
 
@@ -480,10 +504,12 @@ void arch_exit_text(int fd, const struct kvm_run *run, char *to, size_t cap)
 	kvm_ioctl(fd, KVM_GET_REGS, &r);
 	switch (run->exit_reason) {
 	case KVM_EXIT_INTERNAL_ERROR:
-		snprintf(to, cap, "KVM internal error %u at rip %#llx", run->internal.suberror, r.rip);
+		snprintf(to, cap, "KVM internal error %u at rip %#llx", run->internal.suberror,
+			r.rip);
 		break;
 	case KVM_EXIT_FAIL_ENTRY:
-		snprintf(to, cap, "the processor refused to enter the guest, reason %#llx, rip %#llx",
+		snprintf(to, cap,
+			"the processor refused to enter the guest, reason %#llx, rip %#llx",
 			(unsigned long long)run->fail_entry.hardware_entry_failure_reason, r.rip);
 		break;
 	case KVM_EXIT_SHUTDOWN:

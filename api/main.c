@@ -27,6 +27,7 @@
 #include "api/state.h"
 #include "api/template.h"
 #include "lib/fdpass.h"
+#include "lib/jail.h"
 #include "lib/log.h"
 
 #define BOARD_VERSION "1"
@@ -181,6 +182,22 @@ static void open_guest_files(void)
 	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", &stamp);
 	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", &stamp);
 	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx", (unsigned long long)stamp);
+}
+
+/* From here on only our own folders can be opened, whatever a client talks us into. Monitors and jobs are started by mayfly-priv, not by us. */
+static void confine(void)
+{
+	const struct jail_path paths[] = {{D.cfg.state_dir, true}, {D.cfg.run_dir, true}, {"/dev/null", true}, {"/dev/urandom", false},
+		{"/proc", false}, {"/sys/devices/system/cpu", false}, {"/sys/fs/cgroup", false}, {"/etc/localtime", false}};
+	struct err e;
+	int rc;
+
+	setenv("SQLITE_TMPDIR", D.cfg.state_dir, 1);
+	rc = jail_landlock(paths, ARRAY_LEN(paths), true, &e);
+	if (rc == -EOPNOTSUPP)
+		log_warn("%s: files of the host are kept from us by their owners only", e.msg);
+	else if (rc < 0)
+		die("Landlock", &e);
 }
 
 /* ---- the listener */
@@ -382,6 +399,8 @@ static void start(bool no_jail)
 	lock_state();
 	read_line("/proc/sys/kernel/random/boot_id", D.host_boot_id, sizeof(D.host_boot_id));
 	open_guest_files();
+	if (!no_jail)
+		confine();
 	snprintf(path, sizeof(path), "%s/state.db", D.cfg.state_dir);
 	if (state_open(path, &D.state, &e) < 0)
 		die("state", &e);

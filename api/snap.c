@@ -190,6 +190,10 @@ static void paused(struct snap *s)
 	memory_unref(s->d->blobs, &sb->memory);
 	sb->memory = s->mem;
 	disk_unref(s->d->blobs, &s->point);
+	/* its process is on its way out: a resume may come before it is gone, and its end must not be taken for the next one's */
+	if (sb->vm)
+		vm_abandon(sb->vm);
+	sb->vm = NULL;
 	sb->vm_pid = 0;
 	sb->phase_ns[PH_PAUSE] = mono_ns() - s->begun_ns;
 	hist_add(&sb->d->metrics.phase[PH_PAUSE], sb->phase_ns[PH_PAUSE]);

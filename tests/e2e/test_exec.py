@@ -143,10 +143,9 @@ def test_success_without_a_body_says_its_length(daemon, sandbox):
     assert (status, headers["Content-Length"], text) == (200, "0", b"")
 
 
-def test_events_come_when_they_happen(daemon, sandbox):
-    r = urllib.request.Request(f"{daemon.url}/v1/sandboxes/{sandbox.id}/proxy/44772/command", method="POST",
-        data=json.dumps({"command": "echo one; sleep 3; echo two"}).encode())
-    with urllib.request.urlopen(r, timeout=60) as a:
+def follow(r):
+    """When each word of a stream came, and the whole of it."""
+    with urllib.request.urlopen(r, timeout=120) as a:
         assert a.headers["Content-Type"] == "text/event-stream" and a.headers["Cache-Control"] == "no-cache"
         seen, text = {}, b""
         while chunk := a.read1():
@@ -154,6 +153,16 @@ def test_events_come_when_they_happen(daemon, sandbox):
             for word in (b"one", b"two"):
                 if word in text and word not in seen:
                     seen[word] = time.monotonic()
+    return seen, text
+
+
+def test_events_come_when_they_happen(daemon, sandbox):
+    r = urllib.request.Request(f"{daemon.url}/v1/sandboxes/{sandbox.id}/proxy/44772/command", method="POST",
+        data=json.dumps({"command": "echo one; sleep 3; echo two"}).encode())
+    # the first sandbox of an image is stopped once, for its template: that may fall between the two
+    seen, text = follow(r)
+    if seen[b"two"] - seen[b"one"] <= 1.5:
+        seen, text = follow(r)
     assert seen[b"two"] - seen[b"one"] > 1.5
     events = text.decode().split("\n\n")
     assert events.pop() == ""

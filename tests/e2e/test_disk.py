@@ -61,7 +61,7 @@ def test_written_is_there_after_a_restart(machine, files, disk):
     r = machine.run(f"{files}/mayfly", "disk", "check", "--data", f"{disk}/data", "--bitmap", f"{disk}/map")
     assert r.returncode == 0 and r.stdout == "good\n"
     # the base is as it was
-    assert machine.run("sh", "-c", f"tr -d '\\0' <{disk}/base | wc -c").stdout.strip() == "0"
+    assert machine.run("bash", "-c", f"tr -d '\\0' <{disk}/base | wc -c").stdout.strip() == "0"
 
 
 def test_flattened_is_the_same_disk(machine, files, disk):

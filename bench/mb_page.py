@@ -11,7 +11,7 @@ ARMS = {"floor": ("#6b7280", "#9ca3af"), "mayfly-vmm": ("#0f766e", "#2dd4bf"), "
         "qemu": ("#c2410c", "#fb923c"), "firecracker": ("#a16207", "#facc15"), "cloud-hypervisor": ("#7e22ce", "#c084fc"),
         "krun": ("#be185d", "#f472b6"), "docker": ("#0369a1", "#38bdf8"), "runc": ("#4d7c0f", "#a3e635")}
 PHASES = [("#0f766e", "#2dd4bf"), ("#1d4ed8", "#60a5fa"), ("#c2410c", "#fb923c"), ("#7e22ce", "#c084fc"), ("#a16207", "#facc15"),
-          ("#be185d", "#f472b6"), ("#4d7c0f", "#a3e635")]
+          ("#be185d", "#f472b6"), ("#4d7c0f", "#a3e635"), ("#0369a1", "#7dd3fc"), ("#b91c1c", "#fca5a5"), ("#57534e", "#d6d3d1")]
 
 CSS = """
 :root{--bg:#fff;--fg:#1f2328;--dim:#59636e;--line:#d1d9e0;--grid:#eaeef2;--warn-bg:#fff8c5;--warn:#6b4e00}

@@ -47,7 +47,9 @@ static void print_config(void)
 
 		for (ssize_t i = 0; i < n; i++)
 			snprintf(hex + 2 * i, 3, "%02x", b[i]);
-		say("CONFIG %s\n", hex);
+		/* not through the kernel's log: its ring drops lines when the console is slower than we are */
+		printf("CONFIG %s\n", hex);
+		fflush(stdout);
 	}
 }
 

@@ -26,7 +26,7 @@ struct sandbox {
 	struct daemon *d;
 	struct sandbox *next, **prev;
 	unsigned int refs;
-	bool gone, persisted;
+	bool gone, persisted, pause_waits;
 
 	char id[37];
 	enum sb_state state;

@@ -34,9 +34,17 @@ struct snap {
 
 static void snap_free(struct snap *s)
 {
-	if (s->sb && s->sb->snap == s)
-		s->sb->snap = NULL;
+	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
+
 	free(s);
+	if (!sb)
+		return;
+	sb->snap = NULL;
+	if (sb->pause_waits) {
+		sb->pause_waits = false;
+		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
+			launch_pause(sb);
+	}
 }
 
 static void drop_new(struct snap *s)
@@ -421,8 +429,14 @@ int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
 void launch_pause(struct sandbox *sb)
 {
 	struct http_req *r = sb->answer;
-	struct snap *s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
+	struct snap *s;
 
+	/* a template or snapshot of it is still written: the answer waits for that, too */
+	if (sb->snap) {
+		sb->pause_waits = true;
+		return;
+	}
+	s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
 	if (s) {
 		sandbox_apply(sb, EV_PAUSE, "PAUSING", "%s", "");
 		return;

@@ -492,17 +492,22 @@ static void many_idle_connections_do_not_stall(void)
 		close(fds[n]);
 }
 
+/* The tests before leave it work (closing 1500 connections takes a loaded machine its time), so it is asked whether it comes to
+ * rest: a server that spins never does. */
 static void idle_server_sleeps(void)
 {
 	struct timespec a, b;
 	clockid_t c;
+	bool rested = false;
 
 	pthread_getcpuclockid(S.thread, &c);
-	poll(NULL, 0, 50);
-	clock_gettime(c, &a);
-	poll(NULL, 0, 200);
-	clock_gettime(c, &b);
-	CHECK((b.tv_sec - a.tv_sec) * 1000000000ll + b.tv_nsec - a.tv_nsec < 20000000);
+	for (int i = 0; i < 20 && !rested; i++) {
+		clock_gettime(c, &a);
+		poll(NULL, 0, 200);
+		clock_gettime(c, &b);
+		rested = (b.tv_sec - a.tv_sec) * 1000000000ll + b.tv_nsec - a.tv_nsec < 10000000;
+	}
+	CHECK(rested);
 }
 
 static const struct test tests[] = {

@@ -103,9 +103,10 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 {
 	struct image_ref r = {0};
 	char s[REF_MAX];
+	const char *library;
 	char *at, *slash, *colon, *repo = s;
 
-	if (strlen(text) >= sizeof(s) - 64)
+	if (strlen(text) >= sizeof(s))
 		return err_plain(e, EINVAL, "image name of %zu bytes", strlen(text));
 	str_copy(s, sizeof(s), text); /* fits: measured above */
 	at = strchr(s, '@');
@@ -134,11 +135,17 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 			return err_plain(e, EINVAL, "image name %.200s: malformed tag", text);
 		str_copy(r.tag, sizeof(r.tag), colon);
 	}
-	if (!repo_ok(repo) || strlen(repo) + 8 >= sizeof(r.repo))
+	if (!repo_ok(repo))
 		return err_plain(e, EINVAL, "image name %.200s: malformed", text);
 	if (!r.registry[0])
 		str_copy(r.registry, sizeof(r.registry), REF_REGISTRY_DEF);
-	snprintf(r.repo, sizeof(r.repo), "%s%.247s", strcmp(r.registry, REF_REGISTRY_DEF) == 0 && !strchr(repo, '/') ? "library/" : "", repo);
+	library = strcmp(r.registry, REF_REGISTRY_DEF) == 0 && !strchr(repo, '/') ? "library/" : "";
+	/* the canonical form must fit, too, or it could not be read again */
+	if (strlen(library) + strlen(repo) >= sizeof(r.repo) ||
+		strlen(r.registry) + strlen(library) + strlen(repo) + strlen(r.tag) + 10 + (r.has_digest ? DIGEST_STR : 0) >= REF_MAX)
+		return err_plain(e, EINVAL, "image name %.200s: too long", text);
+	memcpy(r.repo, library, strlen(library));
+	memcpy(r.repo + strlen(library), repo, strlen(repo) + 1);
 	if (!r.tag[0] && !r.has_digest)
 		str_copy(r.tag, sizeof(r.tag), "latest");
 	*out = r;
@@ -160,10 +167,16 @@ const char *ref_canonical(const struct image_ref *r, char out[REF_MAX])
 	return join(r, r->registry, r->repo, out);
 }
 
+/* docker.io's names only become shorter where the short form means the same: not "docker.io/a.b/c", not "library/a/b". */
 const char *ref_familiar(const struct image_ref *r, char out[REF_MAX])
 {
 	bool def = strcmp(r->registry, REF_REGISTRY_DEF) == 0;
-	bool lib = def && strncmp(r->repo, "library/", 8) == 0;
+	bool lib = def && strncmp(r->repo, "library/", 8) == 0 && !strchr(r->repo + 8, '/');
+	char first[sizeof(r->repo)];
 
+	snprintf(first, sizeof(first), "%s", r->repo);
+	first[strcspn(first, "/")] = 0;
+	if (def && !lib && (!strchr(r->repo, '/') || names_registry(first)))
+		def = false;
 	return join(r, def ? "" : r->registry, lib ? r->repo + 8 : r->repo, out);
 }

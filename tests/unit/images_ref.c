@@ -25,6 +25,8 @@ static void names_have_one_spelling(void)
 		{"ghcr.io/x/y@sha256:" HEX64, "ghcr.io/x/y@sha256:" HEX64, "ghcr.io/x/y@sha256:" HEX64},
 		{"ghcr.io/x/y:t@sha256:" HEX64, "ghcr.io/x/y:t@sha256:" HEX64, "ghcr.io/x/y:t@sha256:" HEX64},
 		{"localhost/x", "localhost/x:latest", "localhost/x:latest"},
+		{"docker.io/a.b/c", "docker.io/a.b/c:latest", "docker.io/a.b/c:latest"},
+		{"docker.io/library/a/b", "docker.io/library/a/b:latest", "library/a/b:latest"},
 		{"localhost:5000/a/b-c__d.e:T_a.g-1", "localhost:5000/a/b-c__d.e:T_a.g-1", "localhost:5000/a/b-c__d.e:T_a.g-1"},
 		{"[::1]:5000/a", "[::1]:5000/a:latest", "[::1]:5000/a:latest"},
 	};

@@ -580,6 +580,28 @@ void launch_resume(struct sandbox *sb)
 	get_vm(sb);
 }
 
+static void adopted_thawed(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (r->err && r->err != ECANCELED)
+		log_warn("sandbox %s: going on after the daemon's restart: %s", sb->id, r->text);
+	sandbox_unref(sb);
+}
+
+/* The last daemon may have died between freezing the guest's processes and letting them go; for one that was not frozen this says what it knows. */
+static void thaw_adopted(struct sandbox *sb)
+{
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	identity_put(&b, sb);
+	sandbox_ref(sb);
+	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, adopted_thawed, sb))
+		sandbox_unref(sb);
+	buf_fini(&b);
+}
+
 bool launch_adopt(struct sandbox *sb)
 {
 	if (vm_adopt(sb->d->vms, sb->vm_slot, sb->vm_pid, sb->vm_start, sb->cls, &vm_ops, sb, &sb->vm) < 0)
@@ -588,6 +610,7 @@ bool launch_adopt(struct sandbox *sb)
 	if (!sb->agent)
 		return false;
 	agentc_up(sb->agent);
+	thaw_adopted(sb);
 	entry_watch(sb);
 	return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * seal.c: see seal.h. mayfly-vmm. No hostile bytes. Two lists: the device thread's, which every later thread and child inherits, and on top of it
- * the vCPUs', which leaves them little more than KVM_RUN. Each row says what needs it; tests/e2e traces the calls and compares.
+ * the vCPUs', which leaves them little more than KVM_RUN. Each row says what needs it.
  *
  * TRAP and not KILL: the handler of crash.c leaves the number in the last words, and rt_sigaction is not listed, so it cannot be replaced.
  */

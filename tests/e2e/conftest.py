@@ -88,7 +88,9 @@ class Daemon:
         return "\n".join([
             "[server]", 'host = "0.0.0.0"', "port = 8080", f'api_key = "{self.api_key}"', f'eip = "{self.domain}"',
             "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initrd = "{self.bin}/initramfs.cpio"',
-            'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"', self.config_more, ""])
+            'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"',
+            # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
+            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.config_more, ""])
 
     def start(self):
         run = self.machine.run

@@ -195,9 +195,11 @@ PREFIX ?= /usr/local
 DEST = $(DESTDIR)$(PREFIX)
 VERSION := 0.1.0
 install: all kernel
-	$(Q)install -d $(DEST)/bin $(DEST)/lib/mayfly $(DEST)/share/mayfly/appliance $(DEST)/share/doc/mayfly
-	$(Q)install -m 755 $(wildcard $(BIN)/mayfly $(BIN)/mayflyd) $(DEST)/bin/
-	$(Q)install -m 755 $(filter-out $(BIN)/mayfly $(BIN)/mayflyd,$(PROGS:%=$(BIN)/%)) $(DEST)/lib/mayfly/
+	$(Q)install -d $(DEST)/bin $(DEST)/lib/mayfly $(DEST)/lib/systemd/system $(DEST)/share/mayfly/appliance $(DEST)/share/doc/mayfly
+	$(Q)install -m 755 $(BIN)/mayfly $(DEST)/bin/
+	$(Q)install -m 755 $(filter-out $(BIN)/mayfly,$(PROGS:%=$(BIN)/%)) $(DEST)/lib/mayfly/
+	$(Q)ln -sf ../lib/mayfly/mayflyd $(DEST)/bin/mayflyd
+	$(Q)sed 's|@LIB@|$(PREFIX)/lib/mayfly|' priv/mayfly.service > $(DEST)/lib/systemd/system/mayfly.service
 	$(Q)install -m 644 $(wildcard $(B)/initramfs.cpio) $(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/guest-vmlinux \
 		$(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/appliance-vmlinux $(DEST)/share/mayfly/
 	$(Q)install -m 755 guest/appliance/mkroot $(DEST)/share/mayfly/appliance/

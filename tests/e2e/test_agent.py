@@ -72,8 +72,7 @@ def neither(root):
 
 @pytest.mark.parametrize("make", [glibc, musl, neither], ids=lambda f: f.__name__)
 def test_guest(machine, tmp_path, make):
-    if not has("musl-gcc") or not has("mke2fs"):
-        pytest.skip("musl-tools or e2fsprogs is missing")
+    assert has("musl-gcc") and has("mke2fs"), "musl-tools or e2fsprogs is missing: make deps"
     subprocess.run(["make", "-s", "build/unit/agent_exec"], cwd=TOP, check=True)
     root, image = tmp_path / "root", f"{make.__name__}.img"
     base_tree(root)

@@ -118,8 +118,7 @@ def test_the_python_example_runs(sdk_env, python_image):
 
 def test_the_javascript_example_runs(sdk_env, base_image, tmp_path):
     node = VENV.parent / "node" / "node_modules"
-    if not shutil.which("node") or not node.exists():
-        pytest.skip("no node, or the JavaScript SDK could not be installed")
+    assert shutil.which("node") and node.exists(), "no node, or no JavaScript SDK: make deps, and see tests/e2e/venv"
     shutil.copy(TOP / "docs/examples/quickstart.mjs", tmp_path / "quickstart.mjs")
     (tmp_path / "node_modules").symlink_to(node.resolve())
     r = subprocess.run(["node", "quickstart.mjs"], cwd=tmp_path, env={**os.environ, **sdk_env, "MAYFLY_IMAGE": base_image},

@@ -9,8 +9,6 @@ from conftest import BIN, CACHE, MAYFLY, TOP
 
 BOOT_LIMIT_S = 90
 
-pytestmark = pytest.mark.skipif(not (BIN / "mayfly-vmm").exists(), reason="there is no mayfly-vmm in this tree yet")
-
 
 @pytest.fixture(scope="module")
 def files(machine):

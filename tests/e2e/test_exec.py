@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-opensandbox = pytest.importorskip("opensandbox")
-from opensandbox.exceptions import SandboxApiException  # noqa: E402
-from opensandbox.models.execd import RunCommandOpts  # noqa: E402
+import opensandbox
+from opensandbox.exceptions import SandboxApiException
+from opensandbox.models.execd import RunCommandOpts
 
 
 def test_streams_are_apart_and_the_exit_code_is_kept(sandbox):

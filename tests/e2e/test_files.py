@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-pytest.importorskip("opensandbox")
-from opensandbox.exceptions import SandboxApiException  # noqa: E402
-from opensandbox.models.filesystem import (  # noqa: E402
+from opensandbox.exceptions import SandboxApiException
+from opensandbox.models.filesystem import (
     ContentReplaceEntry, DirectoryListEntry, MoveEntry, SearchEntry, SetPermissionEntry, WriteEntry)
 
 

@@ -13,8 +13,6 @@ STRESS = bool(os.environ.get("MAYFLY_STRESS"))
 ROUNDS = {1: 20 if STRESS else 3, 2: 50 if STRESS else 5, 4: 20 if STRESS else 2}
 BOOT_LIMIT_S = 40
 
-pytestmark = pytest.mark.skipif(not (BIN / "mayfly-vmm").exists(), reason="there is no mayfly-vmm in this tree yet")
-
 
 @pytest.fixture(scope="module")
 def files(machine):

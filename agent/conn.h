@@ -38,10 +38,12 @@ void conn_hold(struct conn *c, bool hold);
 int conn_detach(struct conn *c, struct buf *rest);
 
 /* One request; body is the payload. In the table of request.c. */
+typedef void (*request_fn)(struct agent *a, struct conn *c, uint32_t id, struct cur *body);
+
 struct request {
 	uint16_t type;
 	uint16_t kinds; /* bits: 1 << enum agent_conn */
-	void (*fn)(struct agent *a, struct conn *c, uint32_t id, struct cur *body);
+	request_fn fn;
 };
 /* NULL: no such request. */
 const struct request *request_find(uint16_t type);

@@ -5,11 +5,15 @@
  * While a->frozen nothing is started and no file request is taken, so that the agent never waits for a frozen root. The root's freeze ends by
  * itself after its time limit, the processes' does not: in a restored machine they may not run before it has got its identity, and
  * the agent cannot know which of the two it is in.
+ *
+ * A set-up or thaw that comes while it is still prepared means that the host waits for it no longer. It takes the preparation back, and does
+ * not wait for a sync that a busy disk holds up; only where the root's freeze has begun is it put aside until that is through.
  */
 #include "agent/freeze.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,6 +24,26 @@
 #include "agent/text.h"
 
 #define FREEZE_LIMIT_MS 3000u
+#define PARKED_MAX	4u
+
+/* Who comes first decides: the thread that is about to freeze the root, or the loop that takes it back. */
+enum quiet_state { QUIET_WORKS, QUIET_FREEZES, QUIET_TAKEN_BACK };
+
+/* What one preparation's thread works with; it outlives a preparation that was taken back. */
+struct quiet {
+	uint32_t flags;
+	int root_fd;
+	atomic_int state;
+};
+
+/* A set-up or thaw that waits. */
+struct parked {
+	struct parked *next;
+	uint64_t conn;
+	uint32_t id;
+	request_fn fn;
+	struct buf body;
+};
 
 struct freeze {
 	struct agent *a;
@@ -27,10 +51,14 @@ struct freeze {
 	uint32_t id, flags, limit_ms;
 	int events_fd, root_fd;
 	struct watch *events_w;
-	struct timer *late;  /* processes that do not freeze */
-	struct timer *limit; /* of the root's freeze */
+	struct timer *late;   /* processes that do not freeze */
+	struct timer *limit;  /* of the root's freeze */
+	struct quiet *quiet;  /* its thread's, while it is this preparation's */
+	struct parked *parked;
 	bool root_frozen, busy;
 };
+
+static void parked_run(void *arg);
 
 static int poke_freezer(struct agent *a, bool on)
 {
@@ -88,42 +116,70 @@ static void prepare_failed(struct freeze *f, int code, const char *what)
 	f->a->frozen = f->busy = false;
 	if (c)
 		conn_error(c, f->id, code, AGENT_STEP_FREEZE, "%s: %s", what, strerror(code < 0 ? -code : code));
+	if (f->parked)
+		loop_defer(f->a->loop, parked_run, f);
+}
+
+static void quiet_free(struct quiet *q)
+{
+	close_fd(&q->root_fd);
+	free(q);
+}
+
+static bool taken_back(struct job *j, struct quiet *q)
+{
+	if (atomic_load(&q->state) != QUIET_TAKEN_BACK)
+		return false;
+	job_fail(j, EINTR, AGENT_STEP_FREEZE, "taken back");
+	return true;
 }
 
 /* In a thread: all that may take its time. */
 static void run_quiet(struct job *j)
 {
-	struct freeze *f = j->arg;
+	struct quiet *q = j->arg;
 	struct fstrim_range all = {.len = UINT64_MAX};
+	int works = QUIET_WORKS;
 
-	if (f->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE))
+	if (q->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE))
 		sync();
-	if (f->flags & AGENT_PREP_DROP) {
+	if (q->flags & AGENT_PREP_DROP && !taken_back(j, q)) {
 		text_poke("/proc/sys/vm/drop_caches", "3");
 		/* a disk without discard says so: then there is nothing to give back */
-		if (f->root_fd >= 0 && ioctl(f->root_fd, FITRIM, &all) < 0)
+		if (q->root_fd >= 0 && ioctl(q->root_fd, FITRIM, &all) < 0)
 			log_debug("trim: %s", strerror(errno));
 		text_poke("/proc/sys/vm/compact_memory", "1");
 	}
-	if ((f->flags & AGENT_PREP_FSFREEZE) && ioctl(f->root_fd, FIFREEZE, 0) < 0)
+	if (!atomic_compare_exchange_strong(&q->state, &works, QUIET_FREEZES)) {
+		taken_back(j, q);
+		return;
+	}
+	if ((q->flags & AGENT_PREP_FSFREEZE) && ioctl(q->root_fd, FIFREEZE, 0) < 0)
 		job_fail(j, errno, AGENT_STEP_FREEZE, "freezing the root: %s", strerror(errno));
 }
 
 static void quiet_done(struct agent *a, struct job *j)
 {
-	struct freeze *f = j->arg;
+	struct freeze *f = a->freeze;
+	struct quiet *q = j->arg;
 
+	if (!f || f->quiet != q) { /* taken back: the agent is elsewhere by now */
+		quiet_free(q);
+		return;
+	}
+	f->quiet = NULL;
 	f->busy = false;
 	if (j->code) {
 		f->conn = 0; /* it has its answer */
 		prepare_failed(f, j->code, "freezing the root");
-		return;
-	}
-	f->root_frozen = f->flags & AGENT_PREP_FSFREEZE;
-	if (f->root_frozen)
+	} else if (q->flags & AGENT_PREP_FSFREEZE) {
+		f->root_frozen = true;
+		f->root_fd = take_fd(&q->root_fd);
 		timer_after(f->limit, (uint64_t)(f->limit_ms ? f->limit_ms : 10000) * 1000000);
-	else
-		close_fd(&f->root_fd);
+	}
+	quiet_free(q);
+	if (f->parked)
+		loop_defer(a->loop, parked_run, f);
 }
 
 /* All processes stand still. */
@@ -131,6 +187,7 @@ static void go_quiet(struct freeze *f)
 {
 	struct conn *c = conn_find(f->a, f->conn);
 	struct cur none = cur_of(NULL, 0);
+	struct quiet *q;
 	struct job *j;
 
 	unwatch(f);
@@ -138,17 +195,21 @@ static void go_quiet(struct freeze *f)
 		prepare_failed(f, ECONNRESET, "nobody waits for it");
 		return;
 	}
-	j = job_create(f->a, c, f->id, AGENT_PREPARE, &none, run_quiet);
+	q = calloc(1, sizeof(*q));
+	j = q ? job_create(f->a, c, f->id, AGENT_PREPARE, &none, run_quiet) : NULL;
 	if (!j) {
+		free(q);
 		prepare_failed(f, ENOMEM, "a job");
 		return;
 	}
-	j->arg = f;
+	q->flags = f->flags;
+	q->root_fd = f->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE) ? open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	f->quiet = j->arg = q;
 	j->done = quiet_done;
-	if (f->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE))
-		f->root_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (job_submit(j) < 0) {
+		f->quiet = NULL;
 		job_free(j);
+		quiet_free(q);
 		prepare_failed(f, EAGAIN, "a thread");
 	}
 }
@@ -233,6 +294,64 @@ void req_prepare(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		go_quiet(f);
 }
 
+/* Those that waited, as if they came now. */
+static void parked_run(void *arg)
+{
+	struct freeze *f = arg;
+	struct parked *p = f->parked;
+
+	f->parked = NULL;
+	while (p) {
+		struct parked *next = p->next;
+		struct conn *c = conn_find(f->a, p->conn);
+		struct cur body = cur_of(p->body.p, p->body.len);
+
+		if (c)
+			p->fn(f->a, c, p->id, &body);
+		buf_fini(&p->body);
+		free(p);
+		p = next;
+	}
+}
+
+/* Takes the preparation back, at once where nothing of it can touch the root any more. */
+static void take_back(struct freeze *f)
+{
+	int works = QUIET_WORKS;
+
+	if (!f->busy)
+		return;
+	if (f->quiet && !atomic_compare_exchange_strong(&f->quiet->state, &works, QUIET_TAKEN_BACK))
+		return;
+	if (f->quiet)
+		f->conn = 0; /* its thread answers */
+	f->quiet = NULL;
+	prepare_failed(f, EINTR, "the host goes on without it");
+}
+
+bool freeze_park(struct agent *a, struct conn *c, uint32_t id, request_fn fn, const struct cur *b)
+{
+	struct freeze *f = a->freeze;
+	struct parked *p, **at;
+	unsigned n = 0;
+
+	if (!f)
+		return false;
+	take_back(f);
+	if (!f->busy)
+		return false;
+	for (at = &f->parked; *at; at = &(*at)->next)
+		n++;
+	p = n < PARKED_MAX ? calloc(1, sizeof(*p)) : NULL;
+	if (!p)
+		return false; /* and it hears that it is too early */
+	*p = (struct parked){.conn = conn_number(c), .id = id, .fn = fn};
+	buf_init(&p->body, AGENT_FRAME_MAX);
+	buf_put(&p->body, b->p, cur_left(b));
+	*at = p;
+	return true;
+}
+
 int freeze_end(struct agent *a, struct identity *id, enum agent_step *step, struct err *e)
 {
 	struct freeze *f = a->freeze;
@@ -263,8 +382,11 @@ void req_thaw(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	enum agent_step step = AGENT_STEP_NONE;
 	struct identity idn;
 	struct err e = {0};
-	int rc = identity_parse(b, &idn);
+	int rc;
 
+	if (freeze_park(a, c, id, req_thaw, b))
+		return;
+	rc = identity_parse(b, &idn);
 	if (rc == 0 && !cur_done(b)) {
 		identity_free(&idn);
 		rc = -EPROTO;
@@ -287,6 +409,14 @@ void freeze_fini(struct agent *a)
 
 	if (!f)
 		return;
+	while (f->parked) {
+		struct parked *p = f->parked;
+
+		f->parked = p->next;
+		buf_fini(&p->body);
+		free(p);
+	}
+	loop_undefer(a->loop, parked_run, f);
 	unwatch(f);
 	root_thaw(f);
 	if (a->frozen)

@@ -93,8 +93,11 @@ void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	enum agent_step step = AGENT_STEP_NONE;
 	struct setup_req r;
 	struct err e = {0};
-	int rc = setup_parse(b, &r);
+	int rc;
 
+	if (freeze_park(a, c, id, req_setup, b))
+		return;
+	rc = setup_parse(b, &r);
 	if (rc < 0) {
 		conn_error(c, id, rc, AGENT_STEP_NONE, "not a set-up");
 		return;

@@ -14,6 +14,9 @@
 #include "lib/log.h"
 
 #define PREPARE_LIMIT_MS 10000u
+/* A template is taken on the way of a create that somebody waits for: it may take a few times what the boot took, then the sandbox goes on without. */
+#define TEMPLATE_MIN_MS 3000u
+#define TEMPLATE_MAX_MS 12000u
 
 enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
 
@@ -379,6 +382,13 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 		failed(s, e.code, e.msg);
 }
 
+static uint32_t template_limit_ms(const struct sandbox *sb)
+{
+	uint64_t boots = 3 * (sb->phase_ns[PH_BOOT] + sb->phase_ns[PH_AGENT]) / 1000000;
+
+	return (uint32_t)MIN(MAX(boots, TEMPLATE_MIN_MS), TEMPLATE_MAX_MS);
+}
+
 static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t prep)
 {
 	struct snap *s;
@@ -395,7 +405,7 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 	buf_init(&b, 64);
 	buf_u32(&b, prep);
 	buf_u32(&b, PREPARE_LIMIT_MS);
-	ok = agentc_call(sb->agent, AGENT_PREPARE, &b, PREPARE_LIMIT_MS * 2, is_quiet, s) != NULL;
+	ok = agentc_call(sb->agent, AGENT_PREPARE, &b, kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s) != NULL;
 	buf_fini(&b);
 	if (!ok) {
 		snap_free(s);

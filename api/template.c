@@ -18,11 +18,14 @@
 /* What a restore touches is looked at when its first command had time to run. Later ones than the first few add nothing. */
 #define WORKSET_AFTER_NS 1500000000ull
 #define WORKSET_ROUNDS	 3
+/* One that could not be taken is tried again, but not by each of the creates that follow: they would all be held up by it. */
+#define RETRY_AFTER_NS 30000000000ull
 
 struct template {
 	struct template *next;
 	char id[37], key[200], image[300];
 	bool ready;
+	uint64_t failed_ns; /* 0: it did not */
 	struct disk disk;
 	struct memory mem;
 	int64_t created_ns;
@@ -169,11 +172,16 @@ bool template_wanted(struct sandbox *sb)
 	struct template *t, *oldest = NULL;
 	unsigned int n = 0;
 
-	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE || !*sb->template_key || find(d, sb->template_key))
+	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE || !*sb->template_key)
 		return false;
+	t = find(d, sb->template_key);
+	if (t && (!t->failed_ns || mono_ns() - t->failed_ns < RETRY_AFTER_NS))
+		return false;
+	if (t)
+		template_remove(d, t);
 	for (t = d->templates->all; t; t = t->next) {
 		n++;
-		if (t->ready && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
+		if ((t->ready || t->failed_ns) && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
 			oldest = t;
 	}
 	if (n < (unsigned int)d->cfg.template_max)
@@ -213,7 +221,7 @@ void template_failed(struct daemon *d, const char *key)
 	struct template *t = find(d, key);
 
 	if (t && !t->ready)
-		template_remove(d, t);
+		t->failed_ns = mono_ns();
 }
 
 void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
@@ -370,7 +378,7 @@ void route_auto_templates(struct http_req *r)
 		cJSON_AddStringToObject(i, "id", t->id);
 		cJSON_AddStringToObject(i, "image", t->image);
 		cJSON_AddStringToObject(i, "key", t->key);
-		cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : "Creating");
+		cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed_ns ? "Failed" : "Creating");
 		if (t->ready) {
 			cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
 			cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, t->mem.state));
@@ -389,7 +397,7 @@ void route_auto_template_delete(struct http_req *r)
 
 	if (!t) {
 		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template not found.");
-	} else if (!t->ready || t->recording) {
+	} else if ((!t->ready && !t->failed_ns) || t->recording) {
 		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
 	} else {
 		template_remove(d, t);

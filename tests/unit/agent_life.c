@@ -262,6 +262,94 @@ static void prepare_and_thaw(void)
 	buf_fini(&b);
 }
 
+static uint64_t self(const char *name)
+{
+	uint32_t n;
+
+	if (!host_ask(&H, ctl, AGENT_SELF, NULL, &G))
+		return UINT64_MAX;
+	n = cur_u32(&G.c);
+	for (uint32_t i = 0; i < n; i++) {
+		char k[64];
+		uint64_t v;
+
+		cur_str(&G.c, k, sizeof(k));
+		v = cur_u64(&G.c);
+		if (!strcmp(k, name))
+			return v;
+	}
+	return UINT64_MAX;
+}
+
+/* The frames in one write: the agent takes them one after the other without looking at what its threads did meanwhile. */
+static void put_frame(struct buf *f, uint16_t type, uint32_t id, struct buf *b)
+{
+	frame_put(f, type, 0, id, b->p, b->len);
+	buf_reset(b);
+}
+
+/* The host gave up on a template: its set-up or thaw comes while the agent still prepares, and is not refused for it. */
+static void thaw_takes_a_preparation_back(void)
+{
+	static const char *const argv[] = {"true", NULL};
+	/* a thread that is not even reached, as if a sync held it up; and one that may win or lose */
+	static const struct {
+		uint32_t searches, rounds;
+	} tries[] = {{24, 1}, {0, 50}};
+	struct buf b, f;
+
+	buf_init(&b, 4096);
+	buf_init(&f, KIB(64));
+	for (size_t t = 0; t < ARRAY_LEN(tries); t++)
+		for (uint32_t r = 0; r < tries[t].rounds; r++) {
+			uint32_t first = H.next_id + 1, prepare = first + tries[t].searches, thaw = prepare + 1;
+			int thaw_at = -1, prepare_at = -1, prepare_code = -1;
+
+			for (uint32_t i = 0; i < tries[t].searches; i++) {
+				buf_str(&b, "/usr/include");
+				buf_str(&b, "nothing-*-like-this");
+				buf_u32(&b, 1);
+				put_frame(&f, AGENT_SEARCH, first + i, &b);
+			}
+			buf_u32(&b, AGENT_PREP_FREEZE);
+			buf_u32(&b, 1000);
+			put_frame(&f, AGENT_PREPARE, prepare, &b);
+			put_identity(&b, 8, "box2", NULL, NULL);
+			put_frame(&f, AGENT_THAW, thaw, &b);
+			CHECK_INT(write_full(ctl, f.p, f.len), 0);
+			buf_reset(&f);
+			H.next_id = thaw;
+			for (uint32_t n = 0; n < tries[t].searches + 2; n++) {
+				REQUIRE(host_recv(ctl, &G));
+				if (G.h.id == thaw) {
+					thaw_at = (int)n;
+					CHECK_INT(G.code, 0);
+				} else if (G.h.id == prepare) {
+					prepare_at = (int)n;
+					prepare_code = G.code;
+				}
+			}
+			CHECK(thaw_at >= 0 && prepare_at >= 0);
+			CHECK(prepare_code == 0 || prepare_code == EINTR);
+			if (tries[t].searches && !H.guest) {
+				CHECK(thaw_at < prepare_at);
+				CHECK_INT(prepare_code, EINTR);
+			}
+		}
+	CHECK_INT(self("frozen"), 0);
+	host_exec_body(&b, "after", AGENT_X_BACKGROUND, "", 0, "", argv, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	/* and the next snapshot is prepared as ever */
+	buf_reset(&b);
+	buf_u32(&b, AGENT_PREP_FREEZE);
+	buf_u32(&b, 1000);
+	CHECK(host_ask(&H, ctl, AGENT_PREPARE, &b, &G));
+	put_identity(&b, 8, "box2", NULL, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_THAW, &b, &G));
+	buf_fini(&f);
+	buf_fini(&b);
+}
+
 /* A server inside the agent's network: a shell cannot listen, so this program does, as a command. */
 static int serve(const char *port)
 {
@@ -389,25 +477,6 @@ static void nonsense_is_refused(void)
 	buf_fini(&b);
 }
 
-static uint64_t self(const char *name)
-{
-	uint32_t n;
-
-	if (!host_ask(&H, ctl, AGENT_SELF, NULL, &G))
-		return UINT64_MAX;
-	n = cur_u32(&G.c);
-	for (uint32_t i = 0; i < n; i++) {
-		char k[64];
-		uint64_t v;
-
-		cur_str(&G.c, k, sizeof(k));
-		v = cur_u64(&G.c);
-		if (!strcmp(k, name))
-			return v;
-	}
-	return UINT64_MAX;
-}
-
 /* Processes below the agent, by the names its namespace shows. */
 static void wait_idle(void)
 {
@@ -507,6 +576,7 @@ static const struct test tests[] = {
 	{"setup_hooks_entrypoint", setup_hooks_entrypoint},
 	{"environment_layers", environment_layers},
 	{"prepare_and_thaw", prepare_and_thaw},
+	{"thaw_takes_a_preparation_back", thaw_takes_a_preparation_back},
 	{"dial_and_wait", dial_and_wait},
 	{"nonsense_is_refused", nonsense_is_refused},
 	{"stop", stop},

@@ -114,7 +114,7 @@ $(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
 
 # programs that tests run beside the real ones
 LIBS_tool-ext4list := -lext2fs -lcom_err -lcrypto
-$(B)/tools/%: $(O)/tests/tools/%.o $(O)/lib.a
+$(B)/tools/%: $(O)/tests/tools/%.o $(O)/agent.a $(O)/lib.a
 	$(Q)$(call link,$^,,$(LIBS_tool-$*))
 
 # unit tests: one program a file, linked with the real objects
@@ -174,7 +174,9 @@ tidy:
 # cold starts and what follows them, beside others, in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
 $(B)/bench/bench-floor: $(O)/bench/floor.o $(O)/vmm.a $(O)/lib.a
 	$(Q)$(call link,$^,$(NOPIE),$(LIBS_mayfly-vmm))
-bench: all kernel $(B)/bench/bench-floor
+$(B)/bench/forkexec: $(B)/musl/bench/forkexec.o
+	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
+bench: all kernel $(B)/bench/bench-floor $(B)/bench/forkexec
 	$(Q)bench/all $(BENCH)
 
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)

@@ -96,6 +96,8 @@ class Daemon:
         run = self.machine.run
         run("mkdir", "-p", "/run/mayfly-e2e", "/run/mayfly", "/var/lib/mayfly/state", check=True)
         run("dd", "of=/run/mayfly-e2e/config.toml", "status=none", stdin=self.config(), check=True)
+        # one that an earlier KEEP=1 left has another key, and maybe older programs
+        run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
         # detached: it outlives the connection that started it, as under an init
         run("sh", "-c", f"setsid {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
             "--user mayfly -- --config /run/mayfly-e2e/config.toml </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mayflyd on this very host, without a helper, its monitors replaced by fake/mayfly-vmm: what the daemon does when a monitor, a guest or
+the host misbehaves is tried in milliseconds, step by step. What a real VM does is tried by the other tests."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+from conftest import BIN, MAYFLY
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROGRAM = os.environ.get("MAYFLYD", BIN / "mayflyd")
+WAIT_S = 60
+BOX = {"image": {"uri": "tiny"}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": {"memory": "256Mi"}}
+
+
+class HostDaemon:
+    def __init__(self, folder):
+        self.dir = pathlib.Path(folder)
+        self.config_path, self.log_path, self.plan_path = self.dir / "config.toml", self.dir / "log", self.dir / "plan"
+        for d in ("state", "bin", "root"):
+            (self.dir / d).mkdir(parents=True, exist_ok=True)
+        (self.dir / "bin" / "mayfly-vmm").symlink_to(HERE / "fake" / "mayfly-vmm")
+        (self.dir / "bin" / "mayfly-image").symlink_to(BIN / "mayfly-image")
+        (self.dir / "root" / "file").write_text("of an image\n")
+        subprocess.run(["tar", "-C", self.dir / "root", "-cf", self.dir / "root.tar", "."], check=True)
+        subprocess.run([MAYFLY, "image", "import", "--store", self.dir / "state" / "images", "--local", self.dir / "root.tar", "tiny"],
+                       check=True, capture_output=True)
+        self.proc, self.url, self.headers, self.env = None, None, {}, {}
+        self.plan()
+
+    def config(self, more=None, **server):
+        """more: {table: {key: value}}"""
+        tables = {"server": {"port": 0} | server, "runtime": {"state_dir": f"{self.dir}/state", "run_dir": f"{self.dir}/run", "bin_dir": f"{self.dir}/bin",
+                  "kernel": f"{self.dir}/root.tar", "initrd": f"{self.dir}/root.tar", "blank_pool": 0}, "limits": {"disk_mib": 64, "cpu_overcommit": 500, "memory_mib": 1 << 20}}
+        for t, kv in (more or {}).items():
+            tables.setdefault(t, {}).update(kv)
+        self.config_path.write_text("".join(f"[{t}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in kv.items()) for t, kv in tables.items()))
+        return self.config_path
+
+    def plan(self, **steps):
+        self.plan_path.write_text(json.dumps(steps))
+        return self
+
+    def steps(self):
+        """What monitors did: [(pid, step)]."""
+        try:
+            return [tuple(line.split()[:2]) for line in (self.dir / "plan.log").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def start(self, more=None, **server):
+        self.config(more, **server)
+        return self.again()
+
+    def again(self):
+        at = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with open(self.log_path, "ab") as log:
+            self.proc = subprocess.Popen([PROGRAM, "--config", self.config_path, "--no-jail", "--no-jail", "-v"], stdout=log, stderr=log,
+                                         stdin=subprocess.DEVNULL, env=os.environ | {"FAKE_PLAN": str(self.plan_path)} | self.env)
+        end = time.monotonic() + WAIT_S
+        while not (m := re.search(r"listening on \S+ port (\d+)", self.log_path.read_text()[at:])):
+            assert self.proc.poll() is None and time.monotonic() < end, self.log_path.read_text()[at:]
+            time.sleep(0.01)
+        self.port = int(m[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        return self
+
+    def end(self, sig=signal.SIGKILL):
+        self.proc.send_signal(sig)
+        return self.proc.wait(WAIT_S)
+
+    def log(self, lines=80):
+        return "\n".join(self.log_path.read_text().splitlines()[-lines:]) if self.log_path.exists() else ""
+
+    def monitors(self):
+        """Process ids of this daemon's monitors that live."""
+        found = []
+        for pid in {p for p, _ in self.steps()}:
+            try:
+                if b"mayfly-vmm" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
+            except OSError:
+                pass
+        return found
+
+    def clean(self):
+        if self.proc and self.proc.poll() is None:
+            self.end()
+        for pid in self.monitors():
+            os.kill(pid, signal.SIGKILL)
+
+    # ---- asking
+
+    def ask(self, method, path, body=None, headers=None, timeout=WAIT_S):
+        """(status, parsed body, headers)"""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        req = urllib.request.Request(self.url + path, method=method, data=data, headers=self.headers | (headers or {}))
+        try:
+            with urllib.request.urlopen(req, timeout=timeout) as r:
+                status, text, head = r.status, r.read(), r.headers
+        except urllib.error.HTTPError as e:
+            status, text, head = e.code, e.read(), e.headers
+        assert head["X-Request-ID"], "every answer carries one"
+        return status, json.loads(text) if (head["Content-Type"] or "").startswith("application/json") else text.decode(), head
+
+    def create(self, **more):
+        status, box, _ = self.ask("POST", "/v1/sandboxes", BOX | more)
+        assert status == 202, box
+        return box["id"]
+
+    def state(self, box):
+        status, b, _ = self.ask("GET", f"/v1/sandboxes/{box}")
+        return b["status"]["state"] if status == 200 else status
+
+    def until(self, box, *states):
+        end = time.monotonic() + WAIT_S
+        while (s := self.state(box)) not in states:
+            assert time.monotonic() < end, f"{box} is {s}, not {states}:\n{self.log_path.read_text()[-3000:]}"
+            time.sleep(0.02)
+        return s
+
+    def run(self, box, command):
+        status, text, _ = self.ask("POST", f"/{box}/44772/command", {"command": command})
+        return [json.loads(e) for e in text.split("\n\n") if e.strip()] if status == 200 else (status, text)
+
+    def settled(self, want):
+        """Until so many monitors live."""
+        end = time.monotonic() + WAIT_S
+        while len(self.monitors()) != want:
+            assert time.monotonic() < end, f"{self.monitors()} live, {want} expected"
+            time.sleep(0.02)

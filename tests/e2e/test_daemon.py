@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon by itself, its monitors played by fake/mayfly-vmm (hostdaemon.py): start, configuration, keys, admission, idempotency, expiry,
+every step of a launch, a pause and a resume failing in every way, adoption, an orderly end."""
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from hostdaemon import BOX, PROGRAM, HostDaemon
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+NO_TEMPLATES = {"runtime": {"templates": False}}
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    d.clean()
+
+
+def mayflyd(*args, **kw):
+    return subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=30, **kw)
+
+
+# ---- configuration and start
+
+def test_a_fresh_configuration_is_a_good_one(tmp_path):
+    f = tmp_path / "c.toml"
+    assert mayflyd("init-config", f).returncode == 0
+    assert mayflyd("--config", f, "--check").stdout == "ok\n"
+    r = mayflyd("init-config", f)
+    assert r.returncode == 1 and "exists" in r.stderr
+    assert mayflyd("init-config").stdout == f.read_text()
+
+
+@pytest.mark.parametrize("text,says", [
+    ("[server]\nport = many\n", "line 2"),
+    ("[server]\nport = 70000\n", "line 2: port is from 0 to 65535"),
+    ("[server]\nprot = 1\n", "unknown key prot"),
+    ("[sever]\n", "unknown table [sever]"),
+    ("[server]\nhost = \"0.0.0.0\"\n", "there is no key"),
+    ("[server]\nhost = \"::\"\n", "there is no key"),
+    ("[server]\nlog_level = \"loud\"\n", "log_level"),
+    ("[runtime]\nstate_dir = \"here\"\n", "absolute"),
+    ("[server.api_keys]\na = \"\"\n", "an empty key"),
+    ("[server]\nport = 1 2\n", "something follows"),
+])
+def test_a_bad_configuration_is_refused_with_its_place(tmp_path, text, says):
+    f = tmp_path / "c.toml"
+    f.write_text(text)
+    for more in (["--check"], ["--no-jail", "--no-jail"]):
+        r = mayflyd("--config", f, *more)
+        assert r.returncode == 1 and says in r.stderr, r.stderr
+
+
+@pytest.mark.parametrize("text", ['[server]\nhost = "0.0.0.0"\napi_key = "k"\n', '[server]\nhost = "0.0.0.0"\ninsecure = true\n',
+                                  '[server]\nhost = "::"\n[server.api_keys]\nci = "k"\n', '[server]\nhost = "127.0.0.2"\n'])
+def test_listening_elsewhere_wants_a_key_or_a_word(tmp_path, text):
+    f = tmp_path / "c.toml"
+    f.write_text(text)
+    assert mayflyd("--config", f, "--check").stdout == "ok\n"
+
+
+def test_a_second_daemon_is_kept_out(daemon):
+    daemon.start()
+    r = mayflyd("--config", daemon.config_path, "--no-jail", "--no-jail")
+    assert r.returncode == 1 and "another mayflyd uses this state" in r.stderr
+    assert daemon.ask("GET", "/health")[0] == 200
+    # the lock goes with its owner, however it went
+    daemon.end()
+    daemon.again()
+
+
+def test_keys_have_names_and_any_of_them_will_do(daemon):
+    daemon.start({"server.api_keys": {"ci": "key of ci", "ops": "key-of-ops"}}, api_key="first")
+    for key in ("first", "key of ci", "key-of-ops"):
+        assert daemon.ask("GET", "/v1/sandboxes", headers={"OPEN-SANDBOX-API-KEY": key})[0] == 200
+    for path in ("/v1/sandboxes", "/sandboxes", "/v1/no/such", "/metrics", "/v1/metrics/events", "/v1/mayfly/templates"):
+        assert daemon.ask("GET", path)[:2] == (401, {"code": "MISSING_API_KEY", "message": daemon.ask("GET", path)[1]["message"]})
+        for key in ("firs", "first ", "FIRST", "x" * 300):
+            status, e, _ = daemon.ask("GET", path, headers={"OPEN-SANDBOX-API-KEY": key})
+            assert (status, e["code"]) == (401, "INVALID_API_KEY"), key
+    for path in ("/health", "/version", "/openapi.json", "/docs", "/redoc"):
+        assert daemon.ask("GET", path)[0] == 200
+    # the way into a sandbox needs none, but not with a way out of it
+    assert daemon.ask("GET", "/v1/sandboxes/x/proxy/80/a")[0] == 404
+    assert daemon.ask("GET", "/v1/sandboxes/x/proxy/80/../../../sandboxes")[0] == 401
+
+
+def test_without_a_key_any_is_ignored(daemon):
+    daemon.start()
+    assert daemon.ask("GET", "/v1/sandboxes", headers={"OPEN-SANDBOX-API-KEY": "whatever"})[0] == 200
+
+
+def test_logs_are_json_when_told(daemon):
+    daemon.start(log_json=True)
+    box = daemon.create()
+    daemon.ask("GET", f"/v1/sandboxes/{box}", headers={"X-Request-ID": "my-own-request"})
+    daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+    lines = [json.loads(line) for line in daemon.log_path.read_text().splitlines()]
+    assert any(box in line["msg"] for line in lines) and any("request=my-own-request" in line["msg"] for line in lines), lines
+
+
+def test_an_orderly_end_finishes_what_runs(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.plan(boot="hang")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with socket.create_connection(("127.0.0.1", daemon.port)) as s:
+            # half a request is there when the signal comes: it is still answered
+            s.sendall(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n")
+            pool.submit(daemon.ask, "GET", "/health").result()
+            daemon.proc.send_signal(signal.SIGTERM)
+            end = time.monotonic() + 30
+            while "ending; sandboxes go on" not in daemon.log_path.read_text():
+                assert time.monotonic() < end
+            s.sendall(b"\r\n")
+            assert s.recv(100).startswith(b"HTTP/1.1 200")
+    assert daemon.proc.wait(30) == 0
+    assert len(daemon.monitors()) == 1, "sandboxes go on"
+    daemon.plan().again()
+    assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+# ---- what a create can meet
+
+@pytest.mark.parametrize("step,how,says", [
+    ("prepare", "error", "starting the VMM"), ("prepare", "die", "starting the VMM"), ("prepare", "junk", "starting the VMM"),
+    ("boot", "error", "booting"), ("boot", "die", "booting"), ("boot", "junk", "booting"),
+    ("setup", "error", "starting the entrypoint"), ("setup", "die", "starting the entrypoint"), ("setup", "junk", "starting the entrypoint"),
+])
+def test_a_step_that_fails_is_named_and_nothing_is_left(daemon, step, how, says):
+    daemon.start(NO_TEMPLATES).plan(**{step: how})
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert (status, e["code"]) == (500, "DOCKER::SANDBOX_START_FAILED") and e["message"].startswith(says), e
+    assert daemon.ask("GET", "/v1/sandboxes")[1]["items"] == []
+    daemon.settled(0)
+    assert not list((daemon.dir / "state" / "blobs").glob("*/*")), "its disk is gone"
+    assert daemon.plan().run(daemon.create(), "echo next")[-1]["type"] == "execution_complete"
+
+
+@pytest.mark.parametrize("step,how,says", [("prepare", "hang", "starting the VMM"), ("boot", "hang", "booting"), ("ready", "never", "waiting for the agent"),
+                                           ("ready", "junk", "waiting for the agent"), ("setup", "hang", "starting the entrypoint")])
+def test_one_deadline_stands_over_every_step(daemon, step, how, says):
+    daemon.start({"runtime": {"templates": False, "create_timeout_seconds": 1}}).plan(**{step: how})
+    began = time.monotonic()
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"].startswith(says + ": not done within 1 s"), e
+    assert time.monotonic() - began < 20
+    daemon.settled(0)
+
+
+def test_what_takes_long_is_pending_and_ping_is_held(daemon):
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1, "create_timeout_seconds": 5}}).plan(ready="never")
+    status, b, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert status == 202 and b["status"]["state"] == "Pending" and b["status"]["message"] == "waiting for the agent"
+    status, e, _ = daemon.ask("GET", f"/{b['id']}/44772/ping")
+    assert status == 409 and e["code"] == "DOCKER::SANDBOX_NOT_RUNNING", "it was held until it failed"
+    status, b, _ = daemon.ask("GET", f"/v1/sandboxes/{b['id']}")
+    assert b["status"]["state"] == "Failed" and "waiting for the agent: not done within 5 s" in b["status"]["message"]
+
+
+def test_a_broken_template_is_dropped_and_the_next_create_boots(daemon):
+    daemon.start()
+    daemon.create()
+    daemon.plan(restore="error")
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    if status != 202:
+        assert e["message"].startswith("restoring"), e
+        box = daemon.create()
+    else:
+        box = e["id"]
+    assert "origin: boot" in daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/inspect")[1]
+
+
+def test_no_image_says_which(daemon):
+    daemon.start()
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"image": {"uri": "localhost:1/no/such:1"}})
+    assert status in (404, 500) and e["code"] == "DOCKER::SANDBOX_IMAGE_PULL_FAILED" and "no/such" in e["message"], e
+    assert daemon.ask("GET", "/v1/sandboxes")[1]["items"] == []
+
+
+def test_a_client_that_gives_up_leaves_a_sandbox_that_can_be_found(daemon):
+    daemon.start(NO_TEMPLATES).plan(boot="hang")
+    with pytest.raises(OSError):
+        daemon.ask("POST", "/v1/sandboxes", BOX, timeout=1)
+    (box,) = daemon.ask("GET", "/v1/sandboxes")[1]["items"]
+    assert box["status"]["state"] == "Pending"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box['id']}")[0] == 204
+    daemon.settled(0)
+
+
+# ---- admission
+
+@pytest.mark.parametrize("limits,says", [({"max_sandboxes": 2}, "2 sandboxes"), ({"memory_mib": 512}, "512 is its limit"),
+                                         ({"disk_reserve_mib": 1 << 29}, "MiB of disk")])
+def test_a_full_host_says_so_and_when_to_ask_again(daemon, limits, says):
+    daemon.start({"limits": limits})
+    made = [] if "disk_reserve_mib" in limits else [daemon.create(), daemon.create()]
+    status, e, head = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert (status, e["code"]) == (429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED") and says in e["message"] and int(head["Retry-After"]) > 0, e
+    assert "mayfly_sandboxes_refused_full_total 1" in daemon.ask("GET", "/metrics")[1]
+    assert len(daemon.ask("GET", "/v1/sandboxes")[1]["items"]) == len(made)
+    if made:
+        # what is paused costs no memory; what is gone costs nothing
+        daemon.ask("DELETE", f"/v1/sandboxes/{made[0]}")
+        daemon.create()
+
+
+def test_processors_are_given_away_up_to_a_limit(daemon):
+    daemon.start({"limits": {"cpu_overcommit": 1}})
+    n = os.sysconf("SC_NPROCESSORS_ONLN")
+    for _ in range(n):
+        daemon.create()
+    assert daemon.ask("POST", "/v1/sandboxes", BOX)[0] == 429
+
+
+# ---- idempotency
+
+def test_one_key_is_one_sandbox(daemon):
+    daemon.start({"server.api_keys": {"a": "key-a", "b": "key-b"}})
+    daemon.headers = {"OPEN-SANDBOX-API-KEY": "key-a", "Idempotency-Key": "once"}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: daemon.ask("POST", "/v1/sandboxes", BOX), range(8)))
+    assert {a[0] for a in answers} == {202} and len({a[1]["id"] for a in answers}) == 1
+    box = answers[0][1]["id"]
+    daemon.end()
+    daemon.again()
+    assert daemon.create() == box, "the next daemon knows it"
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, {"OPEN-SANDBOX-API-KEY": "key-b"})[1]["id"] != box, "someone else's key is another"
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, {"Idempotency-Key": "twice"})[1]["id"] != box
+    daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+    assert daemon.create() != box, "what is deleted is not handed out again"
+
+
+def test_a_failed_create_leaves_its_key_free(daemon):
+    daemon.start(NO_TEMPLATES).plan(boot="error")
+    head = {"Idempotency-Key": "k"}
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, head)[0] == 500
+    daemon.plan()
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, head)[0] == 202
+
+
+# ---- time
+
+def iso(seconds):
+    return (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)).isoformat()
+
+
+def test_without_timeout_it_stays_until_it_is_deleted(daemon):
+    daemon.start()
+    for more in ({}, {"timeout": None}):
+        box = daemon.create(**more)
+        b = daemon.ask("GET", f"/v1/sandboxes/{box}")[1]
+        assert "expiresAt" not in b
+        status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(100)})
+        assert (status, e["code"]) == (409, "DOCKER::INVALID_EXPIRATION")
+
+
+def test_expiry_is_rebuilt_and_what_expired_meanwhile_goes(daemon):
+    daemon.start()
+    soon, later = daemon.create(timeout=60), daemon.create(timeout=60)
+    assert daemon.ask("POST", f"/v1/sandboxes/{soon}/renew-expiration", {"expiresAt": iso(1)})[0] == 200
+    assert daemon.ask("POST", f"/v1/sandboxes/{later}/renew-expiration", {"expiresAt": iso(3)})[0] == 200
+    daemon.end()
+    time.sleep(1.2)
+    daemon.again()
+    daemon.until(soon, 404)
+    assert daemon.state(later) == "Running"
+    daemon.until(later, 404)
+    daemon.settled(0)
+
+
+STEPPED = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t c, struct timespec *t)
+{
+	char text[32] = "";
+	int rc = (int)syscall(SYS_clock_gettime, c, t), fd = c == CLOCK_REALTIME ? open(getenv("CLOCK_STEP"), O_RDONLY) : -1;
+	if (fd >= 0) { if (read(fd, text, 31) > 0) t->tv_sec += atol(text); close(fd); }
+	return rc;
+}
+"""
+
+
+def test_expiry_is_right_across_steps_of_the_clock(daemon, tmp_path):
+    """expiresAt is a promise in wall-clock time: a clock set back makes it later, one set forward sooner, whatever the timer was set to."""
+    (tmp_path / "step.c").write_text(STEPPED)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "step.so", tmp_path / "step.c"], check=True)
+    step = tmp_path / "step"
+    step.write_text("0")
+    daemon.env = {"LD_PRELOAD": str(tmp_path / "step.so"), "CLOCK_STEP": str(step)}
+    daemon.start()
+    box = daemon.create(timeout=60)
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(2)})[0] == 200
+    step.write_text("-4")
+    time.sleep(3)
+    assert daemon.state(box) == "Running", "by this clock it has more than three seconds left"
+    step.write_text("3600")
+    daemon.until(box, 404)
+
+
+def test_access_renews(daemon):
+    daemon.start({"renew_intent": {"min_interval_seconds": 0}})
+    box = daemon.create(timeout=60, extensions={"access.renew.extend.seconds": "300"})
+    expires = lambda b: daemon.ask("GET", f"/v1/sandboxes/{b}")[1]["expiresAt"]  # noqa: E731
+    first = expires(box)
+    daemon.ask("GET", f"/{box}/44772/ping", headers={"OpenSandbox-Access-Renew": "skip"})
+    assert expires(box) == first
+    daemon.ask("GET", f"/v1/sandboxes/{box}/proxy/44772/ping")
+    second = expires(box)
+    assert second > first
+    daemon.ask("GET", f"/{box}/44772/ping")
+    assert expires(box) > second
+    plain = daemon.create(timeout=60)
+    first = expires(plain)
+    daemon.ask("GET", f"/{plain}/44772/ping")
+    assert expires(plain) == first
+
+
+def test_access_renews_only_so_often_and_only_when_told(daemon):
+    daemon.start()
+    box = daemon.create(timeout=60, extensions={"access.renew.extend.seconds": "300"})
+    daemon.ask("GET", f"/{box}/44772/ping")
+    first = daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["expiresAt"]
+    daemon.ask("GET", f"/{box}/44772/ping")
+    assert daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["expiresAt"] == first
+    daemon.end()
+    daemon.start({"renew_intent": {"enabled": False}})
+    box = daemon.create(timeout=60, extensions={"access.renew.extend.seconds": "300"})
+    first = daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["expiresAt"]
+    daemon.ask("GET", f"/{box}/44772/ping")
+    assert daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["expiresAt"] == first
+
+
+# ---- pause and resume
+
+@pytest.mark.parametrize("step,how", [("prep", "error"), ("snapshot", "error"), ("snapshot", "fail-event")])
+def test_a_pause_that_fails_leaves_it_running(daemon, step, how):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.plan(**{step: how})
+    status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/pause")
+    assert (status, e["code"]) == (500, "DOCKER::SANDBOX_PAUSE_FAILED"), e
+    assert daemon.state(box) == "Running"
+    daemon.plan()
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202 and daemon.state(box) == "Paused"
+    daemon.settled(0)
+
+
+@pytest.mark.parametrize("how", ["die", "die-after-reply", "junk"])
+def test_a_monitor_that_dies_in_a_pause_is_not_called_paused(daemon, how):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.plan(snapshot=how)
+    status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/pause")
+    assert status >= 400 and e["code"].startswith("DOCKER::SANDBOX_"), e
+    assert daemon.until(box, "Failed") == "Failed"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.settled(0)
+    assert not list((daemon.dir / "state" / "blobs").glob("*/*"))
+
+
+@pytest.mark.parametrize("step,how", [("prepare", "die"), ("prepare", "error"), ("restore", "error"), ("restore", "die")])
+def test_a_resume_that_fails_before_the_guest_ran_can_be_tried_again(daemon, step, how):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+    daemon.plan(**{step: how})
+    status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/resume")
+    assert status == 500, e
+    assert daemon.state(box) == "Paused"
+    daemon.plan()
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202 and daemon.state(box) == "Running"
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+def test_a_machine_that_will_not_take_its_identity_is_never_handed_out(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.ask("POST", f"/v1/sandboxes/{box}/pause")
+    daemon.plan(thaw="error")
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 500
+    assert daemon.state(box) == "Failed"
+    daemon.settled(0)
+
+
+def test_two_at_once_are_told_apart(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        got = sorted(a[0] for a in pool.map(lambda _: daemon.ask("POST", f"/v1/sandboxes/{box}/pause"), range(6)))
+        assert got[0] == 202 and set(got) <= {202, 409} and got.count(202) == 1, got
+        got = sorted(a[0] for a in pool.map(lambda _: daemon.ask("POST", f"/v1/sandboxes/{box}/resume"), range(6)))
+        assert got.count(202) == 1 and set(got) == {202, 409}, got
+        # and whatever happens together, the record says in the end what is so
+        for _ in range(5):
+            list(pool.map(lambda what: daemon.ask("POST", f"/v1/sandboxes/{box}/{what}"), ["pause", "resume"] * 3))
+    if daemon.until(box, "Running", "Paused") == "Running":
+        assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.settled(0)
+
+
+def test_deleted_in_the_middle_of_everything(daemon):
+    daemon.start(NO_TEMPLATES)
+    for step in ("prepare", "boot", "setup"):
+        daemon.plan(**{step: "hang"})
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            created = pool.submit(daemon.ask, "POST", "/v1/sandboxes", BOX)
+            end = time.monotonic() + 30
+            while not (items := daemon.ask("GET", "/v1/sandboxes")[1]["items"]):
+                assert time.monotonic() < end
+            assert daemon.ask("DELETE", f"/v1/sandboxes/{items[0]['id']}")[0] == 204
+            status, e, _ = created.result()
+            assert (status, e["code"]) == (409, "DOCKER::SANDBOX_NOT_RUNNING"), e
+        daemon.settled(0)
+    for step in ("prep", "snapshot"):
+        daemon.plan()
+        box = daemon.create()
+        daemon.plan(**{step: "hang"})
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            paused = pool.submit(daemon.ask, "POST", f"/v1/sandboxes/{box}/pause")
+            daemon.until(box, "Pausing")
+            assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+            assert paused.result()[0] == 409
+        daemon.settled(0)
+    assert not list((daemon.dir / "state" / "blobs").glob("*/*"))
+
+
+# ---- ends and adoption
+
+@pytest.mark.parametrize("entry,state", [("exit 0", "Terminated"), ("exit 3", "Failed")])
+def test_output_of_an_ended_sandbox_is_kept(daemon, entry, state):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.plan(entry=entry)
+    daemon.until(box, state)
+    daemon.settled(0)
+    for again in (False, True):
+        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?scope=container")[1]["content"] == "last words of the entrypoint\n"
+        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs")[1] == "last words of the entrypoint\n"
+        if not again:
+            daemon.end()
+            daemon.again()
+    assert daemon.state(box) == state
+    daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+    assert not list((daemon.dir / "state").glob(f"**/*{box}*"))
+
+
+def test_a_monitor_that_is_killed_is_a_failed_sandbox(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    os.kill(daemon.monitors()[0], signal.SIGKILL)
+    daemon.until(box, "Failed")
+    status, b, _ = daemon.ask("GET", f"/v1/sandboxes/{box}")
+    assert b["status"]["reason"] == "VM_ENDED" and "signal 9" in b["status"]["message"]
+    assert daemon.ask("GET", f"/{box}/44772/ping")[0] == 409
+
+
+def test_the_next_daemon_takes_up_what_is_there(daemon):
+    daemon.start(NO_TEMPLATES)
+    runs, paused, killed = (daemon.create(metadata={"n": str(i)}, timeout=600) for i in range(3))
+    daemon.ask("POST", f"/v1/sandboxes/{paused}/pause")
+    before = [daemon.ask("GET", f"/v1/sandboxes/{i}")[1] for i in (runs, paused)]
+    daemon.plan(boot="hang")
+    with pytest.raises(OSError):
+        daemon.ask("POST", "/v1/sandboxes", BOX, timeout=1)
+    daemon.end()
+    for pid in daemon.monitors():
+        if f"{killed}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    daemon.plan().again()
+    assert [daemon.ask("GET", f"/v1/sandboxes/{i}")[1] for i in (runs, paused)] == before
+    assert daemon.run(runs, "echo on")[-1]["type"] == "execution_complete"
+    assert daemon.ask("POST", f"/v1/sandboxes/{paused}/resume")[0] == 202
+    (half,) = [b for b in daemon.ask("GET", "/v1/sandboxes")[1]["items"] if b["id"] not in (runs, paused, killed)]
+    assert half["status"]["state"] == "Failed" and "stopped while" in half["status"]["message"]
+
+
+# ---- what is described and measured
+
+def table_routes():
+    """Every row of every table of routes in the daemon's source."""
+    found = set()
+    for f in (TOP / "api").glob("*.c"):
+        text = f.read_text()
+        for m in re.finditer(r'\{\s*"([A-Z*]+)", (prefix )?"(/[^"]*)", (\w+)', text):
+            for prefix in ("", "/v1/filesystem/{uid}/{gid}") if m[2] else ("",):
+                found.add((m[1], prefix + m[3]))
+    return found
+
+
+def test_openapi_describes_every_route(daemon):
+    daemon.start()
+    doc = daemon.ask("GET", "/openapi.json")[1]
+    described = {(m.upper(), p) for p, methods in doc["paths"].items() for m in methods}
+    routes = table_routes()
+    assert len(routes) > 60
+    for method, path in routes:
+        path = path.replace("{rest*}", "{rest}")
+        hit = [m for m, p in described if p in (path, "/v1" + path) or (p.startswith("/v1/sandboxes/{id}/proxy/") and p.endswith(path))]
+        assert method in hit or (method == "*" and {"GET", "POST", "PUT", "DELETE", "PATCH"} <= set(hit)), (method, path, hit)
+    methods = {"get", "put", "post", "delete", "patch", "head", "options", "trace"}
+    for p, ops in doc["paths"].items():
+        assert set(ops) <= methods, f"{p}: OpenAPI knows no such operation as {set(ops) - methods}"
+        for name in re.findall(r"\{(\w+)\}", p):
+            assert all(any(q["name"] == name for q in op["parameters"]) for op in ops.values()), p
+
+
+def test_what_is_measured(daemon):
+    daemon.start()
+    daemon.headers = {}
+    box = daemon.create()
+    daemon.run(box, "echo one")
+    daemon.run(box, "exit 3")
+    daemon.create()
+    daemon.ask("POST", f"/v1/sandboxes/{box}/pause")
+    daemon.ask("POST", "/v1/metrics/events", {"eventType": "sandbox.create", "createDurationMs": 12.5, "success": True})
+    daemon.ask("POST", "/v1/sandboxes", b"{")
+    _, text, head = daemon.ask("GET", "/metrics")
+    assert head["Content-Type"].startswith("text/plain; version=0.0.4")
+    values, types = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in types
+            types[name] = kind
+        elif not line.startswith("#"):
+            k, v = line.rsplit(" ", 1)
+            assert k not in values, k
+            values[k] = float(v)
+            name = k.split("{")[0]
+            assert name in types or re.sub(r"_(bucket|sum|count)$", "", name) in types, k
+    for k, v in {"mayfly_sandboxes_created_total": 2, "mayfly_sandboxes_booted_total": 1, "mayfly_sandboxes_restored_total": 1, 'mayfly_sandboxes{state="Running"}': 1,
+                 'mayfly_sandboxes{state="Paused"}': 1, "mayfly_execs_total": 2, "mayfly_execs_failed_total": 1, "mayfly_sdk_create_events_total": 1, 'mayfly_phase_seconds_count{phase="create"}': 2,
+                 'mayfly_phase_seconds_count{phase="restore"}': 1, 'mayfly_phase_seconds_count{phase="pause"}': 1, "mayfly_templates": 1,
+                 "mayfly_sandbox_memory_bytes": 256 << 20}.items():
+        assert values.get(k) == v, (k, values.get(k))
+    assert values["mayfly_http_bytes_out_total"] > 0 and 'mayfly_blank_vms' in values and values['mayfly_http_responses_total{class="4xx"}'] >= 1
+    assert values["mayfly_daemon_memory_bytes"] > 1 << 20

@@ -24,6 +24,7 @@ struct snap {
 	struct sandbox *sb; /* NULL: it was cleared away meanwhile */
 	struct daemon *d;
 	struct vm *orphan;  /* then: the VM that still writes */
+	struct agent_call *quiet; /* the question that is_quiet() answers */
 	enum snap_kind kind;
 	bool asked, replied, thawed;
 	uint32_t kept_mem;
@@ -39,6 +40,8 @@ static void snap_free(struct snap *s)
 {
 	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
 
+	/* its sandbox may be deleted while the guest still makes itself quiet: the answer would find nothing */
+	agent_call_cancel(s->quiet);
 	free(s);
 	if (!sb)
 		return;
@@ -368,6 +371,7 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 	struct snap *s = arg;
 	struct err e;
 
+	s->quiet = NULL;
 	if (r->err == ECANCELED)
 		return;
 	if (r->err) {
@@ -393,7 +397,6 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 {
 	struct snap *s;
 	struct buf b;
-	bool ok;
 
 	if (sb->snap || !sb->agent || !sb->vm)
 		return NULL;
@@ -405,9 +408,9 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 	buf_init(&b, 64);
 	buf_u32(&b, prep);
 	buf_u32(&b, PREPARE_LIMIT_MS);
-	ok = agentc_call(sb->agent, AGENT_PREPARE, &b, kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s) != NULL;
+	s->quiet = agentc_call(sb->agent, AGENT_PREPARE, &b, kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s);
 	buf_fini(&b);
-	if (!ok) {
+	if (!s->quiet) {
 		snap_free(s);
 		return NULL;
 	}

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/entrylog.h"
 #include "api/image.h"
 #include "api/snap.h"
 #include "api/template.h"
@@ -20,6 +21,7 @@
 #define SEC 1000000000ull
 #define START_FAILED "DOCKER::SANDBOX_START_FAILED"
 #define AGENT_LIMIT_MS 60000u
+#define LAST_WORDS_LIMIT_MS 3000u
 
 const char *const step_names[STEP_COUNT] = {
 	[STEP_IMAGE] = "getting the image", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
@@ -186,6 +188,16 @@ static void teardown_later(void *arg)
 	sandbox_unref(sb);
 }
 
+/* Its last words outlive the machine; then that goes. */
+static void last_words(void *arg, const char *text)
+{
+	struct sandbox *sb = arg;
+
+	entrylog_keep(sb, text);
+	if (loop_defer(sb->d->loop, teardown_later, sb) < 0)
+		teardown_later(sb);
+}
+
 static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code)
 {
 	struct sandbox *sb = arg;
@@ -205,8 +217,8 @@ static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 		return;
 	sb->d->metrics.ended++;
 	sandbox_ref(sb);
-	if (loop_defer(sb->d->loop, teardown_later, sb) < 0)
-		teardown_later(sb);
+	if (!entrylog_ask(sb, LAST_WORDS_LIMIT_MS, last_words, sb))
+		last_words(sb, "");
 }
 
 static void entry_output(void *arg, int stream, const uint8_t *p, size_t n)

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "api/blob.h"
+#include "api/entrylog.h"
 #include "api/idempotency.h"
 #include "api/image.h"
 #include "api/privctl.h"
@@ -294,6 +295,7 @@ static void take_up_all(void)
 	snapshots_load(&D);
 	templates_load(&D);
 	idempotency_load(&D);
+	entrylog_sweep(&D);
 	blobs_sweep(D.blobs);
 	for (struct sandbox *sb = D.sandboxes; sb; sb = next) {
 		next = sb->next;

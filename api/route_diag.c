@@ -7,11 +7,12 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/entrylog.h"
 #include "api/launch.h"
 #include "api/route_lifecycle.h"
 #include "api/router.h"
 
-#define LOG_BYTES 65536u
+#define LOGS_LIMIT_MS 5000u
 
 /* trimmed, lower case */
 static void scope_text(const char *s, char to[32])
@@ -100,25 +101,9 @@ static void logs_free(struct http_req *r)
 	sandbox_unref(l->sb);
 }
 
-static void logs_came(void *arg, const struct agent_reply *rep)
+static void logs_came(void *arg, const char *text)
 {
-	struct http_req *r = arg;
-	struct cur c = rep->body;
-	size_t n = 0;
-	const char *p = NULL;
-	char *text;
-
-	if (!rep->err) {
-		(void)cur_u64(&c);
-		n = cur_left(&c);
-		p = cur_bytes(&c, n);
-	}
-	text = http_strdup(r, p ? p : "", p ? n : 0);
-	/* the guest's bytes: what is no text would not be JSON */
-	for (size_t i = 0; text && i < n; i++)
-		if (!text[i] || (unsigned char)text[i] >= 0x7f)
-			text[i] = '?';
-	logs_send(r, text ? text : "");
+	logs_send(arg, text);
 }
 
 static unsigned int number_query(struct http_req *r, const char *name, unsigned int dflt, unsigned int max)
@@ -132,9 +117,8 @@ static unsigned int number_query(struct http_req *r, const char *name, unsigned 
 void route_diag_logs(struct http_req *r)
 {
 	struct logs *l = http_alloc(r, sizeof(*l));
+	_cleanup_free_ char *kept = NULL;
 	struct sandbox *sb;
-	struct buf b;
-	bool asked = false;
 
 	if (http_query(r, "scope") && !scope_ok(r, "logs", "container", l->scope))
 		return;
@@ -146,16 +130,10 @@ void route_diag_logs(struct http_req *r)
 	r->user = l;
 	sandbox_ref(sb);
 	http_on_free(r, logs_free);
-	if (sb->agent && sb->state == SB_RUNNING) {
-		buf_init(&b, 256);
-		buf_str(&b, "entrypoint");
-		buf_u64(&b, 0);
-		buf_u32(&b, LOG_BYTES);
-		asked = agentc_call(sb->agent, AGENT_LOGS, &b, 5000, logs_came, r) != NULL;
-		buf_fini(&b);
-	}
-	if (!asked)
-		logs_send(r, "");
+	if (sb->state != SB_PAUSED && entrylog_ask(sb, LOGS_LIMIT_MS, logs_came, r))
+		return;
+	kept = entrylog_kept(sb);
+	logs_send(r, kept ? kept : "");
 }
 
 static char *events_text(struct http_req *r, const struct sandbox *sb, unsigned int max, bool *cut)

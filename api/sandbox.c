@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/entrylog.h"
 #include "api/state.h"
 #include "lib/log.h"
 
@@ -262,6 +263,7 @@ static void files_go(void *arg)
 
 	disk_unref(sb->d->blobs, &sb->disk);
 	memory_unref(sb->d->blobs, &sb->memory);
+	entrylog_forget(sb);
 	sandbox_unref(sb);
 }
 

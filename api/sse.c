@@ -101,6 +101,22 @@ void json_escape(struct buf *out, const void *s, size_t n)
 	buf_put(out, p + plain, n - plain);
 }
 
+void utf8_clean(struct buf *out, const void *s, size_t n)
+{
+	const uint8_t *p = s;
+	size_t bad = 0;
+
+	for (size_t i = 0; i < n;) {
+		size_t len = p[i] ? utf8_take(p + i, n - i, &bad) : 0;
+
+		if (len)
+			buf_put(out, p + i, len);
+		else
+			buf_put(out, "\xef\xbf\xbd", 3);
+		i += len ? len : p[i] ? bad : 1;
+	}
+}
+
 void json_string(struct buf *out, const char *s)
 {
 	buf_put(out, "\"", 1);

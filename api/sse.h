@@ -14,6 +14,9 @@ void json_escape(struct buf *out, const void *s, size_t n);
 /* the same with its quotes */
 void json_string(struct buf *out, const char *s);
 
+/* s as UTF-8 text without NUL; what is not becomes U+FFFD */
+void utf8_clean(struct buf *out, const void *s, size_t n);
+
 uint64_t sse_now_ms(void);
 
 void sse_text(struct buf *out, const char *type, const void *text, size_t n);

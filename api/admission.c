@@ -7,9 +7,10 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
-#define FULL "SANDBOX::INVALID_PARAMETER"
+/* the one documented code of a 429: clients that know it wait and ask again */
+#define FULL "KUBERNETES::POOL_CAPACITY_EXHAUSTED"
 
-static bool costs_memory(const struct sandbox *sb)
+bool admission_counts(const struct sandbox *sb)
 {
 	return sb->state == SB_PENDING || sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->state == SB_RESUMING;
 }
@@ -34,7 +35,7 @@ int admission_check(const struct sandbox *sb, struct refusal *x)
 	struct statvfs vfs;
 
 	for (const struct sandbox *s = d->sandboxes; s; s = s->next) {
-		if (!costs_memory(s))
+		if (!admission_counts(s))
 			continue;
 		mem += s->cls.mem_mib;
 		vcpus += s->cls.vcpus;

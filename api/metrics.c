@@ -4,9 +4,11 @@
  */
 #include "api/metrics.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "api/admission.h"
 #include "api/sandbox.h"
 #include "api/template.h"
 
@@ -43,6 +45,18 @@ static void put_hist(struct buf *b, const char *name, const char *label, const s
 	buf_printf(b, *label ? "%s_count{%s} %llu\n" : "%s_count%s %llu\n", name, label, (unsigned long long)h->count);
 }
 
+/* Our own, not the sandboxes'. */
+static uint64_t resident_bytes(void)
+{
+	_cleanup_close_ int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+	unsigned long long pages = 0;
+	char text[100] = "";
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0 || sscanf(text, "%*u %llu", &pages) != 1)
+		return 0;
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 struct counter {
 	const char *name;
 	uint64_t v;
@@ -59,14 +73,19 @@ void route_prometheus(struct http_req *r)
 		{"sandboxes_ended", m->ended}, {"sandboxes_refused_full", m->refused_full}, {"http_requests", hs->requests},
 		{"http_connections", hs->connections}, {"http_bytes_in", hs->bytes_in}, {"http_bytes_out", hs->bytes_out},
 		{"http_clients_gone", hs->gone}, {"http_refused", hs->refused}, {"sdk_create_events", m->sdk_events},
-		{"sdk_create_failures", m->sdk_failures}};
+		{"sdk_create_failures", m->sdk_failures}, {"execs", m->execs}, {"execs_failed", m->execs_failed}};
+	uint64_t given = 0;
 	struct buf b;
 
 	buf_init(&b, 1 << 20);
 	for (size_t i = 0; i < ARRAY_LEN(c); i++)
 		buf_printf(&b, "# TYPE mayfly_%s_total counter\nmayfly_%s_total %llu\n", c[i].name, c[i].name, (unsigned long long)c[i].v);
-	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next) {
 		by_state[sb->state]++;
+		given += admission_counts(sb) ? MIB(sb->cls.mem_mib) : 0;
+	}
+	buf_printf(&b, "# TYPE mayfly_sandbox_memory_bytes gauge\nmayfly_sandbox_memory_bytes %llu\n", (unsigned long long)given);
+	buf_printf(&b, "# TYPE mayfly_daemon_memory_bytes gauge\nmayfly_daemon_memory_bytes %llu\n", (unsigned long long)resident_bytes());
 	buf_printf(&b, "# TYPE mayfly_sandboxes gauge\n");
 	for (int s = 0; s < SB_STATES; s++)
 		buf_printf(&b, "mayfly_sandboxes{state=\"%s\"} %u\n", sb_state_names[s], by_state[s]);

@@ -15,7 +15,7 @@ struct hist {
 
 struct metrics {
 	struct hist phase[PH_COUNT];
-	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full, http_by_class[6], sdk_events, sdk_failures;
+	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full, http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
 	struct hist sdk_create, http;
 };
 

@@ -83,6 +83,7 @@ static void on_started(void *arg, uint32_t pid)
 	struct command *c = arg;
 
 	c->begun_ns = mono_ns();
+	sandbox_count_exec(c->r->sandbox, false);
 	begin_stream(c);
 	sse_text(&c->ev, "ping", "pong", 4);
 	flush_events(c);
@@ -175,6 +176,8 @@ static void on_ended(void *arg, const struct agent_reply *rep, uint32_t state, u
 	}
 	for (int i = 1; i <= 2; i++)
 		sse_lines_flush(&c->lines[i], &c->ev);
+	if (rep->err || state != AGENT_EXITED || code)
+		sandbox_count_exec(c->r->sandbox, true);
 	put_end(c, rep, state, code);
 	flush_events(c);
 	http_stream_end(c->r);
@@ -201,6 +204,7 @@ static void background_started(struct http_req *r, void *data, const struct agen
 		execd_fail(r, rep);
 		return;
 	}
+	sandbox_count_exec(r->sandbox, rep->err != 0);
 	buf_init(&b, 65536);
 	sse_text(&b, "init", id, strlen(id));
 	if (rep->err)

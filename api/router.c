@@ -262,46 +262,66 @@ struct agentc *sandbox_agentc(struct sandbox *sb)
 	return sb->agent;
 }
 
+void sandbox_count_exec(struct sandbox *sb, bool failed)
+{
+	*(failed ? &sb->d->metrics.execs_failed : &sb->d->metrics.execs) += 1;
+}
+
 /* ---- openapi.json: what is served, from the tables */
+
+static void describe_method(cJSON *p, const struct http_route *rt, const char *path, const char *method)
+{
+	cJSON *op, *params;
+
+	op = cJSON_AddObjectToObject(p, method);
+	params = cJSON_AddArrayToObject(op, "parameters");
+	for (const char *s = path; (s = strchr(s, '{')); s++) {
+		cJSON *q = cJSON_CreateObject();
+		char name[32];
+
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(s + 1, "}"), s + 1);
+		cJSON_AddStringToObject(q, "name", name);
+		cJSON_AddStringToObject(q, "in", "path");
+		cJSON_AddTrueToObject(q, "required");
+		cJSON_AddStringToObject(cJSON_AddObjectToObject(q, "schema"), "type", "string");
+		cJSON_AddItemToArray(params, q);
+	}
+	if (rt->body == HTTP_BODY_WHOLE)
+		cJSON_AddObjectToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "requestBody"), "content"), "application/json");
+	cJSON_AddStringToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"), "description",
+		"the answer, or {code, message}");
+	if (!(rt->flags & HTTP_R_NO_KEY)) {
+		cJSON *sec = cJSON_AddArrayToObject(op, "security"), *o = cJSON_CreateObject();
+
+		cJSON_AddArrayToObject(o, "apiKey");
+		cJSON_AddItemToArray(sec, o);
+	}
+}
 
 static void describe(cJSON *paths, const struct http_table *t, const char *mount)
 {
+	static const char *const any[] = {"get", "post", "put", "delete", "patch"};
+
 	for (size_t i = 0; i < t->n; i++) {
 		const struct http_route *rt = &t->routes[i];
-		char path[256], method[16];
-		cJSON *p, *op, *params;
+		char path[256], method[16], *star;
 		size_t n = 0;
+		cJSON *p;
 
 		snprintf(path, sizeof(path), "%s%s", mount, rt->path);
-		for (; rt->method[n] && n < sizeof(method) - 1; n++)
-			method[n] = (char)(rt->method[n] | 0x20);
-		method[n] = 0;
+		/* {rest*} is ours: a parameter's name has no star */
+		while ((star = strchr(path, '*')))
+			memmove(star, star + 1, strlen(star));
 		p = cJSON_GetObjectItemCaseSensitive(paths, path);
 		if (!p)
 			p = cJSON_AddObjectToObject(paths, path);
-		op = cJSON_AddObjectToObject(p, method);
-		params = cJSON_AddArrayToObject(op, "parameters");
-		for (const char *s = rt->path; (s = strchr(s, '{')); s++) {
-			cJSON *q = cJSON_CreateObject();
-			char name[32];
-
-			snprintf(name, sizeof(name), "%.*s", (int)strcspn(s + 1, "*}"), s + 1);
-			cJSON_AddStringToObject(q, "name", name);
-			cJSON_AddStringToObject(q, "in", "path");
-			cJSON_AddTrueToObject(q, "required");
-			cJSON_AddStringToObject(cJSON_AddObjectToObject(q, "schema"), "type", "string");
-			cJSON_AddItemToArray(params, q);
-		}
-		if (rt->body == HTTP_BODY_WHOLE)
-			cJSON_AddObjectToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "requestBody"), "content"), "application/json");
-		cJSON_AddStringToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"), "description",
-			"the answer, or {code, message}");
-		if (!(rt->flags & HTTP_R_NO_KEY)) {
-			cJSON *sec = cJSON_AddArrayToObject(op, "security"), *o = cJSON_CreateObject();
-
-			cJSON_AddArrayToObject(o, "apiKey");
-			cJSON_AddItemToArray(sec, o);
-		}
+		for (; rt->method[n] && n < sizeof(method) - 1; n++)
+			method[n] = (char)(rt->method[n] | 0x20);
+		method[n] = 0;
+		for (size_t m = 0; m < ARRAY_LEN(any) && rt->method[0] == '*'; m++)
+			describe_method(p, rt, path, any[m]);
+		if (rt->method[0] != '*')
+			describe_method(p, rt, path, method);
 	}
 }
 
@@ -323,5 +343,6 @@ void route_openapi(struct http_req *r)
 	describe(paths, &v1_table, "/v1");
 	describe(paths, &execd_table, "/v1/sandboxes/{id}/proxy/44772");
 	describe(paths, &egress_table, "/v1/sandboxes/{id}/proxy/18080");
+	describe(paths, &proxy_table, "/v1/sandboxes/{id}/proxy/{port}");
 	http_reply_json(r, 200, o);
 }

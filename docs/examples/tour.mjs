@@ -48,10 +48,12 @@ async function commands(box) {
   ok(status.exitCode !== 0, "interrupted");
 
   // a command in the foreground is interrupted from elsewhere
-  const run = await new Promise((done) => {
-    let id;
-    const end = box.commands.run("echo begun; sleep 100", {}, { onInit: (i) => (id = i.id), onStdout: () => box.commands.interrupt(id).then(() => end.then(done)) });
-  });
+  let id, interrupt;
+  const begun = new Promise((r) => (interrupt = r));
+  const end = box.commands.run("echo begun; sleep 100", {}, { onInit: (i) => (id = i.id), onStdout: () => interrupt() });
+  await begun;
+  await box.commands.interrupt(id);
+  const run = await end;
   ok(run.error && !run.complete, "a command in the foreground, interrupted from elsewhere");
 }
 

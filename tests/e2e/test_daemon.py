@@ -455,8 +455,10 @@ def test_output_of_an_ended_sandbox_is_kept(daemon, entry, state):
     daemon.until(box, state)
     daemon.settled(0)
     for again in (False, True):
-        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?scope=container")[1]["content"] == "last words of the entrypoint\n"
-        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs")[1] == "last words of the entrypoint\n"
+        logs = daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?scope=container")[1]
+        assert logs["content"] == "".join(f"line {i}\n" for i in range(19901, 20000)) + "last words of the entrypoint: \u00e4\ufffd\ufffd.\n" and logs["truncated"]
+        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=2")[1] == "line 19999\nlast words of the entrypoint: \u00e4\ufffd\ufffd.\n"
+        assert 5000 < len(daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=10000")[1].splitlines()) < 10000, "so much is kept, and no more"
         if not again:
             daemon.end()
             daemon.again()

@@ -92,8 +92,8 @@ def test_osb_does_the_same(osb, python_image, tmp_path):
     box = osb("sandbox", "create", "--image", python_image, "--metadata", "by=osb")["id"]
     try:
         assert "from osb" in osb("command", "run", box, "--", "echo", "from", "osb", out="raw")
-        assert "oops" in osb("command", "run", box, "--", "echo oops; exit 3", fails=True, out="raw")
-        bg = osb("command", "run", "--background", box, "--", "echo begun; sleep 100")
+        assert "oops" in osb("command", "run", box, "--", "sh", "-c", "echo oops; exit 3", fails=True, out="raw")
+        bg = osb("command", "run", "--background", box, "--", "sh", "-c", "echo begun; sleep 100")
         cid = next(str(v) for k, v in bg.items() if k in ("id", "execution_id", "command_id"))
         assert osb("command", "status", box, cid)["running"]
         end = time.monotonic() + 60

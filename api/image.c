@@ -14,9 +14,13 @@
 
 #include "api/daemon.h"
 #include "api/image_int.h"
+#include "api/sandbox.h"
+#include "api/snapshot.h"
+#include "api/template.h"
 #include "lib/log.h"
 
-#define PIN_OWNER "mayflyd"
+#define PIN_OWNER    "mayflyd"
+#define PIN_REAP_NS  UINT64_C(1000000000) /* many deletions, one look */
 
 enum job_state { JOB_WAITS, JOB_RUNS, JOB_OVER };
 
@@ -44,6 +48,8 @@ struct images {
 	struct image_job *jobs; /* oldest first */
 	int wake_fd;
 	struct watch *wake;
+	struct timer *reap;
+	bool reap_set;
 	unsigned int running;
 };
 
@@ -258,6 +264,36 @@ void images_wake(int fd)
 	eventfd_write(fd, 1);
 }
 
+/* ---- pins: an image stays as long as a record of ours stands on its disk ---- */
+
+static bool pin_lives(void *arg, const char *image, const char *owner)
+{
+	const struct daemon *d = arg;
+
+	if (strcmp(owner, PIN_OWNER) != 0)
+		return true; /* somebody else's */
+	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
+			return true;
+	return snapshots_stand_on(d, image) || templates_stand_on(d, image);
+}
+
+static void reap_pins(void *arg)
+{
+	struct daemon *d = arg;
+
+	d->images->reap_set = false;
+	store_pins_reap(d->images->store, pin_lives, d);
+}
+
+void images_release(struct daemon *d)
+{
+	if (!d->images || !d->images->reap || d->images->reap_set)
+		return;
+	d->images->reap_set = true;
+	timer_after(d->images->reap, PIN_REAP_NS);
+}
+
 void images_process_exited(struct images *im, const struct priv_msg *ev)
 {
 	if (im)
@@ -277,7 +313,8 @@ struct images *images_create(struct daemon *d, const char *bin_dir, struct err *
 	snprintf(path, sizeof(path), "%s/images", d->cfg.state_dir);
 	im->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	im->wake = im->wake_fd < 0 ? NULL : loop_watch(d->loop, im->wake_fd, EPOLLIN, on_wake, im);
-	if (!im->wake) {
+	im->reap = loop_timer(d->loop, reap_pins, d);
+	if (!im->wake || !im->reap) {
 		err_set(e, errno, "images");
 		return NULL;
 	}

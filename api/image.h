@@ -28,4 +28,6 @@ struct images;
 struct priv_msg;
 /* The store under <state_dir>/images. bin_dir: where mayfly-image is, if there is no helper. */
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
+/* A sandbox, snapshot or template is gone: soon after, images that no record stands on any more may be removed (`mayfly image prune`). */
+void images_release(struct daemon *d);
 void images_process_exited(struct images *im, const struct priv_msg *ev);

@@ -302,6 +302,7 @@ static void take_up_all(void)
 		take_up(sb);
 	}
 	vms_sweep(D.vms);
+	images_release(&D);
 }
 
 /* ---- the end */

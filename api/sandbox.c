@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "api/entrylog.h"
+#include "api/image.h"
 #include "api/state.h"
 #include "lib/log.h"
 
@@ -264,6 +265,7 @@ static void files_go(void *arg)
 	disk_unref(sb->d->blobs, &sb->disk);
 	memory_unref(sb->d->blobs, &sb->memory);
 	entrylog_forget(sb);
+	images_release(sb->d);
 	sandbox_unref(sb);
 }
 

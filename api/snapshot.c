@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/image.h"
 #include "api/route_lifecycle.h"
 #include "api/router.h"
 #include "api/snap.h"
@@ -82,6 +83,16 @@ static void set_state(struct snapshot *s, enum snap_state st, const char *reason
 	snprintf(s->message, sizeof(s->message), "%s", message);
 	log_info("snapshot %s: %s %s", s->id, state_names[st], message);
 	save(s, st == SS_READY);
+	if (st != SS_CREATING)
+		images_release(s->d);
+}
+
+bool snapshots_stand_on(const struct daemon *d, const char *image)
+{
+	for (const struct snapshot *s = d->snapshots; s; s = s->next)
+		if (s->state == SS_CREATING || strstr(s->disk.base, image))
+			return true;
+	return false;
 }
 
 static void drop(struct snapshot *s)
@@ -95,6 +106,7 @@ static void drop(struct snapshot *s)
 	state_delete(s->d->state, ST_SNAPSHOT, s->id, true, NULL);
 	disk_unref(s->d->blobs, &s->disk);
 	memory_unref(s->d->blobs, &s->mem);
+	images_release(s->d);
 	cJSON_Delete(s->base);
 	free(s);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/image.h"
 #include "api/route_lifecycle.h"
 #include "api/state.h"
 #include "api/vmmctl.h"
@@ -85,6 +86,7 @@ static void template_remove(struct daemon *d, struct template *t)
 	disk_unref(d->blobs, &t->disk);
 	memory_unref(d->blobs, &t->mem);
 	template_free(t);
+	images_release(d);
 }
 
 static void template_save(struct daemon *d, const struct template *t)
@@ -143,6 +145,14 @@ unsigned int templates_count(const struct daemon *d)
 	for (const struct template *t = d->templates->all; t; t = t->next)
 		n += t->ready;
 	return n;
+}
+
+bool templates_stand_on(const struct daemon *d, const char *image)
+{
+	for (const struct template *t = d->templates->all; t; t = t->next)
+		if (strncmp(t->key, image, strlen(image)) == 0 || strstr(t->disk.base, image))
+			return true;
+	return false;
 }
 
 bool template_use(struct sandbox *sb, struct memory *from)

@@ -12,6 +12,8 @@ struct templates *templates_create(struct daemon *d);
 void templates_load(struct daemon *d);
 void templates_destroy(struct templates *t);
 unsigned int templates_count(const struct daemon *d);
+/* Does one stand on, or is one made of, the image of that digest (hex)? */
+bool templates_stand_on(const struct daemon *d, const char *image);
 
 /* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is what to restore. */
 bool template_use(struct sandbox *sb, struct memory *from);

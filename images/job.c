@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * job.c: the main function of an image job. Process mayfly-image, jailed. Requests come from the daemon; everything the job reads on its
- * behalf is hostile. It answers with a result or a reason, once, and ends.
+ * job.c: the main function of an image job. Process mayfly-image, jailed. Requests come from the
+ * daemon; everything the job reads on its behalf is hostile. It answers with a result or a reason,
+ * once, and ends.
  */
 #include "images/job.h"
 #include "images/build.h"
@@ -15,7 +16,9 @@
 
 int job_send(struct job *j, enum job_type type, struct buf *payload)
 {
-	struct job_hdr h = {.magic = JOB_MAGIC, .type = (uint16_t)type, .len = payload ? (uint32_t)payload->len : 0};
+	struct job_hdr h = {.magic = JOB_MAGIC,
+		.type = (uint16_t)type,
+		.len = payload ? (uint32_t)payload->len : 0};
 	struct buf m;
 	int r;
 
@@ -23,12 +26,14 @@ int job_send(struct job *j, enum job_type type, struct buf *payload)
 	buf_put(&m, &h, sizeof(h));
 	if (payload)
 		buf_put(&m, payload->p, payload->len);
-	r = m.bad || (payload && payload->bad) ? -EMSGSIZE : fdpass_send(j->sock, m.p, m.len, NULL, 0);
+	r = m.bad || (payload && payload->bad) ? -EMSGSIZE
+					       : fdpass_send(j->sock, m.p, m.len, NULL, 0);
 	buf_fini(&m);
 	return r;
 }
 
-static int job_recv(struct job *j, struct job_hdr *h, uint8_t *p, size_t cap, size_t *len, int *fds, size_t *nfds)
+static int job_recv(struct job *j, struct job_hdr *h, uint8_t *p, size_t cap, size_t *len, int *fds,
+	size_t *nfds)
 {
 	ssize_t n = fdpass_recv(j->sock, p, cap, fds, nfds);
 
@@ -43,7 +48,8 @@ static int job_recv(struct job *j, struct job_hdr *h, uint8_t *p, size_t cap, si
 	return 0;
 }
 
-static int ask(struct job *j, const struct digest *d, uint64_t size, int *fd, uint32_t *there, struct err *e)
+static int ask(struct job *j, const struct digest *d, uint64_t size, int *fd, uint32_t *there,
+	struct err *e)
 {
 	uint8_t m[256];
 	struct job_hdr h;
@@ -77,13 +83,16 @@ int job_need(struct job *j, const struct digest *d, uint64_t size, int *fd, stru
 	return ask(j, d, size, fd, &there, e);
 }
 
-int job_have(struct job *j, const struct digest *d, uint64_t size, struct err *e)
+int job_have(struct job *j, const struct digest *d, uint64_t size, int *part, struct err *e)
 {
 	_cleanup_close_ int fd = -1;
 	uint32_t there = 0;
 	int r = ask(j, d, size, &fd, &there, e);
 
-	return r < 0 ? r : there != 0;
+	if (r < 0)
+		return r;
+	*part = there == JOB_PART_THERE ? take_fd(&fd) : -1;
+	return there == JOB_THERE;
 }
 
 int job_progress(struct job *j, enum job_phase phase, uint64_t done, uint64_t total)
@@ -112,6 +121,7 @@ void job_put_limits(struct buf *b, const struct image_limits *l)
 	buf_u64(b, l->ratio_from);
 	buf_u64(b, l->room_bytes);
 	buf_u32(b, l->max_ratio);
+	buf_u32(b, l->stall_s);
 }
 
 static void take_limits(struct cur *c, struct image_limits *l)
@@ -122,14 +132,17 @@ static void take_limits(struct cur *c, struct image_limits *l)
 	l->ratio_from = cur_u64(c);
 	l->room_bytes = cur_u64(c);
 	l->max_ratio = cur_u32(c);
+	l->stall_s = cur_u32(c);
 }
 
 static bool take_platform(struct cur *c, struct platform *p)
 {
-	return cur_str(c, p->os, sizeof(p->os)) && cur_str(c, p->arch, sizeof(p->arch)) && cur_str(c, p->variant, sizeof(p->variant));
+	return cur_str(c, p->os, sizeof(p->os)) && cur_str(c, p->arch, sizeof(p->arch)) &&
+	       cur_str(c, p->variant, sizeof(p->variant));
 }
 
-static int say_fetched(struct job *j, const struct digest *manifest, const struct blob_list *blobs, struct err *e)
+static int say_fetched(
+	struct job *j, const struct digest *manifest, const struct blob_list *blobs, struct err *e)
 {
 	char d[DIGEST_STR];
 	struct buf b;
@@ -157,7 +170,8 @@ static int import_progress(void *arg, uint64_t done, uint64_t total)
 static int do_import(struct job *j, struct cur *c, const int *fds, size_t nfds, struct err *e)
 {
 	char name[REF_MAX];
-	struct import im = {.stage = j->stage, .name = name, .progress = import_progress, .progress_arg = j};
+	struct import im = {
+		.stage = j->stage, .name = name, .progress = import_progress, .progress_arg = j};
 	int r;
 
 	cur_str(c, name, sizeof(name));
@@ -180,7 +194,8 @@ static int layer_from_peer(void *arg, uint32_t i, const struct descriptor *d, st
 	int fd, r = job_need(arg, &d->digest, d->size, &fd, e);
 
 	if (r == 0 && fd < 0)
-		r = err_plain(e, ENOENT, "blob %.19s is not in the store", digest_str(&d->digest, text));
+		r = err_plain(
+			e, ENOENT, "blob %.19s is not in the store", digest_str(&d->digest, text));
 	return r < 0 ? r : fd;
 }
 
@@ -194,7 +209,11 @@ static int do_build(struct job *j, struct cur *c, const int *fds, size_t nfds, s
 	_cleanup_close_ int disk = -1, json = -1;
 	_cleanup_free_ void *manifest = NULL, *config = NULL;
 	char name[REF_MAX];
-	struct build_input in = {.name = name, .layer = layer_from_peer, .layer_arg = j, .progress = build_progress, .progress_arg = j};
+	struct build_input in = {.name = name,
+		.layer = layer_from_peer,
+		.layer_arg = j,
+		.progress = build_progress,
+		.progress_arg = j};
 	struct image_config out;
 	int r;
 
@@ -264,7 +283,8 @@ static void say_failed(struct job *j, const struct err *e)
 
 int job_main(void)
 {
-	static int (*const kinds[])(struct job *, struct cur *, const int *, size_t, struct err *) = {
+	static int (*const kinds[])(
+		struct job *, struct cur *, const int *, size_t, struct err *) = {
 		[JOB_PULL] = do_pull,
 		[JOB_IMPORT] = do_import,
 		[JOB_BUILD] = do_build,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * obtain.c: the other side of the job protocol. Runs in the daemon (a worker thread) and the command line. The job may have been taken over
- * by what it read: its messages are parsed with bounds, its digests are computed again, and it only ever gets descriptors of blobs that the
+ * obtain.c: the other side of the job protocol. Runs in the daemon (a worker thread) and the
+ * command line. The job may have been taken over by what it read: its messages are parsed with
+ * bounds, its digests are computed again, and it only ever gets descriptors of blobs that the
  * manifest it was given names.
  */
 #include "images/obtain.h"
@@ -25,6 +26,10 @@ struct run {
 	int sock, handle;
 	struct digest manifest;
 	struct blob_list blobs;
+	/* pulls: bytes of blobs that it said are missing; whether it was stopped, rather than
+	 * refused */
+	uint64_t missing;
+	bool stopped;
 	/* builds: what may be asked for */
 	struct oci_manifest *allowed;
 };
@@ -55,9 +60,11 @@ static void end_job(struct run *r)
 	r->handle = -1;
 }
 
-static int send_msg(struct run *r, enum job_type type, struct buf *payload, const int *fds, size_t nfds, struct err *e)
+static int send_msg(struct run *r, enum job_type type, struct buf *payload, const int *fds,
+	size_t nfds, struct err *e)
 {
-	struct job_hdr h = {.magic = JOB_MAGIC, .type = (uint16_t)type, .len = (uint32_t)payload->len};
+	struct job_hdr h = {
+		.magic = JOB_MAGIC, .type = (uint16_t)type, .len = (uint32_t)payload->len};
 	struct buf m;
 	int k;
 
@@ -80,21 +87,47 @@ static bool is_allowed(struct run *r, const struct digest *d)
 	return false;
 }
 
-/* A pull asks whether a blob is here already, and is told without getting it: its manifest is not verified yet. */
+/* What is missing must fit, and the disk that is made of it takes at least as much again: said
+ * before the first byte is fetched. */
+static int room_for(struct run *r, uint64_t size, struct err *e)
+{
+	if (__builtin_add_overflow(r->missing, size, &r->missing) || r->missing > UINT64_MAX / 4)
+		return err_plain(e, EFBIG, "image of more bytes than there are");
+	return store_room(r->s, r->missing * 2 + MIB(64), e);
+}
+
+/* A pull asks whether a blob is here already, and is told without getting it: its manifest is not
+ * verified yet. It only gets what an earlier pull of the same digest left, which is as much its own
+ * as the registry's. */
 static int on_need(struct run *r, struct cur *c, struct err *e)
 {
+	enum job_there there = JOB_NOT_THERE;
 	_cleanup_close_ int fd = -1;
 	char text[DIGEST_STR];
+	bool give = false;
 	struct digest d;
+	uint64_t size;
 	struct buf b;
-	int k;
+	int k = 0;
 
 	if (!cur_str(c, text, sizeof(text)) || digest_parse(text, &d) < 0)
 		return err_plain(e, EPROTO, "image job: malformed message");
+	size = cur_u64(c);
 	fd = store_blob_open(r->s, &d);
+	if (fd >= 0) {
+		there = JOB_THERE;
+		give = is_allowed(r, &d);
+	} else if (!r->allowed) {
+		fd = store_part_open(r->s, &d);
+		give = fd >= 0;
+		there = give ? JOB_PART_THERE : JOB_NOT_THERE;
+		k = room_for(r, size, e);
+	}
+	if (k < 0)
+		return k;
 	buf_init(&b, 16);
-	buf_u32(&b, fd >= 0);
-	k = send_msg(r, JOB_HAVE, &b, &fd, fd >= 0 && is_allowed(r, &d), e);
+	buf_u32(&b, there);
+	k = send_msg(r, JOB_HAVE, &b, &fd, give, e);
 	buf_fini(&b);
 	return k;
 }
@@ -104,7 +137,8 @@ static int on_fetched(struct run *r, struct cur *c, struct err *e)
 	char text[DIGEST_STR];
 	uint32_t n;
 
-	if (!cur_str(c, text, sizeof(text)) || digest_parse(text, &r->manifest) < 0 || (n = cur_u32(c)) > IMAGE_MAX_LAYERS + 8)
+	if (!cur_str(c, text, sizeof(text)) || digest_parse(text, &r->manifest) < 0 ||
+		(n = cur_u32(c)) > IMAGE_MAX_LAYERS + 8)
 		return err_plain(e, EPROTO, "image job: malformed result");
 	for (uint32_t i = 0; i < n; i++) {
 		struct blob b;
@@ -139,10 +173,13 @@ static int follow_job(struct run *r, enum job_type want, struct err *e)
 		struct cur c;
 		int k = 0;
 
-		if (n == 0)
+		if (n == 0) {
+			r->stopped = true;
 			return err_plain(e, EIO, "image job died");
+		}
 		if (n == -EAGAIN)
-			return err_plain(e, ETIMEDOUT, "image job said nothing for %d seconds", SILENCE_S);
+			return err_plain(
+				e, ETIMEDOUT, "image job said nothing for %d seconds", SILENCE_S);
 		if (n < (ssize_t)sizeof(h))
 			return err_set(e, n < 0 ? (int)-n : EPROTO, "image job");
 		memcpy(&h, m, sizeof(h));
@@ -157,8 +194,10 @@ static int follow_job(struct run *r, enum job_type want, struct err *e)
 			uint32_t phase = cur_u32(&c);
 			uint64_t done = cur_u64(&c), total = cur_u64(&c);
 
-			if (r->fn && r->fn(r->arg, (enum job_phase)phase, done, total))
+			if (r->fn && r->fn(r->arg, (enum job_phase)phase, done, total)) {
+				r->stopped = true;
 				k = err_plain(e, ECANCELED, "cancelled");
+			}
 		} else if (h.type == want) {
 			return want == JOB_FETCHED ? on_fetched(r, &c, e) : 0;
 		} else {
@@ -205,7 +244,8 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 			buf_u32(&b, q->bases[i].flags);
 		}
 	}
-	k = start_job(r, pull, e);
+	k = pull ? store_stage_is_pull(&r->stage) : 0;
+	k = k < 0 ? err_set(e, -k, "staging") : start_job(r, pull, e);
 	if (k == 0)
 		k = send_msg(r, pull ? JOB_PULL : JOB_IMPORT, &b, &q->source, pull ? 0 : 1, e);
 	explicit_bzero(b.p, b.len);
@@ -213,6 +253,8 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 	if (k == 0)
 		k = follow_job(r, JOB_FETCHED, e);
 	end_job(r);
+	if (pull && r->stopped)
+		store_stage_salvage(r->s, &r->stage);
 	return k;
 }
 
@@ -222,7 +264,8 @@ static int take_blobs(struct run *r, struct err *e)
 	for (size_t i = 0; i < r->blobs.n; i++) {
 		const struct blob *b = &r->blobs.v[i];
 		char hex[DIGEST_HEX];
-		_cleanup_close_ int fd = openat(r->stage.fd, digest_hex(&b->d, hex), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		_cleanup_close_ int fd = openat(r->stage.fd, digest_hex(&b->d, hex),
+			O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 		int k = fd < 0 ? -errno : r->sp->adopt(r->sp->arg, fd);
 
 		if (k < 0)
@@ -234,7 +277,8 @@ static int take_blobs(struct run *r, struct err *e)
 	return 0;
 }
 
-static int slurp_blob(struct store *s, const struct digest *d, size_t max, int *fd, void **p, size_t *n, struct err *e)
+static int slurp_blob(struct store *s, const struct digest *d, size_t max, int *fd, void **p,
+	size_t *n, struct err *e)
 {
 	char text[DIGEST_STR];
 
@@ -244,7 +288,8 @@ static int slurp_blob(struct store *s, const struct digest *d, size_t max, int *
 	return fd_slurp(*fd, max, p, n, e);
 }
 
-/* Who asks for a digest gets that manifest, or one that the index of that digest names: the job's word is not enough. */
+/* Who asks for a digest gets that manifest, or one that the index of that digest names: the job's
+ * word is not enough. */
 static int check_pinned(struct run *r, const struct digest *want, struct err *e)
 {
 	_cleanup_free_ void *p = NULL;
@@ -269,10 +314,31 @@ static int check_pinned(struct run *r, const struct digest *want, struct err *e)
 
 static int adopt_built(struct run *r, const char *name, struct err *e)
 {
-	_cleanup_close_ int fd = openat(r->stage.fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	_cleanup_close_ int fd =
+		openat(r->stage.fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	int k = fd < 0 ? -errno : r->sp->adopt(r->sp->arg, fd);
 
 	return k < 0 ? err_set(e, -k, "%s", name) : 0;
+}
+
+/* What a layer's content takes, as far as it can be known without reading it: gzip ends with its
+ * length (modulo 4 GiB, and of its last member), zstd mostly not. Only used to refuse early: the
+ * limits hold whatever these bytes say. */
+static uint64_t content_bytes(struct store *s, const struct descriptor *d)
+{
+	_cleanup_close_ int fd = store_blob_open(s, &d->digest);
+	uint8_t head[4] = {0}, tail[4] = {0};
+	uint64_t n;
+
+	if (fd < 0 || d->size < 18 || pread_full(fd, head, 4, 0) < 0 ||
+		pread_full(fd, tail, 4, d->size - 4) < 0)
+		return d->size;
+	if (head[0] == 0x1f && head[1] == 0x8b) {
+		n = tail[0] | (uint64_t)tail[1] << 8 | (uint64_t)tail[2] << 16 |
+		    (uint64_t)tail[3] << 24;
+		return MIN(MAX(n, d->size), d->size * 1032); /* deflate can do no better */
+	}
+	return memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0 ? d->size * 2 : d->size;
 }
 
 static int build(struct run *r, const char *canonical, struct err *e)
@@ -291,10 +357,11 @@ static int build(struct run *r, const char *canonical, struct err *e)
 	if (k < 0)
 		return k;
 	for (uint32_t i = 0; i < m.n; i++)
-		bytes += m.layers[i].size;
+		bytes += content_bytes(r->s, &m.layers[i]);
 	r->allowed = &m;
 	config_fd = store_blob_open(r->s, &m.config.digest);
-	k = config_fd < 0 ? err_set(e, -config_fd, "configuration") : store_room(r->s, bytes + MIB(64), e);
+	k = config_fd < 0 ? err_set(e, -config_fd, "configuration")
+			  : store_room(r->s, bytes + MIB(64), e);
 	if (k == 0)
 		k = start_job(r, false, e);
 	buf_init(&b, 4096);
@@ -342,10 +409,17 @@ static int obtain(struct run *r, const struct image_ref *ref, const char *canoni
 	return k;
 }
 
-int image_obtain(struct store *s, const struct image_spawner *sp, const struct image_request *q, image_progress_fn fn, void *arg,
-	struct image_info *out, struct err *e)
+int image_obtain(struct store *s, const struct image_spawner *sp, const struct image_request *q,
+	image_progress_fn fn, void *arg, struct image_info *out, struct err *e)
 {
-	struct run r = {.s = s, .sp = sp, .q = q, .fn = fn, .arg = arg, .stage = {.fd = -1}, .sock = -1, .handle = -1};
+	struct run r = {.s = s,
+		.sp = sp,
+		.q = q,
+		.fn = fn,
+		.arg = arg,
+		.stage = {.fd = -1},
+		.sock = -1,
+		.handle = -1};
 	_cleanup_close_ int lock = -1;
 	struct image_info info;
 	char canonical[REF_MAX];

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * registry.c: the distribution protocol's reading half: authentication, manifests, blobs. Runs in a pull job; the registry is hostile.
- * Everything it sends is hashed and compared before it gets a name in the folder. Credentials live in this process's memory only.
+ * registry.c: the distribution protocol's reading half: authentication, manifests, blobs. Runs in a
+ * pull job; the registry is hostile. Everything it sends is hashed and compared before it gets a
+ * name in the folder. Credentials live in this process's memory only.
  */
 #include "images/registry.h"
 #include "images/web.h"
 #include "images/pull_int.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
-#define MANIFEST_TYPES                                                                                                      \
-	"application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, "                             \
-	"application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json"
+#define MANIFEST_TYPES                                                                             \
+	"application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, "    \
+	"application/vnd.docker.distribution.manifest.v2+json, "                                   \
+	"application/vnd.docker.distribution.manifest.list.v2+json"
 
 /* ---- authentication ---- */
 
@@ -43,7 +46,8 @@ static void add_query(struct buf *url, bool *first, const char *key, const char 
 	buf_printf(url, "%c%s=", *first ? '?' : '&', key);
 	*first = false;
 	for (const unsigned char *p = (const unsigned char *)value; *p; p++) {
-		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || strchr("-._~", *p))
+		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+			(*p >= '0' && *p <= '9') || strchr("-._~", *p))
 			buf_u8(url, *p);
 		else
 			buf_printf(url, "%%%02X", *p);
@@ -61,7 +65,8 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 	int r;
 
 	if (!challenge_field(challenge, "realm", realm, sizeof(realm)))
-		return err_plain(e, EACCES, "%s: asks for a token, but not from where", s->base.url);
+		return err_plain(
+			e, EACCES, "%s: asks for a token, but not from where", s->base.url);
 	if (strncmp(realm, "https://", 8) != 0 && !(s->plain && strncmp(realm, "http://", 7) == 0))
 		return err_plain(e, EACCES, "%s: token service without TLS", s->base.url);
 	challenge_field(challenge, "service", service, sizeof(service));
@@ -74,8 +79,13 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 	if (*service)
 		add_query(&url, &first, "service", service);
 	add_query(&url, &first, "scope", scope);
-	r = web_get_buf(h, &(struct web_request){.url = buf_cstr(&url), .user = s->p->user, .password = s->p->password, .plain_ok = s->plain,
-				 .private_ok = s->private, .elsewhere = true},
+	r = web_get_buf(h,
+		&(struct web_request){.url = buf_cstr(&url),
+			.user = s->p->user,
+			.password = s->p->password,
+			.plain_ok = s->plain,
+			.private_ok = s->private,
+			.elsewhere = true},
 		&body, &reply, e);
 	if (r == 0 && reply.status != 200)
 		r = err_plain(e, EACCES, "%s: token service says %ld", s->base.url, reply.status);
@@ -91,7 +101,8 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 }
 
 /* What a 401 asks for. The caller tries again once. */
-static int authenticate(struct source *s, struct web *h, const struct web_reply *reply, struct err *e)
+static int authenticate(
+	struct source *s, struct web *h, const struct web_reply *reply, struct err *e)
 {
 	if (strncasecmp(reply->challenge, "bearer ", 7) == 0 && !s->p->token[0])
 		return fetch_token(s, h, reply->challenge, e);
@@ -99,12 +110,13 @@ static int authenticate(struct source *s, struct web *h, const struct web_reply 
 		s->basic = true;
 		return 0;
 	}
-	return err_plain(e, EACCES, "%s: %s", s->base.url, s->p->user[0] || s->p->token[0] ? "credentials refused" : "credentials are needed");
+	return err_plain(e, EACCES, "%s: %s", s->base.url,
+		s->p->user[0] || s->p->token[0] ? "credentials refused" : "credentials are needed");
 }
 
 /* One GET below /v2/REPO/, with whatever authentication it takes. */
-int source_get(struct source *s, struct web *h, const char *path, const char *accept, struct web_request *q, struct web_reply *reply,
-	struct err *e)
+int source_get(struct source *s, struct web *h, const char *path, const char *accept,
+	struct web_request *q, struct web_reply *reply, struct err *e)
 {
 	char url[1536];
 
@@ -127,10 +139,13 @@ int source_get(struct source *s, struct web *h, const char *path, const char *ac
 		explicit_bzero(auth, sizeof(auth));
 		if (r < 0)
 			return r;
+		pthread_mutex_lock(&s->lock);
 		s->private |= reply->peer_private;
+		pthread_mutex_unlock(&s->lock);
 		if (reply->status == 200 || reply->status == 206)
 			return 0;
-		if (reply->status == 401 && turn < 2) {
+		/* whom a registry redirects to is not told who the user is */
+		if (reply->status == 401 && turn < 2 && !reply->redirected) {
 			pthread_mutex_lock(&s->lock);
 			r = authenticate(s, h, reply, e);
 			pthread_mutex_unlock(&s->lock);
@@ -138,7 +153,10 @@ int source_get(struct source *s, struct web *h, const char *path, const char *ac
 				return r;
 			continue;
 		}
-		return err_plain(e, reply->status == 404 ? ENOENT : reply->status == 401 || reply->status == 403 ? EACCES : EIO,
+		return err_plain(e,
+			reply->status == 404                           ? ENOENT
+			: reply->status == 401 || reply->status == 403 ? EACCES
+								       : EIO,
 			"%.200s: the registry says %ld", url, reply->status);
 	}
 }
@@ -150,12 +168,12 @@ static int to_doc(void *arg, const void *p, size_t n)
 	struct buf *b = arg;
 
 	buf_put(b, p, n);
-	return b->bad ? -EFBIG : 0;
+	return b->bad ? -EFBIG : 0; /* said by get_document */
 }
 
 /* want: NULL (a tag), or what it must hash to. The document is staged. */
-static int get_document(struct source *s, struct web *h, const char *which, const struct digest *want, struct buf *doc, struct blob *out,
-	struct err *e)
+static int get_document(struct source *s, struct web *h, const char *which,
+	const struct digest *want, struct buf *doc, struct blob *out, struct err *e)
 {
 	struct web_request q = {.body = to_doc, .arg = doc};
 	struct web_reply reply;
@@ -165,12 +183,16 @@ static int get_document(struct source *s, struct web *h, const char *which, cons
 	buf_reset(doc);
 	snprintf(path, sizeof(path), "manifests/%s", which);
 	r = source_get(s, h, path, MANIFEST_TYPES, &q, &reply, e);
+	if (doc->bad)
+		r = err_plain(e, EFBIG, "manifest %.19s: more than %llu bytes", which,
+			(unsigned long long)IMAGE_MAX_MANIFEST);
 	if (r == 0)
 		r = stage_put(s->p->job->stage, doc->p, doc->len, out, e);
 	if (r == 0 && want && !digest_eq(want, &out->d)) {
 		char have[DIGEST_STR];
 
-		r = err_plain(e, EBADMSG, "manifest %.19s: what came has the digest %s", which, digest_str(&out->d, have));
+		r = err_plain(e, EBADMSG, "manifest %.19s: what came has the digest %s", which,
+			digest_str(&out->d, have));
 	}
 	if (r == 0 && blob_list_add(&s->p->blobs, out) < 0)
 		r = err_set(e, ENOMEM, "manifest");
@@ -178,7 +200,8 @@ static int get_document(struct source *s, struct web *h, const char *which, cons
 }
 
 /* From a reference to the manifest for the platform wanted, through at most two indexes. */
-static int find_manifest(struct source *s, struct web *h, const struct image_ref *ref, struct oci_manifest *m, struct err *e)
+static int find_manifest(struct source *s, struct web *h, const struct image_ref *ref,
+	struct oci_manifest *m, struct err *e)
 {
 	char which[DIGEST_STR > sizeof(ref->tag) ? DIGEST_STR : sizeof(ref->tag)];
 	struct digest want = ref->digest;
@@ -226,25 +249,34 @@ static int find_manifest(struct source *s, struct web *h, const struct image_ref
 
 /* ---- where to ask ---- */
 
-static bool is_loopback(const char *registry)
+/* Not by how it begins: 127.example.org is anybody's. */
+bool registry_is_loopback(const char *registry)
 {
-	return strncmp(registry, "localhost", 9) == 0 || strncmp(registry, "127.", 4) == 0 || strncmp(registry, "[::1]", 5) == 0;
+	char host[256];
+	struct in_addr a;
+	size_t n = *registry == '[' ? strcspn(registry, "]") + 1 : strcspn(registry, ":");
+
+	snprintf(host, sizeof(host), "%.*s", (int)n, registry);
+	return strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+	       (inet_pton(AF_INET, host, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
 }
 
 static void own_base(const struct image_ref *ref, struct pull_base *b)
 {
-	bool local = is_loopback(ref->registry);
+	bool local = registry_is_loopback(ref->registry);
 
 	*b = (struct pull_base){.flags = local ? JOB_REG_PLAIN_HTTP | JOB_REG_PRIVATE_OK : 0};
 	snprintf(b->registry, sizeof(b->registry), "%s", ref->registry);
 	snprintf(b->url, sizeof(b->url), "%s://%s", local ? "http" : "https",
-		strcmp(ref->registry, REF_REGISTRY_DEF) == 0 ? "registry-1.docker.io" : ref->registry);
+		strcmp(ref->registry, REF_REGISTRY_DEF) == 0 ? "registry-1.docker.io"
+							     : ref->registry);
 }
 
-static int pull_from(struct pull *p, const struct image_ref *ref, const struct pull_base *base, struct err *e)
+static int pull_from(
+	struct pull *p, const struct image_ref *ref, const struct pull_base *base, struct err *e)
 {
 	struct source s = {.p = p, .base = *base, .lock = PTHREAD_MUTEX_INITIALIZER};
-	struct web *h = web_create(e);
+	struct web *h = web_create(p->lim.stall_s, e);
 	struct oci_manifest m;
 	int r;
 
@@ -267,6 +299,7 @@ static int pull_from(struct pull *p, const struct image_ref *ref, const struct p
 
 int pull_run(struct pull *p, struct err *e)
 {
+	char before[200] = "";
 	struct pull_base own;
 	struct image_ref ref;
 	int r = ref_parse(p->name, &ref, e);
@@ -284,10 +317,11 @@ int pull_run(struct pull *p, struct err *e)
 			return 0;
 		if (r == -EPIPE || r == -ENOSPC || r == -EFBIG)
 			return err_wrap(e, "image %s", p->name);
+		snprintf(before, sizeof(before), ": %.180s; then", e->msg);
 		p->blobs.n = 0;
 	}
 	own_base(&ref, &own);
 	*e = (struct err){0};
 	r = pull_from(p, &ref, &own, e);
-	return r < 0 ? err_wrap(e, "image %s", p->name) : 0;
+	return r < 0 ? err_wrap(e, "image %s%s", p->name, before) : 0;
 }

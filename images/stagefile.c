@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stagefile.c: content-addressed files in a job's folder. Runs in image jobs; the bytes are hostile and only counted and hashed here.
+ * stagefile.c: content-addressed files in a job's folder. Runs in image jobs; the bytes are hostile
+ * and only counted and hashed here.
  */
 #include "images/stagefile.h"
 
@@ -47,12 +48,43 @@ int stagefile_begin(struct stagefile *f, int dir, uint64_t max, struct err *e)
 	return 0;
 }
 
+static int hash_again(struct stagefile *f, struct err *e)
+{
+	_cleanup_free_ uint8_t *buf = malloc(1 << 18);
+	ssize_t k = -1;
+
+	if (!buf)
+		return err_set(e, ENOMEM, "staging");
+	while (f->size <= f->max && (k = pread(f->fd, buf, 1 << 18, (off_t)f->size)) > 0) {
+		digest_update(f->ctx, buf, (size_t)k);
+		f->size += (uint64_t)k;
+	}
+	if (k < 0 || f->size > f->max || lseek(f->fd, (off_t)f->size, SEEK_SET) < 0)
+		return err_set(e, k < 0 ? errno : EFBIG, "staging");
+	return 0;
+}
+
+int stagefile_resume(
+	struct stagefile *f, int dir, const struct digest *want, uint64_t max, struct err *e)
+{
+	char hex[DIGEST_HEX];
+
+	*f = (struct stagefile){.dir = dir, .fd = -1, .max = max};
+	snprintf(f->tmp, sizeof(f->tmp), STAGE_PART "%s", digest_hex(want, hex));
+	f->ctx = digest_begin();
+	f->fd = openat(dir, f->tmp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+	if (!f->ctx || f->fd < 0)
+		return err_set(e, f->ctx ? errno : ENOMEM, "staging");
+	return hash_again(f, e);
+}
+
 int stagefile_write(struct stagefile *f, const void *p, size_t n, struct err *e)
 {
 	int r;
 
 	if (n > f->max || f->size > f->max - n)
-		return err_plain(e, EFBIG, "blob of more than %llu bytes", (unsigned long long)f->max);
+		return err_plain(
+			e, EFBIG, "blob of more than %llu bytes", (unsigned long long)f->max);
 	digest_update(f->ctx, p, n);
 	f->size += n;
 	r = write_full(f->fd, p, n);
@@ -69,7 +101,8 @@ int stagefile_end(struct stagefile *f, const struct digest *want, struct blob *o
 	if (want && !digest_eq(want, &b.d)) {
 		char have[DIGEST_STR], w[DIGEST_STR];
 
-		r = err_plain(e, EBADMSG, "blob %s has the digest %s", digest_str(want, w), digest_str(&b.d, have));
+		r = err_plain(e, EBADMSG, "blob %s has the digest %s", digest_str(want, w),
+			digest_str(&b.d, have));
 	} else if (renameat(f->dir, f->tmp, f->dir, digest_hex(&b.d, hex)) < 0) {
 		r = err_set(e, errno, "staging");
 	}
@@ -113,7 +146,8 @@ int fd_slurp(int fd, size_t max, void **p, size_t *n, struct err *e)
 	if (fstat(fd, &sb) < 0)
 		return err_set(e, errno, "reading");
 	if (!S_ISREG(sb.st_mode) || sb.st_size < 0 || (uint64_t)sb.st_size > max)
-		return err_plain(e, EFBIG, "document of %lld bytes (at most %zu)", (long long)sb.st_size, max);
+		return err_plain(e, EFBIG, "document of %lld bytes (at most %zu)",
+			(long long)sb.st_size, max);
 	b = malloc((size_t)sb.st_size + 1);
 	if (!b)
 		return err_set(e, ENOMEM, "reading");

@@ -9,6 +9,8 @@
 #include "lib/buf.h"
 #include "lib/err.h"
 
+#define STAGE_PART "part-" /* and the digest of a blob that is still coming */
+
 struct blob {
 	struct digest d;
 	uint64_t size;
@@ -23,14 +25,20 @@ void blob_list_fini(struct blob_list *l);
 
 struct stagefile {
 	int dir, fd; /* dir is borrowed */
-	char tmp[32];
+	char tmp[80];
 	struct digest_ctx *ctx;
 	uint64_t size, max;
 };
 
 int stagefile_begin(struct stagefile *f, int dir, uint64_t max, struct err *e);
 int stagefile_write(struct stagefile *f, const void *p, size_t n, struct err *e);
-/* The file is now <hex of its digest>; *out says which. want: NULL, or what it must be (-EBADMSG). */
+/* The same in a file that is named for what it is to be, part-HEX: what is there of it already
+ * counts (and is hashed), so that a download goes on where it broke off, in this job or a later
+ * one. */
+int stagefile_resume(
+	struct stagefile *f, int dir, const struct digest *want, uint64_t max, struct err *e);
+/* The file is now <hex of its digest>; *out says which. want: NULL, or what it must be (-EBADMSG).
+ */
 int stagefile_end(struct stagefile *f, const struct digest *want, struct blob *out, struct err *e);
 void stagefile_abort(struct stagefile *f); /* fine after end */
 

@@ -6,7 +6,7 @@
 
 #include "images/store.h"
 
-enum { F_BLOBS, F_IMAGES, F_NAMES, F_PINS, F_STAGING, F_LOCKS, STORE_FOLDERS };
+enum { F_BLOBS, F_IMAGES, F_NAMES, F_PINS, F_STAGING, F_LOCKS, F_PARTS, STORE_FOLDERS };
 
 struct store {
 	char path[320];
@@ -19,7 +19,8 @@ struct name_entry {
 	bool local;
 };
 
-/* flock on root/lock: LOCK_EX for whoever removes, LOCK_SH for whoever relies on an image staying. Descriptor or -errno. */
+/* flock on root/lock: LOCK_EX for whoever removes, LOCK_SH for whoever relies on an image staying.
+ * Descriptor or -errno. */
 int store_lock(struct store *s, int how);
 int remove_tree(int dir_fd, const char *name);
 /* Names that do not begin with a dot. */

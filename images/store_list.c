@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_list.c: finding, listing, pinning, removing, pruning. The daemon and the command line. Whoever removes holds the store's lock
- * exclusively, whoever pins holds it shared: a disk that somebody was just given cannot go.
+ * store_list.c: finding, listing, pinning, removing, pruning. The daemon and the command line.
+ * Whoever removes holds the store's lock exclusively, whoever pins holds it shared: a disk that
+ * somebody was just given cannot go.
  */
 #include "images/store_int.h"
 
@@ -12,7 +13,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-static int fill_info(struct store *s, const struct digest *id, struct image_info *out, struct err *e)
+static int fill_info(
+	struct store *s, const struct digest *id, struct image_info *out, struct err *e)
 {
 	_cleanup_close_ int dir = -1;
 	char hex[DIGEST_HEX];
@@ -118,7 +120,11 @@ static int find_any(struct store *s, const char *text, struct name_entry *out, s
 		out->id = ref.digest;
 		return 0;
 	}
-	return r < 0 ? err_plain(e, -r, r == -ENOENT ? "no image %s here" : "the store's entry for %s is damaged", canonical) : 0;
+	return r < 0 ? err_plain(e, -r,
+			       r == -ENOENT ? "no image %s here"
+					    : "the store's entry for %s is damaged",
+			       canonical)
+		     : 0;
 }
 
 int store_resolve(struct store *s, const char *name, struct image_info *out, struct err *e)
@@ -217,7 +223,8 @@ static int list_nameless(void *arg, const char *hex)
 	return list_one(l, &id, NULL);
 }
 
-int store_list(struct store *s, int (*fn)(void *arg, const struct image_info *i), void *arg, struct err *e)
+int store_list(
+	struct store *s, int (*fn)(void *arg, const struct image_info *i), void *arg, struct err *e)
 {
 	struct lister l = {.fn = fn, .arg = arg};
 	int r = gather_names(s, &l.g);
@@ -261,8 +268,12 @@ int store_pin(struct store *s, const struct digest *id, const char *owner, struc
 		return err_set(e, -lock, "%s/lock", s->path);
 	if (!store_image_there(s, id))
 		return err_plain(e, ENOENT, "image %.12s was removed", path);
-	fd = openat(s->dir[F_PINS], path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-	if (fd < 0 || fsync(s->dir[F_PINS]) < 0)
+	fd = openat(s->dir[F_PINS], path, O_WRONLY | O_CLOEXEC);
+	/* a pin that is there already was made durable by whoever made it: this is on the path of a
+	 * create */
+	if (fd < 0 &&
+		((fd = openat(s->dir[F_PINS], path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0 ||
+			fsync(s->dir[F_PINS]) < 0))
 		return err_set(e, errno, "pin %s", path);
 	touch(s, id);
 	return 0;
@@ -279,20 +290,23 @@ int store_unpin(struct store *s, const struct digest *id, const char *owner)
 
 struct reap {
 	struct store *s;
-	bool (*lives)(void *arg, const char *owner);
+	bool (*lives)(void *arg, const char *image, const char *owner);
 	void *arg;
 };
 
 static int reap_pin(void *arg, const char *name)
 {
 	struct reap *r = arg;
+	char image[DIGEST_HEX];
 
-	if (strlen(name) < 66 || name[64] != '.' || !r->lives(r->arg, name + 65))
+	snprintf(image, sizeof(image), "%s", name);
+	if (strlen(name) < 66 || name[64] != '.' || !r->lives(r->arg, image, name + 65))
 		unlinkat(r->s->dir[F_PINS], name, 0);
 	return 0;
 }
 
-int store_pins_reap(struct store *s, bool (*lives)(void *arg, const char *owner), void *arg)
+int store_pins_reap(
+	struct store *s, bool (*lives)(void *arg, const char *image, const char *owner), void *arg)
 {
 	struct reap r = {s, lives, arg};
 
@@ -357,7 +371,8 @@ static int drop_unused_blob(void *arg, const char *hex)
 	struct digest d;
 	struct stat sb;
 
-	if (digest_parse_hex(hex, &d) < 0 || fstatat(u->s->dir[F_BLOBS], hex, &sb, AT_SYMLINK_NOFOLLOW) < 0)
+	if (digest_parse_hex(hex, &d) < 0 ||
+		fstatat(u->s->dir[F_BLOBS], hex, &sb, AT_SYMLINK_NOFOLLOW) < 0)
 		return 0;
 	for (size_t i = 0; i < u->n; i++)
 		if (digest_eq(&u->v[i], &d))
@@ -388,7 +403,8 @@ static int sweep_blobs(struct store *s, bool keep_layers, struct prune *p, struc
 
 static bool is_meant(const struct name_entry *have, const struct name_entry *asked)
 {
-	return asked->name[0] ? strcmp(have->name, asked->name) == 0 : digest_eq(&have->id, &asked->id);
+	return asked->name[0] ? strcmp(have->name, asked->name) == 0
+			      : digest_eq(&have->id, &asked->id);
 }
 
 static bool others_name(const struct names *g, const struct name_entry *asked)
@@ -477,6 +493,21 @@ static void drop_names_of(struct store *s, const struct digest *id)
 	free(g.v);
 }
 
+/* Parts of downloads that were killed: of use only if the same is pulled again. */
+static int drop_part(void *arg, const char *hex)
+{
+	struct used_blobs *u = arg;
+	struct stat sb;
+
+	if (fstatat(u->s->dir[F_PARTS], hex, &sb, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	u->p->blob_count++;
+	u->p->bytes += (uint64_t)sb.st_blocks * 512;
+	if (!u->p->dry_run)
+		unlinkat(u->s->dir[F_PARTS], hex, 0);
+	return 0;
+}
+
 int store_prune(struct store *s, struct prune *p, struct err *e)
 {
 	_cleanup_close_ int lock = store_lock(s, LOCK_EX);
@@ -491,7 +522,8 @@ int store_prune(struct store *s, struct prune *p, struct err *e)
 		qsort(l.v, l.n, sizeof(*l.v), aged_cmp);
 	for (size_t i = 0; i < l.n && r == 0; i++) {
 		bool old = p->unused_s && now - l.v[i].used >= (int64_t)p->unused_s;
-		bool over = p->keep_bytes && l.bytes > p->keep_bytes && now - l.v[i].used >= (int64_t)p->unused_s;
+		bool over = p->keep_bytes && l.bytes > p->keep_bytes &&
+			    now - l.v[i].used >= (int64_t)p->unused_s;
 
 		if (l.v[i].pinned || (!old && !over))
 			continue;
@@ -507,5 +539,7 @@ int store_prune(struct store *s, struct prune *p, struct err *e)
 	free(l.v);
 	if (r == 0)
 		r = sweep_blobs(s, !p->blobs, p, e);
+	if (r == 0)
+		each_entry(s->dir[F_PARTS], drop_part, &(struct used_blobs){.s = s, .p = p});
 	return r;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web.c: requests of a pull job. Redirects are followed here, not by libcurl: each target is looked at, credentials stay with the host
- * they were for, and the address that is really connected to is checked (names can resolve to anything). A server that hangs or drips is
- * left after half a minute below 1 KiB a second.
+ * web.c: requests of a pull job. Redirects are followed here, not by libcurl: each target is looked
+ * at, credentials stay with the host they were for, and the address that is really connected to is
+ * checked (names can resolve to anything). A server that hangs or drips is left after half a minute
+ * (limits.h: stall_s) below 1 KiB a second; what it sends beside an answer is bounded, too.
  */
 #include "images/web.h"
 
@@ -13,10 +14,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define MAX_REDIRECTS  6
-#define CONNECT_S      15L
-#define SLOW_BYTES     1024L
-#define SLOW_S	       30L
+#define MAX_REDIRECTS 6
+#define CONNECT_S     15L
+#define SLOW_BYTES    1024L
+#define STALL_S       30L
+#define ERROR_BODY    (256u * 1024) /* of a reply that is not a success: let through, not read */
 
 struct web {
 	CURL *c;
@@ -24,7 +26,9 @@ struct web {
 	const struct web_request *q;
 	struct web_reply *reply;
 	char location[4096];
-	bool redirected, refused, started;
+	bool redirected, refused, started, enough;
+	size_t unread;
+	long stall_s;
 	int stop; /* -errno of a callback */
 };
 
@@ -33,8 +37,16 @@ static bool v4_private(uint32_t a)
 	static const struct {
 		uint32_t net, mask;
 	} nets[] = {
-		{0x00000000, 0xff000000}, {0x0a000000, 0xff000000}, {0x64400000, 0xffc00000}, {0x7f000000, 0xff000000}, {0xa9fe0000, 0xffff0000},
-		{0xac100000, 0xfff00000}, {0xc0000000, 0xffffff00}, {0xc0a80000, 0xffff0000}, {0xc6120000, 0xfffe0000}, {0xe0000000, 0xe0000000},
+		{0x00000000, 0xff000000},
+		{0x0a000000, 0xff000000},
+		{0x64400000, 0xffc00000},
+		{0x7f000000, 0xff000000},
+		{0xa9fe0000, 0xffff0000},
+		{0xac100000, 0xfff00000},
+		{0xc0000000, 0xffffff00},
+		{0xc0a80000, 0xffff0000},
+		{0xc6120000, 0xfffe0000},
+		{0xe0000000, 0xe0000000},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(nets); i++)
@@ -63,7 +75,8 @@ bool address_is_private(const struct sockaddr *sa)
 		return v4_private(ntohl(a));
 	if (memcmp(b, "\0\x64\xff\x9b", 4) == 0) /* 64:ff9b::/96 */
 		return v4_private(ntohl(a));
-	return (b[0] & 0xfe) == 0xfc || b[0] == 0xff || (b[0] == 0xfe && (b[1] & 0x80)) || b[0] == 0;
+	return (b[0] & 0xfe) == 0xfc || b[0] == 0xff || (b[0] == 0xfe && (b[1] & 0x80)) ||
+	       b[0] == 0;
 }
 
 static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
@@ -71,7 +84,8 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
 	struct web *h = arg;
 	bool private = address_is_private(&a->addr);
 
-	if ((h->redirected || h->q->elsewhere) && private && !h->q->private_ok && !h->reply->peer_private) {
+	if ((h->redirected || h->q->elsewhere) && private && !h->q->private_ok &&
+		!h->reply->peer_private) {
 		h->refused = true;
 		return CURL_SOCKET_BAD;
 	}
@@ -111,7 +125,8 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
 		size_t k = strlen(wanted[i].name);
 
 		/* of several challenges Bearer is the one to keep */
-		if (n > k && strncasecmp(p, wanted[i].name, k) == 0 && !(i == 2 && strncasecmp(h->reply->challenge, "bearer", 6) == 0))
+		if (n > k && strncasecmp(p, wanted[i].name, k) == 0 &&
+			!(i == 2 && strncasecmp(h->reply->challenge, "bearer", 6) == 0))
 			copy_value(p + k, n - k, wanted[i].to, wanted[i].cap);
 	}
 	return n;
@@ -123,8 +138,13 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
 	long status = 0;
 
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &status);
-	if (status < 200 || status > 299)
-		return n; /* bodies of errors are not read, only let through: libcurl's limits hold */
+	if (status < 200 || status > 299) {
+		/* only let through, so that the connection can be used again; one without end is
+		 * cut */
+		h->unread += n;
+		h->enough = h->unread > ERROR_BODY;
+		return h->enough ? 0 : n;
+	}
 	if (!h->started) {
 		h->started = true;
 		if (h->q->start && (h->stop = h->q->start(h->q->arg, status)) < 0)
@@ -135,7 +155,7 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
 	return n;
 }
 
-struct web *web_create(struct err *e)
+struct web *web_create(uint32_t stall_s, struct err *e)
 {
 	struct web *h = calloc(1, sizeof(*h));
 
@@ -146,6 +166,7 @@ struct web *web_create(struct err *e)
 		err_set(e, ENOMEM, "HTTP");
 		return NULL;
 	}
+	h->stall_s = stall_s ? (long)stall_s : STALL_S;
 	return h;
 }
 
@@ -167,9 +188,9 @@ static void set_options(struct web *h, const char *url, struct curl_slist *heade
 	curl_easy_setopt(h->c, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(h->c, CURLOPT_FOLLOWLOCATION, 0L);
 	curl_easy_setopt(h->c, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(h->c, CURLOPT_CONNECTTIMEOUT, CONNECT_S);
+	curl_easy_setopt(h->c, CURLOPT_CONNECTTIMEOUT, MIN(CONNECT_S, h->stall_s));
 	curl_easy_setopt(h->c, CURLOPT_LOW_SPEED_LIMIT, SLOW_BYTES);
-	curl_easy_setopt(h->c, CURLOPT_LOW_SPEED_TIME, SLOW_S);
+	curl_easy_setopt(h->c, CURLOPT_LOW_SPEED_TIME, h->stall_s);
 	curl_easy_setopt(h->c, CURLOPT_USERAGENT, "mayfly");
 	curl_easy_setopt(h->c, CURLOPT_BUFFERSIZE, 256L * 1024);
 	curl_easy_setopt(h->c, CURLOPT_HTTPHEADER, headers);
@@ -208,9 +229,11 @@ static int perform(struct web *h, const char *url, struct err *e)
 		explicit_bzero(line, sizeof(line));
 	}
 	h->location[0] = 0;
-	h->started = h->refused = false;
+	h->started = h->refused = h->enough = false;
+	h->unread = 0;
 	h->stop = 0;
-	*h->reply = (struct web_reply){.peer_private = h->reply->peer_private};
+	*h->reply = (struct web_reply){
+		.peer_private = h->reply->peer_private, .redirected = h->redirected};
 	set_options(h, url, headers);
 	k = curl_easy_perform(h->c);
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &h->reply->status);
@@ -221,20 +244,23 @@ static int perform(struct web *h, const char *url, struct err *e)
 		r = e->code ? h->stop : err_set(e, -h->stop, "%.200s", url);
 	else if (k == CURLE_OPERATION_TIMEDOUT)
 		r = err_plain(e, ETIMEDOUT, "%.200s: too slow, or no answer", url);
-	else if (k != CURLE_OK)
+	else if (k != CURLE_OK && !h->enough)
 		r = err_plain(e, EIO, "%.200s: %s", url, curl_easy_strerror(k));
 	return r;
 }
 
 /* The redirect's target as a URL of its own, in *out (curl_free). */
-static int next_url(const char *base, const char *location, bool plain_ok, char **out, struct err *e)
+static int next_url(
+	const char *base, const char *location, bool plain_ok, char **out, struct err *e)
 {
 	CURLU *u = curl_url();
 	char *scheme = NULL;
 	int r = 0;
 
-	if (!u || curl_url_set(u, CURLUPART_URL, base, 0) || curl_url_set(u, CURLUPART_URL, location, 0) ||
-		curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) || curl_url_get(u, CURLUPART_URL, out, 0))
+	if (!u || curl_url_set(u, CURLUPART_URL, base, 0) ||
+		curl_url_set(u, CURLUPART_URL, location, 0) ||
+		curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) ||
+		curl_url_get(u, CURLUPART_URL, out, 0))
 		r = err_plain(e, EBADMSG, "%.150s: malformed redirect", base);
 	else if (strcmp(scheme, "https") != 0 && !(plain_ok && strcmp(scheme, "http") == 0))
 		r = err_plain(e, EACCES, "%.150s: redirected to %.20s:", base, scheme);
@@ -262,8 +288,10 @@ int web_get(struct web *h, const struct web_request *q, struct web_reply *out, s
 		r = perform(h, url ? url : q->url, e);
 		if (r < 0 || out->status < 301 || out->status > 308 || !h->location[0])
 			break;
-		r = hops < MAX_REDIRECTS ? next_url(url ? url : q->url, h->location, q->plain_ok, &next, e) :
-					   err_plain(e, ELOOP, "%.200s: more than %d redirects", q->url, MAX_REDIRECTS);
+		r = hops < MAX_REDIRECTS
+			    ? next_url(url ? url : q->url, h->location, q->plain_ok, &next, e)
+			    : err_plain(e, ELOOP, "%.200s: more than %d redirects", q->url,
+				      MAX_REDIRECTS);
 		if (r < 0)
 			break;
 		curl_free(url);
@@ -282,7 +310,8 @@ static int to_buf(void *arg, const void *p, size_t n)
 	return b->bad ? -EFBIG : 0;
 }
 
-int web_get_buf(struct web *h, const struct web_request *q, struct buf *b, struct web_reply *out, struct err *e)
+int web_get_buf(struct web *h, const struct web_request *q, struct buf *b, struct web_reply *out,
+	struct err *e)
 {
 	struct web_request mine = *q;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web.h: GET, as pulls need it, over libcurl: bounded in size, time and redirects. Runs in a pull job; the peer is hostile.
+ * web.h: GET, as pulls need it, over libcurl: bounded in size, time and redirects. Runs in a pull
+ * job; the peer is hostile.
  */
 #pragma once
 
@@ -9,19 +10,22 @@
 
 /* One per thread. */
 struct web;
-struct web *web_create(struct err *e);
+/* stall_s: how long a server may send less than 1 KiB a second (0: the default) */
+struct web *web_create(uint32_t stall_s, struct err *e);
 void web_destroy(struct web *h);
 
 struct web_request {
 	const char *url;
-	const char *accept;	   /* NULL: anything */
-	const char *authorization; /* the header's value; only ever sent to the host of `url` */
+	const char *accept;          /* NULL: anything */
+	const char *authorization;   /* the header's value; only ever sent to the host of `url` */
 	const char *user, *password; /* basic authentication, the same way */
-	uint64_t from;		   /* Range: bytes=from- */
-	bool private_ok;	   /* redirects may lead to private addresses (they may anyway if the first host has one) */
-	bool elsewhere;		   /* the URL is a registry's word: treated as a redirect's target */
-	bool plain_ok;		   /* and to http:// */
-	/* body of a 2xx: 0, or -errno to stop. start is told the status first (206: the range is honoured). */
+	uint64_t from;               /* Range: bytes=from- */
+	bool private_ok; /* redirects may lead to private addresses (they may anyway if the first
+			    host has one) */
+	bool elsewhere;  /* the URL is a registry's word: treated as a redirect's target */
+	bool plain_ok;   /* and to http:// */
+	/* body of a 2xx: 0, or -errno to stop. start is told the status first (206: the range is
+	 * honoured). */
 	int (*start)(void *arg, long status);
 	int (*body)(void *arg, const void *p, size_t n);
 	void *arg;
@@ -30,13 +34,14 @@ struct web_reply {
 	long status;
 	char type[128];
 	char challenge[2048]; /* WWW-Authenticate */
-	bool peer_private;
+	bool peer_private, redirected;
 };
 
 /* 0 when there is a final status, whatever it is; -errno for everything below HTTP. */
 int web_get(struct web *h, const struct web_request *q, struct web_reply *out, struct err *e);
 /* The same into memory. */
-int web_get_buf(struct web *h, const struct web_request *q, struct buf *b, struct web_reply *out, struct err *e);
+int web_get_buf(struct web *h, const struct web_request *q, struct buf *b, struct web_reply *out,
+	struct err *e);
 
 struct sockaddr;
 /* loopback, link-local, private, unspecified, multicast, and v4 in v6's clothes */

@@ -22,7 +22,7 @@ struct job_hdr {
 static_assert(sizeof(struct job_hdr) == 12, "wire size");
 
 enum job_type {
-	/* to the job, exactly one; limits are u64 max_bytes, max_entries, max_tar_bytes, ratio_from, room_bytes, u32 max_ratio */
+	/* to the job, exactly one; limits are u64 max_bytes, max_entries, max_tar_bytes, ratio_from, room_bytes, u32 max_ratio, stall_s */
 	/* str reference, str os, arch, variant, str user, password, token, limits, u16 n, n x {str registry, str base_url, u32 flags}: where to
 	 * ask, in order. -> JOB_NEED for each blob, then JOB_FETCHED */
 	JOB_PULL = 1,
@@ -30,7 +30,7 @@ enum job_type {
 	JOB_IMPORT = 2,
 	/* str name, limits; fds: manifest, configuration -> JOB_NEED for each layer, then JOB_BUILT (disk.ext4 and image.json are in the folder) */
 	JOB_BUILD = 3,
-	/* answer to JOB_NEED: u32 there; fd if there */
+	/* answer to JOB_NEED: u32 enum job_there; builds get a descriptor of what is there, pulls of a part */
 	JOB_HAVE = 4,
 
 	/* from the job */
@@ -42,5 +42,6 @@ enum job_type {
 };
 
 enum job_source { JOB_SRC_AUTO = 0, JOB_SRC_LAYOUT = 1, JOB_SRC_ARCHIVE = 2, JOB_SRC_ROOTFS_TAR = 3, JOB_SRC_ROOTFS_DIR = 4 };
+enum job_there { JOB_NOT_THERE = 0, JOB_THERE = 1, JOB_PART_THERE = 2 /* as a pull that was killed left it: not verified */ };
 enum job_phase { JOB_PH_FETCH = 1, JOB_PH_BUILD = 2 };
 enum { JOB_REG_PLAIN_HTTP = 1, JOB_REG_PRIVATE_OK = 2 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image.c: `mayfly image`: the store's commands. They work on the store's folder directly, beside a running daemon if there is one; what
- * reads images runs in a process of its own (mayfly-image).
+ * image.c: `mayfly image`: the store's commands. They work on the store's folder directly, beside a
+ * running daemon if there is one; what reads images runs in a process of its own (mayfly-image).
  */
 #include "api/cli/cli.h"
 #include "api/cli/image.h"
@@ -48,10 +48,12 @@ static int on_progress(void *arg, enum job_phase phase, uint64_t done, uint64_t 
 		int n = total ? (int)MIN(30, done * 30 / total) : 0;
 
 		memset(cells, '#', (size_t)n);
-		fprintf(stderr, "\r%s [%s] %llu of %llu MiB ", what, total ? cells : "", (unsigned long long)(done >> 20), (unsigned long long)(total >> 20));
+		fprintf(stderr, "\r%s [%s] %llu of %llu MiB ", what, total ? cells : "",
+			(unsigned long long)(done >> 20), (unsigned long long)(total >> 20));
 		b->drawn = true;
 	} else if (total) {
-		fprintf(stderr, "%s: %llu of %llu MiB\n", what, (unsigned long long)(done >> 20), (unsigned long long)(total >> 20));
+		fprintf(stderr, "%s: %llu of %llu MiB\n", what, (unsigned long long)(done >> 20),
+			(unsigned long long)(total >> 20));
 	} else {
 		fprintf(stderr, "%s: %llu MiB\n", what, (unsigned long long)(done >> 20));
 	}
@@ -69,7 +71,8 @@ int image_fetch(struct store *s, const struct image_request *q, struct err *e)
 	struct bar b = {.tty = isatty(2)};
 	struct image_info i;
 	char d[DIGEST_STR];
-	int r = image_obtain(s, image_spawner_direct(getenv("MAYFLY_IMAGE_PROGRAM")), q, on_progress, &b, &i, e);
+	int r = image_obtain(
+		s, image_spawner_direct(getenv("MAYFLY_IMAGE_PROGRAM")), q, on_progress, &b, &i, e);
 
 	end_progress(&b);
 	if (r < 0)
@@ -84,13 +87,24 @@ int image_fetch(struct store *s, const struct image_request *q, struct err *e)
 struct common {
 	const char *store, *platform, *user, *registries, *token_file, *kind;
 	bool password_stdin, always, json, local, help;
-	uint64_t room, max_bytes;
+	uint64_t room, max_bytes, max_entries, max_ratio, stall;
 };
 
-#define OPT_STORE(c) {"store", 0, OPT_STR, &(c).store, "DIR", "the store's folder (default: $MAYFLY_IMAGES)"}
-#define OPT_LIMITS(c)                                                                                                          \
-	{"room", 0, OPT_BYTES, &(c).room, "BYTES", "what a sandbox can write beyond the content (8G)"},                           \
-	{"max-bytes", 0, OPT_BYTES, &(c).max_bytes, "BYTES", "largest image (64G)"}
+#define OPT_STORE(c)                                                                               \
+	{                                                                                          \
+		"store", 0, OPT_STR, &(c).store, "DIR",                                            \
+			"the store's folder (default: $MAYFLY_IMAGES)"                             \
+	}
+#define OPT_LIMITS(c)                                                                              \
+	{"room", 0, OPT_BYTES, &(c).room, "BYTES",                                                 \
+		"what a sandbox can write beyond the content (8G)"},                               \
+		{"max-bytes", 0, OPT_BYTES, &(c).max_bytes, "BYTES", "largest image (64G)"},       \
+		{"max-entries", 0, OPT_UINT, &(c).max_entries, "N",                                \
+			"most entries in all layers (2000000)"},                                   \
+	{                                                                                          \
+		"max-ratio", 0, OPT_UINT, &(c).max_ratio, "N",                                     \
+			"a layer beyond 1 GiB may decompress to N times its size (400)"            \
+	}
 
 static int open_store(const struct common *c, struct store **out, struct err *e)
 {
@@ -106,20 +120,28 @@ static int set_request(const struct common *c, struct image_request *q, struct e
 		q->lim.room_bytes = c->room;
 	if (c->max_bytes)
 		q->lim.max_bytes = c->max_bytes;
+	if (c->max_entries)
+		q->lim.max_entries = c->max_entries;
+	if (c->max_ratio)
+		q->lim.max_ratio = (uint32_t)MIN(c->max_ratio, UINT32_MAX);
+	if (c->stall)
+		q->lim.stall_s = (uint32_t)MIN(c->stall, 3600);
 	if (c->platform && platform_parse(c->platform, &q->platform) < 0)
 		return err_plain(e, EINVAL, "--platform %s: not OS/ARCH[/VARIANT]", c->platform);
 	return 0;
 }
 
 /* Parses, answers --help; *rest is where the words begin. -1: go on, else the exit code. */
-static int parse(const struct opt *o, size_t n, int argc, char **argv, const char *words, int min, int max, const bool *help, int *rest)
+static int parse(const struct opt *o, size_t n, int argc, char **argv, const char *words, int min,
+	int max, const bool *help, int *rest)
 {
 	struct err e = {0};
 
 	if (opt_parse(o, n, argc, argv, rest, &e) < 0)
 		return complain(EXIT_USAGE, &e);
 	if (*help || argc - *rest < min || argc - *rest > max) {
-		fprintf(*help ? stdout : stderr, "usage: mayfly image %s [OPTIONS] %s\n", argv[0], words);
+		fprintf(*help ? stdout : stderr, "usage: mayfly image %s [OPTIONS] %s\n", argv[0],
+			words);
 		opt_help(o, n);
 		return *help ? EXIT_OK : EXIT_USAGE;
 	}
@@ -149,11 +171,18 @@ static int image_pull(int argc, char **argv)
 	struct err e = {0};
 	const struct opt opts[] = {
 		OPT_STORE(c),
-		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH", "of a multi-platform image (default: this machine's)"},
+		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
+			"of a multi-platform image (default: this machine's)"},
 		{"user", 'u', OPT_STR, &c.user, "NAME", "for the registry; with --password-stdin"},
-		{"password-stdin", 0, OPT_FLAG, &c.password_stdin, NULL, "read the password from standard input; it is not stored"},
-		{"registries", 0, OPT_STR, &c.registries, "FILE", "lines of REGISTRY URL [plain-http] [private] (default: $MAYFLY_REGISTRIES)"},
-		{"always", 0, OPT_FLAG, &c.always, NULL, "ask the registry even if the name is in the store"},
+		{"password-stdin", 0, OPT_FLAG, &c.password_stdin, NULL,
+			"read the password from standard input; it is not stored"},
+		{"registries", 0, OPT_STR, &c.registries, "FILE",
+			"lines of REGISTRY URL [plain-http] [private] (default: "
+			"$MAYFLY_REGISTRIES)"},
+		{"stall", 0, OPT_UINT, &c.stall, "SECONDS",
+			"leave a registry that sends less than 1 KiB a second for so long (30)"},
+		{"always", 0, OPT_FLAG, &c.always, NULL,
+			"ask the registry even if the name is in the store"},
 		OPT_LIMITS(c),
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
@@ -183,7 +212,10 @@ static int image_pull(int argc, char **argv)
 static int parse_kind(const char *s, enum job_source *out)
 {
 	static const char *const names[] = {
-		[JOB_SRC_AUTO] = "auto", [JOB_SRC_LAYOUT] = "layout", [JOB_SRC_ARCHIVE] = "archive", [JOB_SRC_ROOTFS_TAR] = "rootfs-tar",
+		[JOB_SRC_AUTO] = "auto",
+		[JOB_SRC_LAYOUT] = "layout",
+		[JOB_SRC_ARCHIVE] = "archive",
+		[JOB_SRC_ROOTFS_TAR] = "rootfs-tar",
 		[JOB_SRC_ROOTFS_DIR] = "rootfs-dir",
 	};
 
@@ -204,9 +236,12 @@ static int image_import(int argc, char **argv)
 	struct err e = {0};
 	const struct opt opts[] = {
 		OPT_STORE(c),
-		{"kind", 0, OPT_STR, &c.kind, "KIND", "layout, archive, rootfs-tar, rootfs-dir (default: what it looks like)"},
-		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH", "of a multi-platform image (default: this machine's)"},
-		{"local", 0, OPT_FLAG, &c.local, NULL, "the name is a local alias, and shown as such"},
+		{"kind", 0, OPT_STR, &c.kind, "KIND",
+			"layout, archive, rootfs-tar, rootfs-dir (default: what it looks like)"},
+		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
+			"of a multi-platform image (default: this machine's)"},
+		{"local", 0, OPT_FLAG, &c.local, NULL,
+			"the name is a local alias, and shown as such"},
 		OPT_LIMITS(c),
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
@@ -248,8 +283,10 @@ static int print_line(void *arg, const struct image_info *i)
 	localtime_r(&t, &tm);
 	strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &tm);
 	digest_str(&i->id, d);
-	printf("%-32s %-6s %.12s %8llu MiB %8.1f GiB  %s  %u\n", *i->name ? familiar(i->name, name) : "-", i->local ? "local" : "", d + 7,
-		(unsigned long long)(i->disk_stored >> 20), (double)i->config.disk.disk_bytes / (1 << 30), when, i->pins);
+	printf("%-32s %-6s %.12s %8llu MiB %8.1f GiB  %s  %u\n",
+		*i->name ? familiar(i->name, name) : "-", i->local ? "local" : "", d + 7,
+		(unsigned long long)(i->disk_stored >> 20),
+		(double)i->config.disk.disk_bytes / (1 << 30), when, i->pins);
 	return 0;
 }
 
@@ -289,7 +326,8 @@ static int image_ls(int argc, char **argv)
 		return r;
 	r = open_store(&c, &s, &e);
 	if (r == 0 && !c.json)
-		printf("%-32s %-6s %-12s %12s %12s  %-16s  %s\n", "NAME", "", "IMAGE", "STORED", "SIZE", "LAST USE", "PINS");
+		printf("%-32s %-6s %-12s %12s %12s  %-16s  %s\n", "NAME", "", "IMAGE", "STORED",
+			"SIZE", "LAST USE", "PINS");
 	if (r == 0)
 		r = store_list(s, c.json ? print_json : print_line, NULL, &e);
 	return r < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
@@ -332,7 +370,8 @@ static int image_rm(int argc, char **argv)
 		OPT_STORE(c),
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
-	int rest, bad = 0, r = parse(opts, ARRAY_LEN(opts), argc, argv, "NAME...", 1, 1000, &c.help, &rest);
+	int rest, bad = 0,
+		  r = parse(opts, ARRAY_LEN(opts), argc, argv, "NAME...", 1, 1000, &c.help, &rest);
 
 	if (r >= 0)
 		return r;
@@ -370,9 +409,12 @@ static int image_prune(int argc, char **argv)
 	struct err e = {0};
 	const struct opt opts[] = {
 		OPT_STORE(c),
-		{"unused", 0, OPT_STR, &unused, "AGE", "images not used for so long go: 30m, 12h, 7d"},
-		{"keep", 0, OPT_BYTES, &p.keep_bytes, "BYTES", "the longest unused go until so much is left"},
-		{"layers", 0, OPT_FLAG, &p.blobs, NULL, "layers of images that stay go too (a later pull may need them)"},
+		{"unused", 0, OPT_STR, &unused, "AGE",
+			"images not used for so long go: 30m, 12h, 7d"},
+		{"keep", 0, OPT_BYTES, &p.keep_bytes, "BYTES",
+			"the longest unused go until so much is left"},
+		{"layers", 0, OPT_FLAG, &p.blobs, NULL,
+			"layers of images that stay go too (a later pull may need them)"},
 		{"dry-run", 'n', OPT_FLAG, &p.dry_run, NULL, "only say what would go"},
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
@@ -380,18 +422,22 @@ static int image_prune(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
-	r = unused && !parse_age(unused, &p.unused_s) ? err_plain(&e, EINVAL, "--unused %s: not an age", unused) : open_store(&c, &s, &e);
+	r = unused && !parse_age(unused, &p.unused_s)
+		    ? err_plain(&e, EINVAL, "--unused %s: not an age", unused)
+		    : open_store(&c, &s, &e);
 	if (r == 0)
 		r = store_prune(s, &p, &e);
 	if (r < 0)
 		return complain(EXIT_FAILED, &e);
-	printf("%s%u images, %u blobs, %llu MiB\n", p.dry_run ? "would remove " : "removed ", p.images, p.blob_count, (unsigned long long)(p.bytes >> 20));
+	printf("%s%u images, %u blobs, %llu MiB\n", p.dry_run ? "would remove " : "removed ",
+		p.images, p.blob_count, (unsigned long long)(p.bytes >> 20));
 	return EXIT_OK;
 }
 
 static const struct command commands[] = {
 	{"pull", image_pull, "get an image from a registry"},
-	{"import", image_import, "get one from an OCI layout, an archive (OCI, docker save), a root file system"},
+	{"import", image_import,
+		"get one from an OCI layout, an archive (OCI, docker save), a root file system"},
 	{"build", cmd_image_build, "make one of our own: base, python, node, tiny"},
 	{"ls", image_ls, "what is in the store"},
 	{"inspect", image_inspect, "what an image says about itself, and its disk"},

@@ -6,11 +6,18 @@ import io
 import json
 import os
 import pathlib
+import random
+import shutil
 import stat
+import struct
 import subprocess
 import tarfile
 
+import pytest
+
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+
+MAYFLY = TOP / "build" / "bin" / "mayfly"
 
 
 def tar(entries, fmt=tarfile.PAX_FORMAT):
@@ -58,8 +65,8 @@ class Layout:
         self.layers.append({"mediaType": kind, **self.put(blob)})
         self.diffs.append(diff or "sha256:" + hashlib.sha256(data).hexdigest())
 
-    def close(self, config=None, name="t", edit=None):
-        c = self.put(json.dumps({"architecture": "amd64", "os": "linux", "config": config or {},
+    def close(self, config=None, name="t", edit=None, arch="amd64"):
+        c = self.put(json.dumps({"architecture": arch, "os": "linux", "config": config or {},
                                  "rootfs": {"type": "layers", "diff_ids": self.diffs}}).encode())
         m = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
              "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **c}, "layers": self.layers}
@@ -126,3 +133,94 @@ def list_tree(root):
         for n in dirs + files:
             add(os.path.join(folder, n))
     return listing
+
+
+class Store:
+    def __init__(self, path):
+        self.path = path
+
+    def run(self, *args, check=True, **kw):
+        kw.setdefault("timeout", 300)
+        r = subprocess.run([MAYFLY, "image", args[0], "--store", self.path, *[str(a) for a in args[1:]]], capture_output=True, text=True, **kw)
+        assert not check or r.returncode == 0, r.stderr
+        return r
+
+    def images(self):
+        return [json.loads(line) for line in self.run("ls", "--json").stdout.splitlines()]
+
+    def disk(self, name):
+        return json.loads(self.run("inspect", name).stdout.splitlines()[0])["disk"]
+
+    def files(self):
+        return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file() and p.parent.name not in ("locks",) and p.name != "lock")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def is_clean(disk):
+    r = subprocess.run(["e2fsck", "-fn", disk], capture_output=True, text=True)
+    assert r.returncode == 0, r.stdout + r.stderr
+
+
+def same_as_umoci(disk, layout, tmp_path, name="t"):
+    if os.geteuid() != 0:
+        pytest.skip("a reference unpacking needs root")
+    bundle = tmp_path / "bundle"
+    subprocess.run(["umoci", "unpack", "--image", f"{layout}:{name}", bundle], check=True, capture_output=True)
+    compare(list_disk(disk), list_tree(bundle / "rootfs"))
+    shutil.rmtree(bundle)
+
+
+def compare(have, want):
+    have.pop(b"", None), want.pop(b"", None)  # the root itself: no layer says anything about it unless it has an entry
+    assert set(have) == set(want)
+    different = {p: (have[p], want[p]) for p in want if have[p] != want[p]}
+    assert not different, "\n".join(f"{p}\n  disk      {a}\n  reference {b}" for p, (a, b) in list(different.items())[:10])
+
+
+CAP_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
+
+
+def odd_layers():
+    """45 layers: files that come, change type, are hidden, come back."""
+    big = random.Random(1).randbytes(300000)
+    first = [("etc/", "d", None, {}), ("etc/passwd", "f", b"root:x:0:0::/:/bin/sh\n", {"mode": 0o640, "gid": 42}), ("bin/", "d", None, {}),
+             ("bin/su", "f", b"su", {"mode": 0o4755, "mtime": 1.5}), ("bin/ping", "f", b"ping", {"pax": {"SCHILY.xattr.security.capability": CAP_NET_RAW.decode("utf-8", "surrogateescape")}}),
+             ("tmp/", "d", None, {"mode": 0o1777}), ("link", "l", "etc/passwd", {}), ("long", "l", "x" * 2000, {}), ("dangling", "l", "/nowhere/../at/all", {}),
+             ("dev/", "d", None, {}), ("dev/null", "c", (1, 3), {"mode": 0o666}), ("dev/big", "b", (259, 70000), {}), ("dev/fifo", "p", None, {}),
+             ("big", "f", big, {"uid": 100000, "gid": 4000000000}), ("hard", "h", "big", {"uid": 100000, "gid": 4000000000}), ("zeros", "f", bytes(1 << 20), {}), ("empty", "f", b"", {}),
+             ("old", "f", b"old", {"mtime": -86400}), ("n" * 255, "f", b"n", {}), ("ü/", "d", None, {}), ("ü/日本", "f", b"u", {"pax": {"SCHILY.xattr.user.note": "grüße"}})]
+    layers = [tar(first), tar([("raw-\udcff\udcfe-name", "f", b"raw", {})], tarfile.GNU_FORMAT)]
+    many = [("many/", "d", None, {})] + [(f"many/file-{i:05}-with-a-name-of-some-length", "f", b"%d" % i, {}) for i in range(3000)]
+    layers.append(tar(many))
+    for i in range(40):
+        e = [(f"l{i}/", "d", None, {}), (f"l{i}/keep", "f", b"k%d" % i, {}), (f"l{i}/gone", "f", b"g", {}), (f"l{i}/d/", "d", None, {}), (f"l{i}/d/x", "f", b"x", {}),
+             (f"l{i}/hl", "h", f"l{i}/keep", {})]
+        if i:
+            e += [(f"l{i - 1}/", "d", None, {"mtime": 1700000000 + i}), (f"l{i - 1}/.wh.gone", "f", b"", {})]
+        if i % 3 == 1:
+            e += [(f"l{i - 1}/d/", "d", None, {}), (f"l{i - 1}/d/.wh..wh..opq", "f", b"", {}), (f"l{i - 1}/d/new", "f", b"new", {})]
+        if i % 5 == 1:
+            e += [(f"l{i - 1}/d/", "d", None, {}), (f"l{i - 1}/keep/", "d", None, {}), (f"l{i - 1}/keep/now-a-directory", "f", b"", {})]
+        if i % 7 == 2:
+            e += [(f"l{i - 2}", "l", "etc", {})]
+        layers.append(tar(e))
+    layers.append(tar([(".wh.big", "f", b"", {}), ("many/", "d", None, {}), ("many/.wh.file-00007-with-a-name-of-some-length", "f", b"", {})]))
+    layers.append(tar([("big", "f", b"another", {}), ("etc/passwd", "f", b"changed", {})]))
+    return layers
+
+
+def odd_image(path):
+    layout = Layout(path)
+    for i, data in enumerate(odd_layers()):
+        layout.layer(data, ("gzip", "")[i % 2])
+    return layout.close({"Env": ["A=1"], "User": "0:0", "WorkingDir": "/tmp", "Cmd": ["x"]})
+
+
+def small_layout(path, size=3 << 20):
+    layout = Layout(path)
+    layout.layer(tar([("f", "f", random.Random(3).randbytes(size), {})]), "")
+    return layout.close()

@@ -1,112 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images from end to end, without VMs: sources, real registries, the disk compared with a reference unpacking, bad input, kills."""
+"""Images from end to end, without VMs: sources, the disk compared with a reference unpacking, bad input, the store, kills. Pulls: test_pull.py."""
 import gzip
 import hashlib
-import http.server
 import json
 import os
 import pathlib
 import random
-import shutil
 import signal
-import socket
 import struct
 import subprocess
-import threading
+import tarfile
 import time
 
 import pytest
 
-from imagekit import TOP, Layout, list_disk, list_tree, tar
-import tarfile
-
-MAYFLY = TOP / "build" / "bin" / "mayfly"
-subprocess.run(["make", "-s", "-C", TOP, "build/tools/ext4list"], check=True)
-
-
-class Store:
-    def __init__(self, path):
-        self.path = path
-
-    def run(self, *args, check=True, **kw):
-        kw.setdefault("timeout", 300)
-        r = subprocess.run([MAYFLY, "image", args[0], "--store", self.path, *[str(a) for a in args[1:]]], capture_output=True, text=True, **kw)
-        assert not check or r.returncode == 0, r.stderr
-        return r
-
-    def images(self):
-        return [json.loads(line) for line in self.run("ls", "--json").stdout.splitlines()]
-
-    def disk(self, name):
-        return json.loads(self.run("inspect", name).stdout.splitlines()[0])["disk"]
-
-    def files(self):
-        return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file() and p.parent.name not in ("locks",) and p.name != "lock")
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-def is_clean(disk):
-    r = subprocess.run(["e2fsck", "-fn", disk], capture_output=True, text=True)
-    assert r.returncode == 0, r.stdout + r.stderr
-
-
-def same_as_umoci(disk, layout, tmp_path, name="t"):
-    if os.geteuid() != 0:
-        pytest.skip("a reference unpacking needs root")
-    bundle = tmp_path / "bundle"
-    subprocess.run(["umoci", "unpack", "--image", f"{layout}:{name}", bundle], check=True, capture_output=True)
-    compare(list_disk(disk), list_tree(bundle / "rootfs"))
-    shutil.rmtree(bundle)
-
-
-def compare(have, want):
-    have.pop(b"", None), want.pop(b"", None)  # the root itself: no layer says anything about it unless it has an entry
-    assert set(have) == set(want)
-    different = {p: (have[p], want[p]) for p in want if have[p] != want[p]}
-    assert not different, "\n".join(f"{p}\n  disk      {a}\n  reference {b}" for p, (a, b) in list(different.items())[:10])
-
-
-CAP_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
-
-
-def odd_layers():
-    """45 layers: files that come, change type, are hidden, come back."""
-    big = random.Random(1).randbytes(300000)
-    first = [("etc/", "d", None, {}), ("etc/passwd", "f", b"root:x:0:0::/:/bin/sh\n", {"mode": 0o640, "gid": 42}), ("bin/", "d", None, {}),
-             ("bin/su", "f", b"su", {"mode": 0o4755, "mtime": 1.5}), ("bin/ping", "f", b"ping", {"pax": {"SCHILY.xattr.security.capability": CAP_NET_RAW.decode("utf-8", "surrogateescape")}}),
-             ("tmp/", "d", None, {"mode": 0o1777}), ("link", "l", "etc/passwd", {}), ("long", "l", "x" * 2000, {}), ("dangling", "l", "/nowhere/../at/all", {}),
-             ("dev/", "d", None, {}), ("dev/null", "c", (1, 3), {"mode": 0o666}), ("dev/big", "b", (259, 70000), {}), ("dev/fifo", "p", None, {}),
-             ("big", "f", big, {"uid": 100000, "gid": 4000000000}), ("hard", "h", "big", {"uid": 100000, "gid": 4000000000}), ("zeros", "f", bytes(1 << 20), {}), ("empty", "f", b"", {}),
-             ("old", "f", b"old", {"mtime": -86400}), ("n" * 255, "f", b"n", {}), ("ü/", "d", None, {}), ("ü/日本", "f", b"u", {"pax": {"SCHILY.xattr.user.note": "grüße"}})]
-    layers = [tar(first), tar([("raw-\udcff\udcfe-name", "f", b"raw", {})], tarfile.GNU_FORMAT)]
-    many = [("many/", "d", None, {})] + [(f"many/file-{i:05}-with-a-name-of-some-length", "f", b"%d" % i, {}) for i in range(3000)]
-    layers.append(tar(many))
-    for i in range(40):
-        e = [(f"l{i}/", "d", None, {}), (f"l{i}/keep", "f", b"k%d" % i, {}), (f"l{i}/gone", "f", b"g", {}), (f"l{i}/d/", "d", None, {}), (f"l{i}/d/x", "f", b"x", {}),
-             (f"l{i}/hl", "h", f"l{i}/keep", {})]
-        if i:
-            e += [(f"l{i - 1}/", "d", None, {"mtime": 1700000000 + i}), (f"l{i - 1}/.wh.gone", "f", b"", {})]
-        if i % 3 == 1:
-            e += [(f"l{i - 1}/d/", "d", None, {}), (f"l{i - 1}/d/.wh..wh..opq", "f", b"", {}), (f"l{i - 1}/d/new", "f", b"new", {})]
-        if i % 5 == 1:
-            e += [(f"l{i - 1}/d/", "d", None, {}), (f"l{i - 1}/keep/", "d", None, {}), (f"l{i - 1}/keep/now-a-directory", "f", b"", {})]
-        if i % 7 == 2:
-            e += [(f"l{i - 2}", "l", "etc", {})]
-        layers.append(tar(e))
-    layers.append(tar([(".wh.big", "f", b"", {}), ("many/", "d", None, {}), ("many/.wh.file-00007-with-a-name-of-some-length", "f", b"", {})]))
-    layers.append(tar([("big", "f", b"another", {}), ("etc/passwd", "f", b"changed", {})]))
-    return layers
-
-
-def odd_image(path):
-    layout = Layout(path)
-    for i, data in enumerate(odd_layers()):
-        layout.layer(data, ("gzip", "")[i % 2])
-    return layout.close({"Env": ["A=1"], "User": "0:0", "WorkingDir": "/tmp", "Cmd": ["x"]})
+from imagekit import (MAYFLY, TOP, Layout, Store, is_clean, list_disk, list_tree, odd_image, odd_layers, same_as_umoci, small_layout,
+                      store, tar)  # noqa: F401 (store is a fixture)
 
 
 def test_odd_layers_equal_a_reference_unpacking(store, tmp_path):
@@ -193,168 +102,6 @@ def test_acls_survive(store, tmp_path):
     have, want = list_disk(store.disk("a")), list_tree(root)
     for p in (b"/f", b"/d"):
         assert have[p][8] == want[p][8] and have[p][8], p
-
-
-# ---- registries
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-@pytest.fixture(params=["open", "htpasswd"])
-def registry(request, tmp_path):
-    port = free_port()
-    auth = ""
-    if request.param == "htpasswd":
-        subprocess.run(["htpasswd", "-Bbc", tmp_path / "htpasswd", "u", "p w"], check=True, capture_output=True)
-        auth = f"auth: {{htpasswd: {{realm: r, path: {tmp_path}/htpasswd}}}}\n"
-    (tmp_path / "registry.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n{auth}")
-    p = subprocess.Popen(["docker-registry", "serve", tmp_path / "registry.yml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(200):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except OSError:
-            time.sleep(0.05)
-    yield f"127.0.0.1:{port}", request.param == "htpasswd"
-    p.terminate()
-    p.wait()
-
-
-def test_pull_from_a_real_registry(registry, store, tmp_path):
-    host, auth = registry
-    layout = odd_image(tmp_path / "layout")
-    subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", *(["--dest-creds", "u:p w"] if auth else []), f"oci:{layout}:t", f"docker://{host}/a/b:1"], check=True)
-    name = f"{host}/a/b:1"
-    if auth:
-        assert "credentials are needed" in store.run("pull", name, check=False).stderr
-        assert "credentials refused" in store.run("pull", "--user", "u", "--password-stdin", name, input="wrong\n", check=False).stderr
-        store.run("pull", "--user", "u", "--password-stdin", name, input="p w\n")
-        everything = b"".join(p.read_bytes() for p in store.path.rglob("*") if p.is_file() and p.stat().st_size < 1 << 20)
-        assert b"p w" not in everything
-    else:
-        store.run("pull", name)
-    is_clean(store.disk(name))
-    same_as_umoci(store.disk(name), layout, tmp_path)
-    digest = store.images()[0]["digest"]
-    again = ["--user", "u", "--password-stdin"] if auth else []
-    store.run("pull", *again, f"{host}/a/b@{digest}", input="p w\n")
-    assert {i["digest"] for i in store.images()} == {digest} and len(store.images()) == 1  # it was there: nothing to fetch
-    assert store.run("pull", *again, f"{host}/a/b@sha256:{'0' * 64}", input="p w\n", check=False).returncode == 1
-
-
-@pytest.mark.parametrize("registry", ["open"], indirect=True)
-def test_two_pulls_of_one_name_do_one_download(registry, store, tmp_path):
-    host, _ = registry
-    layout = odd_image(tmp_path / "layout")
-    subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{layout}:t", f"docker://{host}/a/b:1"], check=True)
-    ps = [subprocess.Popen([MAYFLY, "image", "pull", "--store", store.path, f"{host}/a/b:1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    outs = [p.communicate(timeout=120) for p in ps]
-    assert [p.returncode for p in ps] == [0] * 4, outs
-    assert len({o for o, _ in outs}) == 1 and len(store.images()) == 1
-
-
-class Bad(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *a):
-        pass
-
-    def do_GET(self):
-        self.server.seen.append((self.path, self.headers.get("Range")))
-        self.server.answer(self)
-
-    def reply(self, status, body=b"", **headers):
-        self.send_response(status)
-        headers.setdefault("Content_Length", str(len(body)))
-        for k, v in headers.items():
-            self.send_header(k.replace("_", "-"), v)
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def bad_registry():
-    s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bad)
-    s.seen = []
-    threading.Thread(target=s.serve_forever, daemon=True).start()
-    yield s
-    s.shutdown()
-
-
-def serve_layout(server, layout, blob=None, status=200):
-    """Answers as a registry would for one image; blob(handler, data, first byte asked for) may spoil it."""
-    index = json.loads((layout / "index.json").read_text())["manifests"][0]
-    count = {}
-
-    def answer(h):
-        what = h.path.rsplit("/", 1)[1]
-        digest = what if what.startswith("sha256:") else index["digest"]
-        f = layout / "blobs" / "sha256" / digest.split(":")[1]
-        if not f.exists():
-            return h.reply(404)
-        data = f.read_bytes()
-        if "/manifests/" in h.path:
-            return h.reply(200, data, Content_Type=index["mediaType"])
-        count[digest] = count.get(digest, 0) + 1
-        if blob:
-            return blob(h, data, count[digest])
-        h.reply(200, data)
-    server.answer = answer
-    return f"127.0.0.1:{server.server_port}/x/y:1"
-
-
-def small_layout(path, size=3 << 20):
-    layout = Layout(path)
-    layout.layer(tar([("f", "f", random.Random(3).randbytes(size), {})]), "")
-    return layout.close()
-
-
-def test_downloads_are_resumed(bad_registry, store, tmp_path):
-    def half(h, data, n):
-        start = int((h.headers.get("Range") or "bytes=0-").split("=")[1].split("-")[0])
-        if len(data) < 1 << 20 or n > 2:
-            return h.reply(206 if start else 200, data[start:])
-        h.send_response(206 if start else 200)
-        h.send_header("Content-Length", str(len(data) - start))
-        h.end_headers()
-        h.wfile.write(data[start:start + (1 << 20)])
-        h.close_connection = True
-    name = serve_layout(bad_registry, small_layout(tmp_path / "l"), half)
-    store.run("pull", name)
-    is_clean(store.disk(name))
-    assert [r for p, r in bad_registry.seen if r], "no range was asked for"
-
-
-def redirect_to_itself(h):
-    h.reply(302, Location=h.path)
-
-
-@pytest.mark.parametrize("what,answer,say", [
-    ("for ever", redirect_to_itself, "redirects"),
-    ("to a file", lambda h: h.reply(302, Location="file:///etc/passwd"), "redirected to file"),
-    ("garbage", lambda h: h.reply(200, b"<html>"), "not JSON"),
-    ("no image", lambda h: h.reply(200, b'{"schemaVersion":2}'), "neither"),
-    ("5 MiB", lambda h: h.reply(200, b" " * (5 << 20)), "File too large"),
-    ("error", lambda h: h.reply(500), "says 500"),
-    ("basic", lambda h: h.reply(401, WWW_Authenticate='Basic realm="x"'), "credentials are needed"),
-    ("no realm", lambda h: h.reply(401, WWW_Authenticate='Bearer service="x"'), "not from where"),
-])
-def test_bad_registries(bad_registry, store, what, answer, say):
-    bad_registry.answer = answer
-    r = store.run("pull", f"127.0.0.1:{bad_registry.server_port}/x/y:1", check=False)
-    assert r.returncode == 1 and say in r.stderr, r.stderr
-    assert store.files() == []
-
-
-def test_a_wrong_blob_never_enters_the_store(bad_registry, store, tmp_path):
-    name = serve_layout(bad_registry, small_layout(tmp_path / "l", 100), lambda h, data, n: h.reply(200, data[:-1] + b"!"))
-    r = store.run("pull", name, check=False)
-    assert r.returncode == 1 and "has the digest" in r.stderr, r.stderr
-    assert store.files() == [] and list((store.path / "staging").iterdir()) == []
 
 
 # ---- bad images

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images_ref.c: image names, digests, registry configuration, private addresses, authentication challenges.
+ * images_ref.c: image names, digests, registry configuration, private addresses, authentication
+ * challenges.
  */
 #include "lib/test.h"
 
@@ -22,17 +23,21 @@ static void names_have_one_spelling(void)
 		{"python:3.12", "docker.io/library/python:3.12", "python:3.12"},
 		{"a/b", "docker.io/a/b:latest", "a/b:latest"},
 		{"index.docker.io/library/x:1", "docker.io/library/x:1", "x:1"},
-		{"ghcr.io/x/y@sha256:" HEX64, "ghcr.io/x/y@sha256:" HEX64, "ghcr.io/x/y@sha256:" HEX64},
-		{"ghcr.io/x/y:t@sha256:" HEX64, "ghcr.io/x/y:t@sha256:" HEX64, "ghcr.io/x/y:t@sha256:" HEX64},
+		{"ghcr.io/x/y@sha256:" HEX64, "ghcr.io/x/y@sha256:" HEX64,
+			"ghcr.io/x/y@sha256:" HEX64},
+		{"ghcr.io/x/y:t@sha256:" HEX64, "ghcr.io/x/y:t@sha256:" HEX64,
+			"ghcr.io/x/y:t@sha256:" HEX64},
 		{"localhost/x", "localhost/x:latest", "localhost/x:latest"},
 		{"docker.io/a.b/c", "docker.io/a.b/c:latest", "docker.io/a.b/c:latest"},
 		{"docker.io/library/a/b", "docker.io/library/a/b:latest", "library/a/b:latest"},
-		{"localhost:5000/a/b-c__d.e:T_a.g-1", "localhost:5000/a/b-c__d.e:T_a.g-1", "localhost:5000/a/b-c__d.e:T_a.g-1"},
+		{"localhost:5000/a/b-c__d.e:T_a.g-1", "localhost:5000/a/b-c__d.e:T_a.g-1",
+			"localhost:5000/a/b-c__d.e:T_a.g-1"},
 		{"[::1]:5000/a", "[::1]:5000/a:latest", "[::1]:5000/a:latest"},
 	};
-	static const char *const bad[] = {"", "/", "a//b", "A", "a:", "a:b:c", "a@", "a@sha256:12", "a@md5:" HEX64, "-a", "a-", "a..b", "a/", "/a", ":t",
-		"a:-t", "ghcr.io/", "ghcr.io:port/x", "ghcr.io:123456/x", "a b", "a\n", "..", "../a", "a/../b", "a___b", "a@sha256:" HEX64 "0", "[::1/x",
-		"a._b", "http://x.y/z", "x.y:/z", "a:t/b"};
+	static const char *const bad[] = {"", "/", "a//b", "A", "a:", "a:b:c", "a@", "a@sha256:12",
+		"a@md5:" HEX64, "-a", "a-", "a..b", "a/", "/a", ":t", "a:-t", "ghcr.io/",
+		"ghcr.io:port/x", "ghcr.io:123456/x", "a b", "a\n", "..", "../a", "a/../b", "a___b",
+		"a@sha256:" HEX64 "0", "[::1/x", "a._b", "http://x.y/z", "x.y:/z", "a:t/b"};
 	struct image_ref r;
 	char buf[REF_MAX];
 	struct err e;
@@ -62,9 +67,13 @@ static void digests_are_exact(void)
 	struct digest d;
 
 	digest_of("abc", 3, &d);
-	CHECK_STR(digest_hex(&d, h), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+	CHECK_STR(digest_hex(&d, h),
+		"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 	CHECK_INT(digest_parse(digest_str(&d, s), &d), 0);
-	CHECK_INT(digest_parse("sha256:BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", &d), -EINVAL);
+	CHECK_INT(digest_parse(
+			  "sha256:BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+			  &d),
+		-EINVAL);
 	CHECK_INT(digest_parse("sha512:" HEX64, &d), -EINVAL);
 	CHECK_INT(digest_parse("sha256:" HEX64 " ", &d), -EINVAL);
 }
@@ -74,10 +83,13 @@ static void private_addresses_are_known(void)
 	static const struct {
 		const char *a;
 		bool private;
-	} v4[] = {{"127.0.0.1", true}, {"10.1.2.3", true}, {"172.16.0.1", true}, {"172.32.0.1", false}, {"192.168.1.1", true}, {"169.254.169.254", true},
-		{"100.64.0.1", true}, {"8.8.8.8", false}, {"0.0.0.0", true}, {"224.0.0.1", true}, {"255.255.255.255", true}},
-	  v6[] = {{"::1", true}, {"::", true}, {"fe80::1", true}, {"fd00::1", true}, {"2001:4860::1", false}, {"::ffff:127.0.0.1", true},
-		  {"::ffff:8.8.8.8", false}, {"64:ff9b::a00:1", true}, {"ff02::1", true}};
+	} v4[] = {{"127.0.0.1", true}, {"10.1.2.3", true}, {"172.16.0.1", true},
+		{"172.32.0.1", false}, {"192.168.1.1", true}, {"169.254.169.254", true},
+		{"100.64.0.1", true}, {"8.8.8.8", false}, {"0.0.0.0", true}, {"224.0.0.1", true},
+		{"255.255.255.255", true}},
+	  v6[] = {{"::1", true}, {"::", true}, {"fe80::1", true}, {"fd00::1", true},
+		  {"2001:4860::1", false}, {"::ffff:127.0.0.1", true}, {"::ffff:8.8.8.8", false},
+		  {"64:ff9b::a00:1", true}, {"ff02::1", true}};
 
 	for (size_t i = 0; i < ARRAY_LEN(v4); i++) {
 		struct sockaddr_in a = {.sin_family = AF_INET};
@@ -93,9 +105,24 @@ static void private_addresses_are_known(void)
 	}
 }
 
+static void loopback_is_an_address_not_a_prefix(void)
+{
+	static const char *const yes[] = {
+		"localhost", "localhost:5000", "127.0.0.1", "127.9.9.9:80", "[::1]", "[::1]:5000"};
+	static const char *const no[] = {"localhost.example.org", "127.example.org",
+		"127.0.0.1.example.org:80", "127.1", "[::1:2]:80", "128.0.0.1", "docker.io"};
+
+	for (size_t i = 0; i < ARRAY_LEN(yes); i++)
+		CHECK(registry_is_loopback(yes[i]));
+	for (size_t i = 0; i < ARRAY_LEN(no); i++)
+		CHECK(!registry_is_loopback(no[i]));
+}
+
 static void challenges_are_read(void)
 {
-	const char *c = "Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"";
+	const char *c = "Bearer "
+			"realm=\"https://auth.example/"
+			"token\",service=\"registry.example\",scope=\"repository:a/b:pull\"";
 	char v[64];
 
 	CHECK(challenge_field(c, "realm", v, sizeof(v)));
@@ -110,7 +137,8 @@ static void challenges_are_read(void)
 
 static void registries_are_configured(void)
 {
-	static const char good[] = "# mirrors\ndocker.io https://mirror.example/hub/\n\nlocal:5000 http://10.0.0.1:5000 plain-http private # ours\n";
+	static const char good[] = "# mirrors\ndocker.io https://mirror.example/hub/\n\nlocal:5000 "
+				   "http://10.0.0.1:5000 plain-http private # ours\n";
 	static const char bad[] = "docker.io http://mirror.example\n";
 	struct pull_base b[PULL_MAX_BASES];
 	char path[] = "/tmp/images_ref.XXXXXX";
@@ -135,6 +163,7 @@ static const struct test tests[] = {
 	{"names_have_one_spelling", names_have_one_spelling},
 	{"digests_are_exact", digests_are_exact},
 	{"private_addresses_are_known", private_addresses_are_known},
+	{"loopback_is_an_address_not_a_prefix", loopback_is_an_address_not_a_prefix},
 	{"challenges_are_read", challenges_are_read},
 	{"registries_are_configured", registries_are_configured},
 };

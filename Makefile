@@ -55,9 +55,9 @@ PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platfo
 UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
 .PHONY: all unit clean help kernel deps up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
-	fuzz-replay replay-bins coverage bench install package layering headers
+	fuzz-replay replay-bins coverage bench bench-deps bench-bins install package layering headers
 .SECONDARY:
-all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
+all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) bench-bins $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
 
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
@@ -172,12 +172,20 @@ tidy:
 	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 tests/check/tidy
 
 # cold starts and what follows them, beside others, in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
+WRAP := -Wl,--wrap=arch_vm_load
+BENCH_BINS := $(B)/bench/bench-floor $(B)/bench/bench-krun $(B)/bench/delay/mayfly-vmm
 $(B)/bench/bench-floor: $(O)/bench/floor.o $(O)/vmm.a $(O)/lib.a
-	$(Q)$(call link,$^,$(NOPIE),$(LIBS_mayfly-vmm))
+$(B)/bench/bench-krun: $(O)/bench/krun.o
+$(B)/bench/delay/mayfly-vmm: $(O)/vmm/main.o $(O)/bench/delay.o $(O)/vmm.a $(O)/lib.a
+$(BENCH_BINS):
+	$(Q)$(call link,$^,$(if $(findstring delay,$@),$(WRAP)),$(LIBS_mayfly-vmm))
 $(B)/bench/forkexec: $(B)/musl/bench/forkexec.o
 	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
-bench: all kernel $(B)/bench/bench-floor $(B)/bench/forkexec
+bench-bins: $(BENCH_BINS) $(B)/bench/forkexec
+bench: all kernel
 	$(Q)bench/all $(BENCH)
+bench-deps:
+	$(Q)bench/deps $(B)/bench
 
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)
 kernel:

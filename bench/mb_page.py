@@ -4,6 +4,7 @@ import html
 import math
 import re
 
+import mb_result
 import mb_stats
 
 # one fixed colour per arm, the same in every plot of every page; light and dark variants are chosen for contrast on their ground
@@ -19,7 +20,7 @@ CSS = """
 *{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:24px 20px 60px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}h1{font-size:26px;line-height:1.25;margin:0 0 6px}
 h2{font-size:20px;margin:44px 0 2px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:15px;margin:20px 0 6px}
-p{margin:4px 0}.dim{color:var(--dim)}code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}
+p{margin:4px 0}a{color:inherit}.dim{color:var(--dim)}code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}
 .warn{background:var(--warn-bg);color:var(--warn);padding:10px 14px;border-radius:6px;margin:14px 0;font-weight:600}
 .wide{overflow-x:auto}table{border-collapse:collapse;margin:10px 0;font-variant-numeric:tabular-nums;font-size:14px;white-space:nowrap}
 th,td{padding:4px 12px;text-align:right;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
@@ -34,8 +35,7 @@ def esc(s):
     return html.escape(str(s))
 
 
-def fmt(v, unit):
-    return mb_stats.human(v) if unit == "us" else ("-" if v is None else f"{v:,.0f} {unit}")
+fmt = mb_result.show
 
 
 def arm_class(name):
@@ -200,29 +200,21 @@ def scaling(name, group, unit):
             f'<svg viewBox="0 0 1040 256" role="img" aria-label="scaling">{s}<line class="ax" x1="{x0}" x2="{x1}" y1="{y0}" y2="{y0}"/></svg>')
 
 
-def table(sc):
-    unit = sc["unit"]
-    out = ("<div class='wide'><table><tr><th class='t'>arm</th><th class='t'>phase</th><th>n</th><th>failed</th><th>p50</th><th>95% of p50</th>"
-           "<th>p95</th><th>p99</th><th>max</th></tr>")
-    for arm, a in sc["arms"].items():
+def table(name, sc):
+    heads = "".join(f"<th>{h}</th>" for h in mb_result.HEAD)
+    out = f"<div class='wide'><table><tr><th class='t'>arm</th><th class='t'>phase</th>{heads}</tr>"
+    for _, _, arm, a, phase, values, parts in mb_result.rows({"scenarios": {name: sc}}):
         if a["absent"]:
-            out += f"<tr class='sub'><td class='t'>{esc(arm)}</td><td class='t' colspan='8'>absent: {esc(a['absent'])}</td></tr>"
+            out += f"<tr class='sub'><td class='t'>{esc(arm)}</td><td class='t' colspan='{len(mb_result.HEAD) + 1}'>absent: {esc(a['absent'])}</td></tr>"
             continue
-        names = []
-        for s in a["samples"]:
-            names += [p for p in s if p not in names]
-        for p in names or ["total"]:
-            vs = [s[p] for s in a["samples"] if p in s]
-            sm = mb_stats.summary(vs)
-            lo, hi = mb_stats.median_interval(vs)
-            out += (f"<tr{' class=sub' if p != 'total' else ''}><td class='t'>{esc(arm) if p == 'total' else ''}</td><td class='t'>{esc(p)}</td>"
-                    f"<td>{sm['n']}</td><td>{len(a['failed'])}</td><td>{fmt(sm['p50_us'], unit)}</td><td>{fmt(lo, unit)} – {fmt(hi, unit)}</td>"
-                    f"<td>{fmt(sm['p95_us'], unit)}</td><td>{fmt(sm['p99_us'], unit)}</td><td>{fmt(sm['max_us'], unit)}</td></tr>")
+        cells = mb_result.cells(name, sc, arm, a, phase, values, parts)
+        out += (f"<tr{'' if phase == 'total' else ' class=sub'}><td class='t'>{esc(arm) if phase == 'total' else ''}</td><td class='t'>{esc(phase)}</td>"
+                + "".join(f"<td>{esc(c)}</td>" for c in cells) + "</tr>")
     return out + "</table></div>"
 
 
 def failures(sc):
-    out = "".join(f"<li>{esc(arm)}: {esc(why)}</li>" for arm, a in sc["arms"].items() for why in a["failed"][:5])
+    out = "".join(f"<li>{esc(arm)}: {esc(why)}</li>" for arm, a in sc["arms"].items() for why in sorted(set(a["failed"]))[:5])
     return f"<h3>Failures</h3><ul>{out}</ul>" if out else ""
 
 
@@ -242,14 +234,18 @@ def page(res, command):
     if bad:
         out.append("<h3>What this host does to the numbers</h3><ul>" + "".join(f"<li>{esc(w)}{': ' + esc(e) if e else ''}</li>" for w, e in bad) + "</ul>")
     groups = {}
+    out.append("<p>" + " · ".join(f"<a href='#{esc(n)}'>{esc(n)}</a>" for n in res["scenarios"]) + "</p>")
     for name, sc in res["scenarios"].items():
-        out.append(f"<h2>{esc(name)}</h2><p class='dim'>{esc(sc['what'])}</p>" + (f"<p class='dim'>{esc(sc['cut'])}</p>" if sc.get("cut") else ""))
-        out.append(table(sc) + distribution(sc["arms"], sc["unit"]) + phases(sc["arms"], sc["unit"]) + failures(sc))
+        cut = f"<p class='dim'>cut short in {sc['cut']} of {sc['passes']} passes: its time was over</p>" if sc.get("cut") else ""
+        out.append(f"<h2 id='{esc(name)}'>{esc(name)}</h2><p>{esc(sc['what'])}</p><p class='dim'>from: {esc(sc['start'])}; to: {esc(sc['stop'])}</p>{cut}")
+        if sc["host"].get("kernel") != host.get("kernel"):
+            out.append(f"<p class='dim'>measured outside of the appliance: {esc(sc['host'].get('cpu'))}, Linux {esc(sc['host'].get('kernel'))}</p>")
+        out.append(table(name, sc) + distribution(sc["arms"], sc["unit"]) + phases(sc["arms"], sc["unit"]) + failures(sc))
         m = re.fullmatch(r"(.*)-(\d+)", name)
         if m:
             groups.setdefault(m.group(1), []).append((int(m.group(2)), sc))
     for name, group in groups.items():
         out.append(scaling(name, group, group[0][1]["unit"]))
-    out.append("<p class='dim' style='margin-top:40px'>The first sample of each arm is dropped; arms alternate; docs/benchmarks.md says where each "
-               "clock starts and stops.</p></body></html>")
+    out.append("<p class='dim' style='margin-top:40px'>The first sample of each arm in each pass is dropped; arms alternate. Noise: the larger "
+               "of half the 95% interval of the median and of the distance between the medians of the run's passes.</p></body></html>")
     return "\n".join(out)

@@ -27,12 +27,36 @@ def median_interval(values, rounds=400, seed=1):
     return meds[int(rounds * 0.025)], meds[int(rounds * 0.975) - 1]
 
 
-def difference_interval(a, b, rounds=600, seed=2):
-    """95% interval of median(b) - median(a)."""
-    rng = random.Random(seed)
-    d = sorted(percentile(sorted(rng.choices(b, k=len(b))), 50) - percentile(sorted(rng.choices(a, k=len(a))), 50)
-               for _ in range(rounds))
-    return d[int(rounds * 0.025)], d[int(rounds * 0.975) - 1]
+def by_part(values, parts):
+    out = {}
+    for v, p in zip(values, parts):
+        out.setdefault(p, []).append(v)
+    return [sorted(vs) for _, vs in sorted(out.items())]
+
+
+def drift(values, parts):
+    """How far the medians of the run's passes lie apart: what the machine did between them, which no resampling of one pass can see."""
+    meds = [percentile(vs, 50) for vs in by_part(values, parts)]
+    return max(meds) - min(meds) if len(meds) > 1 else 0.0
+
+
+def noise(values, parts):
+    """The stated noise of a median: the larger of half its 95% interval by resampling and the drift between the passes."""
+    if len(values) < 2:
+        return None
+    lo, hi = median_interval(values)
+    return max((hi - lo) / 2, drift(values, parts))
+
+
+def difference(a, pa, b, pb):
+    """(median(b) - median(a), what it must exceed): the two noises as of independent runs, at least 2% and 5 of the unit."""
+    ma, mb = percentile(sorted(a), 50), percentile(sorted(b), 50)
+    na, nb = noise(a, pa) or 0.0, noise(b, pb) or 0.0
+    return mb - ma, max((na * na + nb * nb) ** 0.5, 0.02 * ma, 5.0)
+
+
+def short(v):
+    return f"{v:,.0f}" if v >= 100 else f"{v:.1f}" if v >= 10 else f"{v:.2f}"
 
 
 def human(us):

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user of the HTTP API waits for: the daemon, the jail and the agent are inside every number."""
+import threading
+import time
+
+from mb_core import Failed, us_since
+
+
+class Arm:
+    name = "mayfly"
+    templates = True
+
+    def __init__(self, ctx):
+        self.d = ctx.daemon(self.templates)
+        self.api, self.image = self.d.api, self.d.image
+
+
+WHOLE = ("all", "total", "create")  # what the daemon counts over all of its phases
+
+
+class Create(Arm):
+    """phases: until the create is answered, until the first byte of the command; then what the daemon counted inside the create"""
+
+    def sample(self):
+        t0 = time.monotonic_ns()
+        sid = self.api.create(self.image)
+        made = us_since(t0)
+        try:
+            self.api.execd(sid)
+            end = us_since(t0)
+            first, _ = self.api.command(sid)
+            origin, inner = self.api.inspect(sid)
+            if (origin == "template") != self.templates:
+                raise Failed(f"the sandbox came from {origin or 'nothing known'}")
+        finally:
+            self.api.delete(sid)
+        known = sum(v for k, v in inner.items() if k not in WHOLE)
+        phases = {k: v for k, v in inner.items() if k not in WHOLE}
+        return {"total": end + first, **phases, "http and rest": max(0.0, made - known), "endpoint": end - made, "first command": first}
+
+
+class CreateCold(Create):
+    """the same with templates switched off: every create boots"""
+    name = "mayfly-boot"
+    templates = False
+
+
+class Exec(Arm):
+    def sample(self):
+        return {"total": self.api.command(self.d.sandbox(), "true", b"execution_complete")[1]}
+
+
+class FirstAfterIdle(Arm):
+    """the first command after two seconds in which nothing was asked"""
+
+    def sample(self):
+        sid = self.d.sandbox()
+        time.sleep(2)
+        return {"total": self.api.command(sid, "true", b"execution_complete")[1]}
+
+
+class PauseResume(Arm):
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.sid = self.api.create(self.image)
+        self.api.command(self.sid)
+
+    def sample(self):
+        sid, api = self.sid, self.api
+        t0 = time.monotonic_ns()
+        api.call("POST", f"/v1/sandboxes/{sid}/pause")
+        api.wait_state(f"/v1/sandboxes/{sid}", "Paused")
+        paused = us_since(t0)
+        t1 = time.monotonic_ns()
+        api.call("POST", f"/v1/sandboxes/{sid}/resume")
+        api.wait_state(f"/v1/sandboxes/{sid}", "Running")
+        api.command(sid)
+        back = us_since(t1)
+        return {"total": paused + back, "pause": paused, "resume to output": back}
+
+    def close(self):
+        self.api.delete(self.sid)
+
+
+class Snapshot(Arm):
+    def sample(self):
+        sid = self.d.sandbox()
+        t0 = time.monotonic_ns()
+        snap = self.api.call("POST", f"/v1/sandboxes/{sid}/snapshots", {})["id"]
+        answered = us_since(t0)
+        self.api.wait_state(f"/v1/snapshots/{snap}", "Ready")
+        ready = us_since(t0)
+        self.api.call("DELETE", f"/v1/snapshots/{snap}")
+        return {"total": ready, "answered": answered, "until Ready": ready - answered}
+
+
+def burst(k):
+    class Burst(Arm):
+        def sample(self):
+            made, lock, errors = [], threading.Lock(), []
+
+            def one():
+                try:
+                    sid = self.api.create(self.image)
+                    with lock:
+                        made.append(sid)
+                    self.api.command(sid)
+                except Exception as e:  # noqa: BLE001: told below
+                    errors.append(str(e))
+            threads = [threading.Thread(target=one) for _ in range(k)]
+            t0 = time.monotonic_ns()
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            took = us_since(t0)
+            for sid in made:
+                self.api.delete(sid)
+            if errors:
+                raise Failed(f"{len(errors)} of {k}: {errors[0]}")
+            return {"total": took}
+    return Burst
+
+
+class Sustained(Arm):
+    def sample(self):
+        t0 = time.monotonic_ns()
+        for _ in range(5):
+            sid = self.api.create(self.image)
+            self.api.command(sid)
+            self.api.delete(sid)
+        return {"total": us_since(t0) / 5}
+
+
+class Cheap(Arm):
+    """calls that touch no virtual machine, one after the other on one connection"""
+    calls = 200
+    path = "/v1/sandboxes?pageSize=1"
+
+    def sample(self):
+        t0 = time.monotonic_ns()
+        for _ in range(self.calls):
+            self.api.raw("GET", self.path)
+        return {"total": us_since(t0) / self.calls}
+
+
+class CheapHealth(Cheap):
+    name = "mayfly-health"
+    path = "/health"
+
+
+class Kill(Arm):
+    def sample(self):
+        sid = self.api.create(self.image)
+        self.api.command(sid)
+        t0 = time.monotonic_ns()
+        self.api.delete(sid)
+        return {"total": us_since(t0)}
+
+
+BLOB = 16
+
+
+class Files(Arm):
+    def sample(self):
+        sid, body = self.d.sandbox(), b"\xa5" * (BLOB << 20)
+        send = self.api.upload(sid, [("/tmp/bench.bin", body)])
+        t0 = time.monotonic_ns()
+        send()
+        up = us_since(t0)
+        got = self.api.download(sid, "/tmp/bench.bin")
+        both = us_since(t0)
+        if got != body:
+            raise Failed(f"download: {len(got)} bytes, or other bytes than those sent")
+        return {"total": both, "upload": up, "download": both - up}
+
+
+SCENARIOS = {
+    "api-create": {
+        "what": "create to the first output of a command, through the API", "start": "before the create request is written",
+        "stop": "the first `stdout` event of `echo hi`", "arms": [Create, CreateCold], "seconds": 120,
+    },
+    "api-exec": {
+        "what": "command round trip on a warm sandbox, connection kept", "start": "before the request of `true` is written",
+        "stop": "the end of its stream", "arms": [Exec], "seconds": 20,
+    },
+    "api-idle-exec": {
+        "what": "the same, after two seconds in which nothing was asked", "start": "before the request of `true` is written",
+        "stop": "the end of its stream", "arms": [FirstAfterIdle], "seconds": 90,
+    },
+    "api-pause": {
+        "what": "pause and resume", "start": "before the pause request is written", "stop": "the end of the first command after the resume",
+        "arms": [PauseResume], "seconds": 60,
+    },
+    "api-snapshot": {
+        "what": "a live snapshot of a running sandbox", "start": "before the request is written",
+        "stop": "the snapshot is Ready (asked again and again: the protocol has no event)", "arms": [Snapshot], "seconds": 60,
+    },
+    **{f"api-burst-{k}": {
+        "what": f"{k} create{'s' * (k > 1)} at once", "start": "before the first request is written", "stop": "the end of the last one's `echo hi`",
+        "arms": [burst(k)], "seconds": {1: 20, 8: 60, 32: 90}[k], "rate": (k, "sandboxes/s"),
+    } for k in (1, 8, 32)},
+    "api-sustained": {
+        "what": "create, command, kill, five in a row: time for one", "start": "before the first create request", "stop": "the last delete is answered",
+        "arms": [Sustained], "seconds": 60, "rate": (1, "/s"),
+    },
+    "api-kill": {
+        "what": "the end of one sandbox", "start": "before the delete request is written", "stop": "it is answered", "arms": [Kill], "seconds": 40,
+        "rate": (1, "/s"),
+    },
+    "api-cheap": {
+        "what": "calls that touch no virtual machine: list (one row), health; one connection", "start": "before the first request",
+        "stop": "the last answer; time for one of 200", "arms": [Cheap, CheapHealth], "seconds": 30, "rate": (1, "/s"),
+    },
+    "api-files": {
+        "what": f"a file of {BLOB} MiB up and down", "start": "before the upload request is written", "stop": "the last byte of the download",
+        "arms": [Files], "seconds": 60, "phase_rate": {"upload": BLOB, "download": BLOB}, "rate": (2 * BLOB, "MiB/s"),
+    },
+}

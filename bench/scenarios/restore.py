@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores by the monitor alone, beside the floor: from files in the page cache, from disk, in a waiting monitor, many at once."""
+import os
+import struct
+import time
+
+import mb_vm
+from mb_control import RESTORE, PREPARE, F_RUN, Control, phases_of
+from mb_core import MIB, Absent, Proc, find, kvm_needed, spawned, us_since, vmm
+from mb_vm import TICKS
+
+
+class Mayfly:
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [vmm(), "--restore", mb_vm.ticking(ctx)]
+
+    def sample(self):
+        return spawned(self.argv, b"TICK", 30, TICKS)
+
+
+class Floor:
+    name = "floor"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [find("bench-floor"), *mb_vm.snapshot_files(mb_vm.ticking(ctx))]
+
+    def sample(self):
+        """The floor says what its steps took, behind the guest's mark: `PHASE name us`."""
+        p = Proc(self.argv)
+        try:
+            got = {"total": p.wait_mark(b"TICK", 30, TICKS)}
+            p.wait_mark(b"PHASE end", 5)
+            for line in p.out.decode("utf-8", "replace").splitlines():
+                w = line.split()
+                if len(w) == 3 and w[0] == "PHASE":
+                    got[w[1]] = float(w[2])
+            return got
+        finally:
+            p.close()
+
+
+def drop_caches():
+    try:
+        os.sync()
+        with open("/proc/sys/vm/drop_caches", "w") as f:
+            f.write("1")
+    except OSError as e:
+        raise Absent("cannot empty the page cache: " + str(e)) from e
+
+
+class MayflyCold(Mayfly):
+    def sample(self):
+        drop_caches()
+        return super().sample()
+
+
+class FloorCold(Floor):
+    def sample(self):
+        drop_caches()
+        return super().sample()
+
+
+class BlankMayfly:
+    """A monitor that has its objects already, as the daemon's pool keeps them."""
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.tmp = ctx.tmp
+        self.files = mb_vm.snapshot_files(mb_vm.ticking(ctx))
+
+    def sample(self):
+        c = Control(self.tmp)
+        fds = [os.open(f, os.O_RDONLY) for f in self.files]
+        try:
+            c.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
+            t0 = time.monotonic_ns()
+            answer = c.call(RESTORE, struct.pack("<IHH", F_RUN, 1, 0), fds)
+            return {"total": us_since(t0), **phases_of(answer)}
+        finally:
+            for fd in fds:
+                os.close(fd)
+            c.close()
+
+
+class BlankFloor(Floor):
+    """The floor's steps that remain when its objects are there already."""
+
+    def sample(self):
+        got = super().sample()
+        parts = {k: got[k] for k in ("tables", "map", "state")}
+        return {"total": sum(parts.values()), **parts}
+
+
+def burst(k):
+    class Burst:
+        """k restores started at once; one sample is the time until all of them have shown a mark."""
+        name = "mayfly-vmm"
+        command = staticmethod(lambda ctx: [vmm(), "--restore", mb_vm.ticking(ctx)])
+
+        def __init__(self, ctx):
+            kvm_needed()
+            self.argv = self.command(ctx)
+
+        def sample(self):
+            t0 = time.monotonic_ns()
+            procs = []
+            try:
+                for _ in range(k):
+                    procs.append(Proc(self.argv))
+                for p in procs:
+                    p.wait_mark(b"TICK", 120, TICKS)
+                return {"total": us_since(t0)}
+            finally:
+                for p in procs:
+                    p.kill()
+                for p in procs:
+                    p.close()
+
+    class BurstFloor(Burst):
+        name = "floor"
+        command = staticmethod(lambda ctx: [find("bench-floor"), *mb_vm.snapshot_files(mb_vm.ticking(ctx))])
+    return [BurstFloor, Burst]
+
+
+class Teardown(Mayfly):
+    """Kill of a running monitor to its being reaped."""
+
+    def sample(self):
+        p = Proc(self.argv)
+        try:
+            p.wait_mark(b"TICK", 30, TICKS)
+            t0 = time.monotonic_ns()
+            p.p.kill()
+            p.p.wait()
+            return {"total": us_since(t0)}
+        finally:
+            p.close()
+
+
+class TeardownQemu:
+    name = "qemu"
+
+    def __init__(self, ctx):
+        self.argv = mb_vm.qemu("tick")
+
+    sample = Teardown.sample
+
+
+TICK_STOP = "the read that brings the running guest's mark (see below)"
+SCENARIOS = {
+    "restore": {
+        "what": "restore by a fresh process, files in the page cache",
+        "start": "before the process is spawned", "stop": TICK_STOP,
+        "arms": [Floor, Mayfly], "seconds": 30,
+    },
+    "restore-cold": {
+        "what": "the same, the page cache emptied before: the program's own pages come from disk, too",
+        "start": "before the process is spawned", "stop": TICK_STOP,
+        "arms": [FloorCold, MayflyCold], "seconds": 60,
+    },
+    "restore-blank": {
+        "what": "restore in a monitor that waits with its objects made",
+        "start": "before the request is sent; floor: after its objects are made",
+        "stop": "the answer, sent when the vCPUs run; floor: the state is set (tables + map + state)",
+        "arms": [BlankFloor, BlankMayfly], "seconds": 40,
+    },
+    **{f"burst-{k}": {
+        "what": f"{k} restore{'s' * (k > 1)} at once", "start": "before the first process is spawned", "stop": "the second mark of the last one",
+        "arms": burst(k), "seconds": {1: 20, 8: 40, 32: 60}[k], "rate": (k, "restores/s"),
+    } for k in (1, 8, 32)},
+    "teardown": {
+        "what": "the end of one monitor", "start": "before SIGKILL to the running monitor", "stop": "it is reaped",
+        "arms": [Teardown, TeardownQemu], "seconds": 60, "rate": (1, "/s"),
+    },
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench: its arithmetic on made-up samples, its documentation beside its scenarios, and a short run of it in the appliance.
+
+No test here fails by a time: what is asserted is that rows are there, that noise is called noise, and that a difference is called one.
+"""
+import json
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import TOP
+
+BENCH = TOP / "bench"
+sys.path.insert(0, str(BENCH))
+import mb_measure  # noqa: E402
+import mb_result  # noqa: E402
+import mb_stats  # noqa: E402
+
+
+def made_up(seed, shift=0.0, drift=0.0, n=30, passes=3):
+    """A result of one scenario whose samples lie around 20 ms with a long tail."""
+    rng = random.Random(seed)
+    samples = [{"total": 20000 + shift + rng.expovariate(1 / 1500) + drift * (i % passes), "cpus": 900 + shift + rng.expovariate(1 / 200)} for i in range(n)]
+    arm = {"samples": samples, "parts": [i % passes for i in range(n)], "failed": [], "absent": None}
+    return {"host": {"cpu": "x"}, "command": "made up", "scenarios": {"restore": {
+        "unit": "us", "what": "w", "start": "s", "stop": "e", "passes": passes, "cut": 0, "host": {}, "arms": {"mayfly-vmm": arm}}}}
+
+
+def compare(tmp_path, a, b, *more):
+    for name, res in (("a", a), ("b", b)):
+        mb_result.write(res, str(tmp_path / name))
+    r = subprocess.run([BENCH / "compare", tmp_path / "a", tmp_path / "b", *more], capture_output=True, text=True)
+    return r.returncode, {l.split()[2]: l.split()[-1] for l in r.stdout.splitlines() if l.startswith("restore")}, r.stdout
+
+
+def test_compare_finds_five_milliseconds_and_no_noise(tmp_path):
+    wrong = 0
+    for seed in range(8):
+        _, verdicts, text = compare(tmp_path, made_up(seed), made_up(1000 + seed))
+        wrong += verdicts["total"] != "noise"
+        code, verdicts, text = compare(tmp_path, made_up(seed), made_up(1000 + seed, shift=5000), "--fail")
+        assert verdicts == {"total": "slower", "cpus": "slower"} and code == 1, text
+    assert wrong <= 1, f"{wrong} of 8 pairs of equal runs were called different"
+
+
+def test_compare_calls_a_drift_of_the_machine_noise(tmp_path):
+    # the passes of each run lie 2 ms apart, so a difference of 2 ms between runs says nothing; 20 ms does
+    assert compare(tmp_path, made_up(1, drift=2000), made_up(2, drift=2000, shift=2000))[1]["total"] == "noise"
+    assert compare(tmp_path, made_up(1, drift=2000), made_up(2, drift=2000, shift=20000))[1]["total"] == "slower"
+    assert compare(tmp_path, made_up(1, drift=2000, shift=20000), made_up(2, drift=2000))[1]["total"] == "faster"
+
+
+def test_percentiles_are_measured_values():
+    v = sorted(random.Random(3).uniform(0, 1e6) for _ in range(31))
+    s = mb_stats.summary(v)
+    assert s["n"] == 31 and s["p50_us"] == v[15] and s["p95_us"] == v[29] and s["p99_us"] == v[30] == s["max_us"]
+    assert mb_stats.summary([])["p50_us"] is None and mb_stats.noise([1.0], [0]) is None
+    assert mb_stats.noise([10.0, 10.0, 30.0, 30.0], [0, 0, 1, 1]) >= 20.0
+
+
+def test_every_scenario_is_documented():
+    text = (TOP / "docs" / "benchmarks.md").read_text()
+    rows = dict(re.findall(r"^\| `([^`]+)` \|(.*)$", text, re.M))
+    for name, sc in mb_measure.load().items():
+        assert name in rows, f"docs/benchmarks.md has no row for {name}: bench/run --lines prints them"
+        assert sc["start"] in rows[name] and sc["stop"] in rows[name], f"docs/benchmarks.md says something else about {name}"
+
+
+@pytest.fixture(scope="module")
+def short_run(machine, tmp_path_factory):
+    """Six samples of the cheapest scenario with a floor, in the appliance."""
+    d = tmp_path_factory.mktemp("bench")
+    r = subprocess.run([BENCH / "run", "--machine", machine.name, "restore-blank", "-n", "6", "--json", d / "r.jsonl", "--html", d / "r.html",
+                        "--markdown", d / "r.md"], capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0, r.stderr
+    return d, r
+
+
+def test_a_run_is_whole(short_run):
+    d, r = short_run
+    rows = {(x["arm"], x["phase"]): x for x in map(json.loads, (d / "r.jsonl").read_text().splitlines())}
+    for arm in ("floor", "mayfly-vmm"):
+        x = rows[arm, "total"]
+        assert x["n"] == 6 and x["failed"] == 0 and 0 < x["p50_us"] <= x["p95_us"] <= x["p99_us"] <= x["max_us"]
+        assert x["scenario"] == "restore-blank" and x["host"]["virtualization"] == "emulated" and "restore-blank" in x["command"]
+    assert {"tables", "map", "cpus", "run"} <= {p for a, p in rows if a == "mayfly-vmm"}
+    assert "| restore-blank | floor | total | 6 | 0 |" in (d / "r.md").read_text()
+    again = subprocess.run([BENCH / "report", d / "r.jsonl", "--markdown"], capture_output=True, text=True)
+    assert again.stdout == (d / "r.md").read_text()
+
+
+def test_the_page_needs_no_network(short_run):
+    page = (short_run[0] / "r.html").read_text()
+    assert "<title>mayfly bench: inside the appliance, absolute numbers mean nothing</title>" in page
+    assert not re.search(r'(src|href)="?https?:|url\(|@import|<script|<link', page)
+    assert page.count("<svg") >= 2 and "prefers-color-scheme:dark" in page

@@ -69,8 +69,13 @@ static void signal_event(void *arg, uint32_t events)
 
 static int watch_signals(struct agent *a)
 {
+	struct sigaction sa;
 	sigset_t all, some;
 
+	/* a parent may have left some ignored, which would outlive the agent's children's execve */
+	for (int i = 1; i < NSIG; i++)
+		if (sigaction(i, NULL, &sa) == 0 && sa.sa_handler == SIG_IGN)
+			signal(i, SIG_DFL);
 	/* all are blocked: a stray signal from the guest's root must not end init, a broken pipe is an error code */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -138,6 +143,7 @@ void agent_fini(struct agent *a)
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);
 	sessions_free(a);
+	cgroups_fini(a);
 	ready_fini(a);
 	watch_remove(a->listen_w);
 	watch_remove(a->sig_w);

@@ -12,6 +12,7 @@
 #include "lib/loop.h"
 #include "lib/proto_agent.h"
 
+struct cgroup;
 struct conn;
 struct envset;
 struct freeze;
@@ -64,6 +65,8 @@ struct agent {
 	char *workdir, *user;
 
 	char cgroup[256]; /* "" = none */
+	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
+	uint64_t next_cgroup;
 	int ready_fd;
 	struct watch *ready_w;
 	struct timer *ready_timer, *shutdown_timer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cgroup.c: cgroup directories. The loop's thread. Programs in the guest may be root and change what stands there: every failure
- * here is survived.
+ * cgroup.c: cgroup directories. The loop's thread. Programs in the guest may be root and change
+ * what stands there: every failure here is survived.
  */
 #include "agent/cgroup.h"
 
@@ -24,14 +24,14 @@ int cgroups_init(struct agent *a, const char *root)
 	return 0;
 }
 
-void cgroup_make(struct agent *a, struct cgroup *g, uint64_t number)
+static void make(struct agent *a, struct cgroup *g)
 {
 	char path[sizeof(a->cgroup) + sizeof(g->name) + 2];
 
 	*g = (struct cgroup){.dir_fd = -1};
 	if (!a->cgroup[0])
 		return;
-	snprintf(g->name, sizeof(g->name), "x%llu", (unsigned long long)number);
+	snprintf(g->name, sizeof(g->name), "x%llu", (unsigned long long)++a->next_cgroup);
 	snprintf(path, sizeof(path), "%s/%s", a->cgroup, g->name);
 	if (mkdir(path, 0755) == 0) {
 		a->n.cgroups++;
@@ -43,6 +43,36 @@ void cgroup_make(struct agent *a, struct cgroup *g, uint64_t number)
 	}
 }
 
+void cgroup_make(struct agent *a, struct cgroup *g)
+{
+	if (!a->spare_cgroup) {
+		make(a, g);
+		return;
+	}
+	*g = *a->spare_cgroup;
+	free(take_ptr(a->spare_cgroup));
+}
+
+void cgroup_make_spare(struct agent *a)
+{
+	struct cgroup *g;
+
+	if (a->spare_cgroup || !a->cgroup[0] || a->frozen || !(g = calloc(1, sizeof(*g))))
+		return;
+	make(a, g);
+	if (g->dir_fd < 0)
+		free(g);
+	else
+		a->spare_cgroup = g;
+}
+
+void cgroups_fini(struct agent *a)
+{
+	if (a->spare_cgroup)
+		cgroup_release(a, a->spare_cgroup);
+	free(take_ptr(a->spare_cgroup));
+}
+
 bool cgroup_kill(struct agent *a, const struct cgroup *g)
 {
 	char path[sizeof(a->cgroup) + sizeof(g->name) + 20];
@@ -51,6 +81,18 @@ bool cgroup_kill(struct agent *a, const struct cgroup *g)
 		return false;
 	snprintf(path, sizeof(path), "%s/%s/cgroup.kill", a->cgroup, g->name);
 	return text_poke(path, "1") == 0;
+}
+
+int cgroup_open(struct agent *a, const struct cgroup *g, const char *file)
+{
+	char path[sizeof(a->cgroup) + sizeof(g->name) + 32];
+	int fd;
+
+	if (!g->name[0])
+		return -ENOENT;
+	snprintf(path, sizeof(path), "%s/%s/%s", a->cgroup, g->name, file);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
 void cgroup_release(struct agent *a, struct cgroup *g)
@@ -69,8 +111,9 @@ void cgroup_release(struct agent *a, struct cgroup *g)
 		a->n.cgroups_left++;
 }
 
-/* Those of running processes are busy and survive the attempt. One that is owned but empty (its process was reaped in this very
- * turn) may go early: its owner then finds nothing to kill, which is right. */
+/* Those of running processes are busy and survive the attempt. One that is owned but empty (its
+ * process was reaped in this very turn) may go early: its owner then finds nothing to kill, which
+ * is right. */
 void cgroups_sweep(struct agent *a)
 {
 	DIR *d;
@@ -78,7 +121,10 @@ void cgroups_sweep(struct agent *a)
 	if (!a->n.cgroups_left || !(d = opendir(a->cgroup)))
 		return;
 	for (struct dirent *e; (e = readdir(d));) {
-		if (e->d_name[0] != 'x' || unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR) < 0)
+		if (e->d_name[0] != 'x' ||
+			(a->spare_cgroup && !strcmp(e->d_name, a->spare_cgroup->name)))
+			continue;
+		if (unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR) < 0)
 			continue;
 		a->n.cgroups--;
 		if (a->n.cgroups_left)

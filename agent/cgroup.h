@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cgroup.h: a cgroup for every process that was asked for, all below one that the freezer stops. Where there is no cgroup2 (tests),
- * everything here does nothing, and process groups have to do.
+ * cgroup.h: a cgroup for every process that was asked for, all below one that the freezer stops.
+ * Where there is no cgroup2 (tests), everything here does nothing, and process groups have to do.
  */
 #pragma once
 
@@ -14,9 +14,14 @@ struct cgroup {
 
 /* Makes a->cgroup ready. 0 or -errno. */
 int cgroups_init(struct agent *a, const char *root);
-void cgroup_make(struct agent *a, struct cgroup *g, uint64_t number);
+void cgroup_make(struct agent *a, struct cgroup *g);
+/* One for the next process, made when nobody waits for it. */
+void cgroup_make_spare(struct agent *a);
+void cgroups_fini(struct agent *a);
 /* SIGKILL to all in it; false: there is none. */
 bool cgroup_kill(struct agent *a, const struct cgroup *g);
+/* Opens one of its files for reading, or -errno. */
+int cgroup_open(struct agent *a, const struct cgroup *g, const char *file);
 /* Lets it go; it is removed as soon as it is empty. */
 void cgroup_release(struct agent *a, struct cgroup *g);
 /* After children were reaped: removes those that became empty. */

@@ -26,6 +26,7 @@ struct conn {
 	struct watch *w;
 	uint32_t events;
 	enum agent_conn kind; /* 0: AGENT_HELLO has not come */
+	uint32_t version;     /* what the greeting agreed on */
 	struct buf in, out;
 	size_t out_at; /* of out: sent */
 	struct proc *proc;
@@ -120,6 +121,11 @@ struct conn *conn_find(struct agent *a, uint64_t number)
 enum agent_conn conn_kind(const struct conn *c)
 {
 	return c->kind;
+}
+
+uint32_t conn_version(const struct conn *c)
+{
+	return c->version;
 }
 
 size_t conn_backlog(const struct conn *c)
@@ -325,6 +331,7 @@ static void hello(struct conn *c, const struct frame *f)
 		return;
 	}
 	c->kind = (enum agent_conn)kind;
+	c->version = version;
 	buf_init(&p, 64);
 	buf_u32(&p, version);
 	buf_u64(&p, c->a->generation);

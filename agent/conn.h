@@ -26,6 +26,7 @@ void conn_ok_more(struct conn *c, uint32_t id, const struct buf *payload);
 void conn_error(struct conn *c, uint32_t id, int code, enum agent_step step, const char *fmt, ...) _printf_(5, 6);
 void conn_frame(struct conn *c, uint16_t type, uint32_t id, const void *p, size_t n);
 /* Bytes that wait for the socket. Output of a process is made only while there are few (CONN_FEW). */
+uint32_t conn_version(const struct conn *c);
 size_t conn_backlog(const struct conn *c);
 #define CONN_FEW KIB(128)
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exec.c: from AGENT_EXEC to a running process. The loop's thread. The request is the host's, hostile until exec_parse has taken it
- * apart; passwd, group and the environment file are the image's.
+ * exec.c: from AGENT_EXEC to a running process. The loop's thread. The request is the host's,
+ * hostile until exec_parse has taken it apart; passwd, group and the environment file are the
+ * image's.
  */
 #include "agent/exec.h"
 
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "agent/procio.h"
@@ -61,7 +63,23 @@ void exec_req_free(struct exec_req *r)
 	*r = (struct exec_req){0};
 }
 
-int exec_parse(struct cur *c, struct exec_req *r)
+static void parse_limits(struct cur *c, struct exec_req *r)
+{
+	r->nlimits = cur_u32(c);
+	if (r->nlimits > AGENT_LIMITS_MAX) {
+		c->bad = true;
+		return;
+	}
+	for (uint32_t i = 0; i < r->nlimits; i++) {
+		struct spawn_limit *l = &r->limits[i];
+
+		l->resource = cur_u32(c);
+		l->value[0] = cur_u64(c);
+		l->value[1] = cur_u64(c);
+	}
+}
+
+int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 {
 	char cwd[AGENT_PATH_MAX];
 	int rc;
@@ -84,12 +102,15 @@ int exec_parse(struct cur *c, struct exec_req *r)
 	rc = r->cwd && r->env ? exec_parse_argv(c, &r->argc, &r->argv) : -ENOMEM;
 	if (rc == 0)
 		rc = env_parse(r->env, c);
+	if (rc == 0 && version >= 2)
+		parse_limits(c, r);
 	if (rc == 0 && !cur_done(c))
 		rc = -EPROTO;
 	/* a terminal or a session may ask for a plain shell */
 	if (rc == 0 && r->argc == 0 && !(r->flags & AGENT_X_SHELL))
 		rc = -EINVAL;
-	if (rc == 0 && r->session[0] && (r->argc != 1 || !(r->flags & AGENT_X_SHELL) || (r->flags & AGENT_X_BACKGROUND)))
+	if (rc == 0 && r->session[0] &&
+		(r->argc != 1 || !(r->flags & AGENT_X_SHELL) || (r->flags & AGENT_X_BACKGROUND)))
 		rc = -EINVAL;
 	if (rc < 0)
 		exec_req_free(r);
@@ -104,7 +125,8 @@ struct envset *exec_base_env(struct agent *a)
 
 	if (!e)
 		return NULL;
-	if (env_set(e, "PATH", PATH_DEFAULT) < 0 || env_merge(e, a->image_env) < 0 || env_merge(e, a->setup_env) < 0)
+	if (env_set(e, "PATH", PATH_DEFAULT) < 0 || env_merge(e, a->image_env) < 0 ||
+		env_merge(e, a->setup_env) < 0)
 		goto fail;
 	path = env_get(e, "EXECD_ENVS");
 	if (!path || !*path) {
@@ -181,7 +203,8 @@ static void launch_freep(struct launch **l)
 	launch_free(*l);
 }
 
-/* Adds "dir/name" for each absolute entry of PATH. The offsets become pointers in set_tries, when the text moves no more. */
+/* Adds "dir/name" for each absolute entry of PATH. The offsets become pointers in set_tries, when
+ * the text moves no more. */
 static size_t add_path_tries(struct launch *l, const char *name, size_t n)
 {
 	const char *path = env_get(l->env, "PATH");
@@ -213,7 +236,7 @@ static int set_tries(struct launch *l, const struct exec_req *r)
 		l->s.argv = l->shell_argv;
 		l->shell_argv[0] = l->shell_argv[1] = NULL;
 		if (r->argc) {
-			l->shell_argv[1] = (char *)(uintptr_t)"-c";
+			l->shell_argv[1] = (char *)(uintptr_t) "-c";
 			l->shell_argv[2] = l->script ? l->script : l->argv[0];
 		}
 	} else if (strchr(name, '/')) {
@@ -291,7 +314,10 @@ static int set_env(struct launch *l, const struct exec_req *r, struct session *s
 
 static int set_cwd(struct launch *l, const struct exec_req *r, struct session *s, struct err *e)
 {
-	const char *dir = r->cwd[0] ? r->cwd : s ? session_cwd(s) : l->a->workdir && *l->a->workdir ? l->a->workdir : "/";
+	const char *dir = r->cwd[0]                         ? r->cwd
+			  : s                               ? session_cwd(s)
+			  : l->a->workdir && *l->a->workdir ? l->a->workdir
+							    : "/";
 	char name[64];
 	struct buf b;
 	int rc = 0;
@@ -313,7 +339,8 @@ static int set_cwd(struct launch *l, const struct exec_req *r, struct session *s
 	return 0;
 }
 
-/* A file that has no name: it lives as long as somebody holds it, and goes through snapshots with the disk. */
+/* A file that has no name: it lives as long as somebody holds it, and goes through snapshots with
+ * the disk. */
 static int open_output(struct agent *a)
 {
 	static const char *const dirs[] = {"/var/tmp", "/tmp", "/", "/run"};
@@ -435,10 +462,14 @@ static void launch_event(void *arg, uint32_t events)
 		return;
 	if (k != sizeof(f))
 		f = (struct spawn_fail){0};
-	snprintf(what, sizeof(what), "%s", f.step == AGENT_STEP_CWD ? l->cwd : l->s.argv[0] ? l->s.argv[0] : "a shell");
+	snprintf(what, sizeof(what), "%s",
+		f.step == AGENT_STEP_CWD ? l->cwd
+		: l->s.argv[0]           ? l->s.argv[0]
+					 : "a shell");
 	launch_free(l);
 	if (f.code) {
-		snprintf(what + strlen(what), sizeof(what) - strlen(what), ": %s", strerror(f.code));
+		snprintf(
+			what + strlen(what), sizeof(what) - strlen(what), ": %s", strerror(f.code));
 		p->pid = 0;
 		fn(a, p, fn_arg, f.code, (enum agent_step)f.step, what);
 		proc_destroy(p);
@@ -453,7 +484,8 @@ static void launch_event(void *arg, uint32_t events)
 		procio_pump(p);
 }
 
-static int launch_spawn(struct launch *l, struct proc *p, struct session *s, const struct exec_req *r)
+static int launch_spawn(
+	struct launch *l, struct proc *p, struct session *s, const struct exec_req *r)
 {
 	int dump = -1;
 	pid_t pid;
@@ -474,7 +506,7 @@ static int launch_spawn(struct launch *l, struct proc *p, struct session *s, con
 		if (!p->run_cwd)
 			return -ENOMEM;
 	}
-	cgroup_make(l->a, &p->cgroup, p->number);
+	cgroup_make(l->a, &p->cgroup);
 	l->s.cgroup_fd = p->cgroup.dir_fd;
 	pid = spawn_child(&l->s);
 	if (pid < 0)
@@ -500,10 +532,11 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 		l->s.fd[i] = -1;
 	l->s.keep_fd[0] = l->s.keep_fd[1] = -1;
 	l->s.reset_oom = a->opts.init;
-	if (a->opts.init) {
-		l->s.nofile_soft = 65536;
-		l->s.nofile_hard = 1048576;
-	}
+	if (a->opts.init)
+		l->s.limits[l->s.nlimits++] =
+			(struct spawn_limit){.resource = RLIMIT_NOFILE, .value = {65536, 1048576}};
+	memcpy(l->s.limits + l->s.nlimits, r->limits, r->nlimits * sizeof(r->limits[0]));
+	l->s.nlimits += r->nlimits;
 	l->timeout_ms = r->timeout_ms;
 	l->s.stack = aligned_alloc(16, SPAWN_STACK);
 	if (!l->s.stack || pipe2(pi, O_CLOEXEC) < 0) {
@@ -537,7 +570,8 @@ static int launch_take_argv(struct launch *l, const struct exec_req *r, bool ses
 	return 0;
 }
 
-int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg, enum agent_step *step, struct err *e)
+int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
+	enum agent_step *step, struct err *e)
 {
 	_cleanup_(launch_freep) struct launch *l = NULL;
 	struct session *s = NULL;
@@ -546,7 +580,8 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 
 	*step = AGENT_STEP_BUSY;
 	if (a->frozen || a->shutting_down)
-		return err_plain(e, EBUSY, "the sandbox is %s", a->frozen ? "frozen" : "being shut down");
+		return err_plain(
+			e, EBUSY, "the sandbox is %s", a->frozen ? "frozen" : "being shut down");
 	if (proc_find(a, r->id))
 		return err_plain(e, EEXIST, "there is a process %s", r->id);
 	if (r->session[0] && !(s = session_find(a, r->session)))

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exec.h: AGENT_EXEC: what was asked for (a parser of the host's bytes), and how it becomes a process.
+ * exec.h: AGENT_EXEC: what was asked for (a parser of the host's bytes), and how it becomes a
+ * process.
  */
 #pragma once
 
 #include "agent/agent.h"
 #include "agent/env.h"
 #include "agent/proc.h"
+#include "agent/spawn.h"
 
 #define EXEC_ARGS_MAX 4096u
 
@@ -19,19 +21,25 @@ struct exec_req {
 	uint32_t argc;
 	char **argv; /* with a NULL at its end; one block with its strings */
 	struct envset *env;
+	uint32_t nlimits;
+	struct spawn_limit limits[AGENT_LIMITS_MAX];
 };
 
-/* 0 or -errno; frees itself on failure. Touches nothing but memory. */
-int exec_parse(struct cur *c, struct exec_req *r);
+/* version: the connection's. 0 or -errno; frees itself on failure. Touches nothing but memory. */
+int exec_parse(struct cur *c, uint32_t version, struct exec_req *r);
 void exec_req_free(struct exec_req *r);
 /* u32 argc, argc strings into one block; argc 0 gives an empty list. */
 int exec_parse_argv(struct cur *c, uint32_t *argc, char ***argv);
 
-/* How the start ended, when that is known: from the loop, never from within exec_start. On failure (code > 0) p is gone afterwards. */
-typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step, const char *text);
+/* How the start ended, when that is known: from the loop, never from within exec_start. On failure
+ * (code > 0) p is gone afterwards. */
+typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int code,
+	enum agent_step step, const char *text);
 
-/* Begins to start it: 0 (fn will be called once), or -errno with *step and the text: nothing was begun. */
-int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg, enum agent_step *step, struct err *e);
+/* Begins to start it: 0 (fn will be called once), or -errno with *step and the text: nothing was
+ * begun. */
+int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
+	enum agent_step *step, struct err *e);
 
 /* Variables of every command: image, setup, the file. NULL: no memory. */
 struct envset *exec_base_env(struct agent *a);

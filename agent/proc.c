@@ -136,8 +136,9 @@ void proc_reaped(struct proc *p, int wait_status)
 	}
 	if (p->session)
 		session_run_ended(p);
-	cgroup_release(p->a, &p->cgroup);
+	/* its end is told first, which somebody waits for */
 	procio_drain(p);
+	cgroup_release(p->a, &p->cgroup);
 	if (p->on_end)
 		p->on_end(p->a, p);
 }
@@ -185,6 +186,7 @@ void procs_reap(struct agent *a)
 	if (!any)
 		return;
 	cgroups_sweep(a);
+	cgroup_make_spare(a);
 	if (a->shutting_down)
 		shutdown_check(a);
 }

@@ -47,7 +47,7 @@ void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	struct exec_answer *w;
 	struct exec_req r;
 	struct err e = {0};
-	int rc = exec_parse(b, &r);
+	int rc = exec_parse(b, conn_version(c), &r);
 
 	if (rc < 0) {
 		conn_error(c, id, rc, AGENT_STEP_NONE, "not a command to execute");

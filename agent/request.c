@@ -12,6 +12,7 @@
 #include "agent/metrics.h"
 #include "agent/ports.h"
 #include "agent/req_exec.h"
+#include "agent/usage.h"
 
 #define CTL (1u << AGENT_CONN_CONTROL)
 #define EXE (1u << AGENT_CONN_EXEC)
@@ -39,6 +40,7 @@ static const struct request requests[] = {
 	{AGENT_RESIZE, CTL | EXE, req_resize},
 	{AGENT_EXECS, CTL, req_execs},
 	{AGENT_FORGET, CTL, req_forget},
+	{AGENT_USAGE, CTL, req_usage},
 	{AGENT_SESSION_NEW, CTL, req_session_new},
 	{AGENT_SESSION_DEL, CTL, req_session_del},
 	{AGENT_STAT, CTL, req_stat},

@@ -2,10 +2,12 @@
  *
  * spawn.c: the child between clone3 and execve.
  *
- * It runs in the agent's memory (CLONE_VM) beside the agent, on a stack of its own, with the agent's thread pointer. So it may neither allocate nor
- * touch errno nor call into libc: raw system calls only. In exchange a fork's page-table copy and the faults after it are gone, which in a
- * freshly restored guest are most of a command's cost, and a working directory on a file system that hangs stalls this child only.
- * Elsewhere than on x86-64, and under sanitizers, it is an ordinary fork.
+ * It runs in the agent's memory (CLONE_VM) beside the agent, on a stack of its own, with the
+ * agent's thread pointer. So it may neither allocate nor touch errno nor call into libc: raw system
+ * calls only. In exchange a fork's page-table copy and the faults after it are gone, which in a
+ * freshly restored guest are most of a command's cost, and a working directory on a file system
+ * that hangs stalls this child only. Elsewhere than on x86-64, and under sanitizers, it is an
+ * ordinary fork.
  */
 #include "agent/spawn.h"
 
@@ -29,7 +31,10 @@ static long raw(long n, long a, long b, long c, long d)
 	register long r10 __asm__("r10") = d;
 	long ret;
 
-	__asm__ volatile("syscall" : "=a"(ret) : "0"(n), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall"
+			 : "=a"(ret)
+			 : "0"(n), "D"(a), "S"(b), "d"(c), "r"(r10)
+			 : "rcx", "r11", "memory");
 	return ret;
 }
 #else
@@ -51,20 +56,24 @@ _noreturn_ static void child_fail(const struct spawn *s, long rc, enum agent_ste
 		raw(SYS_exit_group, 127, 0, 0, 0);
 }
 
+/* The agent ignores no signal (agent_init sees to it); it only blocks them, and execve takes
+ * handlers away. */
 static void child_signals(void)
 {
-	/* the kernel's struct sigaction, not libc's */
-	struct {
-		void (*handler)(int);
-		unsigned long flags;
-		void (*restorer)(void);
-		uint64_t mask;
-	} dfl = {.handler = SIG_DFL};
 	uint64_t none = 0;
 
-	for (int i = 1; i < 65; i++)
-		raw(SYS_rt_sigaction, i, P(&dfl), 0, 8);
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, P(&none), 0, 8);
+}
+
+static void child_limits(const struct spawn *s)
+{
+	for (size_t i = 0; i < s->nlimits; i++) {
+		long rc = raw(
+			SYS_prlimit64, 0, (long)s->limits[i].resource, P(s->limits[i].value), 0);
+
+		if (rc < 0)
+			child_fail(s, rc, AGENT_STEP_START);
+	}
 }
 
 static void child_fds(const struct spawn *s)
@@ -117,11 +126,7 @@ static void child_main(void *arg)
 	child_fds(s);
 	if (s->reset_oom)
 		child_oom();
-	if (s->nofile_hard) {
-		struct rlimit64 l = {.rlim_cur = s->nofile_soft, .rlim_max = s->nofile_hard};
-
-		raw(SYS_prlimit64, 0, RLIMIT_NOFILE, P(&l), 0);
-	}
+	child_limits(s);
 	raw(SYS_umask, 022, 0, 0, 0);
 	child_ids(s);
 	/* as that user: it is its rights that decide */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spawn.h: one child from clone to execve. Everything it needs is laid out beforehand, because the child shares the agent's memory
- * until it executes: nothing is copied, no page of the agent is written twice, and the loop does not wait.
+ * spawn.h: one child from clone to execve. Everything it needs is laid out beforehand, because the
+ * child shares the agent's memory until it executes: nothing is copied, no page of the agent is
+ * written twice, and the loop does not wait.
  */
 #pragma once
 
@@ -14,12 +15,18 @@ struct spawn_try {
 	const char *path, *argv0;
 };
 
+/* as the kernel's prlimit64 takes it */
+struct spawn_limit {
+	uint32_t resource;
+	uint64_t value[2]; /* soft, hard */
+};
+
 struct spawn {
 	const struct spawn_try *tries; /* executed in order until one is there */
 	size_t ntries;
 	char **argv, **envp;
 	const char *cwd;
-	int fd[3];     /* become 0, 1, 2; all above 2 */
+	int fd[3];                  /* become 0, 1, 2; all above 2 */
 	int keep_fd[2], keep_as[2]; /* further ones, -1 none */
 	int err_fd;    /* close-on-exec; struct spawn_fail is written if it comes to nothing */
 	int cgroup_fd; /* -1: none */
@@ -28,7 +35,8 @@ struct spawn {
 	gid_t gid;
 	const gid_t *groups;
 	size_t ngroups;
-	unsigned long nofile_soft, nofile_hard; /* 0: as they are */
+	struct spawn_limit limits[AGENT_LIMITS_MAX + 1]; /* set in order, as the agent's user */
+	size_t nlimits;
 	void *stack;
 };
 
@@ -39,5 +47,6 @@ struct spawn_fail {
 
 #define SPAWN_STACK (32u * 1024)
 
-/* The pid, or -errno. *s and all it points at must live until err_fd's other end reads an end of file. */
+/* The pid, or -errno. *s and all it points at must live until err_fd's other end reads an end of
+ * file. */
 pid_t spawn_child(struct spawn *s);

@@ -27,7 +27,7 @@ struct aconn {
 	enum aconn_state state;
 	enum agent_conn kind;
 	struct sockaddr_un addr;
-	uint32_t port;
+	uint32_t port, version;
 	int fd;
 	struct watch *watch;
 	struct timer *timer;
@@ -166,11 +166,13 @@ static int got_hello(struct aconn *c, const struct agent_hdr *h, struct cur body
 		return EPROTO;
 	if (h->type == AGENT_ERR) {
 		v = cur_u32(&body);
+		if (v == EPROTO)
+			return EPROTONOSUPPORT;
 		return v && v < 4096 ? (int)v : EPROTO;
 	}
 	v = cur_u32(&body);
 	gen = cur_u64(&body);
-	if (h->type != AGENT_OK || !cur_done(&body) || v < AGENT_VERSION_MIN || v > AGENT_VERSION)
+	if (h->type != AGENT_OK || !cur_done(&body) || v != c->version)
 		return EPROTO;
 	c->state = AC_OPEN;
 	timer_set(c->timer, 0);
@@ -406,8 +408,13 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
-	*c = (struct aconn){
-		.loop = l, .ops = ops, .arg = arg, .kind = kind, .port = t->port, .fd = -1};
+	*c = (struct aconn){.loop = l,
+		.ops = ops,
+		.arg = arg,
+		.kind = kind,
+		.port = t->port,
+		.version = t->version,
+		.fd = -1};
 	c->addr.sun_family = AF_UNIX;
 	memcpy(c->addr.sun_path, t->path, n);
 	buf_init(&c->in, AGENT_FRAME_MAX + sizeof(struct agent_hdr) + 2 * IN_CHUNK);
@@ -421,10 +428,16 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 	c->deadline_ns = mono_ns() + OPEN_LIMIT_NS;
 	put_hdr(&c->out, AGENT_HELLO, 0, 12);
 	buf_u32(&c->out, AGENT_MAGIC);
-	buf_u32(&c->out, AGENT_VERSION);
+	buf_u32(&c->out, t->version);
 	buf_u32(&c->out, (uint32_t)kind);
 	begin(c);
 	return c;
+}
+
+void aconn_give(struct aconn *c, const struct aconn_ops *ops, void *arg)
+{
+	c->ops = ops;
+	c->arg = arg;
 }
 
 static bool queued(struct aconn *c)

@@ -23,8 +23,8 @@ struct aconn_ops {
 	void (*bytes)(void *arg, const uint8_t *p, size_t n);
 	/* what was queued has gone down below the low mark after it had been above the high one */
 	void (*drained)(void *arg);
-	/* once, and the last call: err > 0 (errno), or 0: the peer closed. aconn_close() is still
-	 * the owner's to call. */
+	/* once, and the last call: err > 0 (errno; EPROTONOSUPPORT: the greeting's version was
+	 * refused), or 0: the peer closed. aconn_close() is still the owner's to call. */
 	void (*closed)(void *arg, int err);
 };
 
@@ -37,12 +37,15 @@ struct aconn_ops {
 struct aconn_target {
 	const char *path;
 	uint32_t port;
+	uint32_t version; /* to greet with */
 };
 
 /* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later
  * comes as closed(). */
 struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agent_conn kind,
 	const struct aconn_ops *ops, void *arg);
+/* Gives a connection to somebody else, with whom its calls go on. Not from inside its callbacks. */
+void aconn_give(struct aconn *c, const struct aconn_ops *ops, void *arg);
 /* Frees it; no call follows. Also from inside its own callbacks. NULL is fine. */
 void aconn_close(struct aconn *c);
 /* Queues one frame; it goes out after the opening. False: too much is queued or the connection is

@@ -26,7 +26,9 @@ struct agentc {
 	struct loop *loop;
 	char *path;
 	uint32_t port;
-	bool up, gone;
+	bool up, gone, keep_spare;
+	uint32_t version;
+	struct aconn *spare; /* an EXEC connection that nobody uses */
 	struct aconn *control;
 	bool control_ready;
 	struct agent_call *first, *last;
@@ -131,11 +133,23 @@ static void call_timed_out(void *arg)
 	call_end(arg, ETIMEDOUT);
 }
 
+void agent_exec_finish(const struct agentc *a, struct buf *b)
+{
+	if (a->version >= 2)
+		buf_u32(b, 0); /* no limits: the API has none */
+}
+
 static bool call_send(struct agent_call *c)
 {
+	size_t len = c->payload.len;
+
+	if (c->type == AGENT_EXEC)
+		agent_exec_finish(c->a, &c->payload);
 	c->sent = aconn_send(c->a->control, c->type, c->id, c->payload.p, c->payload.len);
 	if (c->sent)
 		buf_fini(&c->payload);
+	else
+		c->payload.len = len;
 	return c->sent;
 }
 
@@ -255,10 +269,13 @@ static void control_closed(void *arg, int err)
 	struct agentc *a = arg;
 	/* never got as far as its greeting: those that wait are told, or they would wait for ever
 	 */
-	bool all = !a->control_ready && a->up;
+	bool older = err == EPROTONOSUPPORT && agent_version_refused(a);
+	bool all = !a->control_ready && a->up && !older;
 
 	log_debug("agent control connection: %s", err ? strerror(err) : "closed");
 	control_lost(a, err, all);
+	if (older && a->up)
+		control_open(a);
 	if (a->up && !a->gone && a->first && !a->control)
 		timer_after(a->again, RECONNECT_NS);
 }
@@ -271,7 +288,7 @@ static const struct aconn_ops control_ops = {
 
 static void control_open(struct agentc *a)
 {
-	struct aconn_target t = {.path = a->path, .port = a->port};
+	struct aconn_target t = {.path = a->path, .port = a->port, .version = a->version};
 
 	a->control = aconn_open(a->loop, &t, AGENT_CONN_CONTROL, &control_ops, a);
 	if (!a->control)
@@ -322,12 +339,56 @@ void agent_stream_drop(struct agent_stream *s)
 	s->agentc = NULL;
 }
 
+bool agent_version_refused(struct agentc *a)
+{
+	if (a->version == AGENT_VERSION_MIN)
+		return false;
+	a->version--;
+	return true;
+}
+
+static int spare_frame(void *arg, const struct agent_hdr *h, struct cur body)
+{
+	return EPROTO; /* nothing was asked on it */
+}
+
+static void spare_closed(void *arg, int err)
+{
+	struct agentc *a = arg;
+
+	aconn_close(take_ptr(a->spare));
+}
+
+static const struct aconn_ops spare_ops = {.frame = spare_frame, .closed = spare_closed};
+
+static struct aconn *open_kind(
+	struct agentc *a, enum agent_conn kind, const struct aconn_ops *ops, void *arg)
+{
+	struct aconn_target t = {.path = a->path, .port = a->port, .version = a->version};
+
+	return aconn_open(a->loop, &t, kind, ops, arg);
+}
+
+void agentc_keep_spare(struct agentc *a)
+{
+	a->keep_spare = true;
+}
+
+void agent_spare_make(struct agentc *a)
+{
+	if (a->keep_spare && a->up && !a->gone && !a->spare)
+		a->spare = open_kind(a, AGENT_CONN_EXEC, &spare_ops, a);
+}
+
 struct aconn *agent_stream_open(
 	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg)
 {
-	struct aconn_target t = {.path = s->agentc->path, .port = s->agentc->port};
+	struct aconn *c = kind == AGENT_CONN_EXEC ? take_ptr(s->agentc->spare) : NULL;
 
-	return aconn_open(s->agentc->loop, &t, kind, ops, arg);
+	if (!c)
+		return open_kind(s->agentc, kind, ops, arg);
+	aconn_give(c, ops, arg);
+	return c;
 }
 
 /* ---- life */
@@ -351,6 +412,7 @@ struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port)
 		return NULL;
 	a->loop = l;
 	a->port = port;
+	a->version = AGENT_VERSION;
 	a->path = strdup(path);
 	a->again = loop_timer(l, open_again, a);
 	if (!a->path || !a->again) {
@@ -365,6 +427,7 @@ void agentc_up(struct agentc *a)
 	if (a->up)
 		return;
 	a->up = true;
+	a->version = AGENT_VERSION; /* a restore may have brought another agent */
 	if (!a->control)
 		control_open(a);
 	for (struct agent_stream *s = a->streams; s; s = a->walk) {
@@ -379,6 +442,7 @@ void agentc_down(struct agentc *a)
 		return;
 	a->up = false;
 	timer_set(a->again, 0);
+	aconn_close(take_ptr(a->spare));
 	control_lost(a, ECONNRESET, false);
 	for (struct agent_stream *s = a->streams; s; s = a->walk) {
 		a->walk = s->next;
@@ -392,6 +456,7 @@ void agentc_destroy(struct agentc *a)
 		return;
 	a->gone = true;
 	a->up = false;
+	aconn_close(take_ptr(a->spare));
 	control_lost(a, ECANCELED, true);
 	for (struct agent_stream *s = a->streams; s; s = a->walk) {
 		a->walk = s->next;

@@ -56,6 +56,7 @@ static void exec_end(
 	x->over = true;
 	aconn_close(take_ptr(x->conn));
 	timer_set(x->again, 0);
+	agent_spare_make(x->stream.agentc);
 	if (x->orphan)
 		exec_free(x);
 	else
@@ -87,10 +88,15 @@ static int send_start(struct agent_exec *x)
 	bool ok;
 
 	if (!x->asked) {
+		size_t len = x->spec.len;
+
 		x->asked = true;
 		x->attaching = false;
-		return aconn_send(x->conn, AGENT_EXEC, ID_START, x->spec.p, x->spec.len) ? 0
-											 : EBUSY;
+		agent_exec_finish(x->stream.agentc, &x->spec);
+		ok = !x->spec.bad &&
+		     aconn_send(x->conn, AGENT_EXEC, ID_START, x->spec.p, x->spec.len);
+		x->spec.len = len;
+		return ok ? 0 : EBUSY;
 	}
 	x->attaching = true;
 	buf_init(&b, 256);
@@ -221,6 +227,9 @@ static void exec_closed(void *arg, int err)
 	struct agent_exec *x = arg;
 
 	aconn_close(take_ptr(x->conn));
+	/* it was not looked at: asked again, in the older way */
+	if (err == EPROTONOSUPPORT && agent_version_refused(x->stream.agentc))
+		x->asked = x->started;
 	/* a frame that breaks the rules will break them again: only a lost connection is worth
 	 * another */
 	if (x->orphan || err == EPROTO || err == EMSGSIZE) {

@@ -24,6 +24,13 @@ void agent_stream_drop(struct agent_stream *s);
 struct aconn *agent_stream_open(
 	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg);
 
+/* Beyond an agent_stream_open's end with EPROTONOSUPPORT: true if the version before is worth a try, which the next connection greets with. */
+bool agent_version_refused(struct agentc *a);
+/* AGENT_EXEC's payload without what the connection's version adds: appends that. */
+void agent_exec_finish(const struct agentc *a, struct buf *b);
+/* A command has ended: makes the connection that the next one finds ready. */
+void agent_spare_make(struct agentc *a);
+
 /* AGENT_ERR's payload as a reply; text is a fixed field of the caller's. 0, or EPROTO. */
 #define AGENT_TEXT_MAX 400
 int agent_err_read(struct cur body, struct agent_reply *r, char text[AGENT_TEXT_MAX]);

@@ -346,6 +346,7 @@ static void on_ready(void *arg, bool prepared)
 			launch_fail(sb, 500, START_FAILED, "no memory");
 			return;
 		}
+		agentc_keep_spare(sb->agent);
 	}
 	if (l && agentc_move(sb->agent, sb->vm->vsock_path) < 0) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
@@ -621,6 +622,7 @@ bool launch_adopt(struct sandbox *sb)
 	sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
 	if (!sb->agent)
 		return false;
+	agentc_keep_spare(sb->agent);
 	agentc_up(sb->agent);
 	thaw_adopted(sb);
 	entry_watch(sb);

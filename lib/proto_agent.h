@@ -16,7 +16,7 @@
 #include "lib/base.h"
 
 #define AGENT_MAGIC	  0x3147414du /* "MAG1", first field of AGENT_HELLO */
-#define AGENT_VERSION	  1u
+#define AGENT_VERSION	  2u /* 2: AGENT_EXEC ends with limits */
 #define AGENT_VERSION_MIN 1u
 #define AGENT_FRAME_MAX	  (256u * 1024) /* payload */
 #define AGENT_WINDOW	  (1024u * 1024) /* output bytes not yet acknowledged, per process, before its pipe is left to fill */
@@ -64,6 +64,7 @@ enum agent_type {
 	AGENT_RESIZE = 38,  /* str exec_id, u16 cols, u16 rows -> {} */
 	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
 	AGENT_FORGET = 40,  /* str exec_id -> {}: drop a finished process and its output */
+	AGENT_USAGE = 41,   /* str exec_id -> u32 processes, u64 cpu_ns, u64 resident_bytes, u64 read_bytes, u64 written_bytes (of the disk): its whole group now; cpu_ns also of those that ended */
 	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_STDIN_TAKEN = 52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
 				 * acknowledgements may stand behind input that nobody takes */
@@ -105,7 +106,9 @@ enum { AGENT_PREP_FREEZE = 1, AGENT_PREP_FSFREEZE = 2, AGENT_PREP_DROP = 4 /* ca
 
 /* AGENT_EXEC: str exec_id (<= 63, chosen by the host), u32 flags, u32 uid, u32 gid, str user ("" = by uid/gid or the image's), str cwd
  * ("" = the image's), u64 timeout_ms (0 = none), u16 cols, u16 rows, str session ("" = none), u32 argc, argc x str,
- * u32 envc, envc x {str k, str v}. Environment: image's < setup's < EXECD_ENVS file < these. */
+ * u32 envc, envc x {str k, str v}. Environment: image's < setup's < EXECD_ENVS file < these.
+ * From version 2 on (the connection's, agreed in AGENT_HELLO): u32 n, n x {u32 resource (RLIMIT_*), u64 soft, u64 hard}. */
+#define AGENT_LIMITS_MAX 16u
 enum agent_exec_flags {
 	AGENT_X_SHELL = 1,	/* argv[0] is a text for bash -c, or sh -c where there is no bash */
 	AGENT_X_BACKGROUND = 2, /* output goes to a file in the guest; AGENT_LOGS reads it */

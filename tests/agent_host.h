@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_host.h: the host's side of a test of the agent. The agent runs as an ordinary child process, first of its own user, mount, pid,
- * UTS and network namespaces where that is allowed, and listens on a Unix socket; the test talks blocking frames with it.
- * With AGENT_VSOCK=PATH it is the agent of a guest, behind the monitor's socket, instead: the same tests for the real thing.
+ * agent_host.h: the host's side of a test of the agent. The agent runs as an ordinary child
+ * process, first of its own user, mount, pid, UTS and network namespaces where that is allowed, and
+ * listens on a Unix socket; the test talks blocking frames with it. With AGENT_VSOCK=PATH it is the
+ * agent of a guest, behind the monitor's socket, instead: the same tests for the real thing.
  */
 #pragma once
 
@@ -73,7 +74,8 @@ static inline void host_child(struct host *h, int ready)
 	_exit(0);
 }
 
-/* Root needs no user namespace, and can then switch credentials; others get one in which they are root. */
+/* Root needs no user namespace, and can then switch credentials; others get one in which they are
+ * root. */
 static inline bool host_unshare(void)
 {
 	int flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWIPC;
@@ -131,7 +133,7 @@ static inline bool host_start(struct host *h)
 	return c == 'r';
 }
 
-static inline int host_connect(struct host *h, enum agent_conn kind)
+static inline int host_connect_as(struct host *h, enum agent_conn kind, uint32_t version)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	struct timeval t = {.tv_sec = h->guest ? 60 : 10};
@@ -147,14 +149,15 @@ static inline int host_connect(struct host *h, enum agent_conn kind)
 	if (h->guest) {
 		struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = VSOCK_PORT_AGENT};
 
-		if (write_full(fd, &o, sizeof(o)) < 0 || read_full(fd, &o, sizeof(o)) < 0 || o.status) {
+		if (write_full(fd, &o, sizeof(o)) < 0 || read_full(fd, &o, sizeof(o)) < 0 ||
+			o.status) {
 			close(fd);
 			return -1;
 		}
 	}
 	buf_init(&b, 256);
 	buf_u32(&b, AGENT_MAGIC);
-	buf_u32(&b, AGENT_VERSION);
+	buf_u32(&b, version);
 	buf_u32(&b, kind);
 	{
 		struct buf f;
@@ -166,6 +169,11 @@ static inline int host_connect(struct host *h, enum agent_conn kind)
 	}
 	buf_fini(&b);
 	return fd;
+}
+
+static inline int host_connect(struct host *h, enum agent_conn kind)
+{
+	return host_connect_as(h, kind, AGENT_VERSION);
 }
 
 /* The next frame; false at the end of the stream (or after 10 s). */
@@ -227,8 +235,8 @@ static inline bool host_ask(struct host *h, int fd, uint16_t type, struct buf *b
 }
 
 /* An AGENT_EXEC payload with the usual rest. */
-static inline void host_exec_body(struct buf *b, const char *id, uint32_t flags, const char *cwd, uint64_t timeout_ms, const char *session,
-	const char *const *argv, const char *const *env)
+static inline void host_exec_body(struct buf *b, const char *id, uint32_t flags, const char *cwd,
+	uint64_t timeout_ms, const char *session, const char *const *argv, const char *const *env)
 {
 	uint32_t n = 0, e = 0;
 
@@ -252,9 +260,11 @@ static inline void host_exec_body(struct buf *b, const char *id, uint32_t flags,
 	buf_u32(b, e / 2);
 	for (uint32_t i = 0; i < e; i++)
 		buf_str(b, env[i]);
+	buf_u32(b, 0); /* limits */
 }
 
-/* What a command said and how it ended, from an EXEC stream on which AGENT_EXEC or AGENT_ATTACH was sent. Acknowledges everything. */
+/* What a command said and how it ended, from an EXEC stream on which AGENT_EXEC or AGENT_ATTACH was
+ * sent. Acknowledges everything. */
 struct ran {
 	struct buf out, err;
 	uint64_t off[2];

@@ -10,16 +10,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-static void try_exec(struct cur *c)
+static void try_exec(struct cur *c, uint32_t version)
 {
 	struct exec_req r;
 
-	if (exec_parse(c, &r) < 0)
+	if (exec_parse(c, version, &r) < 0)
 		return;
 	ASSERT(r.id[0] && r.cwd && r.env && (r.argc || (r.flags & AGENT_X_SHELL)));
 	for (uint32_t i = 0; i < r.argc; i++)
 		ASSERT(strlen(r.argv[i]) < AGENT_ARGS_MAX);
-	ASSERT(!r.argv[r.argc]);
+	ASSERT(!r.argv[r.argc] && r.nlimits <= AGENT_LIMITS_MAX);
 	exec_req_free(&r);
 }
 
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		return 0;
 	switch (p[0] % 4) {
 	case 0:
-		try_exec(&c);
+		try_exec(&c, p[0] & 4 ? 1 : 2);
 		break;
 	case 1:
 		try_setup(&c);

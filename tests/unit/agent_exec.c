@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_exec: commands through the real agent as a process: output, ends, limits, back-pressure, lost streams, background, sessions, terminals.
+ * agent_exec: commands through the real agent as a process: output, ends, limits, back-pressure,
+ * lost streams, background, sessions, terminals.
  */
 #include "tests/agent_host.h"
+
+#include <sys/resource.h>
 
 static struct host H;
 static struct got G;
@@ -16,8 +19,8 @@ static const char *const *sh(const char *text)
 }
 
 /* Runs to the end; r holds everything. Returns AGENT_ERR's errno, if it came to that. */
-static int run(struct ran *r, const char *id, uint32_t flags, const char *cwd, uint64_t timeout_ms, const char *session, const char *const *argv,
-	const char *const *env)
+static int run(struct ran *r, const char *id, uint32_t flags, const char *cwd, uint64_t timeout_ms,
+	const char *session, const char *const *argv, const char *const *env)
 {
 	int fd = host_open(&H, AGENT_CONN_EXEC, &r->g);
 	struct buf b;
@@ -56,7 +59,9 @@ static void output_and_code(void)
 	struct ran r;
 
 	ran_init(&r);
-	CHECK_INT(run(&r, "e1", AGENT_X_SHELL, "/tmp", 0, "", sh("echo hi $A; pwd; echo oops >&2; exit 3"), env), 0);
+	CHECK_INT(run(&r, "e1", AGENT_X_SHELL, "/tmp", 0, "",
+			  sh("echo hi $A; pwd; echo oops >&2; exit 3"), env),
+		0);
 	CHECK_STR(buf_cstr(&r.out), "hi one two\n/tmp\n");
 	CHECK_STR(buf_cstr(&r.err), "oops\n");
 	CHECK_INT(r.state, AGENT_EXITED);
@@ -80,12 +85,136 @@ static void failures_say_which_step(void)
 	CHECK_INT(r.g.step, AGENT_STEP_CWD);
 	CHECK_INT(run(&r, "f2", 0, "/", 0, "", none, NULL), ENOENT);
 	CHECK_INT(r.g.step, AGENT_STEP_START);
-	CHECK_INT(run(&r, "f3", AGENT_X_SHELL | AGENT_X_EXPAND_CWD, "$UNSET_X/y", 0, "", sh("true"), NULL), EINVAL);
+	CHECK_INT(run(&r, "f3", AGENT_X_SHELL | AGENT_X_EXPAND_CWD, "$UNSET_X/y", 0, "", sh("true"),
+			  NULL),
+		EINVAL);
 	CHECK_INT(r.g.step, AGENT_STEP_CWD);
 	CHECK_INT(run(&r, "f4", AGENT_X_SHELL, "", 0, "nosuch", sh("true"), NULL), ENOENT);
 	/* a name that failed is free again */
 	CHECK_INT(run(&r, "f1", AGENT_X_SHELL, "", 0, "", sh("true"), NULL), 0);
 	forget("f1");
+	ran_fini(&r);
+}
+
+/* AGENT_EXEC with limits at its end; answers as run() does. */
+static int run_limited(
+	struct ran *r, const char *id, const char *text, uint32_t n, const uint64_t *v)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &r->g), code = 0;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, id, AGENT_X_SHELL, "", 0, "", sh(text), NULL);
+	b.len -= 4;
+	buf_u32(&b, n);
+	for (uint32_t i = 0; i < n; i++) {
+		buf_u32(&b, (uint32_t)v[3 * i]);
+		buf_u64(&b, v[3 * i + 1]);
+		buf_u64(&b, v[3 * i + 2]);
+	}
+	host_send(fd, AGENT_EXEC, 5, &b);
+	buf_fini(&b);
+	if (!host_recv(fd, &r->g))
+		code = -1;
+	else if (r->g.h.type != AGENT_OK)
+		code = r->g.code;
+	else
+		CHECK(ran_wait(r, fd));
+	close(fd);
+	return code;
+}
+
+static void limits_are_the_command_s(void)
+{
+	static const uint64_t good[] = {
+		RLIMIT_NOFILE, 50, 60, RLIMIT_CORE, 0, 0, RLIMIT_FSIZE, 512 * 1024, 512 * 1024};
+	static const uint64_t none_such[] = {99, 1, 1}, upside_down[] = {RLIMIT_NOFILE, 9, 5};
+	struct ran r;
+
+	ran_init(&r);
+	CHECK_INT(run_limited(&r, "lim1", "ulimit -n; ulimit -H -n; ulimit -c", 3, good), 0);
+	CHECK_STR(buf_cstr(&r.out), "50\n60\n0\n");
+	ran_fini(&r);
+	ran_init(&r);
+	CHECK_INT(run_limited(&r, "lim2", "true", 1, none_such), EINVAL);
+	CHECK_INT(r.g.step, AGENT_STEP_START);
+	CHECK_INT(run_limited(&r, "lim2", "true", 1, upside_down), EINVAL);
+	CHECK_INT(run_limited(&r, "lim2", "true", 17, good), EPROTO);
+	ran_fini(&r);
+	forget("lim1");
+}
+
+/* A daemon of the version before sends no limits; one of the version after is told what we speak.
+ */
+static void the_version_before_is_spoken(void)
+{
+	struct buf b;
+	struct ran r;
+	int fd = host_connect_as(&H, AGENT_CONN_EXEC, AGENT_VERSION - 1);
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	CHECK_INT(cur_u32(&G.c), AGENT_VERSION - 1);
+	host_exec_body(&b, "v1", AGENT_X_SHELL, "", 0, "", sh("echo old"), NULL);
+	b.len -= 4;
+	host_send(fd, AGENT_EXEC, 5, &b);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	CHECK(ran_wait(&r, fd));
+	CHECK_STR(buf_cstr(&r.out), "old\n");
+	close(fd);
+	for (uint32_t v = 0; v <= AGENT_VERSION + 1; v += AGENT_VERSION + 1) {
+		fd = host_connect_as(&H, AGENT_CONN_CONTROL, v);
+		CHECK(host_recv(fd, &G));
+		CHECK_INT(G.code, EPROTO);
+		CHECK_STR(G.text, "no greeting of versions 1 to 2");
+		CHECK(!host_recv(fd, &G));
+		close(fd);
+	}
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("v1");
+}
+
+static void usage_of_a_group(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	struct ran r;
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	/* works until it has used some time of the processor, with a child beside it */
+	host_exec_body(&b, "use", AGENT_X_SHELL, "", 0, "",
+		sh("sleep 100 & i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo on; wait"),
+		NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	buf_reset(&b);
+	while (!r.out.len && ran_step(&r, fd, true))
+		;
+	buf_str(&b, "use");
+	CHECK(host_ask(&H, ctl, AGENT_USAGE, &b, &G));
+	CHECK_INT(cur_u32(&G.c), 2);
+	CHECK(cur_u64(&G.c) >= 10000000); /* one tick */
+	CHECK(cur_u64(&G.c) > 100000);
+	cur_u64(&G.c);
+	cur_u64(&G.c);
+	CHECK(cur_done(&G.c));
+	buf_str(&b, "use");
+	buf_u32(&b, SIGKILL);
+	buf_u32(&b, 0);
+	CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	CHECK(ran_wait(&r, fd));
+	buf_str(&b, "use");
+	CHECK(!host_ask(&H, ctl, AGENT_USAGE, &b, &G));
+	CHECK_INT(G.code, ESRCH);
+	forget("use");
+	buf_str(&b, "use");
+	CHECK(!host_ask(&H, ctl, AGENT_USAGE, &b, &G));
+	CHECK_INT(G.code, ENOENT);
+	close(fd);
+	close(ctl);
+	buf_fini(&b);
 	ran_fini(&r);
 }
 
@@ -95,7 +224,9 @@ static void time_limit_kills_the_group(void)
 	uint64_t t = mono_ns();
 
 	ran_init(&r);
-	CHECK_INT(run(&r, "t1", AGENT_X_SHELL, "", H.guest ? 3000 : 60, "", sh("echo a; sleep 30 | cat; echo b"), NULL), 0);
+	CHECK_INT(run(&r, "t1", AGENT_X_SHELL, "", H.guest ? 3000 : 60, "",
+			  sh("echo a; sleep 30 | cat; echo b"), NULL),
+		0);
 	CHECK_INT(r.state, AGENT_TIMED_OUT);
 	CHECK_STR(buf_cstr(&r.out), "a\n");
 	CHECK(mono_ns() - t < 20000000000u);
@@ -111,7 +242,10 @@ static void lost_stream_goes_on(void)
 
 	ran_init(&r);
 	buf_init(&b, AGENT_FRAME_MAX);
-	host_exec_body(&b, "l1", AGENT_X_SHELL, "", 0, "", sh("echo one; read x < /tmp/../dev/null; echo two; echo err >&2; sleep 0.05; echo three"), NULL);
+	host_exec_body(&b, "l1", AGENT_X_SHELL, "", 0, "",
+		sh("echo one; read x < /tmp/../dev/null; echo two; echo err >&2; sleep 0.05; echo "
+		   "three"),
+		NULL);
 	host_send(fd, AGENT_EXEC, 5, &b);
 	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
 	while (r.off[0] < 4 && ran_step(&r, fd, true))
@@ -210,7 +344,8 @@ static void background_output_is_kept(void)
 	struct buf b;
 
 	buf_init(&b, AGENT_FRAME_MAX);
-	host_exec_body(&b, "b1", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "", sh("echo out; echo err >&2; exit 4"), NULL);
+	host_exec_body(&b, "b1", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "",
+		sh("echo out; echo err >&2; exit 4"), NULL);
 	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
 	for (int i = 0; state == AGENT_RUNNING && i < 500; i++) {
 		buf_str(&b, "b1");
@@ -239,7 +374,8 @@ static void signals_reach_the_group(void)
 
 	ran_init(&r);
 	buf_init(&b, AGENT_FRAME_MAX);
-	host_exec_body(&b, "k1", AGENT_X_SHELL, "", 0, "", sh("trap '' TERM; echo on; sleep 30 & wait; wait"), NULL);
+	host_exec_body(&b, "k1", AGENT_X_SHELL, "", 0, "",
+		sh("trap '' TERM; echo on; sleep 30 & wait; wait"), NULL);
 	host_send(fd, AGENT_EXEC, 5, &b);
 	while (!r.out.len && ran_step(&r, fd, true))
 		;
@@ -274,17 +410,23 @@ static void sessions_keep_state(void)
 	buf_str(&b, "/tmp");
 	CHECK(host_ask(&H, ctl, AGENT_SESSION_NEW, &b, &G));
 	ran_init(&r);
-	CHECK_INT(run(&r, "r1", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess", sh("pwd; export FOO='a b'\ncd /usr; lost=1; exit 7"), NULL), 0);
+	CHECK_INT(run(&r, "r1", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess",
+			  sh("pwd; export FOO='a b'\ncd /usr; lost=1; exit 7"), NULL),
+		0);
 	CHECK_STR(buf_cstr(&r.out), "/tmp\n");
 	CHECK_INT(r.code, 7);
 	ran_fini(&r);
 	ran_init(&r);
-	CHECK_INT(run(&r, "r2", AGENT_X_SHELL | AGENT_X_MERGE, "/", 0, "sess", sh("pwd; echo \"$FOO|$lost\"; unset FOO"), NULL), 0);
+	CHECK_INT(run(&r, "r2", AGENT_X_SHELL | AGENT_X_MERGE, "/", 0, "sess",
+			  sh("pwd; echo \"$FOO|$lost\"; unset FOO"), NULL),
+		0);
 	CHECK_STR(buf_cstr(&r.out), "/\na b|\n");
 	CHECK_INT(r.code, 0);
 	ran_fini(&r);
 	ran_init(&r);
-	CHECK_INT(run(&r, "r3", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess", sh("pwd; echo \"${FOO-none}\""), NULL), 0);
+	CHECK_INT(run(&r, "r3", AGENT_X_SHELL | AGENT_X_MERGE, "", 0, "sess",
+			  sh("pwd; echo \"${FOO-none}\""), NULL),
+		0);
 	CHECK_STR(buf_cstr(&r.out), "/usr\nnone\n");
 	ran_fini(&r);
 	buf_str(&b, "sess");
@@ -297,13 +439,15 @@ static void sessions_keep_state(void)
 
 static void terminals(void)
 {
-	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G), two;
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl = host_open(&H, AGENT_CONN_CONTROL, &G),
+	    two;
 	struct ran r;
 	struct buf b;
 
 	ran_init(&r);
 	buf_init(&b, AGENT_FRAME_MAX);
-	host_exec_body(&b, "p1", AGENT_X_SHELL | AGENT_X_PTY | AGENT_X_STDIN, "", 0, "", sh("tty >/dev/null && echo is-tty; read x; stty size; echo got $x"), NULL);
+	host_exec_body(&b, "p1", AGENT_X_SHELL | AGENT_X_PTY | AGENT_X_STDIN, "", 0, "",
+		sh("tty >/dev/null && echo is-tty; read x; stty size; echo got $x"), NULL);
 	host_send(fd, AGENT_EXEC, 5, &b);
 	while (r.out.len < 8 && ran_step(&r, fd, false))
 		;
@@ -366,6 +510,9 @@ static const struct test tests[] = {
 	{"start", start},
 	{"output_and_code", output_and_code},
 	{"failures_say_which_step", failures_say_which_step},
+	{"limits_are_the_command_s", limits_are_the_command_s},
+	{"the_version_before_is_spoken", the_version_before_is_spoken},
+	{"usage_of_a_group", usage_of_a_group},
 	{"time_limit_kills_the_group", time_limit_kills_the_group},
 	{"lost_stream_goes_on", lost_stream_goes_on},
 	{"slow_reader_holds_the_process", slow_reader_holds_the_process},

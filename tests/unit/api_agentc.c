@@ -7,6 +7,7 @@
 #include "lib/test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <stdarg.h>
@@ -349,6 +350,112 @@ static const struct agent_exec_spec *spec(void)
 	return &s;
 }
 
+/* An agent of the version before, as a snapshot may hold it: refuses the greeting, and then is
+ * asked in its own way. */
+static void script_older(struct peer *p)
+{
+	struct cur c;
+
+	p_accept(p, false);
+	p_recv(p);
+	c = cur_of(p->body, p->h.len);
+	cur_u32(&c);
+	note("v%u ", cur_u32(&c));
+	p_err(p, EPROTO, 0, "no greeting of versions 1 to 1");
+	close_fd(&p->fd);
+	p_accept(p, false);
+	p_recv(p);
+	c = cur_of(p->body, p->h.len);
+	cur_u32(&c);
+	note("v%u ", cur_u32(&c));
+	{
+		struct buf b;
+
+		buf_init(&b, 64);
+		buf_u32(&b, AGENT_VERSION - 1);
+		buf_u64(&b, 7);
+		p_send(p, AGENT_OK, 0, p->h.id, &b);
+		buf_fini(&b);
+	}
+	p_recv(p);
+	note("%u:%u ", p->h.type, p->h.len);
+	p_ok32(p, 42);
+	p_recv(p);
+}
+
+static void got_pid(void *arg, const struct agent_reply *r)
+{
+	note("pid%d/%u", r->err, *r->body.p);
+	one_less();
+}
+
+static void an_older_agent_is_spoken_to_in_its_version(void)
+{
+	struct peer *p = begin(script_older, 0);
+	char want[64];
+	struct buf b;
+
+	buf_init(&b, 4096);
+	agent_exec_encode(&b, spec());
+	snprintf(want, sizeof(want), "v%u v%u %u:%zu pid0/42", AGENT_VERSION, AGENT_VERSION - 1,
+		AGENT_EXEC, b.len);
+	agentc_up(T.a);
+	CHECK(agentc_call(T.a, AGENT_EXEC, &b, 0, got_pid, NULL) != NULL);
+	run(1);
+	CHECK_STR(T.log, want);
+	buf_fini(&b);
+	finish(p);
+}
+
+static atomic_int spare_seen;
+
+static void script_spare(struct peer *p)
+{
+	int control;
+
+	p_accept(p, false);
+	p_hello(p);
+	control = take_fd(&p->fd);
+	p_accept(p, false);
+	p_hello(p);
+	for (int i = 0; i < 2; i++) {
+		p_recv(p);
+		note("[%u] ", p->h.type);
+		p_ok32(p, 42);
+		p_exit(p, AGENT_EXITED, 0);
+		p_recv(p);
+		if (i)
+			break;
+		/* the spare one comes by itself, before the next command */
+		close_fd(&p->fd);
+		p_accept(p, false);
+		p_hello(p);
+		atomic_store(&spare_seen, 1);
+	}
+	close(control);
+}
+
+static void a_second_command_finds_its_connection(void)
+{
+	struct peer *p = begin(script_spare, 0);
+
+	agentc_keep_spare(T.a);
+	agentc_up(T.a);
+	for (int i = 0; i < 2; i++) {
+		struct agent_exec *x = agent_exec_start(T.a, spec(), &x_ops, NULL);
+
+		CHECK(x != NULL);
+		run(1);
+		agent_exec_close(x);
+		for (int turn = 0; turn < 500 && !atomic_load(&spare_seen); turn++)
+			loop_turn(T.l, 10);
+	}
+	p->joined = !pthread_join(p->thread, NULL);
+	CHECK(atomic_load(&spare_seen));
+	CHECK_STR(T.log, "[30] start42 end0/2/0[30] start42 end0/2/0");
+	finish(p);
+}
+
 static void next_exec_conn(struct peer *p)
 {
 	close_fd(&p->fd);
@@ -632,6 +739,8 @@ static void a_dial_keeps_half_close(void)
 static const struct test tests[] = {
 	{"answers_find_their_request_in_any_order", answers_find_their_request_in_any_order},
 	{"hostile_answers_end_the_connection_only", hostile_answers_end_the_connection_only},
+	{"an_older_agent_is_spoken_to_in_its_version", an_older_agent_is_spoken_to_in_its_version},
+	{"a_second_command_finds_its_connection", a_second_command_finds_its_connection},
 	{"a_lost_stream_goes_on_at_the_next_byte", a_lost_stream_goes_on_at_the_next_byte},
 	{"a_hole_in_the_output_is_an_error", a_hole_in_the_output_is_an_error},
 	{"closing_detaches", closing_detaches},

@@ -360,7 +360,7 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 		kept = cur_u32(body);
 		if (vm->ops && vm->ops->snapshot)
 			vm->ops->snapshot(vm->arg, body->bad ? -EPROTO : status, kept, text);
-	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET || type == VMM_EV_OOM) {
+	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET) {
 		char text[300] = "";
 
 		body_text(body, text, sizeof(text));

@@ -62,7 +62,7 @@ enum vmm_type {
 	VMM_EV_EXITED = 0x4001,	    /* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_PANIC = 0x4002,	    /* str last console lines */
 	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
-	VMM_EV_OOM = 0x4004,	    /* str */
+	/* 0x4004 was "out of memory": a process that is killed for it cannot say so; who owns its cgroup counts it (PRIV_EV_EXITED) */
 	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i = memory file i of this VM's restore is still
 	 * stood on; a restore is given those, oldest first, then the new one */
 	VMM_EV_SNAPSHOT = 0x4005,

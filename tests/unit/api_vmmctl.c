@@ -161,10 +161,10 @@ static void waiting_calls_end_with_the_connection(void)
 static void what_is_not_the_protocol_ends_it(void)
 {
 	static const struct vmm_hdr bad[] = {
-		{.magic = 1, .version = VMM_VERSION, .type = VMM_EV_OOM},
-		{.magic = VMM_MAGIC, .version = 9, .type = VMM_EV_OOM},
-		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_OOM, .len = 5},
-		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_OOM, .nfds = 1},
+		{.magic = 1, .version = VMM_VERSION, .type = VMM_EV_PANIC},
+		{.magic = VMM_MAGIC, .version = 9, .type = VMM_EV_PANIC},
+		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_PANIC, .len = 5},
+		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_PANIC, .nfds = 1},
 		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_PAUSE | VMM_REPLY, .id = 77},
 		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_STATS | VMM_REPLY, .id = 1},
 		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_PAUSE | VMM_REPLY, .id = 1, .status = 5},

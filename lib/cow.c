@@ -483,6 +483,20 @@ int cow_zero(struct cow *c, uint64_t off, uint64_t n)
 	return 0;
 }
 
+unsigned int cow_descriptors(const struct cow *c, int *fds)
+{
+	const int one[] = {c->fds.base, c->fds.index, c->fds.data, c->fds.bitmap,
+		c->old.on ? c->old.bitmap_fd : -1};
+	unsigned int n = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(one); i++)
+		if (one[i] >= 0)
+			fds[n++] = one[i];
+	for (unsigned int i = 0; i < c->fds.nfrozen; i++)
+		fds[n++] = c->fds.frozen[i];
+	return n;
+}
+
 unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES])
 {
 	unsigned int n = c->fds.nfrozen + (c->fds.data >= 0);

@@ -140,6 +140,10 @@ int cow_freeze_finish(struct cow *c, struct err *e);
  * 1]. Returns how many. */
 unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES]);
 
+/* All descriptors it has open: at most COW_FDS_MAX. Returns how many. */
+#define COW_FDS_MAX (COW_MAX_FROZEN + 5u)
+unsigned int cow_descriptors(const struct cow *c, int *fds);
+
 /* numbers for statistics and tools */
 struct cow_stats {
 	uint64_t bytes, units_data, units_zero; /* of the private layer */

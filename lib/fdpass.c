@@ -7,6 +7,7 @@
 
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 int fdpass_send(int sock, const void *p, size_t n, const int *fds, size_t nfds)
 {
@@ -93,4 +94,30 @@ ssize_t fdpass_recv(int sock, void *p, size_t n, int *fds, size_t *nfds)
 	if (nfds)
 		*nfds = got;
 	return k;
+}
+
+static int fd_order(const void *a, const void *b)
+{
+	return *(const int *)a - *(const int *)b;
+}
+
+int fd_keep_only(const int *keep, size_t n)
+{
+	int k[FD_KEEP_MAX];
+	unsigned int from = 3;
+
+	if (n > ARRAY_LEN(k))
+		return -E2BIG;
+	memcpy(k, keep, n * sizeof(*k));
+	qsort(k, n, sizeof(*k), fd_order);
+	for (size_t i = 0; i < n; i++) {
+		unsigned int fd = (unsigned int)k[i];
+
+		if (k[i] < (int)from) /* doubles, -1, the first three */
+			continue;
+		if (fd > from && syscall(SYS_close_range, from, fd - 1, 0) < 0)
+			return -errno;
+		from = fd + 1;
+	}
+	return syscall(SYS_close_range, from, ~0u, 0) < 0 ? -errno : 0;
 }

@@ -14,3 +14,6 @@ int fdpass_send(int sock, const void *p, size_t n, const int *fds, size_t nfds);
  * is close-on-exec and owned by the caller; what exceeds the capacity is closed and the call fails with -EMSGSIZE, as does a
  * message longer than n. */
 ssize_t fdpass_recv(int sock, void *p, size_t n, int *fds, size_t *nfds);
+/* Closes everything from 3 on but these (any order, doubles and -1 allowed; at most FD_KEEP_MAX): for a forked child that lives on. */
+#define FD_KEEP_MAX 256u
+int fd_keep_only(const int *keep, size_t n);

@@ -132,3 +132,8 @@ void crash_know(struct vm *vm)
 {
 	known.vm = vm;
 }
+
+void crash_child(void)
+{
+	known.lastwords_fd = -1;
+}

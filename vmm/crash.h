@@ -11,3 +11,5 @@ struct vm;
 void crash_install(int lastwords_fd);
 /* From now on the report has registers, last exits and devices of this VM. */
 void crash_know(struct vm *vm);
+/* In a forked child: its crash is not the VM's, whose last words it leaves alone. */
+void crash_child(void);

@@ -42,6 +42,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL_EQ(getsockopt, 1, SOL_SOCKET, "what kind of control socket was given"),
 	JAIL_CALL_EQ(socketpair, 0, AF_UNIX, "guest-to-host streams"),
 	JAIL_CALL(close, "all descriptors"),
+	JAIL_CALL(close_range, "the snapshot child keeps files only"),
 	JAIL_CALL_EQ(fcntl, 1, F_GETFL, "O_NONBLOCK"),
 	JAIL_CALL_EQ(fcntl, 1, F_SETFL, "O_NONBLOCK"),
 	JAIL_CALL_EQ(fcntl, 1, F_GETFD, "is a descriptor there"),

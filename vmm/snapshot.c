@@ -17,8 +17,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "lib/fdpass.h"
 #include "lib/log.h"
 #include "vmm/bio.h"
+#include "vmm/crash.h"
 #include "vmm/memplan.h"
 #include "vmm/restore.h"
 #include "vmm/seal.h"
@@ -339,14 +341,29 @@ static void on_child(void *arg, uint32_t events)
 
 /* The child: memory at the point in time. It drops what it shares with the parent, writes, says how
  * it went, and is gone. */
+static void keep_files(struct snapshot_job *j, int out)
+{
+	int keep[4 + VMM_MAX_DISKS * COW_FDS_MAX] = {
+		j->req.state_fd, j->req.mem_fd, out, j->vm->proc_fd};
+	unsigned int n = 4;
+
+	for (unsigned int i = 0; i < j->vm->ndisks; i++)
+		n += cow_descriptors(vblk_cow(j->vm->disk[i]), keep + n);
+	/* no socket, no stream, no last words: who waits for the VM's end at the other side of one
+	 * must see it, and nothing here may speak for the VM */
+	ASSERT(fd_keep_only(keep, n) == 0);
+}
+
 _noreturn_ static void child_main(struct snapshot_job *j, int out)
 {
 	struct result r = {0};
 
 	prctl(PR_SET_NAME, "snapshot");
+	crash_child();
 	vcpus_forget(&j->vm->vcpus);
 	bio_forget(j->vm->bio);
 	kvm_close(&j->vm->kvm);
+	keep_files(j, out);
 	if (j->vm->sealed)
 		vmm_seal_child(j->vm->proc_fd);
 	write_all(j);

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include "lib/buf.h"
 #include "lib/err.h"
@@ -157,11 +158,38 @@ static void timers_fire_in_order_and_watches_go(void)
 	close(pi[1]);
 }
 
+static void a_child_keeps_what_it_is_told(void)
+{
+	int p[2], q[2], st = 0;
+	pid_t pid;
+
+	REQUIRE(!pipe2(p, O_CLOEXEC) && !pipe2(q, O_CLOEXEC));
+	pid = fork();
+	if (pid == 0) {
+		const int keep[] = {q[1], -1, p[1], 2, q[1]};
+		int open = 0;
+
+		if (fd_keep_only(keep, ARRAY_LEN(keep)) < 0)
+			_exit(100);
+		for (int fd = 0; fd < 1024; fd++)
+			open += fcntl(fd, F_GETFD) >= 0 && fd > 2;
+		_exit(open == 2 && fcntl(q[1], F_GETFD) >= 0 && fcntl(p[1], F_GETFD) >= 0 ? 7 : open);
+	}
+	waitpid(pid, &st, 0);
+	CHECK(WIFEXITED(st));
+	CHECK_INT(WEXITSTATUS(st), 7);
+	for (int i = 0; i < 2; i++) {
+		close(p[i]);
+		close(q[i]);
+	}
+}
+
 static const struct test tests[] = {
 	{"errors_wrap_and_are_cut", errors_wrap_and_are_cut},
 	{"cursor_never_reads_past_its_end", cursor_never_reads_past_its_end},
 	{"buffer_keeps_its_limit", buffer_keeps_its_limit},
 	{"descriptors_travel_and_extras_are_closed", descriptors_travel_and_extras_are_closed},
+	{"a_child_keeps_what_it_is_told", a_child_keeps_what_it_is_told},
 	{"timers_fire_in_order_and_watches_go", timers_fire_in_order_and_watches_go},
 };
 TEST_MAIN(tests)

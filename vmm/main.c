@@ -8,6 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "lib/jail.h"
 #include "lib/log.h"
@@ -39,9 +42,54 @@ static void daemon_over(void *ctx)
 	loop_stop(d->loop, 0);
 }
 
-static bool fd_open(int fd)
+/* Which of the fixed descriptors we were started with, and that each is what it must be: looked at
+ * before anything of ours is opened, or an epoll descriptor of our own would be taken for KVM. */
+static const struct fixed_fd {
+	int fd;
+	const char *what;
+	mode_t kind; /* S_IFSOCK: and of this type */
+	int sock_type;
+} fixed_fds[] = {
+	{VMM_FD_CONTROL, "the control socket", S_IFSOCK, SOCK_SEQPACKET},
+	{VMM_FD_VSOCK, "the listener for streams", S_IFSOCK, SOCK_STREAM},
+	{VMM_FD_LASTWORDS, "the file for last words", 0, 0},
+	{VMM_FD_KVM, "KVM", S_IFCHR, 0},
+};
+
+static int check_fd(const struct fixed_fd *f, bool *there, struct err *e)
 {
-	return fcntl(fd, F_GETFD) >= 0;
+	struct stat st;
+	int type = 0;
+	socklen_t len = sizeof(type);
+
+	*there = fstat(f->fd, &st) == 0;
+	if (!*there)
+		return 0;
+	if (f->kind && (st.st_mode & S_IFMT) != f->kind)
+		return err_plain(e, EBADF, "descriptor %d is not %s", f->fd, f->what);
+	if (!f->kind && !S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
+		return err_plain(e, EBADF, "descriptor %d is not %s", f->fd, f->what);
+	if (f->kind == S_IFSOCK &&
+		(getsockopt(f->fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0 || type != f->sock_type))
+		return err_plain(e, EBADF, "descriptor %d is a socket, but not %s", f->fd, f->what);
+	if (f->fd == VMM_FD_KVM && ioctl(f->fd, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
+		return err_plain(e, EBADF, "descriptor %d is a device, but not KVM", f->fd);
+	return 0;
+}
+
+static int check_fds(bool given[VMM_FD_FIXED_END], struct err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(fixed_fds); i++) {
+		int rc = check_fd(&fixed_fds[i], &given[fixed_fds[i].fd], e);
+
+		if (rc < 0)
+			return rc;
+	}
+	return given[VMM_FD_CONTROL] ? 0
+				     : err_plain(e, EBADF,
+					       "descriptor %d is not there: --help says how to "
+					       "start a VM by hand",
+					       VMM_FD_CONTROL);
 }
 
 static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
@@ -60,17 +108,13 @@ static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
 	return rc;
 }
 
-static int run_daemon(struct vm *vm, struct daemon_mode *d, struct err *e)
+static int run_daemon(struct vm *vm, struct daemon_mode *d, const bool *given, struct err *e)
 {
-	if (!fd_open(VMM_FD_CONTROL))
-		return err_plain(e, EBADF,
-			"descriptor %d is not there: --help says how to start a VM by hand",
-			VMM_FD_CONTROL);
-	if (fd_open(VMM_FD_VSOCK))
+	if (given[VMM_FD_VSOCK])
 		vm->vsock_fd_given = VMM_FD_VSOCK;
-	if (fd_open(VMM_FD_LASTWORDS))
+	if (given[VMM_FD_LASTWORDS])
 		vm->lastwords_fd = VMM_FD_LASTWORDS;
-	if (fd_open(VMM_FD_KVM))
+	if (given[VMM_FD_KVM])
 		vm->kvm_fd_given = VMM_FD_KVM;
 	vm->serial_fd = 2;
 	if (vm->sealed && vmm_seal(vm->proc_fd, e) < 0)
@@ -87,10 +131,13 @@ int main(int argc, char **argv)
 	struct vm_hooks h = {.ctx = &d, .event = daemon_event, .over = daemon_over};
 	static struct vm vm; /* large, and a signal handler reads it */
 	struct err e = {0};
+	bool given[VMM_FD_FIXED_END] = {false};
 	struct config c;
 	int proc_fd = -1, rc;
 
 	rc = config_parse(&c, argc, argv, &e);
+	if (rc == 0 && !c.local && !c.help)
+		rc = check_fds(given, &e);
 	if (rc == 0 && c.jail)
 		rc = enter_jail(&c, &proc_fd, &e);
 	if (rc < 0) {
@@ -109,7 +156,7 @@ int main(int argc, char **argv)
 	rc = d.loop ? vm_init(&vm, d.loop, &h, &e) : err_set(&e, errno, "event loop");
 	if (rc < 0)
 		goto out;
-	crash_install(fd_open(VMM_FD_LASTWORDS) && !c.local ? VMM_FD_LASTWORDS : -1);
+	crash_install(given[VMM_FD_LASTWORDS] ? VMM_FD_LASTWORDS : -1);
 	vm.proc_fd = proc_fd >= 0 ? proc_fd : open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	vm.sealed = !c.no_jail && !c.local; /* a developer's VM opens files as it goes */
 	if (c.no_jail)
@@ -117,7 +164,7 @@ int main(int argc, char **argv)
 	else if (!c.jail)
 		log_warn("started without --jail: system calls are filtered, but files and network "
 			 "are this user's");
-	rc = c.local ? local_run(&vm, &c, &e) : run_daemon(&vm, &d, &e);
+	rc = c.local ? local_run(&vm, &c, &e) : run_daemon(&vm, &d, given, &e);
 out:
 	if (rc < 0)
 		log_error("%s", e.code ? e.msg : strerror(-rc));

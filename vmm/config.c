@@ -32,7 +32,7 @@ static const struct option {
 	{"vsock", TEXT, offsetof(struct config, vsock), true,
 		"PATH: Unix socket for host-to-guest streams"},
 	{"serial", FLAG, offsetof(struct config, serial), false,
-		"a serial port with the kernel's messages"},
+		"a serial port with the kernel's messages; what is typed goes there, not to hvc0"},
 	{"snapshot", TEXT, offsetof(struct config, snapshot), true,
 		"DIR: written and left when the guest says it is ready, or on SIGUSR2"},
 	{"stay", FLAG, offsetof(struct config, stay), true,

@@ -89,6 +89,8 @@ static bool input(struct virtio_dev *d)
 		memmove(c->in, c->in + n, c->in_len - n);
 		c->in_len -= n;
 		c->in_bytes += n;
+		if (c->in_len == 0 && c->cfg.room)
+			c->cfg.room(c->cfg.ctx);
 		virtq_push(q, ch.head, (uint32_t)n);
 		if (n == 0) { /* no room in it: what for was it made available? */
 			virtio_broken(d, "input buffer without room");
@@ -119,11 +121,6 @@ size_t console_input(struct virtio_dev *d, const void *p, size_t n)
 	return n;
 }
 
-static void console_reset(struct virtio_dev *d)
-{
-	console_of(d)->in_len = 0;
-}
-
 static void console_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 {
 	fn(arg, d->ops->name, "out_bytes", console_of(d)->out_bytes);
@@ -136,7 +133,6 @@ static const struct virtio_ops console_ops = {
 	.device_id = VIRTIO_ID_CONSOLE,
 	.nqueues = 2,
 	.queue_max = 64,
-	.reset = console_reset,
 	.kick = console_kick,
 	.stats = console_stats,
 };

@@ -13,6 +13,8 @@ struct console_config {
 	/* What the guest wrote: a copy of ours, hostile bytes. With the device's lock held; must
 	 * not block or call back. */
 	void (*out)(void *ctx, const void *p, size_t n);
+	/* All input was taken; as above. May be NULL. */
+	void (*room)(void *ctx);
 };
 
 /* NULL: e says why. */

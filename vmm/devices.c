@@ -50,9 +50,21 @@ static void on_console(void *ctx, const void *p, size_t n)
 		(void)!write(vm->console_fd, p, n);
 }
 
+static void on_room(void *ctx)
+{
+	struct vm *vm = ctx;
+	uint64_t one = 1;
+
+	if (vm->room_fd >= 0)
+		(void)!write(vm->room_fd, &one, sizeof(one));
+}
+
 static struct virtio_dev *make_console(struct vm *vm, struct err *e)
 {
-	struct console_config c = {.ctx = vm, .out = on_console};
+	struct console_config c = {.ctx = vm, .out = on_console, .room = on_room};
+
+	vm->board.serial.room = on_room;
+	vm->board.serial.room_ctx = vm;
 
 	return console_create(&vm->board.env, &c, e);
 }

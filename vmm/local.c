@@ -18,6 +18,7 @@
 #include "vmm/restore.h"
 #include "vmm/seal.h"
 #include "vmm/snapshot.h"
+#include "vmm/terminal.h"
 
 struct local {
 	struct vm *vm;
@@ -271,6 +272,7 @@ int local_run(struct vm *vm, const struct config *c, struct err *e)
 {
 	static struct local l;
 	struct vm_disk d[VMM_MAX_DISKS];
+	struct terminal *t = NULL;
 	int rc;
 
 	l = (struct local){.vm = vm, .c = c, .code = 1, .ready_fd = -1};
@@ -285,5 +287,10 @@ int local_run(struct vm *vm, const struct config *c, struct err *e)
 		rc = open_disks(c, d, e);
 	if (rc == 0)
 		rc = c->restore ? restore(&l, d, e) : boot(&l, d, e);
-	return rc ? rc : loop_run(vm->loop);
+	if (rc == 0 && !(t = terminal_start(vm, e)))
+		rc = -e->code;
+	if (rc == 0)
+		rc = loop_run(vm->loop);
+	terminal_stop(t);
+	return rc;
 }

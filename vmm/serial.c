@@ -3,19 +3,24 @@
  * serial.c: see serial.h. Registers of the 16550A data sheet; what is written is the guest's. The
  * transmitter is always empty: a byte is out when it is written, so each one is followed by the
  * interrupt that says so, if the guest asked for it. In loopback (MCR bit 4), which the driver uses
- * to find out what it has before it, nothing goes out.
+ * to find out what it has before it, nothing goes out: it comes back in. The line is an edge: it is
+ * pulsed for every reason that newly stands, and the driver reads until none does.
  */
 #include "vmm/serial.h"
 
 enum { R_DATA, R_IER, R_IIR_FCR, R_LCR, R_MCR, R_LSR, R_MSR, R_SCR };
 enum {
 	LCR_DLAB = 0x80,
+	IER_RDI = 1,
 	IER_THRI = 2,
 	MCR_LOOP = 0x10,
 	MCR_OUT2 = 8,
 	IIR_NONE = 1,
 	IIR_THRI = 2,
+	IIR_RDI = 4,
 	IIR_FIFO = 0xc0,
+	FCR_CLEAR_RX = 2,
+	LSR_DATA = 1,
 	LSR_EMPTY = 0x60,
 	MSR_READY = 0xb0
 };
@@ -34,8 +39,42 @@ void serial_fini(struct serial *s)
 
 static void tell(struct serial *s)
 {
-	if (s->thre_due && (s->ier & IER_THRI))
+	if ((s->thre_due && (s->ier & IER_THRI)) || (s->fifo_n && (s->ier & IER_RDI)))
 		s->irq(s->ctx);
+}
+
+static bool push(struct serial *s, uint8_t v)
+{
+	if (s->fifo_n == SERIAL_FIFO)
+		return false;
+	s->fifo[(s->fifo_at + s->fifo_n++) % SERIAL_FIFO] = v;
+	return true;
+}
+
+static uint8_t pop(struct serial *s)
+{
+	uint8_t v;
+
+	if (!s->fifo_n)
+		return 0;
+	v = s->fifo[s->fifo_at];
+	s->fifo_at = (s->fifo_at + 1) % SERIAL_FIFO;
+	if (--s->fifo_n == 0 && s->room)
+		s->room(s->room_ctx);
+	return v;
+}
+
+size_t serial_input(struct serial *s, const uint8_t *p, size_t n)
+{
+	size_t i = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (i < n && push(s, p[i]))
+		i++;
+	if (i)
+		tell(s);
+	pthread_mutex_unlock(&s->lock);
+	return i;
 }
 
 void serial_write(struct serial *s, unsigned int reg, uint8_t v)
@@ -47,7 +86,9 @@ void serial_write(struct serial *s, unsigned int reg, uint8_t v)
 			s->dll = v;
 			break;
 		}
-		if (!(s->mcr & MCR_LOOP))
+		if (s->mcr & MCR_LOOP)
+			push(s, v);
+		else
 			s->out(s->ctx, v);
 		s->thre_due = true;
 		tell(s);
@@ -63,6 +104,11 @@ void serial_write(struct serial *s, unsigned int reg, uint8_t v)
 		break;
 	case R_IIR_FCR:
 		s->fcr = v;
+		if (v & FCR_CLEAR_RX) {
+			s->fifo_n = 0;
+			if (s->room)
+				s->room(s->room_ctx);
+		}
 		break;
 	case R_LCR:
 		s->lcr = v;
@@ -83,6 +129,8 @@ static uint8_t read_iir(struct serial *s)
 {
 	uint8_t fifo = s->fcr & 1 ? IIR_FIFO : 0;
 
+	if (s->fifo_n && (s->ier & IER_RDI))
+		return fifo | IIR_RDI; /* until the data is read */
 	if (!s->thre_due || !(s->ier & IER_THRI))
 		return fifo | IIR_NONE;
 	s->thre_due = false; /* reading it is the acknowledgement */
@@ -106,7 +154,7 @@ uint8_t serial_read(struct serial *s, unsigned int reg)
 	pthread_mutex_lock(&s->lock);
 	switch (reg) {
 	case R_DATA:
-		v = s->lcr & LCR_DLAB ? s->dll : 0;
+		v = s->lcr & LCR_DLAB ? s->dll : pop(s);
 		break;
 	case R_IER:
 		v = s->lcr & LCR_DLAB ? s->dlm : s->ier;
@@ -121,7 +169,7 @@ uint8_t serial_read(struct serial *s, unsigned int reg)
 		v = s->mcr;
 		break;
 	case R_LSR:
-		v = LSR_EMPTY;
+		v = LSR_EMPTY | (s->fifo_n ? LSR_DATA : 0);
 		break;
 	case R_MSR:
 		v = read_msr(s);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serial.h: an 8250-like serial port, output only, for debugging a kernel. mayfly-vmm; accesses on
- * vCPU threads.
+ * serial.h: a 16550A serial port, for debugging a kernel. mayfly-vmm; accesses on vCPU threads,
+ * input from the device thread.
  */
 #pragma once
 
 #include <pthread.h>
 
 #include "lib/buf.h"
+
+#define SERIAL_FIFO 64u
 
 struct serial {
 	pthread_mutex_t lock;
@@ -16,6 +18,11 @@ struct serial {
 	void *ctx;
 	void (*irq)(void *ctx);
 	void (*out)(void *ctx, uint8_t byte);
+	uint8_t fifo[SERIAL_FIFO]; /* typed, not read yet */
+	unsigned int fifo_at, fifo_n;
+	/* the guest emptied it; a vCPU thread, with the lock held. May be NULL. */
+	void (*room)(void *room_ctx);
+	void *room_ctx;
 };
 
 void serial_init(
@@ -24,6 +31,8 @@ void serial_fini(struct serial *s);
 /* reg 0..7 */
 void serial_write(struct serial *s, unsigned int reg, uint8_t v);
 uint8_t serial_read(struct serial *s, unsigned int reg);
+/* Input for the guest: how much of it found room. */
+size_t serial_input(struct serial *s, const uint8_t *p, size_t n);
 /* After a restore: a transmitter interrupt that was on its way is given again. */
 void serial_kick(struct serial *s);
 void serial_save(struct serial *s, struct buf *out);

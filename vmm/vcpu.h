@@ -43,7 +43,7 @@ struct vcpu {
 		uint64_t where; /* gpa or port */
 	} trail[VCPU_TRAIL];
 	unsigned int trail_at;
-	uint64_t ran_ns; /* when it last left the gate */
+	_Atomic uint64_t ran_ns; /* CLOCK_MONOTONIC when it last left the gate */
 };
 
 struct vcpus {

@@ -246,8 +246,9 @@ static void on_end_event(void *arg, uint32_t events)
 
 /* ---- life */
 
-#define VM_BIO_DEPTH 256u /* block operations in flight for all disks together; more wait inside   \
-			   */
+#define VM_BIO_DEPTH                                                                               \
+	256u /* block operations in flight for all disks together; more wait inside                \
+	      */
 
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e)
 {
@@ -261,6 +262,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 		.lastwords_fd = -1,
 		.serial_fd = -1,
 		.console_fd = -1,
+		.room_fd = -1,
 		.born_ns = mono_ns()};
 	vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (vm->end_fd < 0)
@@ -418,6 +420,10 @@ void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 	fn(arg, "vcpus", vm->size.vcpus);
 	fn(arg, "up_ns", mono_ns() - vm->born_ns);
 	fn(arg, "running_ns", vm->run_ns ? mono_ns() - vm->run_ns : 0);
+	/* CLOCK_MONOTONIC at which vCPU 0 last went into the guest: where a restore is over,
+	 * whoever the scheduler lets go first */
+	if (vm->vcpus.n)
+		fn(arg, "entered_at_ns", atomic_load(&vm->vcpus.v[0].ran_ns));
 	for (unsigned int s = 0; s < VS_COUNT; s++) {
 		uint64_t sum = 0;
 

@@ -73,6 +73,8 @@ struct vm {
 	struct snapshot_job *job;      /* one at a time */
 	bool resume_restored; /* restored without VMM_F_RUN: the first continue is a restore's */
 
+	int room_fd; /* eventfd, -1: none: the guest took what was typed; vmm/terminal.h */
+
 	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
 	size_t tail_at;
 	uint64_t born_ns, run_ns;

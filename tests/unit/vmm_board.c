@@ -353,6 +353,8 @@ static void serial_port(void)
 	serial_write(&s, 0, 'c');
 	CHECK_INT(nsent, 2);
 	CHECK_INT(serial_read(&s, 6), 0xb0);
+	CHECK_INT(serial_read(&s, 5), 0x61); /* it came back in */
+	CHECK_INT(serial_read(&s, 0), 'c');
 	CHECK_INT(serial_read(&s, 5), 0x60);
 	buf_init(&b, 64);
 	serial_save(&s, &b);
@@ -365,6 +367,45 @@ static void serial_port(void)
 	buf_fini(&b);
 	serial_fini(&s);
 	serial_fini(&t);
+}
+
+static void emptied(void *ctx)
+{
+	(*(unsigned int *)ctx)++;
+}
+
+static void serial_hears(void)
+{
+	unsigned int room = 0;
+	uint8_t many[100];
+	struct serial s;
+
+	serial_init(&s, NULL, serial_irq, serial_took);
+	s.room = emptied;
+	s.room_ctx = &room;
+	nirqs = 0;
+	CHECK_INT(serial_input(&s, (const uint8_t *)"ab", 2), 2);
+	CHECK_INT(nirqs, 0); /* nobody asked */
+	CHECK_INT(serial_read(&s, 5), 0x61);
+	serial_write(&s, 1, 1);
+	CHECK_INT(nirqs, 1); /* it waits already */
+	CHECK_INT(serial_read(&s, 2) & 0xf, 4);
+	CHECK_INT(serial_read(&s, 2) & 0xf, 4); /* until it is read */
+	CHECK_INT(serial_read(&s, 0), 'a');
+	CHECK_INT(room, 0);
+	CHECK_INT(serial_read(&s, 0), 'b');
+	CHECK_INT(room, 1);
+	CHECK_INT(serial_read(&s, 0), 0); /* nothing there */
+	CHECK_INT(serial_read(&s, 2) & 0xf, 1);
+	CHECK_INT(serial_read(&s, 5), 0x60);
+	/* more than it holds; the driver's reset of the queue makes room */
+	memset(many, 'x', sizeof(many));
+	CHECK_INT(serial_input(&s, many, sizeof(many)), SERIAL_FIFO);
+	CHECK_INT(serial_input(&s, many, 1), 0);
+	serial_write(&s, 2, 3);
+	CHECK_INT(room, 2);
+	CHECK_INT(serial_read(&s, 5), 0x60);
+	serial_fini(&s);
 }
 
 static void options(void)
@@ -392,6 +433,7 @@ static const struct test tests[] = {
 	{"control_messages", control_messages},
 	{"templates", templates},
 	{"serial_port", serial_port},
+	{"serial_hears", serial_hears},
 	{"options", options},
 };
 TEST_MAIN(tests)

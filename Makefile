@@ -71,7 +71,7 @@ $(foreach d,$(DIRS) cli testlib,$(eval $(call archive_rule,$(d))))
 
 link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3) -lm
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
-	$(Q)$(call link,$^,$(NOPIE),$(LIBS_mayfly-vmm))
+	$(Q)$(call link,$^,$(or $(NOPIE),-pie),$(LIBS_mayfly-vmm))
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
 	$(Q)$(call link,$^,-pie,$(LIBS_mayfly-priv))
 $(BIN)/mayfly-image: $(O)/images/main.o $(O)/images.a $(O)/lib.a
@@ -107,13 +107,14 @@ $(B)/vmguest: $(B)/musl/tests/vm/guest.o $(B)/musl/lib/base.o
 	$(Q)$(MUSL_CC) -static -no-pie -s -pthread -o $@ $^
 $(B)/vmguest.cpio: $(B)/vmguest $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
-$(BIN)/vm-drive: $(O)/tests/vm/drive.o $(O)/tests/vm/vmctl.o $(O)/lib.a
+$(BIN)/vm-drive: $(call objs,$(filter-out %/guest.c,$(wildcard tests/vm/*.c))) $(O)/lib.a
 	$(Q)$(call link,$^,,-lcrypto -lseccomp)
 $(B)/initramfs.cpio: $(BIN)/mayfly-agent $(B)/mkcpio
 	$(Q)$(B)/mkcpio $@ $(CPIO_BASE) file:/init=$<
 
 # programs that tests run beside the real ones
 LIBS_tool-ext4list := -lext2fs -lcom_err -lcrypto
+LIBS_tool-deny := -lseccomp
 $(B)/tools/%: $(O)/tests/tools/%.o $(O)/agent.a $(O)/lib.a
 	$(Q)$(call link,$^,,$(LIBS_tool-$*))
 

@@ -2,8 +2,8 @@
  *
  * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them.
  * Runs where KVM is (inside the appliance). drive VMM KERNEL INITRD DIR model CLONES | rate
- * RESTORES | boots N VCPUS | sizes | disks | ends Prints one line a step; exits 1 at the first
- * thing that is not as it must be.
+ * RESTORES | boots N VCPUS | sizes | disks | ends | busy CLONES VCPUS. Prints one line a step;
+ * exits 1 at the first thing that is not as it must be.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -11,114 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "lib/cow.h"
-#include "lib/snap.h"
-#include "tests/vm/vmctl.h"
-
-#define MEM   MIB(256)
-#define LIMIT 300000
-
-static const char *dir;
-static int kernel, initrd;
-
-#define MUST(x)                                                                                    \
-	do {                                                                                       \
-		if (!(x)) {                                                                        \
-			printf("FAILED %s:%d: %s\n", __FILE__, __LINE__, #x);                      \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
-
-struct stored { /* a snapshot: its state and what it stands on */
-	int state, mem[SNAP_MAX_FILES];
-	unsigned int n;
-};
-
-static int make_file(const char *what, int number)
-{
-	char p[300];
-	int fd;
-
-	snprintf(p, sizeof(p), "%s/%s.%d", dir, what, number);
-	fd = open(p, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	MUST(fd >= 0);
-	return fd;
-}
-
-static struct tg_msg ask(struct vmctl *v, uint32_t cmd, uint64_t a, uint64_t b, uint32_t seed)
-{
-	struct tg_msg m = {.cmd = cmd, .a = a, .b = b, .seed = seed};
-
-	MUST(vmctl_guest(v, &m));
-	return m;
-}
-
-static void check_guest(struct vmctl *v, uint64_t pages)
-{
-	struct tg_msg m = ask(v, TG_CHECK, 0, 0, 0), c = ask(v, TG_COUNT, 0, 0, 0);
-
-	MUST(m.a == 0 && m.b == pages);
-	MUST(c.b == 0);
-}
-
-static void boot(struct vmctl *v, uint64_t mem, uint32_t vcpus)
-{
-	vmctl_start(v);
-	MUST(vmctl_prepare(v, mem, vcpus) == 0);
-	MUST(vmctl_boot(v, kernel, initrd, "") == 0);
-	MUST(vmctl_wait_ready(v, LIMIT));
-}
-
-static struct stored snapshot(
-	struct vmctl *v, const struct stored *base, uint32_t flags, uint64_t *stopped)
-{
-	static int number;
-	struct stored s = {.state = make_file("state", number)};
-	int mem = make_file("mem", number++);
-	struct err e = {0};
-
-	MUST(vmctl_snapshot(v, s.state, mem, flags, stopped) == 0);
-	MUST(vmctl_wait_snapshot(v, LIMIT));
-	if (v->snap_status)
-		printf("snapshot: %s\n", v->snap_text);
-	MUST(v->snap_status == 0);
-	for (unsigned int i = 0; base && i < base->n; i++)
-		if (v->snap_kept & (1u << i))
-			s.mem[s.n++] = base->mem[i];
-	MUST(s.n < SNAP_MAX_FILES);
-	s.mem[s.n++] = mem;
-	if (snap_mem_verify(mem, NULL, &e) < 0)
-		printf("%s\n", e.msg);
-	MUST(e.code == 0);
-	return s;
-}
-
-static void blank(struct vmctl *v, uint32_t vcpus)
-{
-	vmctl_start(v);
-	MUST(vmctl_prepare(v, MEM, vcpus) == 0);
-}
-
-static void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t flags, bool say)
-{
-	struct buf out;
-	struct cur c;
-	unsigned int n;
-
-	buf_init(&out, 4096);
-	MUST(vmctl_restore(v, s->state, s->mem, s->n, ws, flags | VMM_F_RUN, &out) == 0);
-	c = cur_of(out.p, out.len);
-	n = cur_u16(&c);
-	for (unsigned int i = 0; say && i < n; i++) {
-		char name[32];
-
-		cur_str(&c, name, sizeof(name));
-		printf(" %s %.2f", name, (double)cur_u64(&c) / 1e6);
-	}
-	if (say)
-		printf(" ms\n");
-	buf_fini(&out);
-}
+#include "tests/vm/kit.h"
 
 static struct tg_msg clones(
 	const struct stored *base, unsigned int n, struct vmctl *v, struct tg_msg before)
@@ -127,13 +20,13 @@ static struct tg_msg clones(
 	struct tg_msg c = {0};
 
 	for (unsigned int i = 0; i < n; i++)
-		blank(&v[i], 2);
+		blank(&v[i], KIT_MEM, 2);
 	for (unsigned int i = 0; i < n; i++)
 		restore(&v[i], base, -1, 0, false);
 	for (unsigned int i = 0; i < n; i++) {
 		struct tg_msg r;
 
-		MUST(vmctl_wait_ready(&v[i], LIMIT));
+		MUST(vmctl_wait_ready(&v[i], KIT_LIMIT));
 		check_guest(&v[i], 2000);
 		c = ask(&v[i], TG_COUNT, 0, 0, 0);
 		/* time goes on from where it stood */
@@ -157,7 +50,7 @@ static void model(unsigned int n)
 	struct tg_msg before;
 	int ws;
 
-	boot(src, MEM, 2);
+	boot(src, KIT_MEM, 2);
 	ask(src, TG_FILL, 0, pages, 1);
 	MUST(ask(src, TG_CPUS, 0, 0, 0).a == 2);
 	before = ask(src, TG_COUNT, 0, 0, 0);
@@ -184,12 +77,12 @@ static void model(unsigned int n)
 		struct tg_msg c;
 
 		d = snapshot(&v[0], i ? &d : &base, VMM_F_EXIT | VMM_F_DIFF, &stopped);
-		MUST(vmctl_wait_exit(&v[0], LIMIT) && v[0].exit_why == VMM_X_SNAPSHOTTED);
+		MUST(vmctl_wait_exit(&v[0], KIT_LIMIT) && v[0].exit_why == VMM_X_SNAPSHOTTED);
 		vmctl_kill(&v[0]);
-		blank(&next, 2);
-		restore(&next, &d, -1, i == 5 ? VMM_F_READ_IN : 0, false);
+		blank(&next, KIT_MEM, 2);
+		restore(&next, &d, -1, i == 5 ? VMM_F_READ_IN : 0, i == 4 || i == 5);
 		v[0] = next;
-		MUST(vmctl_wait_ready(&v[0], LIMIT));
+		MUST(vmctl_wait_ready(&v[0], KIT_LIMIT));
 		check_guest(&v[0], pages);
 		c = ask(&v[0], TG_COUNT, 0, 0, 0);
 		MUST(c.a > before.a);
@@ -203,17 +96,17 @@ static void model(unsigned int n)
 	ws = make_file("ws", 0);
 	MUST(vmctl_call(&v[0], VMM_WORKSET, NULL, &ws, 1, NULL) == 0);
 	vmctl_kill(&v[0]);
-	blank(&v[0], 2);
+	blank(&v[0], KIT_MEM, 2);
 	printf("restore with working set:");
 	restore(&v[0], &d, ws, 0, true);
-	MUST(vmctl_wait_ready(&v[0], LIMIT));
+	MUST(vmctl_wait_ready(&v[0], KIT_LIMIT));
 	check_guest(&v[0], pages - 100);
 	d = snapshot(&v[0], NULL, VMM_F_LIVE, &stopped);
 	MUST(d.n == 1 && v[0].snap_kept == 0);
 	vmctl_kill(&v[0]);
-	blank(&v[0], 2);
+	blank(&v[0], KIT_MEM, 2);
 	restore(&v[0], &d, -1, 0, false);
-	MUST(vmctl_wait_ready(&v[0], LIMIT));
+	MUST(vmctl_wait_ready(&v[0], KIT_LIMIT));
 	check_guest(&v[0], pages - 100);
 	printf("ok snapshot of a clone, restored\n");
 	vmctl_kill(&v[0]);
@@ -241,7 +134,7 @@ static void rate(unsigned int n)
 	struct stored base;
 	struct vmctl v;
 
-	boot(&v, MEM, 1);
+	boot(&v, KIT_MEM, 1);
 	ask(&v, TG_FILL, 0, 1000, 1);
 	base = snapshot(&v, NULL, VMM_F_EXIT, NULL);
 	vmctl_kill(&v);
@@ -249,7 +142,7 @@ static void rate(unsigned int n)
 		struct tg_msg m = {.cmd = TG_CHECK}, c = {.cmd = TG_COUNT};
 		uint64_t t0;
 
-		blank(&v, 1);
+		blank(&v, KIT_MEM, 1);
 		t0 = mono_ns();
 		restore(&v, &base, -1, 0, i % 50 == 0);
 		if (vmctl_wait_ready(&v, 20000)) {
@@ -277,8 +170,9 @@ static void boots(unsigned int n, uint32_t vcpus)
 		struct vmctl v;
 
 		vmctl_start(&v);
-		MUST(vmctl_prepare(&v, MEM, vcpus) == 0 && vmctl_boot(&v, kernel, initrd, "") == 0);
-		if (vmctl_wait_ready(&v, LIMIT)) {
+		MUST(vmctl_prepare(&v, KIT_MEM, vcpus) == 0 &&
+			vmctl_boot(&v, kit_kernel, kit_initrd, "") == 0);
+		if (vmctl_wait_ready(&v, KIT_LIMIT)) {
 			struct tg_msg m = {.cmd = TG_CPUS};
 
 			t[good] = (double)(mono_ns() - t0) / 1e6;
@@ -309,120 +203,12 @@ static void sizes(void)
 			vmctl_start(&v);
 			MUST(vmctl_prepare(&v, mem[i], 1) == 0);
 			restore(&v, &s, -1, 0, false);
-			MUST(vmctl_wait_ready(&v, LIMIT));
+			MUST(vmctl_wait_ready(&v, KIT_LIMIT));
 			check_guest(&v, 3000);
 		}
 		vmctl_kill(&v);
 		printf("ok %llu MiB\n", (unsigned long long)mem[i] >> 20);
 	}
-}
-
-static void one_end(const char *name, enum tg_end how, uint32_t why)
-{
-	struct tg_msg m = {.cmd = TG_END, .a = how};
-	struct vmm_last_words w = {0};
-	struct vmctl v;
-
-	boot(&v, MIB(128), 1);
-	vmctl_guest(&v, &m);
-	if (how == TG_HANG) {
-		struct buf b;
-
-		buf_init(&b, 16);
-		buf_u32(&b, 1);
-		MUST(vmctl_call(&v, VMM_SHUTDOWN, &b, NULL, 0, NULL) == 0);
-		buf_fini(&b);
-	}
-	MUST(vmctl_wait_exit(&v, LIMIT));
-	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC);
-	printf("%s %-12s reason %u \"%s\"%s\n",
-		v.exit_why == why && w.reason == why ? "ok" : "FAILED", name, v.exit_why,
-		v.exit_text,
-		strstr(w.console, "panic") ? ", its last words on the console kept" : "");
-	MUST(v.exit_why == why && w.reason == why);
-	vmctl_kill(&v);
-}
-
-static void truncated(void)
-{
-	struct vmm_last_words w = {0};
-	struct tg_msg m = {.cmd = TG_CHECK};
-	struct stored s;
-	struct vmctl v;
-
-	boot(&v, MEM, 1);
-	ask(&v, TG_FILL, 0, 4000, 1);
-	s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
-	vmctl_kill(&v);
-	blank(&v, 1);
-	restore(&v, &s, -1, 0, false);
-	MUST(ftruncate(s.mem[0], 8192) == 0);
-	vmctl_guest(&v, &m);
-	MUST(vmctl_wait_exit(&v, LIMIT) || pread(v.words, &w, sizeof(w), 0) == sizeof(w));
-	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC &&
-		w.reason == VMM_X_HOST_ERROR);
-	printf("ok shortened memory file: \"%s\"\n", w.text);
-	vmctl_kill(&v);
-	blank(&v, 1);
-	MUST(vmctl_restore(&v, s.state, s.mem, s.n, -1, VMM_F_RUN, NULL) == -EBADMSG);
-	printf("ok it is refused the next time\n");
-	vmctl_kill(&v);
-}
-
-static void ends(void)
-{
-	one_end("power-off", TG_POWEROFF, VMM_X_POWEROFF);
-	one_end("reset", TG_RESET, VMM_X_RESET);
-	one_end("panic", TG_PANIC, VMM_X_PANIC);
-	one_end("init gone", TG_EXIT, VMM_X_PANIC);
-	one_end("forced", TG_HANG, VMM_X_FORCED);
-	truncated();
-}
-
-#define DISK_BYTES MIB(64)
-
-static int layer_number;
-
-static void new_layer(struct vmctl_disk *d)
-{
-	struct err e = {0};
-
-	d->data = make_file("data", layer_number);
-	d->bitmap = make_file("bitmap", layer_number++);
-	if (cow_layer_create(d->data, d->bitmap, DISK_BYTES, &e) < 0)
-		printf("%s\n", e.msg);
-	MUST(e.code == 0);
-}
-
-static void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed)
-{
-	MUST(ask(v, TG_DISK_CHECK, from, n, seed).a == 0);
-}
-
-/* A snapshot that freezes: what its restores stand on. The source goes on with its new private
- * layer. */
-static struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags)
-{
-	struct vmctl_disk fresh = {0};
-	struct stored s;
-	int index = make_file("index", layer_number);
-
-	fresh.data = make_file("data", layer_number);
-	fresh.bitmap = make_file("bitmap", layer_number++);
-	v->freeze[0] = index;
-	v->freeze[1] = fresh.data;
-	v->freeze[2] = fresh.bitmap;
-	s = snapshot(v, NULL, flags, NULL);
-	if (v->dropped >= 0) {
-		stack->nfrozen--;
-		memmove(&stack->frozen[v->dropped], &stack->frozen[v->dropped + 1],
-			(stack->nfrozen - (unsigned int)v->dropped) * sizeof(int));
-	}
-	stack->frozen[stack->nfrozen++] = stack->data;
-	stack->index = index;
-	stack->data = fresh.data;
-	stack->bitmap = fresh.bitmap;
-	return s;
 }
 
 static void disks(void)
@@ -435,12 +221,12 @@ static void disks(void)
 	new_layer(&d);
 	vmctl_start(&v);
 	v.disk = &d;
-	MUST(vmctl_prepare(&v, MEM, 2) == 0);
-	MUST(vmctl_boot(&v, kernel, initrd, "") == 0 && vmctl_wait_ready(&v, LIMIT));
+	MUST(vmctl_prepare(&v, KIT_MEM, 2) == 0);
+	MUST(vmctl_boot(&v, kit_kernel, kit_initrd, "") == 0 && vmctl_wait_ready(&v, KIT_LIMIT));
 	ask(&v, TG_FILL, 0, 500, 1);
 	MUST(ask(&v, TG_DISK_FILL, 0, 8, 1).a == 0);
 	check_disk(&v, 0, 8, 1);
-	s = freeze(&v, &d, VMM_F_LIVE);
+	s = freeze(&v, &d, VMM_F_LIVE, NULL);
 	printf("ok frozen live\n");
 	/* the source writes over it: no clone may see that */
 	MUST(ask(&v, TG_DISK_FILL, 4, 8, 2).a == 0);
@@ -449,12 +235,12 @@ static void disks(void)
 	for (unsigned int i = 0; i < 3; i++) {
 		mine[i] = d;
 		new_layer(&mine[i]);
-		blank(&c[i], 2);
+		blank(&c[i], KIT_MEM, 2);
 		c[i].disk = &mine[i];
 		restore(&c[i], &s, -1, 0, false);
 	}
 	for (uint32_t i = 0; i < 3; i++) {
-		MUST(vmctl_wait_ready(&c[i], LIMIT));
+		MUST(vmctl_wait_ready(&c[i], KIT_LIMIT));
 		check_guest(&c[i], 500);
 		check_disk(&c[i], 0, 8, 1);
 		MUST(ask(&c[i], TG_DISK_FILL, 6, 4, 10 + i).a == 0);
@@ -466,31 +252,31 @@ static void disks(void)
 	printf("ok three clones on one frozen layer, each with its own writes\n");
 	/* pause without a freeze: the private layer is what the resume is given */
 	s = snapshot(&c[0], &s, VMM_F_EXIT | VMM_F_DIFF, NULL);
-	MUST(vmctl_wait_exit(&c[0], LIMIT));
+	MUST(vmctl_wait_exit(&c[0], KIT_LIMIT));
 	vmctl_kill(&c[0]);
-	blank(&c[0], 2);
+	blank(&c[0], KIT_MEM, 2);
 	c[0].disk = &mine[0];
 	restore(&c[0], &s, -1, 0, false);
-	MUST(vmctl_wait_ready(&c[0], LIMIT));
+	MUST(vmctl_wait_ready(&c[0], KIT_LIMIT));
 	check_disk(&c[0], 0, 6, 1);
 	check_disk(&c[0], 6, 4, 10);
 	printf("ok paused and resumed on its private layer\n");
 	/* the wrong disk is refused */
-	blank(&c[3], 2);
+	blank(&c[3], KIT_MEM, 2);
 	c[3].disk = &mine[1];
 	MUST(vmctl_restore(&c[3], s.state, s.mem, s.n, -1, VMM_F_RUN, NULL) == -EINVAL);
 	printf("ok another disk is refused\n");
 	for (uint32_t i = 0; i < 10; i++) {
 		MUST(ask(&c[2], TG_DISK_FILL, 20 + i, 1, 30 + i).a == 0);
-		s = freeze(&c[2], &mine[2], VMM_F_LIVE);
+		s = freeze(&c[2], &mine[2], VMM_F_LIVE, NULL);
 		MUST(mine[2].nfrozen <= VMM_MAX_FROZEN);
 	}
 	vmctl_kill(&c[2]);
 	new_layer(&mine[2]);
-	blank(&c[2], 2);
+	blank(&c[2], KIT_MEM, 2);
 	c[2].disk = &mine[2];
 	restore(&c[2], &s, -1, 0, false);
-	MUST(vmctl_wait_ready(&c[2], LIMIT));
+	MUST(vmctl_wait_ready(&c[2], KIT_LIMIT));
 	check_disk(&c[2], 0, 6, 1);
 	check_disk(&c[2], 6, 4, 12);
 	for (uint32_t i = 0; i < 10; i++)
@@ -508,11 +294,11 @@ int main(int argc, char **argv)
 	if (argc < 6)
 		return 2;
 	vmctl_program = argv[1];
-	kernel = open(argv[2], O_RDONLY | O_CLOEXEC);
-	initrd = open(argv[3], O_RDONLY | O_CLOEXEC);
-	dir = argv[4];
-	MUST(kernel >= 0 && initrd >= 0);
-	mkdir(dir, 0700);
+	kit_kernel = open(argv[2], O_RDONLY | O_CLOEXEC);
+	kit_initrd = open(argv[3], O_RDONLY | O_CLOEXEC);
+	kit_dir = argv[4];
+	MUST(kit_kernel >= 0 && kit_initrd >= 0);
+	mkdir(kit_dir, 0700);
 	if (!strcmp(argv[5], "model"))
 		model((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
 	else if (!strcmp(argv[5], "rate"))
@@ -526,6 +312,9 @@ int main(int argc, char **argv)
 		disks();
 	else if (!strcmp(argv[5], "ends"))
 		ends();
+	else if (!strcmp(argv[5], "busy"))
+		busy((unsigned int)atoi(argc > 6 ? argv[6] : "20"),
+			(uint32_t)atoi(argc > 7 ? argv[7] : "2"));
 	else
 		return 2;
 	return 0;

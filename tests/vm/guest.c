@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * guest.c: PID 1 of a test guest: memory whose contents are known, a counter in a thread of its
- * own, random numbers, and ends of all kinds. Tells the host that it is ready as the agent does;
- * answers on vsock.
+ * own, writers on a disk, streams, random numbers, and ends of all kinds. Tells the host that it is
+ * ready as the agent does; answers on vsock, each connection in a thread.
  */
 #include <fcntl.h>
 #include <linux/vm_sockets.h>
@@ -22,21 +22,13 @@
 
 static uint64_t *arena;
 static uint8_t seeds[TG_ARENA_PAGES];
-static _Atomic uint64_t half[2], differed;
-
-static uint64_t word(uint64_t page, uint32_t seed, unsigned int i)
-{
-	uint64_t x = (page * 512 + i) * 0x9e3779b97f4a7c15ull + seed * 0xc2b2ae3d27d4eb4full;
-
-	x ^= x >> 29;
-	return x * 0xbf58476d1ce4e5b9ull ^ (x >> 32);
-}
+static _Atomic uint64_t half[2], differed; /* or: time went back */
 
 static void fill(uint64_t from, uint64_t n, uint32_t seed)
 {
 	for (uint64_t p = from; p < from + n && p < TG_ARENA_PAGES; p++) {
 		for (unsigned int i = 0; i < 512; i++)
-			arena[p * 512 + i] = word(p, seed, i);
+			arena[p * 512 + i] = tg_word(p, seed, i);
 		seeds[p] = (uint8_t)seed;
 	}
 }
@@ -50,7 +42,7 @@ static void check(struct tg_msg *m)
 		if (!seeds[p])
 			continue;
 		for (unsigned int i = 0; i < 512; i++)
-			bad |= arena[p * 512 + i] != word(p, seeds[p], i);
+			bad |= arena[p * 512 + i] != tg_word(p, seeds[p], i);
 		m->a += bad;
 		m->b++;
 	}
@@ -60,13 +52,21 @@ static void check(struct tg_msg *m)
  * where the compiler uses them. */
 static void *counting(void *arg)
 {
+	uint64_t last = 0;
+
 	for (uint64_t n = 1;; n++) {
 		half[0] = n;
 		if (half[1] != n - 1)
 			differed++;
 		half[1] = n;
-		if (n % 1024 == 0)
+		if (n % 1024 == 0) {
+			uint64_t now = mono_ns();
+
+			if (now < last)
+				differed++;
+			last = now;
 			usleep(10000);
+		}
 	}
 	return NULL;
 }
@@ -77,22 +77,139 @@ static void disk(struct tg_msg *m, bool wr)
 {
 	static uint64_t buf[MIB(1) / 8] __attribute__((aligned(4096)));
 	_cleanup_close_ int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_CLOEXEC);
-	uint64_t bad = fd < 0;
+	uint64_t bad = fd < 0, failed = 0;
 
 	for (uint64_t i = m->a; fd >= 0 && i < m->a + m->b; i++) {
 		bool ok = true;
 
 		for (unsigned int k = 0; wr && k < ARRAY_LEN(buf); k++)
-			buf[k] = word(i, m->seed, k);
+			buf[k] = tg_word(i, m->seed, k);
 		ok &= (wr ? pwrite_full(fd, buf, sizeof(buf), i << 20)
 			  : pread_full(fd, buf, sizeof(buf), i << 20)) == 0;
+		failed += !ok;
 		for (unsigned int k = 0; !wr && k < ARRAY_LEN(buf); k++)
-			ok &= buf[k] == word(i, m->seed, k);
+			ok &= buf[k] == tg_word(i, m->seed, k);
 		bad += !ok;
 	}
 	if (fd >= 0 && wr)
 		bad += fsync(fd) != 0;
 	m->a = bad;
+	m->b = failed;
+}
+
+/* ---- writers: what a snapshot is taken in the middle of */
+
+static struct writer {
+	pthread_t thread;
+	unsigned int id;
+	bool on;
+	uint64_t quota;
+	uint32_t gen[TG_BLOCKS]; /* what each block holds, as far as this memory knows */
+} writers[TG_WRITERS];
+static _Atomic uint64_t writes, wrong, writing;
+static _Atomic uint32_t at_reset; /* writes made when the first stream was reset by a restore */
+
+static uint64_t block_number(const struct writer *w, uint64_t i)
+{
+	return w->id * TG_BLOCKS + i;
+}
+
+/* number of words that are not what they should be; sum: all of them, in order */
+static uint64_t read_block(const struct writer *w, int fd, uint64_t *buf, uint64_t i, uint64_t *sum)
+{
+	uint64_t n = block_number(w, i), bad = 0;
+
+	if (pread_full(fd, buf, TG_BLOCK_BYTES, n * TG_BLOCK_BYTES) < 0)
+		return TG_BLOCK_BYTES / 8;
+	for (unsigned int k = 0; k < TG_BLOCK_BYTES / 8; k++) {
+		bad += buf[k] != tg_word(n * 16, w->gen[i], k);
+		if (sum)
+			*sum = (*sum ^ buf[k]) * 0x100000001b3ull;
+	}
+	return bad;
+}
+
+static void *writer_main(void *arg)
+{
+	struct writer *w = arg;
+	uint64_t *buf = aligned_alloc(4096, TG_BLOCK_BYTES);
+	_cleanup_close_ int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_CLOEXEC);
+
+	for (uint64_t n = 0; n < w->quota; n++) {
+		uint64_t i = n % TG_BLOCKS;
+
+		w->gen[i]++;
+		for (unsigned int k = 0; k < TG_BLOCK_BYTES / 8; k++)
+			buf[k] = tg_word(block_number(w, i) * 16, w->gen[i], k);
+		if (pwrite_full(fd, buf, TG_BLOCK_BYTES, block_number(w, i) * TG_BLOCK_BYTES) < 0 ||
+			(n % 16 == 15 && fsync(fd) < 0))
+			wrong++;
+		/* half a turn back: maybe of before the snapshot */
+		if (n >= TG_BLOCKS / 2 && n % 4 == 0)
+			wrong += read_block(w, fd, buf, (i + TG_BLOCKS / 2) % TG_BLOCKS, NULL);
+		writes++;
+	}
+	free(buf);
+	writing--;
+	return NULL;
+}
+
+static void busy(const struct tg_msg *m)
+{
+	for (unsigned int i = 0; i < m->a && i < TG_WRITERS; i++) {
+		writers[i] = (struct writer){.id = i, .on = true, .quota = m->b};
+		writing++;
+		pthread_create(&writers[i].thread, NULL, writer_main, &writers[i]);
+	}
+}
+
+static void busy_sum(struct tg_msg *m)
+{
+	uint64_t *buf = aligned_alloc(4096, TG_BLOCK_BYTES);
+	_cleanup_close_ int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_CLOEXEC);
+	uint64_t sum = 0;
+
+	for (unsigned int i = 0; i < TG_WRITERS; i++) {
+		struct writer *w = &writers[i];
+
+		if (!w->on)
+			continue;
+		pthread_join(w->thread, NULL);
+		w->on = false;
+		wrong += fsync(fd) != 0;
+		for (uint64_t k = 0; k < TG_BLOCKS; k++)
+			wrong += w->gen[k] ? read_block(w, fd, buf, k, &sum) : 0;
+	}
+	free(buf);
+	m->a = sum;
+	m->b = wrong;
+	m->c = writes;
+}
+
+/* ---- streams: each word that comes must be the next one, and goes back */
+
+static _Atomic uint64_t streams, stream_wrong, stream_bytes;
+
+static void stream(int s, uint32_t seed)
+{
+	uint64_t w, n = 0;
+	uint64_t buf[512];
+	int rc;
+
+	streams++;
+	while ((rc = read_full(s, buf, sizeof(buf))) == 0) {
+		for (unsigned int i = 0; i < ARRAY_LEN(buf); i++) {
+			w = tg_word(n, seed, i);
+			stream_wrong += buf[i] != w;
+		}
+		n++;
+		if (write_full(s, buf, sizeof(buf)) < 0)
+			break;
+		stream_bytes += sizeof(buf);
+	}
+	if (rc != -EPIPE && !at_reset)
+		at_reset = (uint32_t)writes;
+	streams--;
 }
 
 static int vsock(void)
@@ -170,6 +287,26 @@ static void serve(int s)
 		case TG_DISK_CHECK:
 			disk(&m, m.cmd == TG_DISK_FILL);
 			break;
+		case TG_BUSY:
+			busy(&m);
+			break;
+		case TG_BUSY_LOOK:
+			m.a = writes;
+			m.b = wrong;
+			m.c = writing;
+			m.seed = at_reset;
+			break;
+		case TG_BUSY_SUM:
+			busy_sum(&m);
+			break;
+		case TG_STREAM:
+			stream(s, m.seed);
+			return;
+		case TG_STREAMS:
+			m.a = streams;
+			m.b = stream_wrong;
+			m.c = stream_bytes;
+			break;
 		case TG_CPUS:
 			m.a = (uint64_t)get_nprocs();
 			break;
@@ -183,6 +320,15 @@ static void serve(int s)
 		if (write_full(s, &m, sizeof(m)) < 0)
 			return;
 	}
+}
+
+static void *conn_main(void *arg)
+{
+	int s = (int)(intptr_t)arg;
+
+	serve(s);
+	close(s);
+	return NULL;
 }
 
 int main(void)
@@ -207,7 +353,9 @@ int main(void)
 
 		if (s < 0)
 			continue;
-		serve(s);
-		close(s);
+		if (pthread_create(&t, NULL, conn_main, (void *)(intptr_t)s) == 0)
+			pthread_detach(t);
+		else
+			close(s);
 	}
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -229,6 +230,7 @@ int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t
 	buf_u32(&b, flags);
 	buf_u16(&b, freeze);
 	rc = vmctl_call(v, VMM_SNAPSHOT, &b, fds, freeze ? 5 : 2, &out);
+	v->snap_replied_ns = mono_ns();
 	c = cur_of(out.p, out.len);
 	if (stopped_ns)
 		*stopped_ns = cur_u64(&c);
@@ -278,7 +280,15 @@ bool vmctl_wait_exit(struct vmctl *v, int limit_ms)
 	return wait_for(v, EXITED, limit_ms);
 }
 
-bool vmctl_guest(struct vmctl *v, struct tg_msg *m)
+bool vmctl_gone(struct vmctl *v, int limit_ms)
+{
+	_cleanup_close_ int fd = (int)syscall(SYS_pidfd_open, v->pid, 0);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	return fd >= 0 && poll(&p, 1, limit_ms) == 1;
+}
+
+int vmctl_connect(struct vmctl *v)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = TG_PORT};
@@ -289,12 +299,19 @@ bool vmctl_guest(struct vmctl *v, struct tg_msg *m)
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", v->sock);
 	if (connect(s, (struct sockaddr *)&a, sizeof(a)) < 0 || write_full(s, &o, sizeof(o)) < 0 ||
 		read_full(s, &o, sizeof(o)) < 0)
-		return false;
+		return -1;
 	if (o.status) {
 		fprintf(stderr, "vsock: %s\n", strerror((int)o.status));
-		return false;
+		return -1;
 	}
-	return write_full(s, m, sizeof(*m)) == 0 && read_full(s, m, sizeof(*m)) == 0;
+	return take_fd(&s);
+}
+
+bool vmctl_guest(struct vmctl *v, struct tg_msg *m)
+{
+	_cleanup_close_ int s = vmctl_connect(v);
+
+	return s >= 0 && write_full(s, m, sizeof(*m)) == 0 && read_full(s, m, sizeof(*m)) == 0;
 }
 
 long vmctl_rollup(struct vmctl *v, const char *key)

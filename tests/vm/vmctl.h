@@ -31,6 +31,7 @@ struct vmctl {
 	char exit_text[256];
 	/* the last VMM_EV_SNAPSHOT */
 	bool snapped;
+	uint64_t snap_replied_ns;
 	int snap_status;
 	uint64_t snap_bytes, snap_pages;
 	uint32_t snap_kept;
@@ -54,6 +55,10 @@ int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t
 bool vmctl_wait_ready(struct vmctl *v, int limit_ms);
 bool vmctl_wait_snapshot(struct vmctl *v, int limit_ms);
 bool vmctl_wait_exit(struct vmctl *v, int limit_ms);
+/* The process itself is gone. */
+bool vmctl_gone(struct vmctl *v, int limit_ms);
+/* A stream to the test guest; -1: none. */
+int vmctl_connect(struct vmctl *v);
 /* One command to the guest. False: no answer. */
 bool vmctl_guest(struct vmctl *v, struct tg_msg *m);
 /* kB of the line "key:" in /proc/PID/smaps_rollup */

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ends.c: every way a guest or its host can end a VM: each must leave its reason, in the event and
+ * in the last words. A program of vm-drive.
+ */
+#include <dirent.h>
+#include <elf.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "tests/vm/kit.h"
+
+static void force(struct vmctl *v)
+{
+	struct buf b;
+
+	buf_init(&b, 16);
+	buf_u32(&b, 1);
+	MUST(vmctl_call(v, VMM_SHUTDOWN, &b, NULL, 0, NULL) == 0);
+	buf_fini(&b);
+}
+
+static void one_end(const char *name, enum tg_end how, uint32_t why)
+{
+	struct tg_msg m = {.cmd = TG_END, .a = how};
+	struct vmm_last_words w = {0};
+	struct vmctl v;
+
+	boot(&v, MIB(128), 1);
+	vmctl_guest(&v, &m);
+	if (how == TG_HANG)
+		force(&v);
+	MUST(vmctl_wait_exit(&v, KIT_LIMIT));
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC);
+	printf("%s %-12s reason %u \"%s\"%s\n",
+		v.exit_why == why && w.reason == why ? "ok" : "FAILED", name, v.exit_why,
+		v.exit_text,
+		strstr(w.console, "panic") ? ", its last words on the console kept" : "");
+	MUST(v.exit_why == why && w.reason == why);
+	MUST(vmctl_gone(&v, KIT_LIMIT));
+	vmctl_kill(&v);
+}
+
+/* ---- guests of a few bytes in ring 0: what no kernel of ours does */
+
+#define RAW_GPA MIB(16)
+
+static int raw_kernel(const void *code, size_t n)
+{
+	struct {
+		Elf64_Ehdr h;
+		Elf64_Phdr p;
+		uint8_t code[64];
+	} f = {.h = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+		       .e_type = ET_EXEC,
+		       .e_machine = EM_X86_64,
+		       .e_entry = RAW_GPA,
+		       .e_phoff = sizeof(Elf64_Ehdr),
+		       .e_phentsize = sizeof(Elf64_Phdr),
+		       .e_phnum = 1},
+		.p = {.p_type = PT_LOAD,
+			.p_offset = sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr),
+			.p_paddr = RAW_GPA,
+			.p_filesz = 64,
+			.p_memsz = 64}};
+	int fd = memfd_create("raw", MFD_CLOEXEC);
+
+	MUST(fd >= 0 && n <= sizeof(f.code));
+	memcpy(f.code, code, n);
+	MUST(write_full(fd, &f, sizeof(f)) == 0);
+	return fd;
+}
+
+static const struct raw_end {
+	const char *name;
+	uint8_t code[16];
+	uint32_t why;
+	const char *says;
+	bool forced; /* it would run for ever */
+} raw_ends[] = {
+	/* an empty IDT is what it is started with: int3 */
+	{"triple fault", {0xcc}, VMM_X_TRIPLE_FAULT, "triple fault, rip 0x1000000", false},
+	/* mov $0x30000000,%eax; jmp *%rax: an instruction where there is no memory */
+	{"no code there", {0xb8, 0, 0, 0, 0x30, 0xff, 0xe0}, VMM_X_KVM_ERROR,
+		"KVM internal error 1 at rip 0x30000000", false},
+	/* mov $0xfe,%al; out %al,$0x64 */
+	{"raw reset", {0xb0, 0xfe, 0xe6, 0x64}, VMM_X_RESET, "asked for a reset", false},
+	/* cli; hlt: asleep for ever, nothing can wake it */
+	{"halted", {0xfa, 0xf4, 0xeb, 0xfd}, VMM_X_FORCED, "by request", true},
+	/* cli; jmp . */
+	{"spinning", {0xfa, 0xeb, 0xfe}, VMM_X_FORCED, "by request", true},
+};
+
+static void raw_end(const struct raw_end *r, uint32_t vcpus)
+{
+	_cleanup_close_ int kernel = raw_kernel(r->code, sizeof(r->code));
+	struct vmm_last_words w = {0};
+	struct vmctl v;
+
+	vmctl_start(&v);
+	MUST(vmctl_prepare(&v, MIB(128), vcpus) == 0);
+	MUST(vmctl_boot(&v, kernel, kit_initrd, "") == 0);
+	if (r->forced)
+		force(&v);
+	MUST(vmctl_wait_exit(&v, KIT_LIMIT));
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC);
+	printf("%s %s, %u vCPUs: reason %u \"%s\"\n", v.exit_why == r->why ? "ok" : "FAILED",
+		r->name, vcpus, v.exit_why, v.exit_text);
+	MUST(v.exit_why == r->why && w.reason == r->why);
+	MUST(strstr(v.exit_text, r->says) && strstr(w.text, r->says));
+	MUST(vmctl_gone(&v, KIT_LIMIT));
+	vmctl_kill(&v);
+}
+
+static void truncated(void)
+{
+	struct vmm_last_words w = {0};
+	struct tg_msg m = {.cmd = TG_CHECK};
+	struct stored s;
+	struct vmctl v;
+
+	boot(&v, KIT_MEM, 1);
+	ask(&v, TG_FILL, 0, 4000, 1);
+	s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+	vmctl_kill(&v);
+	blank(&v, KIT_MEM, 1);
+	restore(&v, &s, -1, 0, false);
+	MUST(ftruncate(s.mem[0], 8192) == 0);
+	vmctl_guest(&v, &m);
+	MUST(vmctl_wait_exit(&v, KIT_LIMIT) || pread(v.words, &w, sizeof(w), 0) == sizeof(w));
+	MUST(pread(v.words, &w, sizeof(w), 0) == sizeof(w) && w.magic == LAST_WORDS_MAGIC &&
+		w.reason == VMM_X_HOST_ERROR);
+	printf("ok shortened memory file: \"%s\"\n", w.text);
+	vmctl_kill(&v);
+	blank(&v, KIT_MEM, 1);
+	MUST(vmctl_restore(&v, s.state, s.mem, s.n, -1, VMM_F_RUN, NULL) == -EBADMSG);
+	printf("ok it is refused the next time\n");
+	vmctl_kill(&v);
+}
+
+/* A snapshot that finds no room says so, and its source goes on; the next one, with room, is whole.
+ */
+static void full_disk(void)
+{
+	const uint32_t how[] = {VMM_F_LIVE, VMM_F_EXIT};
+	struct stored s;
+	char small[300];
+	struct vmctl v;
+
+	snprintf(small, sizeof(small), "%s/small", kit_dir);
+	mkdir(small, 0700);
+	MUST(mount("none", small, "tmpfs", 0, "size=4m") == 0);
+	boot(&v, KIT_MEM, 1);
+	ask(&v, TG_FILL, 0, 4000, 1);
+	for (size_t i = 0; i < ARRAY_LEN(how); i++) {
+		int mem = make_file("small/mem", (int)i);
+
+		MUST(vmctl_snapshot(&v, make_file("full", (int)i), mem, how[i], NULL) == 0);
+		MUST(vmctl_wait_snapshot(&v, KIT_LIMIT) && v.snap_status == -ENOSPC);
+		if (how[i] == VMM_F_EXIT)
+			MUST(vmctl_call(&v, VMM_CONTINUE, NULL, NULL, 0, NULL) == 0);
+		check_guest(&v, 4000);
+		printf("ok no room for a snapshot: \"%s\", and it goes on\n", v.snap_text);
+		close(mem);
+	}
+	MUST(umount2(small, MNT_DETACH) == 0);
+	s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+	vmctl_kill(&v);
+	blank(&v, KIT_MEM, 1);
+	restore(&v, &s, -1, 0, false);
+	MUST(vmctl_wait_ready(&v, KIT_LIMIT));
+	check_guest(&v, 4000);
+	vmctl_kill(&v);
+}
+
+/* Descriptors of a process that are of a kind; -1: it is gone. */
+static int count_fds(pid_t pid, const char *kind)
+{
+	char path[64], link[300];
+	struct dirent *d;
+	DIR *dir;
+	int n = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return -1;
+	while ((d = readdir(dir))) {
+		ssize_t k = readlinkat(dirfd(dir), d->d_name, link, sizeof(link) - 1);
+
+		link[MAX(k, 0)] = 0;
+		n += strstr(link, kind) != NULL;
+	}
+	closedir(dir);
+	return n;
+}
+
+static pid_t child_of(pid_t pid)
+{
+	char path[64];
+	int child = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%d", &child) != 1)
+		child = 0;
+	if (f)
+		fclose(f);
+	return child;
+}
+
+/* The process that writes a live snapshot holds files, and nothing that others wait at. It is
+ * stopped so that it can be looked at. */
+static void writer_holds_files_only(void)
+{
+	uint64_t end = mono_ns() + KIT_LIMIT * 1000000ull;
+	int sockets = -1, kvm = -1, state = make_file("state", 900), mem = make_file("mem", 900);
+	struct vmctl v;
+	pid_t pid = 0;
+
+	boot(&v, KIT_MEM, 1);
+	ask(&v, TG_FILL, 0, TG_ARENA_PAGES, 1);
+	MUST(count_fds(v.pid, "socket:") > 0);
+	MUST(vmctl_snapshot(&v, state, mem, VMM_F_LIVE, NULL) == 0);
+	/* 64 MiB take it longer than the few calls after the fork */
+	while (mono_ns() < end && (pid = child_of(v.pid))) {
+		sockets = count_fds(pid, "socket:");
+		kvm = count_fds(pid, "kvm");
+		if (sockets == 0 && kvm == 0)
+			break;
+	}
+	MUST(pid && sockets == 0 && kvm == 0);
+	MUST(vmctl_wait_snapshot(&v, KIT_LIMIT) && v.snap_status == 0);
+	printf("ok the writer of a live snapshot holds no socket and nothing of KVM\n");
+	vmctl_kill(&v);
+}
+
+/* The base of a disk is shortened under a running guest: an I/O error in there, not zeros. */
+static void short_base(void)
+{
+	struct vmctl_disk d = {.base = make_file("base", 0), .index = -1};
+	struct tg_msg m;
+	struct vmctl v;
+
+	MUST(ftruncate(d.base, DISK_BYTES) == 0);
+	new_layer(&d);
+	boot_on(&v, &d, KIT_MEM, 1);
+	MUST(ask(&v, TG_DISK_FILL, 0, 1, 1).a == 0);
+	MUST(ftruncate(d.base, 4096) == 0);
+	m = ask(&v, TG_DISK_CHECK, 4, 2, 1);
+	MUST(m.b == 2);
+	check_disk(&v, 0, 1, 1);
+	check_guest(&v, 0);
+	printf("ok a base that was shortened: I/O errors in the guest, which goes on\n");
+	vmctl_kill(&v);
+}
+
+void ends(void)
+{
+	one_end("power-off", TG_POWEROFF, VMM_X_POWEROFF);
+	one_end("reset", TG_RESET, VMM_X_RESET);
+	one_end("panic", TG_PANIC, VMM_X_PANIC);
+	one_end("init gone", TG_EXIT, VMM_X_PANIC);
+	one_end("forced", TG_HANG, VMM_X_FORCED);
+	for (size_t i = 0; i < ARRAY_LEN(raw_ends); i++)
+		raw_end(&raw_ends[i], i % 2 + 1);
+	truncated();
+	full_disk();
+	short_base();
+	writer_holds_files_only();
+}

@@ -9,7 +9,7 @@ import time
 
 from mb_core import Failed, vmm
 
-PREPARE, RESTORE, F_RUN = 2, 4, 1
+PREPARE, RESTORE, STATS, F_RUN = 2, 4, 9, 1
 
 
 class Control:
@@ -61,13 +61,13 @@ class Control:
             os.unlink(p)
 
 
-def phases_of(answer):
-    """The steps of a restore with their microseconds, as the monitor's answer gives them."""
+def named(answer):
+    """{name: number} of an answer that lists them: the nanoseconds of a restore's steps, the counters of STATS."""
     got = {}
     n, at = struct.unpack_from("<H", answer)[0], 2
     for _ in range(n):
         size = struct.unpack_from("<I", answer, at)[0]
         name = answer[at + 4:at + 4 + size].decode()
-        got[name] = struct.unpack_from("<Q", answer, at + 4 + size)[0] / 1000
+        got[name] = struct.unpack_from("<Q", answer, at + 4 + size)[0]
         at += 12 + size
     return got

@@ -81,7 +81,6 @@ enum vmm_flags {
 	VMM_F_EXIT = 16,  /* end the process when durable (pause) */
 	VMM_F_SERIAL = 32,
 	VMM_F_WITH_PREPARE = 64,
-	VMM_F_READ_IN = 128, /* the memory files are restored once: read them in instead of mapping */
 };
 
 enum vmm_state { VMM_S_BLANK, VMM_S_PREPARED, VMM_S_RUNNING, VMM_S_PAUSED, VMM_S_SNAPSHOTTING, VMM_S_ENDED };

@@ -38,8 +38,6 @@ static const struct option {
 	{"stay", FLAG, offsetof(struct config, stay), true,
 		"with --snapshot: live, the VM goes on"},
 	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: bring that snapshot back"},
-	{"read-in", FLAG, offsetof(struct config, read_in), false,
-		"with --restore: read the memory in instead of mapping it"},
 	{"jail", NUMBER, offsetof(struct config, jail_uid), false,
 		"UID: enter the jail as this user"},
 	{"no-jail", FLAG, offsetof(struct config, no_jail), false,

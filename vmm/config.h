@@ -15,7 +15,7 @@ struct config {
 	uint64_t memory_bytes;
 	uint32_t vcpus;
 	uint32_t jail_uid;
-	bool jail, no_jail, serial, json_log, help, trace, read_in, local, stay;
+	bool jail, no_jail, serial, json_log, help, trace, local, stay;
 };
 
 /* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the

@@ -50,6 +50,13 @@ int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e)
 	return 0;
 }
 
+static int only_flags(uint32_t flags, uint32_t known, const char *what, struct err *e)
+{
+	return flags & ~known
+		       ? err_plain(e, EBADMSG, "%s: flags %#x are not known", what, flags & ~known)
+		       : 0;
+}
+
 static void read_size(struct cur *c, struct vm_size *s)
 {
 	*s = (struct vm_size){0};
@@ -100,6 +107,7 @@ static void read_disks(struct cur *c, struct fd_cur *f, struct vm_disk *d, unsig
 static int boot_tail(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e)
 {
 	struct fd_cur f = {fds, nfds, false};
+	int rc;
 
 	cur_str(c, b->cmdline, sizeof(b->cmdline));
 	b->flags = cur_u32(c);
@@ -107,7 +115,8 @@ static int boot_tail(struct cur *c, const int *fds, size_t nfds, struct ctl_boot
 	b->kernel_fd = next_fd(&f);
 	b->initrd_fd = next_fd(&f);
 	read_disks(c, &f, b->disk, b->ndisks);
-	return finish(c, &f, "boot", e);
+	rc = finish(c, &f, "boot", e);
+	return rc ? rc : only_flags(b->flags, VMM_F_WITH_PREPARE, "boot", e);
 }
 
 int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e)
@@ -133,6 +142,7 @@ int ctl_parse_restore(
 	struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e)
 {
 	struct fd_cur f = {fds, nfds, false};
+	int rc;
 
 	*r = (struct ctl_restore){.ws_fd = -1};
 	r->flags = cur_u32(c);
@@ -146,13 +156,15 @@ int ctl_parse_restore(
 	if (r->flags & VMM_F_HAS_WS)
 		r->ws_fd = next_fd(&f);
 	read_disks(c, &f, r->disk, r->ndisks);
-	return finish(c, &f, "restore", e);
+	rc = finish(c, &f, "restore", e);
+	return rc ? rc : only_flags(r->flags, VMM_F_RUN | VMM_F_HAS_WS, "restore", e);
 }
 
 int ctl_parse_snapshot(
 	struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e)
 {
 	struct fd_cur f = {fds, nfds, false};
+	int rc;
 
 	*s = (struct ctl_snapshot){0};
 	s->flags = cur_u32(c);
@@ -166,7 +178,8 @@ int ctl_parse_snapshot(
 		s->disk[i].data_fd = next_fd(&f);
 		s->disk[i].bitmap_fd = next_fd(&f);
 	}
-	return finish(c, &f, "snapshot", e);
+	rc = finish(c, &f, "snapshot", e);
+	return rc ? rc : only_flags(s->flags, VMM_F_LIVE | VMM_F_DIFF | VMM_F_EXIT, "snapshot", e);
 }
 
 int ctl_parse_ports(

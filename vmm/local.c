@@ -259,8 +259,7 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 	ws = open_in(c->restore, "ws", O_RDONLY, NULL);
 	if (rc == 0)
 		rc = restore_vm(l->vm, state, mem, n, ws < 0 ? -1 : ws,
-			VMM_F_RUN | (c->read_in ? VMM_F_READ_IN : 0) | (ws < 0 ? 0 : VMM_F_HAS_WS),
-			&ph, e);
+			VMM_F_RUN | (ws < 0 ? 0 : VMM_F_HAS_WS), &ph, e);
 	for (unsigned int i = 0; rc == 0 && i < ph.n; i++)
 		log_info("restore: %-12s %8.3f ms", ph.p[i].name, (double)ph.p[i].ns / 1e6);
 	while (n--)

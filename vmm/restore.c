@@ -143,28 +143,20 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	return 0;
 }
 
-static int fill_memory(
-	struct vm *vm, const struct snap *s, const int *mem_fd, bool read_in, struct err *e)
+static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, struct err *e)
 {
 	int rc = mem_make_plain(&vm->mem, e);
 
 	for (unsigned int i = 0; rc == 0 && i < s->nextents; i++) {
 		const struct snap_extent *x = &s->ext[i];
 
-		if (!read_in) {
-			rc = mem_map_file(&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file],
-				SNAP_HEAD_PAGE + x->off, e);
-			continue;
-		}
-		rc = pread_full(mem_fd[x->file], mem_ptr(&vm->mem, GPA(x->gpa), x->len), x->len,
-			SNAP_HEAD_PAGE + x->off);
-		if (rc < 0)
-			err_set(e, -rc, "read memory file %u in", x->file);
+		rc = mem_map_file(
+			&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file], SNAP_HEAD_PAGE + x->off, e);
 	}
 	return rc;
 }
 
-static void remember(struct vm *vm, const struct snap *s, bool read_in)
+static void remember(struct vm *vm, const struct snap *s)
 {
 	struct restored_mem *m = malloc(sizeof(*m));
 
@@ -172,8 +164,7 @@ static void remember(struct vm *vm, const struct snap *s, bool read_in)
 	vm->restored = m;
 	if (!m)
 		return; /* then a difference is written as a whole */
-	*m = (struct restored_mem){
-		.next = s->nextents, .nfiles = s->head.nfiles, .read_in = read_in};
+	*m = (struct restored_mem){.next = s->nextents, .nfiles = s->head.nfiles};
 	memcpy(m->ext, s->ext, s->nextents * sizeof(m->ext[0]));
 	memcpy(m->file, s->head.file, sizeof(m->file));
 }
@@ -260,7 +251,6 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	uint32_t flags, struct restore_phases *ph, struct err *e)
 {
 	_cleanup_(plan_free) struct plan *p = calloc(1, sizeof(*p));
-	bool read_in = (flags & VMM_F_READ_IN) != 0;
 	int rc;
 
 	if (!p)
@@ -270,9 +260,9 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	if (rc < 0)
 		return rc;
 	mark(ph, "tables");
-	rc = fill_memory(vm, &p->snap, mem_fd, read_in, e);
+	rc = fill_memory(vm, &p->snap, mem_fd, e);
 	mark(ph, "map");
-	if (rc == 0 && !read_in)
+	if (rc == 0)
 		each_ws(vm, p, false);
 	mark(ph, "populate");
 	if (rc == 0)
@@ -287,7 +277,7 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	}
 	each_ws(vm, p, true);
 	mark(ph, "prefault");
-	remember(vm, &p->snap, read_in);
+	remember(vm, &p->snap);
 	board_new_generation(&vm->board, true);
 	vm->state = VMM_S_PAUSED;
 	if (flags & VMM_F_RUN)
@@ -324,7 +314,7 @@ int restore_record_workset(
 	uint32_t n = 0;
 	int rc;
 
-	if (!vm->restored || vm->restored->read_in)
+	if (!vm->restored)
 		return err_plain(
 			e, EINVAL, "working set: this VM's memory is not mapped from a snapshot");
 	rc = pagemap_list(vm->proc_fd, &vm->mem, false, false, &l, e);

@@ -25,8 +25,6 @@ struct restored_mem {
 	unsigned int next;
 	struct snap_file file[VMM_MAX_MEM];
 	unsigned int nfiles;
-	bool read_in; /* private copies: pagemap says nothing about them, a difference is everything
-		       */
 };
 
 /* The VM is prepared and its disks are attached. Descriptors are borrowed; flags are VMM_F_*. On

@@ -176,7 +176,7 @@ static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *o
 		uint64_t from = i < priv->n ? priv->r[i].gpa : UINT64_MAX;
 
 		/* file pages before this private range */
-		for (; rc == 0 && b && !b->read_in && x < b->next && b->ext[x].gpa < from; x++) {
+		for (; rc == 0 && b && x < b->next && b->ext[x].gpa < from; x++) {
 			uint64_t end = b->ext[x].gpa + b->ext[x].len, lo = MAX(at, b->ext[x].gpa),
 				 hi = MIN(end, from);
 
@@ -202,7 +202,7 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 	if (rc < 0)
 		return rc;
 	/* without a mapped base there is nothing to be different from */
-	if (diff && b && !b->read_in) {
+	if (diff && b) {
 		rc = memplan_make(p, &priv, b->ext, b->next, b->nfiles, e);
 	} else {
 		rc = list_all(vm, &priv, &all);

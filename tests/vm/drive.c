@@ -2,8 +2,8 @@
  *
  * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them.
  * Runs where KVM is (inside the appliance). drive VMM KERNEL INITRD DIR model CLONES | rate
- * RESTORES | boots N VCPUS | sizes | disks | ends | busy CLONES VCPUS. Prints one line a step;
- * exits 1 at the first thing that is not as it must be.
+ * RESTORES | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS. Prints one line a
+ * step; exits 1 at the first thing that is not as it must be.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -80,7 +80,7 @@ static void model(unsigned int n)
 		MUST(vmctl_wait_exit(&v[0], KIT_LIMIT) && v[0].exit_why == VMM_X_SNAPSHOTTED);
 		vmctl_kill(&v[0]);
 		blank(&next, KIT_MEM, 2);
-		restore(&next, &d, -1, i == 5 ? VMM_F_READ_IN : 0, i == 4 || i == 5);
+		restore(&next, &d, -1, 0, false);
 		v[0] = next;
 		MUST(vmctl_wait_ready(&v[0], KIT_LIMIT));
 		check_guest(&v[0], pages);
@@ -186,29 +186,39 @@ static void boots(unsigned int n, uint32_t vcpus)
 	free(t);
 }
 
-static void sizes(void)
+static void one_size(uint64_t mem, uint32_t vcpus)
+{
+	struct vmctl v;
+
+	boot(&v, mem, vcpus);
+	MUST(ask(&v, TG_CPUS, 0, 0, 0).a == vcpus);
+	ask(&v, TG_FILL, 0, 3000, 1);
+	check_guest(&v, 3000);
+	if (mem > GIB(4)) { /* above the hole, too */
+		struct stored s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
+
+		vmctl_kill(&v);
+		blank(&v, mem, vcpus);
+		restore(&v, &s, -1, 0, false);
+		MUST(vmctl_wait_ready(&v, KIT_LIMIT));
+		check_guest(&v, 3000);
+	}
+	vmctl_kill(&v);
+	printf("ok %llu MiB, %u vCPUs\n", (unsigned long long)mem >> 20, vcpus);
+}
+
+/* every size once, each number of vCPUs once; all: each with each, and sixteen vCPUs */
+static void sizes(bool all)
 {
 	static const uint64_t mem[] = {MIB(128), GIB(2), GIB(5)};
+	static const uint32_t vcpus[] = {1, 4, 2};
 
-	for (size_t i = 0; i < ARRAY_LEN(mem); i++) {
-		struct vmctl v;
-
-		boot(&v, mem[i], 1);
-		ask(&v, TG_FILL, 0, 3000, 1);
-		check_guest(&v, 3000);
-		if (mem[i] > GIB(4)) { /* above the hole, too */
-			struct stored s = snapshot(&v, NULL, VMM_F_EXIT, NULL);
-
-			vmctl_kill(&v);
-			vmctl_start(&v);
-			MUST(vmctl_prepare(&v, mem[i], 1) == 0);
-			restore(&v, &s, -1, 0, false);
-			MUST(vmctl_wait_ready(&v, KIT_LIMIT));
-			check_guest(&v, 3000);
-		}
-		vmctl_kill(&v);
-		printf("ok %llu MiB\n", (unsigned long long)mem[i] >> 20);
-	}
+	for (size_t i = 0; i < ARRAY_LEN(mem); i++)
+		for (size_t k = 0; k < ARRAY_LEN(vcpus); k++)
+			if (all || i == k)
+				one_size(mem[i], vcpus[k]);
+	if (all)
+		one_size(MIB(512), VMM_MAX_VCPUS);
 }
 
 static void disks(void)
@@ -307,7 +317,7 @@ int main(int argc, char **argv)
 		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"),
 			(uint32_t)atoi(argc > 7 ? argv[7] : "2"));
 	else if (!strcmp(argv[5], "sizes"))
-		sizes();
+		sizes(argc > 6 && !strcmp(argv[6], "all"));
 	else if (!strcmp(argv[5], "disks"))
 		disks();
 	else if (!strcmp(argv[5], "ends"))

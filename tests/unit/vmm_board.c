@@ -256,6 +256,19 @@ static void control_messages(void)
 	buf_u16(&b, 9);
 	c = cur_of(b.p, b.len);
 	CHECK(ctl_parse_snapshot(&c, fds, 29, &s, &e) < 0);
+	/* what a later version may mean is not done by halves */
+	buf_reset(&b);
+	buf_u32(&b, VMM_F_LIVE | VMM_F_RUN);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_snapshot(&c, fds, 2, &s, &e), -EBADMSG);
+	CHECK_STR(e.msg, "snapshot: flags 0x1 are not known");
+	buf_reset(&b);
+	buf_u32(&b, VMM_F_RUN | 128);
+	buf_u16(&b, 1);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_restore(&c, fds, 2, r, &e), -EBADMSG);
 	buf_fini(&b);
 	free(r);
 	free(bo);

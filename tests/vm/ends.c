@@ -52,7 +52,7 @@ static int raw_kernel(const void *code, size_t n)
 	struct {
 		Elf64_Ehdr h;
 		Elf64_Phdr p;
-		uint8_t code[64];
+		uint8_t code[256];
 	} f = {.h = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
 		       .e_type = ET_EXEC,
 		       .e_machine = EM_X86_64,
@@ -63,8 +63,8 @@ static int raw_kernel(const void *code, size_t n)
 		.p = {.p_type = PT_LOAD,
 			.p_offset = sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr),
 			.p_paddr = RAW_GPA,
-			.p_filesz = 64,
-			.p_memsz = 64}};
+			.p_filesz = 256,
+			.p_memsz = 256}};
 	int fd = memfd_create("raw", MFD_CLOEXEC);
 
 	MUST(fd >= 0 && n <= sizeof(f.code));
@@ -111,6 +111,51 @@ static void raw_end(const struct raw_end *r, uint32_t vcpus)
 	MUST(v.exit_why == r->why && w.reason == r->why);
 	MUST(strstr(v.exit_text, r->says) && strstr(w.text, r->says));
 	MUST(vmctl_gone(&v, KIT_LIMIT));
+	vmctl_kill(&v);
+}
+
+#define RNG_MMIO 0xd0001000u /* vmm/device.h: slot 1 */
+
+static const struct {
+	uint32_t off, value;
+} bad_queue[] = {{0x70, 3}, {0x24, 1}, {0x20, 1}, {0x70, 11}, /* features: version 1 only */
+	{0x38, 16}, {0x80, 0x200000}, {0x90, 0x201000}, {0xa0, 0x202000}, {0x44, 1}, {0x70, 15},
+	{0x50, 0}};
+
+/* A driver whose available ring runs ahead of itself, in ring 0 and without a kernel: the device
+ * asks for a reset, by event; the guest and the other devices stay. */
+static void needs_reset(void)
+{
+	static const uint8_t map[] = {/* the fourth GiB: mov $0xc0000083,%eax; mov %rax,0xa018 */
+		0xb8, 0x83, 0, 0, 0xc0, 0x48, 0x89, 0x04, 0x25, 0x18, 0xa0, 0, 0,
+		/* movw $0x8000,0x201002: the index of the available ring */
+		0x66, 0xc7, 0x04, 0x25, 0x02, 0x10, 0x20, 0, 0, 0x80,
+		/* mov $RNG_MMIO,%ebx */
+		0xbb, 0, 0x10, 0, 0xd0};
+	static const uint8_t halt[] = {0xfa, 0xf4, 0xeb, 0xfd};
+	uint8_t code[256];
+	size_t n = sizeof(map);
+	struct vmctl v;
+	int kernel;
+
+	memcpy(code, map, n);
+	for (size_t i = 0; i < ARRAY_LEN(bad_queue); i++, n += 10) {
+		code[n] = 0xc7; /* movl $value,off(%rbx) */
+		code[n + 1] = 0x83;
+		memcpy(code + n + 2, &bad_queue[i].off, 4);
+		memcpy(code + n + 6, &bad_queue[i].value, 4);
+	}
+	memcpy(code + n, halt, sizeof(halt));
+	kernel = raw_kernel(code, n + sizeof(halt));
+	vmctl_start(&v);
+	MUST(vmctl_prepare(&v, MIB(128), 1) == 0);
+	MUST(vmctl_boot(&v, kernel, kit_initrd, "") == 0);
+	MUST(vmctl_wait_reset(&v, KIT_LIMIT));
+	printf("ok a device needs a reset: \"%s\"\n", v.reset_text);
+	MUST(strstr(v.reset_text, "rng: "));
+	force(&v);
+	MUST(vmctl_wait_exit(&v, KIT_LIMIT) && v.exit_why == VMM_X_FORCED);
+	close(kernel);
 	vmctl_kill(&v);
 }
 
@@ -267,6 +312,7 @@ void ends(void)
 	one_end("forced", TG_HANG, VMM_X_FORCED);
 	for (size_t i = 0; i < ARRAY_LEN(raw_ends); i++)
 		raw_end(&raw_ends[i], i % 2 + 1);
+	needs_reset();
 	truncated();
 	full_disk();
 	short_base();

@@ -74,6 +74,12 @@ static void note_event(struct vmctl *v, const struct vmm_hdr *h, const void *p, 
 		v->exited = true;
 		v->exit_why = cur_u32(&c);
 		cur_str(&c, v->exit_text, sizeof(v->exit_text));
+	} else if (h->type == VMM_EV_NEEDS_RESET) {
+		char dev[32], why[200];
+
+		cur_str(&c, dev, sizeof(dev));
+		cur_str(&c, why, sizeof(why));
+		snprintf(v->reset_text, sizeof(v->reset_text), "%s: %s", dev, why);
 	} else if (h->type == VMM_EV_SNAPSHOT) {
 		v->snapped = true;
 		cur_u32(&c);
@@ -244,11 +250,14 @@ int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t
 	return rc;
 }
 
-enum what { READY, SNAPPED, EXITED };
+enum what { READY, SNAPPED, EXITED, RESET };
 
 static bool is(const struct vmctl *v, enum what w)
 {
-	return w == READY ? v->ready >= 0 : w == SNAPPED ? v->snapped : v->exited;
+	return w == READY     ? v->ready >= 0
+	       : w == SNAPPED ? v->snapped
+	       : w == RESET   ? v->reset_text[0] != 0
+			      : v->exited;
 }
 
 static bool wait_for(struct vmctl *v, enum what w, int limit_ms)
@@ -273,6 +282,11 @@ bool vmctl_wait_ready(struct vmctl *v, int limit_ms)
 bool vmctl_wait_snapshot(struct vmctl *v, int limit_ms)
 {
 	return wait_for(v, SNAPPED, limit_ms);
+}
+
+bool vmctl_wait_reset(struct vmctl *v, int limit_ms)
+{
+	return wait_for(v, RESET, limit_ms);
 }
 
 bool vmctl_wait_exit(struct vmctl *v, int limit_ms)

@@ -29,6 +29,7 @@ struct vmctl {
 	bool exited;
 	uint32_t exit_why;
 	char exit_text[256];
+	char reset_text[256]; /* of the last VMM_EV_NEEDS_RESET: device, why */
 	/* the last VMM_EV_SNAPSHOT */
 	bool snapped;
 	uint64_t snap_replied_ns;
@@ -54,6 +55,7 @@ int vmctl_snapshot(struct vmctl *v, int state, int mem, uint32_t flags, uint64_t
  * limit_ms. */
 bool vmctl_wait_ready(struct vmctl *v, int limit_ms);
 bool vmctl_wait_snapshot(struct vmctl *v, int limit_ms);
+bool vmctl_wait_reset(struct vmctl *v, int limit_ms);
 bool vmctl_wait_exit(struct vmctl *v, int limit_ms);
 /* The process itself is gone. */
 bool vmctl_gone(struct vmctl *v, int limit_ms);

@@ -170,13 +170,14 @@ class Context:
         output(["cp", "--reflink=auto", "--sparse=always", self.disk(image), to])
         return to
 
-    def daemon(self, templates=True):
+    def daemon(self, **runtime):
+        """The daemon that all share, or one with other settings of [runtime] (templates=False, blank_pool=0) or jail=False."""
         import mb_daemon
         if self.api_url:
-            if not templates:
-                raise Absent("the daemon given uses templates")
+            if runtime:
+                raise Absent("the daemon given has its own settings")
             return self.once("daemon", lambda: mb_daemon.Given(self.api_url))
-        return self.once(f"daemon {templates}", lambda: mb_daemon.Daemon(self, templates))
+        return self.once(f"daemon {runtime}", lambda: mb_daemon.Daemon(self, runtime))
 
     def close(self):
         for c in reversed(self.closing):

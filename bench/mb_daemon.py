@@ -55,7 +55,9 @@ def free_port():
 
 
 class Daemon(Given):
-    def __init__(self, ctx, templates):
+    count = 0
+
+    def __init__(self, ctx, runtime):
         kvm_needed()
         root_needed()
         if not ctx.store:
@@ -63,12 +65,15 @@ class Daemon(Given):
         self.one, self.image = None, IMAGE
         ctx.disk(IMAGE)
         state = os.path.dirname(ctx.store)  # images are found below the state folder
-        if not templates:
-            state = os.path.join(ctx.tmp, "state")
+        Daemon.count += 1
+        runtime = dict(runtime)
+        jail = runtime.pop("jail", True)
+        if Daemon.count > 1:  # each has a state folder of its own
+            state = os.path.join(ctx.tmp, f"state{Daemon.count}")
             shutil.copytree(ctx.store, os.path.join(state, "images"), symlinks=True, copy_function=lambda a, b: subprocess.run(
                 ["cp", "-a", "--reflink=auto", "--sparse=always", a, b], check=True))
         self.state = state
-        self.run = f"/run/mayfly-bench-{os.getpid()}-{int(templates)}"
+        self.run = f"/run/mayfly-bench-{os.getpid()}-{Daemon.count}"
         self.bin = os.path.dirname(find("mayfly-priv"))
         port, key = free_port(), secrets.token_hex(16)
         user = os.environ.get("MAYFLY_BENCH_USER", "mayfly")
@@ -80,19 +85,21 @@ class Daemon(Given):
         with open(conf, "w") as f:
             f.write(f'[server]\nhost = "127.0.0.1"\nport = {port}\napi_key = "{key}"\n[runtime]\nkernel = "{kernel()}"\n'
                     f'initrd = "{find("initramfs.cpio")}"\nstate_dir = "{state}"\nrun_dir = "{self.run}"\n'
-                    f'templates = {"true" if templates else "false"}\n'
+                    + "".join(f"{k} = {str(v).lower()}\n" for k, v in runtime.items()) +
                     # an emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
                     '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n')
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
         self.log_path = os.path.join(self.run, "log")
+        argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user, "--"]
+        if not jail:  # as root it wants to hear that twice
+            argv = [os.path.join(self.bin, "mayflyd"), "--no-jail", "--no-jail"]
         with open(self.log_path, "w") as log:
-            self.p = subprocess.Popen([os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state,
-                                       "--user", user, "--", "--config", conf], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self.p = subprocess.Popen([*argv, "--config", conf], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         ctx.at_end(self.close)
         self.pid = self.p.pid
         self.api = Api("127.0.0.1", port, key)
         self.wait()
-        if templates:
+        if runtime.get("templates", True):
             self.warm()
 
     def log(self):

@@ -33,6 +33,10 @@ def load():
     return out
 
 
+def why(e):
+    return str(e) if isinstance(e, (Failed, OSError)) else f"{type(e).__name__}: {e}"
+
+
 class Measure:
     def __init__(self, ctx, scenarios, samples, passes, scale, out):
         self.ctx, self.scenarios, self.samples, self.passes, self.scale, self.out = ctx, scenarios, samples, passes, scale, out
@@ -52,15 +56,15 @@ class Measure:
                 live.append(arm)
             except Absent as e:
                 self.emit(event="absent", scenario=name, arm=cls.name, why=str(e))
-            except (Failed, OSError, subprocess.SubprocessError) as e:
-                self.emit(event="absent", scenario=name, arm=cls.name, why="could not be prepared: " + str(e))
+            except Exception as e:  # noqa: BLE001: a broken arm costs its own rows, and is told, not the run
+                self.emit(event="absent", scenario=name, arm=cls.name, why="could not be prepared: " + why(e))
         self.arms[name] = live
 
     def one(self, name, arm, i, part):
         try:
             self.emit(event="sample", scenario=name, arm=arm.name, i=i, part=part, values=arm.sample())
-        except (Failed, OSError, subprocess.SubprocessError, ValueError) as e:
-            self.emit(event="failed", scenario=name, arm=arm.name, i=i, part=part, why=str(e)[:300])
+        except Exception as e:  # noqa: BLE001: the same
+            self.emit(event="failed", scenario=name, arm=arm.name, i=i, part=part, why=why(e)[:300])
 
     def part(self, name, part):
         """One pass of one scenario: its share of the samples, and one before them that is dropped."""
@@ -101,7 +105,7 @@ class Measure:
                     if hasattr(arm, "close"):
                         try:
                             arm.close()
-                        except (Failed, OSError):
+                        except (Failed, OSError, subprocess.SubprocessError):
                             pass
 
 

@@ -10,7 +10,8 @@ import mb_stats
 # one fixed colour per arm, the same in every plot of every page; light and dark variants are chosen for contrast on their ground
 ARMS = {"floor": ("#6b7280", "#9ca3af"), "mayfly-vmm": ("#0f766e", "#2dd4bf"), "mayfly": ("#1d4ed8", "#60a5fa"),
         "qemu": ("#c2410c", "#fb923c"), "firecracker": ("#a16207", "#facc15"), "cloud-hypervisor": ("#7e22ce", "#c084fc"),
-        "krun": ("#be185d", "#f472b6"), "docker": ("#0369a1", "#38bdf8"), "runc": ("#4d7c0f", "#a3e635")}
+        "krun": ("#be185d", "#f472b6"), "mayfly-boot": ("#6d28d9", "#a78bfa"), "mayfly-no-jail": ("#be185d", "#f472b6"),
+        "mayfly-no-pool": ("#a16207", "#facc15"), "no jail, no pool": ("#b91c1c", "#fca5a5"), "mayfly-vmm-boot": ("#4d7c0f", "#a3e635"), "docker": ("#0369a1", "#38bdf8"), "runc": ("#b91c1c", "#fca5a5")}
 PHASES = [("#0f766e", "#2dd4bf"), ("#1d4ed8", "#60a5fa"), ("#c2410c", "#fb923c"), ("#7e22ce", "#c084fc"), ("#a16207", "#facc15"),
           ("#be185d", "#f472b6"), ("#4d7c0f", "#a3e635"), ("#0369a1", "#7dd3fc"), ("#b91c1c", "#fca5a5"), ("#57534e", "#d6d3d1")]
 
@@ -26,7 +27,7 @@ p{margin:4px 0}a{color:inherit}.dim{color:var(--dim)}code{font:13px ui-monospace
 th,td{padding:4px 12px;text-align:right;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
 th.t,td.t{text-align:left}tr.sub td{color:var(--dim);font-size:13px}tr.sub td.t+td.t{padding-left:26px}
 ul{margin:6px 0;padding-left:20px}svg{display:block;max-width:100%;height:auto;margin:6px 0}
-svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg text.d{fill:var(--dim)}.g{stroke:var(--grid)}.ax{stroke:var(--line)}
+svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg text.d{fill:var(--dim)}svg text.halo{paint-order:stroke;stroke:var(--bg);stroke-width:4px}.g{stroke:var(--grid)}.ax{stroke:var(--line)}
 .key{display:inline-flex;align-items:center;gap:6px;margin-right:16px;font-size:13px}.key i{width:11px;height:11px;border-radius:2px;display:inline-block}
 """
 
@@ -42,12 +43,13 @@ def arm_class(name):
     return "a-" + "".join(c if c.isalnum() else "-" for c in name)
 
 
-def colours():
-    light = "".join(f".{arm_class(n)}{{--c:{l}}}" for n, (l, d) in ARMS.items())
-    dark = "".join(f".{arm_class(n)}{{--c:{d}}}" for n, (l, d) in ARMS.items())
-    light += "".join(f".p{i}{{--c:{l}}}" for i, (l, d) in enumerate(PHASES))
-    dark += "".join(f".p{i}{{--c:{d}}}" for i, (l, d) in enumerate(PHASES))
-    return light + "@media(prefers-color-scheme:dark){" + dark + "}"
+def colours(res):
+    """Every arm of the result has a colour: its own, or by its place among the unknown ones."""
+    names = {arm for sc in res["scenarios"].values() for arm in sc["arms"]}
+    arms = ARMS | {n: PHASES[i % len(PHASES)] for i, n in enumerate(sorted(names - ARMS.keys()))}
+    rules = [(f".{arm_class(n)}", c) for n, c in arms.items()] + [(f".p{i}", c) for i, c in enumerate(PHASES)]
+    light, dark = ("".join(f"{sel}{{--c:{c[k]}}}" for sel, c in rules) for k in (0, 1))
+    return ":root{--c:var(--fg)}" + light + "@media(prefers-color-scheme:dark){" + dark + "}"
 
 
 def key(items):
@@ -173,31 +175,38 @@ def scaling(name, group, unit):
     if not any(len(p) > 1 for p in series.values()):
         return ""
     xs = sorted({p[0] for ps in series.values() for p in ps})
-    hi = max(p[2] for ps in series.values() for p in ps) * 1.05
-    x0, x1, y0, y1 = 90, 1000, 230, 14
-    at_x = {v: x0 + (x1 - x0) * (i + 0.5) / len(xs) for i, v in enumerate(xs)}
+    values = [v for ps in series.values() for _, m, q in ps for v in (m, q)]
+    lo, hi = min(values) / 2, max(values) * 1.5
+    x0, x1, y0, y1 = 90, 1000, 270, 14
+
+    def at_x(v):  # twice as many, one step further
+        return x0 + 60 + (x1 - x0 - 160) * math.log(v / xs[0]) / math.log(xs[-1] / xs[0])
 
     def at_y(v):
-        return y0 - (y0 - y1) * v / hi
+        return y0 - (y0 - y1) * math.log(v / lo) / math.log(hi / lo)
     s = ""
-    for t in nice_ticks(0, hi, False, 5):
+    for t in nice_ticks(lo, hi, True):
         s += (f'<line class="g" x1="{x0}" x2="{x1}" y1="{at_y(t):.1f}" y2="{at_y(t):.1f}"/>'
               f'<text class="d" x="{x0 - 8}" y="{at_y(t) + 4:.1f}" text-anchor="end">{tick_label(t, unit)}</text>')
     for v in xs:
-        s += f'<text class="d" x="{at_x[v]:.1f}" y="{y0 + 18}" text-anchor="middle">{v} at once</text>'
+        s += f'<text class="d" x="{at_x(v):.1f}" y="{y0 + 18}" text-anchor="middle">{v} at once</text>'
+    labels = ""
     for arm, ps in series.items():
         ps.sort()
-        line = " ".join(f"{at_x[x]:.1f},{at_y(m):.1f}" for x, m, _ in ps)
-        band = line + " " + " ".join(f"{at_x[x]:.1f},{at_y(q):.1f}" for x, _, q in reversed(ps))
+        line = " ".join(f"{at_x(x):.1f},{at_y(m):.1f}" for x, m, _ in ps)
+        band = line + " " + " ".join(f"{at_x(x):.1f},{at_y(q):.1f}" for x, _, q in reversed(ps))
         s += (f'<g class="{arm_class(arm)}"><polygon points="{band}" fill="var(--c)" fill-opacity=".15"/>'
               f'<polyline points="{line}" fill="none" stroke="var(--c)" stroke-width="2.5"/>')
         for x, m, q in ps:
-            s += (f'<circle cx="{at_x[x]:.1f}" cy="{at_y(m):.1f}" r="4.5" fill="var(--c)"><title>{x} at once: p50 {esc(fmt(m, unit))}, '
-                  f'p95 {esc(fmt(q, unit))}</title></circle><text x="{at_x[x] + 9:.1f}" y="{at_y(m) - 7:.1f}">{esc(fmt(m, unit))}</text>')
+            # the higher of two stands above its dot, the lower one below
+            top = m >= max(v for other in series.values() for k, v, _ in other if k == x)
+            s += (f'<circle cx="{at_x(x):.1f}" cy="{at_y(m):.1f}" r="4.5" fill="var(--c)"><title>{x} at once: p50 {esc(fmt(m, unit))}, '
+                  f'p95 {esc(fmt(q, unit))}</title></circle>')
+            labels += f'<text class="halo" x="{at_x(x):.1f}" y="{at_y(m) + (-11 if top else 21):.1f}" text-anchor="middle">{esc(fmt(m, unit))}</text>'
         s += "</g>"
-    return (f"<h2>{esc(name)}: scaling</h2><p class='dim'>line: median until all are done; band: to p95</p>" +
+    return (f"<h2>{esc(name)}: scaling</h2><p class='dim'>line: median until all are done; band: to p95; both axes logarithmic</p>" +
             key([(arm_class(a), a) for a in series]) +
-            f'<svg viewBox="0 0 1040 256" role="img" aria-label="scaling">{s}<line class="ax" x1="{x0}" x2="{x1}" y1="{y0}" y2="{y0}"/></svg>')
+            f'<svg viewBox="0 0 1040 296" role="img" aria-label="scaling">{s}{labels}<line class="ax" x1="{x0}" x2="{x1}" y1="{y0}" y2="{y0}"/></svg>')
 
 
 def table(name, sc):
@@ -224,8 +233,8 @@ def page(res, command):
     title = "mayfly bench" + (": inside the appliance, absolute numbers mean nothing" if emulated else "")
     out = ["<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
            "<meta name='color-scheme' content='light dark'>"
-           f"<title>{esc(title)}</title><style>{CSS}{colours()}</style></head><body><h1>{esc(title)}</h1>"
-           f"<p class='dim'>{esc(host.get('time', ''))} · {esc(host.get('cpu', ''))}, {esc(host.get('cpus', ''))} CPUs, "
+           f"<title>{esc(title)}</title><style>{CSS}{colours(res)}</style></head><body><h1>{esc(title)}</h1>"
+           f"<p class='dim'>{esc(host.get('time', ''))} · {esc(host.get('cpu', ''))}, {esc(host.get('cpus', ''))} CPU{'' if host.get('cpus') == 1 else 's'}, "
            f"{esc(host.get('memory_mib', ''))} MiB · Linux {esc(host.get('kernel', ''))} · virtualization: {esc(host.get('virtualization', ''))}</p>"
            f"<p><code>{esc(command)}</code></p>"]
     if emulated:

@@ -107,14 +107,14 @@ SCENARIOS = {
         "start": "ping: before an empty request is written; true: before AGENT_EXEC is written (connecting: before the connection is made); "
                  "fork+exec+wait: before the fork (guest's clock)",
         "stop": "the answer is read; AGENT_EXIT is read; after the wait",
-        "arms": [arm("ping", "ping"), arm("true", "true"), arm("true, connecting", "true-cold"), arm("fork+exec+wait", "fork")], "seconds": 20,
+        "arms": [arm("ping", "ping"), arm("true", "true"), arm("true, connecting", "true-cold"), arm("fork+exec+wait", "fork")], "seconds": 15,
     },
     "agent-256m": {
-        "what": "a file of 256 MiB to the guest and back", **BYTES, "arms": [Big], "seconds": 75, "rate": (512, "MiB/s"),
+        "what": "a file of 256 MiB to the guest and back", **BYTES, "arms": [Big], "seconds": 60, "samples": 12, "rate": (512, "MiB/s"),
         "phase_rate": {"to the guest": 256, "from the guest": 256},
     },
     "agent-2000": {
-        "what": "2,000 files of 4 KiB to the guest and back, one after the other on one connection", **BYTES, "arms": [Many], "seconds": 75,
+        "what": "2,000 files of 4 KiB to the guest and back, one after the other on one connection", **BYTES, "arms": [Many], "seconds": 60, "samples": 9,
         "rate": (2 * MANY, "files/s"), "phase_rate": {"to the guest": MANY, "from the guest": MANY},
     },
 }

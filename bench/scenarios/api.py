@@ -8,10 +8,10 @@ from mb_core import Failed, us_since
 
 class Arm:
     name = "mayfly"
-    templates = True
+    runtime = {}
 
     def __init__(self, ctx):
-        self.d = ctx.daemon(self.templates)
+        self.d = ctx.daemon(**self.runtime)
         self.api, self.image = self.d.api, self.d.image
 
 
@@ -30,7 +30,7 @@ class Create(Arm):
             end = us_since(t0)
             first, _ = self.api.command(sid)
             origin, inner = self.api.inspect(sid)
-            if (origin == "template") != self.templates:
+            if (origin == "template") != self.runtime.get("templates", True):
                 raise Failed(f"the sandbox came from {origin or 'nothing known'}")
         finally:
             self.api.delete(sid)
@@ -42,7 +42,23 @@ class Create(Arm):
 class CreateCold(Create):
     """the same with templates switched off: every create boots"""
     name = "mayfly-boot"
-    templates = False
+    runtime = {"templates": False}
+
+
+class CreateNoPool(Create):
+    """no monitor waits: each create has one jailed and started for it"""
+    name = "mayfly-no-pool"
+    runtime = {"blank_pool": 0}
+
+
+class CreateNoJail(Create):
+    name = "mayfly-no-jail"
+    runtime = {"jail": False}
+
+
+class CreateNoJailNoPool(Create):
+    name = "no jail, no pool"
+    runtime = {"jail": False, "blank_pool": 0}
 
 
 class Exec(Arm):
@@ -51,11 +67,11 @@ class Exec(Arm):
 
 
 class FirstAfterIdle(Arm):
-    """the first command after two seconds in which nothing was asked"""
+    """the first command after one second in which nothing was asked"""
 
     def sample(self):
         sid = self.d.sandbox()
-        time.sleep(2)
+        time.sleep(1)
         return {"total": self.api.command(sid, "true", b"execution_complete")[1]}
 
 
@@ -125,16 +141,16 @@ def burst(k):
 class Sustained(Arm):
     def sample(self):
         t0 = time.monotonic_ns()
-        for _ in range(5):
+        for _ in range(3):
             sid = self.api.create(self.image)
             self.api.command(sid)
             self.api.delete(sid)
-        return {"total": us_since(t0) / 5}
+        return {"total": us_since(t0) / 3}
 
 
 class Cheap(Arm):
     """calls that touch no virtual machine, one after the other on one connection"""
-    calls = 200
+    calls = 100
     path = "/v1/sandboxes?pageSize=1"
 
     def sample(self):
@@ -178,42 +194,46 @@ class Files(Arm):
 SCENARIOS = {
     "api-create": {
         "what": "create to the first output of a command, through the API", "start": "before the create request is written",
-        "stop": "the first `stdout` event of `echo hi`", "arms": [Create, CreateCold], "seconds": 120,
+        "stop": "the first `stdout` event of `echo hi`", "arms": [Create, CreateCold], "seconds": 110,
+    },
+    "jail": {
+        "what": "what the jail costs a create: with it and without it, with monitors waiting and without", "start": "before the create request is written",
+        "stop": "the first `stdout` event of `echo hi`", "arms": [Create, CreateNoJail, CreateNoPool, CreateNoJailNoPool], "seconds": 90,
     },
     "api-exec": {
         "what": "command round trip on a warm sandbox, connection kept", "start": "before the request of `true` is written",
-        "stop": "the end of its stream", "arms": [Exec], "seconds": 20,
+        "stop": "the end of its stream", "arms": [Exec], "seconds": 12,
     },
     "api-idle-exec": {
-        "what": "the same, after two seconds in which nothing was asked", "start": "before the request of `true` is written",
-        "stop": "the end of its stream", "arms": [FirstAfterIdle], "seconds": 90,
+        "what": "the same, after one second in which nothing was asked", "start": "before the request of `true` is written",
+        "stop": "the end of its stream", "arms": [FirstAfterIdle], "seconds": 45,
     },
     "api-pause": {
         "what": "pause and resume", "start": "before the pause request is written", "stop": "the end of the first command after the resume",
-        "arms": [PauseResume], "seconds": 60,
+        "arms": [PauseResume], "seconds": 40,
     },
     "api-snapshot": {
         "what": "a live snapshot of a running sandbox", "start": "before the request is written",
-        "stop": "the snapshot is Ready (asked again and again: the protocol has no event)", "arms": [Snapshot], "seconds": 60,
+        "stop": "the snapshot is Ready (asked again and again: the protocol has no event)", "arms": [Snapshot], "seconds": 30,
     },
     **{f"api-burst-{k}": {
         "what": f"{k} create{'s' * (k > 1)} at once", "start": "before the first request is written", "stop": "the end of the last one's `echo hi`",
-        "arms": [burst(k)], "seconds": {1: 20, 8: 60, 32: 90}[k], "rate": (k, "sandboxes/s"),
+        "arms": [burst(k)], "seconds": {1: 15, 8: 50, 32: 90}[k], "samples": {1: 30, 8: 12, 32: 6}[k], "rate": (k, "sandboxes/s"),
     } for k in (1, 8, 32)},
     "api-sustained": {
-        "what": "create, command, kill, five in a row: time for one", "start": "before the first create request", "stop": "the last delete is answered",
+        "what": "create, command, kill, three in a row: time for one", "start": "before the first create request", "stop": "the last delete is answered",
         "arms": [Sustained], "seconds": 60, "rate": (1, "/s"),
     },
     "api-kill": {
-        "what": "the end of one sandbox", "start": "before the delete request is written", "stop": "it is answered", "arms": [Kill], "seconds": 40,
+        "what": "the end of one sandbox", "start": "before the delete request is written", "stop": "it is answered", "arms": [Kill], "seconds": 25,
         "rate": (1, "/s"),
     },
     "api-cheap": {
         "what": "calls that touch no virtual machine: list (one row), health; one connection", "start": "before the first request",
-        "stop": "the last answer; time for one of 200", "arms": [Cheap, CheapHealth], "seconds": 30, "rate": (1, "/s"),
+        "stop": "the last answer; time for one of 100", "arms": [Cheap, CheapHealth], "seconds": 20, "rate": (1, "/s"),
     },
     "api-files": {
         "what": f"a file of {BLOB} MiB up and down", "start": "before the upload request is written", "stop": "the last byte of the download",
-        "arms": [Files], "seconds": 60, "phase_rate": {"upload": BLOB, "download": BLOB}, "rate": (2 * BLOB, "MiB/s"),
+        "arms": [Files], "seconds": 40, "phase_rate": {"upload": BLOB, "download": BLOB}, "rate": (2 * BLOB, "MiB/s"),
     },
 }

@@ -80,6 +80,6 @@ SCENARIOS = {
         "start": "before the monitor is spawned",
         "stop": "the read that brings the first byte of `echo COMMAND`, a program of the root disk, over the console",
         "arms": [Mayfly, Qemu, Firecracker, CloudHypervisor, Krun, Docker, Runc],
-        "seconds": 100,
+        "seconds": 120,
     },
 }

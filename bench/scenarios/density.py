@@ -106,10 +106,10 @@ class Fill:
 
 SCENARIOS = {
     "density": {
-        "what": "memory of one restored, running monitor", "start": "-", "stop": "0.2 s after its mark", "unit": "KiB", "arms": [One], "seconds": 30,
+        "what": "memory of one restored, running monitor", "start": "-", "stop": "0.2 s after its mark", "unit": "KiB", "arms": [One], "seconds": 15,
     },
     "density-fill": {
         "what": "idle sandboxes from one template, as many as memory allows (bounded): proportional share of each monitor",
-        "start": "-", "stop": "2 s after the last create", "unit": "KiB", "arms": [Fill], "seconds": 90, "passes": 1,
+        "start": "-", "stop": "2 s after the last create", "unit": "KiB", "arms": [Fill], "seconds": 60, "passes": 1,
     },
 }

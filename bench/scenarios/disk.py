@@ -60,6 +60,6 @@ SCENARIOS = {
     "disk": {
         "what": "32 MiB written in pieces of 1 MiB (O_DIRECT, fsync), then read, on a fresh empty disk",
         "start": "before the guest's first write (guest's clock)", "stop": "the last read",
-        "arms": [Mayfly, Qemu], "seconds": 90, "rate": (32, "MiB/s"), "phase_rate": {"write": 32, "read": 32},
+        "arms": [Mayfly, Qemu], "seconds": 80, "rate": (32, "MiB/s"), "phase_rate": {"write": 32, "read": 32},
     },
 }

@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 import time
 
+import mb_host
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 MIB = 256     # guest memory of every arm
@@ -50,6 +52,8 @@ def vmm():
 def kvm_needed():
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         raise Absent("no /dev/kvm")
+    if mb_host.virtualization() == "software":
+        raise Absent("this /dev/kvm has no hardware behind it: --machine NAME")
 
 
 def root_needed():

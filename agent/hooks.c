@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hooks.c: lifecycle hooks. The loop's thread. The text is a client's. A hook runs as root without a shell, with a command's environment; its output is
- * kept like a background command's, under the id hook.NAME or "hook.preStart", until it runs again.
+ * hooks.c: lifecycle hooks. The loop's thread. The text is a client's. A hook runs as root without
+ * a shell, with a command's environment; its output is kept like a background command's, under the
+ * id hook.NAME or "hook.preStart", until it runs again.
  */
 #include "agent/hooks.h"
 
@@ -12,11 +13,14 @@
 #include "agent/exec.h"
 #include "agent/json.h"
 #include "agent/life.h"
+#include "agent/conn.h"
 #include "agent/proc.h"
+#include "agent/req_exec.h"
 #include "agent/schedule.h"
 
 #define HOOKS_MAX 32u
 #define ARGV_MAX  256u
+#define WAITS_MAX 8u
 
 struct hook {
 	struct agent *a;
@@ -35,7 +39,12 @@ struct hooks {
 	size_t n;
 	char **entry_argv;
 	uint32_t entry_argc;
-	bool started;
+	bool started, pre_pending;
+	struct {
+		uint64_t conn;
+		uint32_t id;
+	} waits[WAITS_MAX]; /* for the entrypoint */
+	size_t nwaits;
 };
 
 static void hook_fini(struct hook *h)
@@ -110,7 +119,8 @@ static bool take_hook(struct agent *a, struct json *j, struct hook *h, bool peri
 		if (!strcmp(key, "command"))
 			ok = take_command(j, h);
 		else if (!strcmp(key, "timeoutSeconds"))
-			ok = json_u64(j, &h->timeout_s) && h->timeout_s >= 1 && h->timeout_s <= 10800;
+			ok = json_u64(j, &h->timeout_s) && h->timeout_s >= 1 &&
+			     h->timeout_s <= 10800;
 		else if (periodic && !strcmp(key, "name"))
 			ok = take_text(j, h->name, sizeof(h->name)) && h->name[0];
 		else if (periodic && !strcmp(key, "schedule"))
@@ -174,7 +184,37 @@ int hooks_set(struct agent *a, const char *text, struct err *e)
 	if (ok && json_end(&j))
 		return 0;
 	hooks_fini(a);
-	return err_plain(e, EINVAL, "the lifecycle is not valid near \"%.20s\"", j.p < j.end ? j.p : "its end");
+	return err_plain(e, EINVAL, "the lifecycle is not valid near \"%.20s\"",
+		j.p < j.end ? j.p : "its end");
+}
+
+bool hooks_wait(struct agent *a, struct conn *c, uint32_t id)
+{
+	struct hooks *hs = a->hooks;
+
+	if (!hs || !hs->pre_pending)
+		return false;
+	if (hs->nwaits == WAITS_MAX) {
+		conn_error(c, id, EAGAIN, AGENT_STEP_BUSY, "too many wait for the entrypoint");
+		return true;
+	}
+	hs->waits[hs->nwaits].conn = conn_number(c);
+	hs->waits[hs->nwaits++].id = id;
+	return true;
+}
+
+/* preStart has ended or never began: the entrypoint, or what stands for it, is there. */
+static void pre_over(struct agent *a)
+{
+	struct hooks *hs = a->hooks;
+
+	hs->pre_pending = false;
+	while (hs->nwaits) {
+		struct conn *c = conn_find(a, hs->waits[--hs->nwaits].conn);
+
+		if (c)
+			exec_attach(a, c, hs->waits[hs->nwaits].id, ENTRYPOINT_ID, 0, 0);
+	}
 }
 
 static void hook_ended(struct agent *a, struct proc *p)
@@ -189,17 +229,22 @@ static void hook_ended(struct agent *a, struct proc *p)
 		char why[100];
 		char **argv = take_ptr(a->hooks->entry_argv);
 
-		snprintf(why, sizeof(why), "preStart %s %u", p->state == AGENT_TIMED_OUT ? "took too long: signal" :
-			p->state == AGENT_SIGNALED ? "ended by signal" : "failed with", p->code);
+		snprintf(why, sizeof(why), "preStart %s %u",
+			p->state == AGENT_TIMED_OUT  ? "took too long: signal"
+			: p->state == AGENT_SIGNALED ? "ended by signal"
+						     : "failed with",
+			p->code);
 		if (p->state != AGENT_EXITED || p->code)
 			life_entrypoint_failed(a, ECANCELED, why);
 		else if (a->hooks->entry_argc)
 			life_start_entrypoint(a, argv, a->hooks->entry_argc);
 		free(argv);
+		pre_over(a);
 	}
 }
 
-static void hook_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step, const char *text)
+static void hook_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step,
+	const char *text)
 {
 	struct hook *h = arg;
 
@@ -210,14 +255,17 @@ static void hook_started(struct agent *a, struct proc *p, void *arg, int code, e
 	}
 	h->runs = false;
 	log_warn("hook %s: %s", h->id, text);
-	if (h == &a->hooks->pre)
+	if (h == &a->hooks->pre) {
 		life_entrypoint_failed(a, code, text);
+		pre_over(a);
+	}
 }
 
 static void hook_run(struct hook *h)
 {
 	struct agent *a = h->a;
-	struct exec_req r = {.flags = AGENT_X_BACKGROUND, .uid = 0, .gid = 0, .argc = h->argc, .argv = h->argv};
+	struct exec_req r = {
+		.flags = AGENT_X_BACKGROUND, .uid = 0, .gid = 0, .argc = h->argc, .argv = h->argv};
 	struct proc *old = proc_find(a, h->id);
 	enum agent_step step;
 	struct err e = {0};
@@ -230,7 +278,8 @@ static void hook_run(struct hook *h)
 	r.timeout_ms = h->timeout_s * 1000;
 	r.cwd = strdup("");
 	r.env = env_new();
-	rc = r.cwd && r.env ? exec_start(a, &r, hook_started, h, &step, &e) : err_plain(&e, ENOMEM, "no memory");
+	rc = r.cwd && r.env ? exec_start(a, &r, hook_started, h, &step, &e)
+			    : err_plain(&e, ENOMEM, "no memory");
 	h->runs = rc == 0;
 	r.argv = NULL;
 	exec_req_free(&r);
@@ -289,5 +338,6 @@ void hooks_start(struct agent *a, char **argv, uint32_t argc)
 	snprintf(hs->pre.id, sizeof(hs->pre.id), "hook.preStart");
 	hs->entry_argv = argv;
 	hs->entry_argc = argc;
+	hs->pre_pending = true;
 	hook_run(&hs->pre);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * life.c: the sandbox's life: set-up with its entrypoint, environment, shutdown. The loop's thread; payloads are the host's.
+ * life.c: the sandbox's life: set-up with its entrypoint, environment, shutdown. The loop's thread;
+ * payloads are the host's.
  */
 #include "agent/life.h"
 
@@ -15,6 +16,7 @@
 #include "agent/hooks.h"
 #include "agent/ident.h"
 #include "agent/proc.h"
+#include "agent/procio.h"
 #include "agent/request.h"
 
 void req_ping(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
@@ -55,15 +57,25 @@ static void entrypoint_failed(struct agent *a, int code, const char *text)
 	snprintf(p->error, sizeof(p->error), "%s", text);
 }
 
-static void entrypoint_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step, const char *text)
+static void entrypoint_started(struct agent *a, struct proc *p, void *arg, int code,
+	enum agent_step step, const char *text)
 {
+	struct conn *c;
+
 	if (!code) {
 		p->entrypoint = true;
 		return;
 	}
-	/* the failed one goes when we return; its name must be free before */
+	/* the failed one goes when we return; its name must be free before, and who waits for its
+	 * end waits for the other's */
 	p->id[0] = 0;
+	c = take_ptr(p->conn);
 	entrypoint_failed(a, code, text);
+	p = proc_find(a, ENTRYPOINT_ID);
+	if (c && p && procio_attach(p, c, 0, 0) == 0)
+		procio_pump(p);
+	else
+		conn_close(c);
 }
 
 void life_entrypoint_failed(struct agent *a, int code, const char *text)
@@ -73,7 +85,11 @@ void life_entrypoint_failed(struct agent *a, int code, const char *text)
 
 void life_start_entrypoint(struct agent *a, char **argv, uint32_t argc)
 {
-	struct exec_req r = {.flags = AGENT_X_BACKGROUND, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .argc = argc, .argv = argv};
+	struct exec_req r = {.flags = AGENT_X_BACKGROUND,
+		.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.argc = argc,
+		.argv = argv};
 	enum agent_step step;
 	struct err e = {0};
 	int rc;
@@ -81,7 +97,8 @@ void life_start_entrypoint(struct agent *a, char **argv, uint32_t argc)
 	snprintf(r.id, sizeof(r.id), ENTRYPOINT_ID);
 	r.cwd = strdup("");
 	r.env = env_new();
-	rc = r.cwd && r.env ? exec_start(a, &r, entrypoint_started, NULL, &step, &e) : err_plain(&e, ENOMEM, "no memory");
+	rc = r.cwd && r.env ? exec_start(a, &r, entrypoint_started, NULL, &step, &e)
+			    : err_plain(&e, ENOMEM, "no memory");
 	r.argv = NULL; /* the caller's */
 	exec_req_free(&r);
 	if (rc < 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * req_exec.c: requests about processes and sessions. The loop's thread. Every payload is the host's: parsed whole before anything is
- * done, and refused with EPROTO if something is missing or left over.
+ * req_exec.c: requests about processes and sessions. The loop's thread. Every payload is the
+ * host's: parsed whole before anything is done, and refused with EPROTO if something is missing or
+ * left over.
  */
 #include "agent/req_exec.h"
 
@@ -12,6 +13,8 @@
 #include <sys/stat.h>
 
 #include "agent/exec.h"
+#include "agent/hooks.h"
+#include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/request.h"
 #include "agent/session.h"
@@ -23,7 +26,8 @@ struct exec_answer {
 	uint32_t id;
 };
 
-static void exec_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step, const char *text)
+static void exec_started(struct agent *a, struct proc *p, void *arg, int code, enum agent_step step,
+	const char *text)
 {
 	struct exec_answer *w = arg;
 	struct conn *c = conn_find(a, w->conn);
@@ -53,8 +57,10 @@ void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		conn_error(c, id, rc, AGENT_STEP_NONE, "not a command to execute");
 		return;
 	}
-	if (conn_kind(c) == AGENT_CONN_EXEC ? conn_proc(c) != NULL : !(r.flags & AGENT_X_BACKGROUND)) {
-		conn_error(c, id, EINVAL, AGENT_STEP_NONE, "this connection cannot carry its output");
+	if (conn_kind(c) == AGENT_CONN_EXEC ? conn_proc(c) != NULL
+					    : !(r.flags & AGENT_X_BACKGROUND)) {
+		conn_error(
+			c, id, EINVAL, AGENT_STEP_NONE, "this connection cannot carry its output");
 		exec_req_free(&r);
 		return;
 	}
@@ -75,7 +81,8 @@ void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 }
 
 /* Reads the exec id that begins many requests; NULL after it answered. last: nothing follows. */
-static struct proc *take_proc(struct agent *a, struct conn *c, uint32_t id, struct cur *b, bool last)
+static struct proc *take_proc(
+	struct agent *a, struct conn *c, uint32_t id, struct cur *b, bool last)
 {
 	char name[PROC_ID_MAX + 1];
 	struct proc *p;
@@ -90,24 +97,23 @@ static struct proc *take_proc(struct agent *a, struct conn *c, uint32_t id, stru
 	return p;
 }
 
-void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+void exec_attach(
+	struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out, uint64_t err)
 {
-	struct proc *p = take_proc(a, c, id, b, false);
-	uint64_t out = cur_u64(b), err = cur_u64(b);
+	struct proc *p = proc_find(a, name);
 	struct buf ok;
 	int rc;
 
-	if (!p)
-		return;
-	if (!cur_done(b)) {
-		req_bad(a, c, id);
+	if (!p) {
+		conn_error(c, id, ENOENT, AGENT_STEP_NONE, "no process %s", name);
 		return;
 	}
 	if (conn_proc(c)) {
 		conn_error(c, id, EBUSY, AGENT_STEP_BUSY, "this connection has a process");
 		return;
 	}
-	/* a background process's output is in its file: this connection carries its end only, which is how the daemon learns it */
+	/* a background process's output is in its file: this connection carries its end only, which
+	 * is how the daemon learns it */
 	rc = procio_attach(p, c, out, err);
 	if (rc < 0) {
 		conn_error(c, id, rc, AGENT_STEP_NONE, "the output from there on is gone");
@@ -118,6 +124,21 @@ void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	conn_ok(c, id, &ok);
 	buf_fini(&ok);
 	procio_pump(p);
+}
+
+void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	char name[PROC_ID_MAX + 1];
+	uint64_t out, err;
+
+	cur_str(b, name, sizeof(name));
+	out = cur_u64(b);
+	err = cur_u64(b);
+	if (!cur_done(b))
+		req_bad(a, c, id);
+	/* an entrypoint that waits for preStart is waited for */
+	else if (strcmp(name, ENTRYPOINT_ID) != 0 || !hooks_wait(a, c, id))
+		exec_attach(a, c, id, name, out, err);
 }
 
 void req_ack(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
@@ -206,7 +227,8 @@ void req_logs(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		return;
 	}
 	if (p->file_fd < 0) {
-		conn_error(c, id, EINVAL, AGENT_STEP_NONE, "process %s does not run in the background", p->id);
+		conn_error(c, id, EINVAL, AGENT_STEP_NONE,
+			"process %s does not run in the background", p->id);
 		return;
 	}
 	size = procio_out_bytes(p);
@@ -234,7 +256,8 @@ void req_resize(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		return;
 	if (!cur_done(b))
 		req_bad(a, c, id);
-	else if (!(p->flags & AGENT_X_PTY) || p->out[0].fd < 0 || ioctl(p->out[0].fd, TIOCSWINSZ, &ws) < 0)
+	else if (!(p->flags & AGENT_X_PTY) || p->out[0].fd < 0 ||
+		 ioctl(p->out[0].fd, TIOCSWINSZ, &ws) < 0)
 		conn_error(c, id, ENOTTY, AGENT_STEP_NONE, "process %s has no terminal", p->id);
 	else
 		conn_ok(c, id, NULL);

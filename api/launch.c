@@ -166,6 +166,7 @@ static const char *config_text(const struct sandbox *sb, const char *name)
 static void setup_put(struct buf *b, struct sandbox *sb)
 {
 	const cJSON *env = cJSON_GetObjectItemCaseSensitive(sb->image_config, "env"), *v;
+	char *hooks;
 
 	identity_put(b, sb);
 	buf_u32(b, (uint32_t)cJSON_GetArraySize(env));
@@ -175,7 +176,11 @@ static void setup_put(struct buf *b, struct sandbox *sb)
 	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.entrypoint));
 	cJSON_ArrayForEach(v, sb->spec.entrypoint)
 		buf_str(b, v->valuestring);
-	buf_str(b, "");
+	hooks = sb->spec.lifecycle ? cJSON_PrintUnformatted(sb->spec.lifecycle) : NULL;
+	buf_str(b, hooks ? hooks : "");
+	if (sb->spec.lifecycle && !hooks)
+		b->bad = true; /* never a start without them */
+	cJSON_free(hooks);
 }
 
 /* ---- the entrypoint's end */

@@ -127,6 +127,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "metadata", sb->spec.metadata);
 	add_copy(o, "extensions", sb->spec.extensions);
 	add_copy(o, "platform", sb->spec.platform);
+	add_copy(o, "lifecycle", sb->spec.lifecycle);
 	put_i64(o, "renew", sb->spec.renew_s);
 	put_i64(o, "cpu", sb->spec.cpu_millis);
 	put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
@@ -173,6 +174,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	sb->spec.metadata = dup_item(o, "metadata");
 	sb->spec.extensions = dup_item(o, "extensions");
 	sb->spec.platform = dup_item(o, "platform");
+	sb->spec.lifecycle = dup_item(o, "lifecycle");
 	sb->spec.renew_s = (uint32_t)get_i64(o, "renew");
 	sb->spec.cpu_millis = (uint32_t)get_i64(o, "cpu");
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;

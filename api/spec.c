@@ -518,15 +518,33 @@ static int check_unsupported(struct part *p)
 		return refuse(p->x, 400, PARAM, "networkPolicy is not available on this server yet: sandboxes have no network to filter.");
 	if (cJSON_IsTrue(field(p->req, "secureAccess")))
 		return refuse(p->x, 400, PARAM, "secureAccess is not available on this server yet.");
-	if (field(p->req, "lifecycle"))
-		return refuse(p->x, 400, PARAM, "lifecycle hooks are not available on this server yet.");
+	return 0;
+}
+
+/* The sandbox sees it, too, as the protocol says: under a name that a client may not set. */
+static int check_lifecycle(struct part *p)
+{
+	const cJSON *l = field(p->req, "lifecycle");
+	char *text;
+
+	if (!l)
+		return 0;
+	if (lifecycle_check(l, p->x) < 0)
+		return -EINVAL;
+	text = cJSON_PrintUnformatted(l);
+	p->s->lifecycle = cJSON_Duplicate(l, true);
+	if (!text || !p->s->lifecycle || !cJSON_AddStringToObject(p->s->env, "OPENSANDBOX_LIFECYCLE", text)) {
+		cJSON_free(text);
+		return refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "no memory");
+	}
+	cJSON_free(text);
 	return 0;
 }
 
 int spec_parse(struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x)
 {
 	static int (*const checks[])(struct part *p) = {check_source, check_entrypoint, check_timeout, check_limits, check_env,
-		check_metadata, check_extensions, check_platform, check_unsupported};
+		check_metadata, check_extensions, check_platform, check_unsupported, check_lifecycle};
 	cJSON *req;
 	int rc = 0;
 

@@ -39,6 +39,8 @@ void spec_fini(struct spec *s);
 
 /* body as a JSON object; NULL: x says why. */
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x);
+/* The create request's `lifecycle`: 0, or -EINVAL with x filled. */
+int lifecycle_check(const struct cJSON *l, struct refusal *x);
 int metadata_check(const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
 bool metadata_key_ok(const char *k);
 bool metadata_value_ok(const char *v);

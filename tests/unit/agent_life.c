@@ -136,6 +136,60 @@ static void setup_hooks_entrypoint(void)
 	buf_fini(&b);
 }
 
+/* One agent of its own for each: a sandbox is set up once. entry NULL: a program that is not there. */
+static void watched_setup(const char *life, const char *entry, uint32_t want_state, const char *want_error)
+{
+	struct host own;
+	struct got *g = malloc(sizeof(*g));
+	struct buf b;
+	int c, fd;
+
+	REQUIRE(host_start(&own));
+	c = host_open(&own, AGENT_CONN_CONTROL, g);
+	fd = host_open(&own, AGENT_CONN_EXEC, g);
+	buf_init(&b, 65536);
+	put_identity(&b, 1, "", NULL, NULL);
+	buf_u32(&b, 0);
+	buf_str(&b, "/");
+	buf_str(&b, "");
+	buf_u32(&b, 1);
+	buf_str(&b, entry);
+	buf_str(&b, life);
+	CHECK(host_ask(&own, c, AGENT_SETUP, &b, g));
+	/* at once, as the daemon does */
+	buf_str(&b, "entrypoint");
+	buf_u64(&b, 0);
+	buf_u64(&b, 0);
+	host_send(fd, AGENT_ATTACH, 9, &b);
+	CHECK(host_recv(fd, g) && g->h.type == AGENT_OK);
+	CHECK(host_recv(fd, g) && g->h.type == AGENT_EXIT);
+	CHECK_INT(cur_u32(&g->c), want_state);
+	cur_u32(&g->c);
+	cur_str(&g->c, g->text, sizeof(g->text));
+	CHECK_STR(g->text, want_error);
+	buf_fini(&b);
+	close(fd);
+	close(c);
+	free(g);
+	CHECK(host_stop(&own));
+}
+
+static void the_entrypoint_s_end_is_told(void)
+{
+	static const char slow[] = "{\"preStart\":{\"command\":[\"/bin/sleep\",\"0.2\"]}}";
+	static const char bad[] = "{\"preStart\":{\"command\":[\"/bin/sh\",\"-c\",\"exit 3\"]}}";
+	static const char late[] = "{\"preStart\":{\"command\":[\"/bin/sleep\",\"30\"],\"timeoutSeconds\":1}}";
+	static const char none[] = "{\"preStart\":{\"command\":[\"/no/such\"]}}";
+
+	watched_setup("", "/bin/true", AGENT_EXITED, "");
+	watched_setup("", "/no/such/program", AGENT_NOT_STARTED, "/no/such/program: No such file or directory");
+	watched_setup(slow, "/bin/true", AGENT_EXITED, "");
+	watched_setup(slow, "/no/such/program", AGENT_NOT_STARTED, "/no/such/program: No such file or directory");
+	watched_setup(bad, "/bin/true", AGENT_NOT_STARTED, "preStart failed with 3");
+	watched_setup(late, "/bin/true", AGENT_NOT_STARTED, "preStart took too long: signal 9");
+	watched_setup(none, "/bin/true", AGENT_NOT_STARTED, "/no/such: No such file or directory");
+}
+
 static void environment_layers(void)
 {
 	char file[200], text[300];
@@ -571,6 +625,7 @@ static void stop(void)
 static const struct test tests[] = {
 	{"users_of_the_image", users_of_the_image},
 	{"schedules", schedules},
+	{"the_entrypoint_s_end_is_told", the_entrypoint_s_end_is_told},
 	{"start", start},
 	{"metrics", metrics},
 	{"setup_hooks_entrypoint", setup_hooks_entrypoint},

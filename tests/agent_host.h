@@ -30,6 +30,7 @@ struct host {
 	pid_t pid;
 	bool own_ns;
 	bool guest; /* AGENT_VSOCK */
+	bool with_cgroup, with_record; /* wanted, before host_start: DIR/cg for cgroups, DIR/record */
 	uint32_t next_id;
 };
 
@@ -56,8 +57,16 @@ static inline void host_put(const char *path, const char *text)
 static inline void host_child(struct host *h, int ready)
 {
 	struct agent_opts o = {.listen_path = h->sock, .run_dir = h->dir, .set_names = h->own_ns};
+	char cgroup[80], rec[80];
 	struct agent a;
 	struct err e = {0};
+
+	snprintf(cgroup, sizeof(cgroup), "%s/cg", h->dir);
+	snprintf(rec, sizeof(rec), "%s/record", h->dir);
+	if (h->with_cgroup && mkdir(cgroup, 0755) == 0)
+		o.cgroup_dir = cgroup;
+	if (h->with_record)
+		o.record_path = rec;
 
 	if (h->own_ns) {
 		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
@@ -68,7 +77,7 @@ static inline void host_child(struct host *h, int ready)
 		fprintf(stderr, "%s\n", e.msg);
 		_exit(1);
 	}
-	(void)!write(ready, "r", 1);
+	(void)!write(ready, h->own_ns ? "R" : "r", 1);
 	agent_run(&a);
 	agent_fini(&a);
 	_exit(0);
@@ -99,7 +108,7 @@ static inline bool host_start(struct host *h)
 	int pi[2];
 	char c = 0;
 
-	memset(h, 0, sizeof(*h));
+	*h = (struct host){.with_cgroup = h->with_cgroup, .with_record = h->with_record};
 	if (getenv("AGENT_VSOCK")) {
 		h->guest = h->own_ns = true;
 		snprintf(h->sock, sizeof(h->sock), "%s", getenv("AGENT_VSOCK"));
@@ -130,7 +139,8 @@ static inline bool host_start(struct host *h)
 	close(pi[1]);
 	(void)!read(pi[0], &c, 1);
 	close(pi[0]);
-	return c == 'r';
+	h->own_ns = c == 'R';
+	return h->own_ns || c == 'r';
 }
 
 static inline int host_connect_as(struct host *h, enum agent_conn kind, uint32_t version)
@@ -327,6 +337,67 @@ static inline bool ran_wait(struct ran *r, int fd)
 	while (!r->exited && ran_step(r, fd, true))
 		;
 	return r->exited;
+}
+
+/* An identity with good random bytes, ids and no clock; k NULL: no environment. */
+static inline void host_put_identity(struct buf *b, uint64_t generation, const char *name, const char *k, const char *v)
+{
+	char entropy[65];
+
+	memset(entropy, 'e', 64);
+	entropy[64] = 0;
+	buf_u64(b, generation);
+	buf_str(b, entropy);
+	buf_u64(b, 0);
+	buf_str(b, name);
+	buf_str(b, "0123456789abcdef0123456789abcdef");
+	buf_str(b, "01234567-89ab-cdef-0123-456789abcdef");
+	buf_u32(b, k ? 1 : 0);
+	if (k) {
+		buf_str(b, k);
+		buf_str(b, v);
+	}
+	buf_str(b, "");
+}
+
+/* AGENT_STATUS until it has ended: its state. */
+static inline uint32_t host_wait_state(struct host *h, int ctl, const char *id, uint32_t *code, struct got *g)
+{
+	uint32_t state = AGENT_RUNNING;
+	struct buf b;
+
+	buf_init(&b, 256);
+	for (int i = 0; i < 4000 && state == AGENT_RUNNING; i++) {
+		buf_reset(&b);
+		buf_str(&b, id);
+		if (host_ask(h, ctl, AGENT_STATUS, &b, g)) {
+			state = cur_u32(&g->c);
+			*code = cur_u32(&g->c);
+		}
+		poll(NULL, 0, 5);
+	}
+	buf_fini(&b);
+	return state;
+}
+
+/* One of the agent's own counters; UINT64_MAX: there is none of that name. */
+static inline uint64_t host_self(struct host *h, int ctl, const char *name, struct got *g)
+{
+	uint32_t n;
+
+	if (!host_ask(h, ctl, AGENT_SELF, NULL, g))
+		return UINT64_MAX;
+	n = cur_u32(&g->c);
+	for (uint32_t i = 0; i < n; i++) {
+		char k[64];
+		uint64_t v;
+
+		cur_str(&g->c, k, sizeof(k));
+		v = cur_u64(&g->c);
+		if (!strcmp(k, name))
+			return v;
+	}
+	return UINT64_MAX;
 }
 
 /* Stops the agent; true if it ended by itself with status 0. */

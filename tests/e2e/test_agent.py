@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent in real guests: the unit tests of its processes, sessions and terminals, run against the init of a guest with an ext4 root,
-on an image with glibc, on one with musl beside a static shell, and on one where nothing is dynamic at all."""
+on an image with glibc, on one with musl beside a static shell, and on one where nothing is dynamic at all; the soak, by its own counters
+and /proc; and that a thaw of which any part fails thaws nothing."""
+import os
 import shutil
 import subprocess
 
@@ -8,7 +10,7 @@ import pytest
 
 from conftest import BIN, CACHE, TOP, has
 
-TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid"]
+TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid", "rm", "mkdir", "date"]
 BUSYBOX = shutil.which("busybox") or "/bin/busybox"
 PROGRAM = r'#include <unistd.h>' "\n" r'int main(void) { return write(1, "hello from the image\n", 21) == 21 ? 5 : 1; }' "\n"
 
@@ -18,8 +20,9 @@ cd $(mktemp -d)
 {p}/mayfly-vmm --no-jail --kernel {p}/guest-vmlinux --initrd {p}/initramfs.cpio --disk {p}/{image},data,bitmap --vsock $PWD/v.sock >log 2>&1 &
 vm=$!
 for i in $(seq 300); do grep -q 'host port 1023' log && break; sleep 0.2; done
-AGENT_VSOCK=$PWD/v.sock AGENT_PROGRAM=/bin/program timeout 120 {p}/agent_exec
-rc=$?
+export AGENT_VSOCK=$PWD/v.sock AGENT_PROGRAM=/bin/program SOAK={soak}
+rc=0
+for t in {tests}; do timeout {limit} {p}/$t || rc=1; done
 kill -9 $vm
 [ $rc = 0 ] || cat log
 exit $rc
@@ -70,16 +73,24 @@ def neither(root):
     compile_program(root, "musl-gcc", "-static")
 
 
+# the programs that ran in each kind of guest; agent_freeze comes last, as it leaves its guest unable to wake
+TESTS = {glibc: ["agent_exec", "agent_freeze"], musl: ["agent_exec", "agent_soak"], neither: ["agent_exec"]}
+# 50 of them killed midway; in `make stress` 1,000
+SOAK = 10000 if os.environ.get("MAYFLY_STRESS") else 500
+
+
 @pytest.mark.parametrize("make", [glibc, musl, neither], ids=lambda f: f.__name__)
 def test_guest(machine, tmp_path, make):
     assert has("musl-gcc") and has("mke2fs"), "musl-tools or e2fsprogs is missing: make deps"
-    subprocess.run(["make", "-s", "build/unit/agent_exec"], cwd=TOP, check=True)
+    programs = [TOP / "build" / "unit" / t for t in TESTS[make]]
+    subprocess.run(["make", "-s", *[str(t.relative_to(TOP)) for t in programs]], cwd=TOP, check=True)
     root, image = tmp_path / "root", f"{make.__name__}.img"
     base_tree(root)
     make(root)
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", root, tmp_path / image, "48M"], check=True)
     p = machine.publish(BIN / "mayfly-vmm", BIN / "mayfly", CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio",
-                        TOP / "build" / "unit" / "agent_exec", tmp_path / image)
-    r = machine.run("bash", "-c", SCRIPT.format(p=p, image=image), timeout=220)
+                        *programs, tmp_path / image)
+    limit = 120 + SOAK if "agent_soak" in TESTS[make] else 120
+    r = machine.run("bash", "-c", SCRIPT.format(p=p, image=image, tests=" ".join(TESTS[make]), soak=SOAK, limit=limit), timeout=2 * limit + 100)
     print(r.stdout)
     assert r.returncode == 0, r.stdout[-3000:] + r.stderr[-1000:]

@@ -18,29 +18,9 @@ static struct host H;
 static struct got G;
 static int ctl = -1;
 
-static void put_identity(struct buf *b, uint64_t generation, const char *host, const char *k, const char *v)
-{
-	char entropy[65];
-
-	memset(entropy, 'e', 64);
-	entropy[64] = 0;
-	buf_u64(b, generation);
-	buf_str(b, entropy);
-	buf_u64(b, 0);
-	buf_str(b, host);
-	buf_str(b, "0123456789abcdef0123456789abcdef");
-	buf_str(b, "01234567-89ab-cdef-0123-456789abcdef");
-	buf_u32(b, k ? 1 : 0);
-	if (k) {
-		buf_str(b, k);
-		buf_str(b, v);
-	}
-	buf_str(b, "");
-}
-
 static void put_setup(struct buf *b, const char *entry, const char *lifecycle)
 {
-	put_identity(b, 7, "box", "SETUP_VAR", "from-setup");
+	host_put_identity(b, 7, "box", "SETUP_VAR", "from-setup");
 	buf_u32(b, 2);
 	buf_str(b, "IMAGE_VAR");
 	buf_str(b, "from-image");
@@ -59,21 +39,7 @@ static void put_setup(struct buf *b, const char *entry, const char *lifecycle)
 
 static uint32_t wait_state(const char *id, uint32_t *code)
 {
-	uint32_t state = AGENT_RUNNING;
-	struct buf b;
-
-	buf_init(&b, 256);
-	for (int i = 0; i < 1000 && state == AGENT_RUNNING; i++) {
-		buf_reset(&b);
-		buf_str(&b, id);
-		if (host_ask(&H, ctl, AGENT_STATUS, &b, &G)) {
-			state = cur_u32(&G.c);
-			*code = cur_u32(&G.c);
-		}
-		poll(NULL, 0, 5);
-	}
-	buf_fini(&b);
-	return state;
+	return host_wait_state(&H, ctl, id, code, &G);
 }
 
 static void logs(const char *id, char *to, size_t cap)
@@ -100,7 +66,7 @@ static void setup_hooks_entrypoint(void)
 	struct buf b;
 
 	buf_init(&b, 65536);
-	put_identity(&b, 7, "box", "SETUP_VAR", "x");
+	host_put_identity(&b, 7, "box", "SETUP_VAR", "x");
 	CHECK(!host_ask(&H, ctl, AGENT_SETUP, &b, &G)); /* half of it */
 	CHECK_INT(G.code, EPROTO);
 	put_setup(&b, "true", "{\"periodic\":[{\"name\":\"x\",\"schedule\":\"61 * * * *\",\"command\":[\"a\"]}]}");
@@ -109,7 +75,7 @@ static void setup_hooks_entrypoint(void)
 	snprintf(path, sizeof(path), "%s", H.dir);
 	setenv("DIR", path, 1);
 	buf_reset(&b);
-	put_identity(&b, 7, "box", "DIR", H.dir);
+	host_put_identity(&b, 7, "box", "DIR", H.dir);
 	buf_u32(&b, 1);
 	buf_str(&b, "IMAGE_VAR");
 	buf_str(&b, "from-image");
@@ -139,7 +105,7 @@ static void setup_hooks_entrypoint(void)
 /* One agent of its own for each: a sandbox is set up once. entry NULL: a program that is not there. */
 static void watched_setup(const char *life, const char *entry, uint32_t want_state, const char *want_error)
 {
-	struct host own;
+	struct host own = {0};
 	struct got *g = malloc(sizeof(*g));
 	struct buf b;
 	int c, fd;
@@ -148,7 +114,7 @@ static void watched_setup(const char *life, const char *entry, uint32_t want_sta
 	c = host_open(&own, AGENT_CONN_CONTROL, g);
 	fd = host_open(&own, AGENT_CONN_EXEC, g);
 	buf_init(&b, 65536);
-	put_identity(&b, 1, "", NULL, NULL);
+	host_put_identity(&b, 1, "", NULL, NULL);
 	buf_u32(&b, 0);
 	buf_str(&b, "/");
 	buf_str(&b, "");
@@ -294,13 +260,13 @@ static void prepare_and_thaw(void)
 	CHECK(!host_ask(&H, ctl, AGENT_PREPARE, &b, &G));
 	CHECK_INT(G.code, EALREADY);
 	buf_reset(&b);
-	put_identity(&b, 8, "box2", NULL, NULL);
+	host_put_identity(&b, 8, "box2", NULL, NULL);
 	buf_u8(&b, 1); /* something left over: not thawed */
 	CHECK(!host_ask(&H, ctl, AGENT_THAW, &b, &G));
 	host_exec_body(&b, "frozen", AGENT_X_BACKGROUND, "", 0, "", argv, NULL);
 	CHECK(!host_ask(&H, ctl, AGENT_EXEC, &b, &G));
 	buf_reset(&b);
-	put_identity(&b, 8, "box2", NULL, NULL);
+	host_put_identity(&b, 8, "box2", NULL, NULL);
 	CHECK(host_ask(&H, ctl, AGENT_THAW, &b, &G));
 	host_exec_body(&b, "thawed", AGENT_X_BACKGROUND, "", 0, "", argv, NULL);
 	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
@@ -318,21 +284,7 @@ static void prepare_and_thaw(void)
 
 static uint64_t self(const char *name)
 {
-	uint32_t n;
-
-	if (!host_ask(&H, ctl, AGENT_SELF, NULL, &G))
-		return UINT64_MAX;
-	n = cur_u32(&G.c);
-	for (uint32_t i = 0; i < n; i++) {
-		char k[64];
-		uint64_t v;
-
-		cur_str(&G.c, k, sizeof(k));
-		v = cur_u64(&G.c);
-		if (!strcmp(k, name))
-			return v;
-	}
-	return UINT64_MAX;
+	return host_self(&H, ctl, name, &G);
 }
 
 /* The frames in one write: the agent takes them one after the other without looking at what its threads did meanwhile. */
@@ -368,7 +320,7 @@ static void thaw_takes_a_preparation_back(void)
 			buf_u32(&b, AGENT_PREP_FREEZE);
 			buf_u32(&b, 1000);
 			put_frame(&f, AGENT_PREPARE, prepare, &b);
-			put_identity(&b, 8, "box2", NULL, NULL);
+			host_put_identity(&b, 8, "box2", NULL, NULL);
 			put_frame(&f, AGENT_THAW, thaw, &b);
 			CHECK_INT(write_full(ctl, f.p, f.len), 0);
 			buf_reset(&f);
@@ -398,7 +350,7 @@ static void thaw_takes_a_preparation_back(void)
 	buf_u32(&b, AGENT_PREP_FREEZE);
 	buf_u32(&b, 1000);
 	CHECK(host_ask(&H, ctl, AGENT_PREPARE, &b, &G));
-	put_identity(&b, 8, "box2", NULL, NULL);
+	host_put_identity(&b, 8, "box2", NULL, NULL);
 	CHECK(host_ask(&H, ctl, AGENT_THAW, &b, &G));
 	buf_fini(&f);
 	buf_fini(&b);
@@ -531,84 +483,6 @@ static void nonsense_is_refused(void)
 	buf_fini(&b);
 }
 
-/* Processes below the agent, by the names its namespace shows. */
-static void wait_idle(void)
-{
-	for (int i = 0; i < 400; i++) {
-		if (self("procs_running") == 0 && self("sinks") == 0 && self("conns") == 1 && self("threads") == 1)
-			return;
-		poll(NULL, 0, 10);
-	}
-}
-
-static int soak_count(void)
-{
-	const char *e = getenv("SOAK");
-
-	return e ? atoi(e) : 60;
-}
-
-static void nothing_is_left(void)
-{
-	uint64_t fds, rss = 0;
-	int n = soak_count();
-	struct buf b;
-
-	buf_init(&b, AGENT_FRAME_MAX);
-	wait_idle();
-	fds = self("descriptors");
-	for (int i = 0; i < n; i++) {
-		bool kill_it = i % 10 == 3, leave = i % 10 == 7, twice = i % 10 == 5;
-		int fd = host_open(&H, AGENT_CONN_EXEC, &G);
-		char id[32];
-		struct ran r;
-
-		snprintf(id, sizeof(id), "soak%d", i);
-		const char *argv[] = {kill_it || leave ? "echo a; exec sleep 100" : twice ? "(setsid sleep 0.2 >/dev/null 2>&1 &) ; echo b" : "echo a; echo b >&2", NULL};
-
-		ran_init(&r);
-		host_exec_body(&b, id, AGENT_X_SHELL, "", 0, "", argv, NULL);
-		host_send(fd, AGENT_EXEC, 1, &b);
-		buf_reset(&b);
-		while (!r.out.len && ran_step(&r, fd, true))
-			;
-		if (leave) {
-			close(fd);
-			fd = -1;
-		}
-		if (kill_it || leave) {
-			buf_str(&b, id);
-			buf_u32(&b, SIGKILL);
-			buf_u32(&b, 0);
-			CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
-		}
-		if (fd >= 0) {
-			CHECK(ran_wait(&r, fd));
-			close(fd);
-		} else {
-			uint32_t code;
-
-			CHECK_INT(wait_state(id, &code), AGENT_SIGNALED);
-		}
-		buf_str(&b, id);
-		CHECK(host_ask(&H, ctl, AGENT_FORGET, &b, &G));
-		ran_fini(&r);
-		if (i == n / 3)
-			rss = self("resident_bytes");
-	}
-	wait_idle();
-	CHECK_INT(self("procs_running"), 0);
-	CHECK_INT(self("sinks"), 0);
-	CHECK_INT(self("conns"), 1);
-	CHECK_INT(self("output_kept_bytes"), 0);
-	CHECK_INT(self("descriptors"), fds);
-#ifdef __SANITIZE_ADDRESS__
-	rss += MIB(64); /* it keeps freed memory for a while */
-#endif
-	CHECK(self("resident_bytes") <= rss + 256 * 1024);
-	buf_fini(&b);
-}
-
 static void start(void)
 {
 	REQUIRE(host_start(&H));
@@ -634,9 +508,6 @@ static const struct test tests[] = {
 	{"thaw_takes_a_preparation_back", thaw_takes_a_preparation_back},
 	{"dial_and_wait", dial_and_wait},
 	{"nonsense_is_refused", nonsense_is_refused},
-	{"stop", stop},
-	{"start", start},
-	{"nothing_is_left", nothing_is_left},
 	{"stop", stop},
 };
 

@@ -309,6 +309,10 @@ size_t jobs_running(const struct agent *a)
 
 	pthread_mutex_lock(&a->jobs->lock);
 	n = a->jobs->threads - a->jobs->idle + a->jobs->bulk;
+	/* a thread that was woken still counts as idle; and what is done is over when the loop has taken it */
+	for (const struct job *j = a->jobs->first; j; j = j->next)
+		n++;
+	n += a->jobs->done != NULL;
 	pthread_mutex_unlock(&a->jobs->lock);
 	return n;
 }

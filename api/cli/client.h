@@ -64,6 +64,10 @@ char *client_path(const char *fmt, ...) _printf_(1, 2); /* to be freed; aborts w
 /* A sandbox by its id, the beginning of one, or its name (metadata "name"); into id[64]. */
 int client_resolve(const struct client *c, const char *word, char id[64], struct err *e);
 
+/* One stream into a file of the sandbox, its parents made. */
+int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
+	struct err *e);
+
 /* ---- output */
 void print_json(const cJSON *j);                       /* indented */
 const char *json_text(const cJSON *o, const char *key); /* "" if absent; printable */

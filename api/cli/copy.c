@@ -31,7 +31,7 @@ static bool no_bytes(void *arg, const char *p, size_t n)
 	return true;
 }
 
-static int upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
+int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
 	struct err *e)
 {
 	_cleanup_free_ char *base = client_path(EXECD(id)),
@@ -110,7 +110,7 @@ static int walk(const char *path, const struct stat *st, int type, struct FTW *f
 	in = fopen(path, "re");
 	if (!in)
 		return err_set(&W.e, errno, "open %s", path);
-	rc = upload(W.c, W.id, in, to, st->st_mode, &W.e);
+	rc = copy_upload(W.c, W.id, in, to, st->st_mode, &W.e);
 	fclose(in);
 	return rc;
 }
@@ -125,7 +125,7 @@ static int copy_in(
 	int rc;
 
 	if (!strcmp(from, "-"))
-		return upload(c, id, stdin, to, 0644, e);
+		return copy_upload(c, id, stdin, to, 0644, e);
 	if (stat(from, &st) < 0)
 		return err_set(e, errno, "%s", from);
 	/* into a directory that is there, as cp does */
@@ -147,7 +147,7 @@ static int copy_in(
 	in = fopen(from, "re");
 	if (!in)
 		return err_set(e, errno, "open %s", from);
-	rc = upload(c, id, in, target, st.st_mode, e);
+	rc = copy_upload(c, id, in, target, st.st_mode, e);
 	fclose(in);
 	return rc;
 }

@@ -102,7 +102,7 @@ struct exec_opts {
 	struct opt_list env;
 	const char *cwd, *user;
 	uint64_t timeout;
-	bool background, shell;
+	bool background, shell, input;
 };
 
 static cJSON *pairs(const struct opt_list *l)
@@ -120,11 +120,25 @@ static cJSON *pairs(const struct opt_list *l)
 	return o;
 }
 
-static cJSON *command_body(const struct exec_opts *o, int n, char **words)
+/* The words behind a shell that has the file as its input, and takes its name away before it
+ * becomes them. */
+static void with_input(cJSON *argv, const struct exec_opts *o, const char *file)
+{
+	cJSON_AddItemToArray(argv, cJSON_CreateString("sh"));
+	cJSON_AddItemToArray(argv, cJSON_CreateString("-c"));
+	cJSON_AddItemToArray(
+		argv, cJSON_CreateString(
+			      o->shell ? "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; eval \"$*\""
+				       : "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; exec \"$@\""));
+	cJSON_AddItemToArray(argv, cJSON_CreateString(file));
+}
+
+/* file: NULL, or what becomes its input */
+static cJSON *command_body(const struct exec_opts *o, const char *file, int n, char **words)
 {
 	cJSON *b = cJSON_CreateObject(), *argv;
 
-	if (o->shell) {
+	if (o->shell && !file) {
 		struct buf t;
 
 		buf_init(&t, MIB(1));
@@ -134,6 +148,8 @@ static cJSON *command_body(const struct exec_opts *o, int n, char **words)
 		buf_fini(&t);
 	} else {
 		argv = cJSON_AddArrayToObject(b, "argv");
+		if (file)
+			with_input(argv, o, file);
 		for (int i = 0; i < n; i++)
 			cJSON_AddItemToArray(argv, cJSON_CreateString(words[i]));
 	}
@@ -155,6 +171,17 @@ static cJSON *command_body(const struct exec_opts *o, int n, char **words)
 	return b;
 }
 
+/* Where the command could not do so itself: it was never started, or is another user's. */
+static void forget_input(const struct client *c, const char *sandbox, const char *file)
+{
+	_cleanup_free_ char *path =
+		client_path("/v1/sandboxes/%s/proxy/44772/files?path=%s", sandbox, file);
+	_cleanup_answer_ struct answer a = {0};
+	struct err ignored;
+
+	client_call(c, "DELETE", path, NULL, &a, &ignored);
+}
+
 /* The command's exit code, or 125 with the reason told. */
 static int run_in(
 	const struct client *c, const char *sandbox, const struct exec_opts *o, int n, char **words)
@@ -162,14 +189,25 @@ static int run_in(
 	struct running x = {.c = c, .sandbox = sandbox, .code = -1, .background = o->background};
 	struct client_stream s = {.data = take_bytes, .interrupted = interrupt, .arg = &x};
 	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s/proxy/44772/command", sandbox);
-	cJSON *body = command_body(o, n, words);
+	_cleanup_free_ char *file = NULL;
+	cJSON *body;
 	struct err e;
 	int rc;
 
+	if (o->input) {
+		file = client_path("/tmp/.mayfly-input-%llx", (unsigned long long)wall_ns());
+		/* another user must be able to read it, whom we know by number only */
+		rc = copy_upload(c, sandbox, stdin, file, o->user ? 0644 : 0600, &e);
+		if (rc < 0)
+			return complain(EXIT_OURS, &e);
+	}
+	body = command_body(o, file, n, words);
 	buf_init(&x.in, EVENT_MAX);
 	rc = client_stream(c, "POST", path, body, &s, &e);
 	cJSON_Delete(body);
 	buf_fini(&x.in);
+	if (file)
+		forget_input(c, sandbox, file);
 	if (rc < 0)
 		return complain(EXIT_OURS, &e);
 	if (x.code < 0) {
@@ -190,6 +228,8 @@ int cmd_exec(int argc, char **argv)
 		{"workdir", 'w', OPT_STR, &o.cwd, "DIR", "where it runs, instead of the image's"},
 		{"user", 'u', OPT_STR, &o.user, "UID[:GID]", "as whom it runs, by number"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS", "kill it after that long"},
+		{"input", 'i', OPT_FLAG, &o.input, NULL,
+			"standard input is read to its end and becomes the command's"},
 		{"detach", 'd', OPT_FLAG, &o.background, NULL,
 			"do not wait; prints the command's id (see mayfly logs)"},
 		{"shell", 's', OPT_FLAG, &o.shell, NULL,
@@ -203,7 +243,9 @@ int cmd_exec(int argc, char **argv)
 
 	if (!client_begin(&c, &o.co,
 		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRuns a command; its output, "
-		    "its exit code. Standard input is not passed on.\n",
+		    "its exit code. Its standard input is empty, or with -i ours: read to its end\n"
+		    "before the command starts, as the protocol has no stream into a command "
+		    "(1.1.1).\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)

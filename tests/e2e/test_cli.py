@@ -52,6 +52,11 @@ def test_a_sandbox_goes_by_its_name_or_the_beginning_of_its_id(mayfly, named):
     r = mayfly("exec", "-w", "/usr", "-e", "A=b", "-u", "65534:65534", "cli-test", "--", "sh", "-c", "pwd; echo $A; id -u")
     assert r.stdout == "/usr\nb\n65534\n"
     assert mayfly("exec", "-s", "cli-test", "--", "kill -9 $$").returncode == 137
+    assert mayfly("exec", "cli-test", "--", "cat", input="not passed on").stdout == ""
+    sent = "".join(f"line {i}\n" for i in range(20000))
+    assert mayfly("exec", "-i", "cli-test", "--", "tail", "-n", "1", input=sent).stdout == "line 19999\n"
+    assert mayfly("exec", "-i", "-s", "-u", "65534", "cli-test", "--", "wc -l; id -u", input=sent).stdout == "20000\n65534\n"
+    assert mayfly("exec", "cli-test", "--", "sh", "-c", "ls -A /tmp | grep -c mayfly-input").stdout == "0\n"
 
 
 def test_files_and_folders_are_copied_both_ways(mayfly, named, tmp_path):

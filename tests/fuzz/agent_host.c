@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A hostile host with the whole protocol: files, bulk transfers, dials, sessions, set-up, commands. The first byte is the kind of the connection,
- * which is greeted; the rest is sent as it is. The agent runs in a thread that has a file system (an empty tmpfs) and a network of its own, where
- * it may do what it is told; without the right to make these nothing is done. Left out: what stops the loop or syncs the machine's disks.
+ * A hostile host with the whole protocol: files, bulk transfers, dials, sessions, set-up, commands.
+ * The first byte is the kind of the connection, which is greeted; the rest is sent as it is. The
+ * agent runs in a thread that has a file system (an empty tmpfs) and a network of its own, where it
+ * may do what it is told; without the right to make these nothing is done. Left out: what stops the
+ * loop or syncs the machine's disks.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -36,9 +38,11 @@ static struct {
 static bool own_world(void)
 {
 	/* the thread's, and its children's, only */
-	if (unshare(CLONE_FS | CLONE_NEWNS | CLONE_NEWNET) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+	if (unshare(CLONE_FS | CLONE_NEWNS | CLONE_NEWNET) < 0 ||
+		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
 		return false;
-	return mount("none", "/tmp", "tmpfs", 0, "size=16m") == 0 && chdir("/tmp") == 0 && chroot(".") == 0;
+	return mount("none", "/tmp", "tmpfs", 0, "size=16m") == 0 && chdir("/tmp") == 0 &&
+	       chroot(".") == 0;
 }
 
 static bool is_left_out(uint16_t type)

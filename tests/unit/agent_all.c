@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_all: every request of lib/proto_agent.h once, with what it answers, on the connection it belongs to; the agent's own table says
- * whether one was left out. The conversation is recorded (--record), and said again to another agent, which must answer alike.
+ * agent_all: every request of lib/proto_agent.h once, with what it answers, on the connection it
+ * belongs to; the agent's own table says whether one was left out. The conversation is recorded
+ * (--record), and said again to another agent, which must answer alike.
  */
 #include "tests/agent_host.h"
 
@@ -74,7 +75,8 @@ static void life(void)
 
 static void processes(void)
 {
-	static const char *const argv[] = {"read x; echo $x $LATER", NULL}, *const bg[] = {"echo kept; sleep 100", NULL};
+	static const char *const argv[] = {"read x; echo $x $LATER", NULL},
+				 *const bg[] = {"echo kept; sleep 100", NULL};
 	uint32_t code = 0;
 
 	exec_fd = host_open(&H, AGENT_CONN_EXEC, &G);
@@ -197,7 +199,8 @@ static void files(void)
 	buf_u64(&B, UINT64_MAX);
 	buf_u32(&B, 0);
 	CHECK_INT(ask_on(fd, AGENT_READ), 0);
-	CHECK(host_recv(fd, &G) && G.h.type == AGENT_DATA && G.h.len == 8 && !memcmp(G.p, "new text", 8));
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_DATA && G.h.len == 8 &&
+		!memcmp(G.p, "new text", 8));
 	close(fd);
 	put_ids();
 	buf_u32(&B, AGENT_RM_TREE);
@@ -314,7 +317,8 @@ static void say(struct replay *r, uint32_t conn, const uint8_t *p, size_t n)
 	r->said++;
 }
 
-/* The same frame must come: its kind and number, the reason of a failure, the bytes of an output. */
+/* The same frame must come: its kind and number, the reason of a failure, the bytes of an output.
+ */
 static void hear(struct replay *r, uint32_t conn, const uint8_t *p, size_t n)
 {
 	size_t used;
@@ -322,7 +326,8 @@ static void hear(struct replay *r, uint32_t conn, const uint8_t *p, size_t n)
 
 	REQUIRE(frame_next(p, n, &f, &used) == 1 && r->fd[conn] >= 0);
 	if (!host_recv(r->fd[conn], &G)) {
-		printf("connection %u: no answer, wanted type %u of request %u\n", conn, f.h.type, f.h.id);
+		printf("connection %u: no answer, wanted type %u of request %u\n", conn, f.h.type,
+			f.h.id);
 		CHECK(!"heard");
 		return;
 	}

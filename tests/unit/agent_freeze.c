@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_freeze: AGENT_PREPARE and AGENT_THAW fail closed: whatever part of a thaw fails, nothing runs. As a process the agent has a folder of
- * plain files for a cgroup; in a guest (AGENT_VSOCK) the freezer, the frozen root, the pool of randomness and the clock are the real ones.
+ * agent_freeze: AGENT_PREPARE and AGENT_THAW fail closed: whatever part of a thaw fails, nothing
+ * runs. As a process the agent has a folder of plain files for a cgroup; in a guest (AGENT_VSOCK)
+ * the freezer, the frozen root, the pool of randomness and the clock are the real ones.
  */
 #include "tests/agent_host.h"
 
@@ -112,7 +113,8 @@ static void freezer_says(const char *want)
 	close_fd(&fd);
 }
 
-/* The kernel's files are plain ones here, which nobody can wait for: a prepare must undo what it had begun. */
+/* The kernel's files are plain ones here, which nobody can wait for: a prepare must undo what it
+ * had begun. */
 static void a_freezer_that_cannot_be_watched(void)
 {
 	char path[120];
@@ -164,7 +166,8 @@ static struct ran ticks;
 
 static void ticker_start(void)
 {
-	static const char *const argv[] = {"i=0; while :; do i=$((i+1)); echo $i >/tick; echo $i; sleep 0.01; done", NULL};
+	static const char *const argv[] = {
+		"i=0; while :; do i=$((i+1)); echo $i >/tick; echo $i; sleep 0.01; done", NULL};
 	struct buf b;
 
 	ticker = host_open(&H, AGENT_CONN_EXEC, &G);
@@ -207,11 +210,13 @@ static void a_thaw_that_fails_thaws_nothing(void)
 	} bad[] = {
 		{{.entropy = 31, .name = "a", .generation = 5}, AGENT_STEP_ENTROPY},
 		{{.entropy = 0, .name = "a", .generation = 5}, AGENT_STEP_ENTROPY},
-		{{.entropy = 64, .wall_ns = UINT64_MAX, .name = "a", .generation = 5}, AGENT_STEP_CLOCK},
+		{{.entropy = 64, .wall_ns = UINT64_MAX, .name = "a", .generation = 5},
+			AGENT_STEP_CLOCK},
 		{{.entropy = 64, .name = "not a name", .generation = 5}, AGENT_STEP_NONE},
 	};
 	uint64_t tomorrow = wall_ns() + 86400000000000ull;
-	const struct ident good = {.entropy = 64, .wall_ns = tomorrow, .name = "woken", .generation = 6};
+	const struct ident good = {
+		.entropy = 64, .wall_ns = tomorrow, .name = "woken", .generation = 6};
 	char out[300], was[100];
 
 	if (!H.guest)
@@ -228,14 +233,19 @@ static void a_thaw_that_fails_thaws_nothing(void)
 	}
 	CHECK(thaw(&good));
 	CHECK(ticked_within(20000));
-	sh("cat /proc/sys/kernel/hostname /run/mayfly/generation /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname", out, sizeof(out));
-	CHECK_STR(out, "woken\n6\n00112233445566778899aabbccddeeff\n00112233-4455-6677-8899-aabbccddeeff\nwoken\n");
+	sh("cat /proc/sys/kernel/hostname /run/mayfly/generation /etc/machine-id "
+	   "/proc/sys/kernel/random/boot_id /etc/hostname",
+		out, sizeof(out));
+	CHECK_STR(out, "woken\n6\n00112233445566778899aabbccddeeff\n00112233-4455-6677-8899-"
+		       "aabbccddeeff\nwoken\n");
 	CHECK(strcmp(was, "00112233-4455-6677-8899-aabbccddeeff\n") != 0);
 	sh("date +%s", out, sizeof(out));
-	CHECK(strtoull(out, NULL, 10) >= tomorrow / 1000000000 && strtoull(out, NULL, 10) < tomorrow / 1000000000 + 3600);
+	CHECK(strtoull(out, NULL, 10) >= tomorrow / 1000000000 &&
+		strtoull(out, NULL, 10) < tomorrow / 1000000000 + 3600);
 }
 
-/* Nobody thaws: processes that were not frozen, but wrote, go on by themselves when the time is over. */
+/* Nobody thaws: processes that were not frozen, but wrote, go on by themselves when the time is
+ * over. */
 static void the_root_s_freeze_ends_by_itself(void)
 {
 	static const struct ident after = {.entropy = 64, .name = "woken", .generation = 7};
@@ -248,7 +258,8 @@ static void the_root_s_freeze_ends_by_itself(void)
 	stands_still();
 	CHECK(ticked_within(20000));
 	CHECK(mono_ns() - t >= 1000000000u);
-	/* the agent does not know which of two machines it is in: it is still for the host to say */
+	/* the agent does not know which of two machines it is in: it is still for the host to say
+	 */
 	is_closed();
 	CHECK(thaw(&after));
 }
@@ -261,7 +272,8 @@ static void a_guest_that_broke_its_names_stays_closed(void)
 
 	if (!H.guest)
 		return;
-	sh("rm /run/mayfly/generation && mkdir /run/mayfly/generation && echo done", out, sizeof(out));
+	sh("rm /run/mayfly/generation && mkdir /run/mayfly/generation && echo done", out,
+		sizeof(out));
 	CHECK_STR(out, "done\n");
 	CHECK(prepare(AGENT_PREP_FREEZE, 1000));
 	CHECK(!thaw(&i));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_soak: many commands, one in ten killed midway, one left by its client, one that double-forks: nothing may be left, by the agent's own
- * counters, and in a guest (AGENT_VSOCK) by its /proc, too. SOAK=N runs N of them (60).
+ * agent_soak: many commands, one in ten killed midway, one left by its client, one that
+ * double-forks: nothing may be left, by the agent's own counters, and in a guest (AGENT_VSOCK) by
+ * its /proc, too. SOAK=N runs N of them (60).
  */
 #include "tests/agent_host.h"
 
@@ -20,7 +21,8 @@ static uint64_t self(const char *name)
 static void wait_idle(void)
 {
 	for (int i = 0; i < 1200; i++) {
-		if (self("procs_running") == 0 && self("sinks") == 0 && self("conns") == 1 && self("threads") == 1)
+		if (self("procs_running") == 0 && self("sinks") == 0 && self("conns") == 1 &&
+			self("threads") == 1)
 			return;
 		poll(NULL, 0, 10);
 	}
@@ -107,7 +109,10 @@ static void nothing_is_left(void)
 		char id[32];
 
 		snprintf(id, sizeof(id), "soak%d", i);
-		one(id, kill_it || leave ? "echo a; exec sleep 100" : twice ? "(setsid sleep 0.2 >/dev/null 2>&1 &) ; echo b" : "echo a; echo b >&2",
+		one(id,
+			kill_it || leave ? "echo a; exec sleep 100"
+			: twice          ? "(setsid sleep 0.2 >/dev/null 2>&1 &) ; echo b"
+					 : "echo a; echo b >&2",
 			kill_it, leave);
 		killed += kill_it;
 		if (i == n / 3)
@@ -123,8 +128,10 @@ static void nothing_is_left(void)
 			break;
 		poll(NULL, 0, 50);
 	}
-	printf("%d commands, %d killed midway, %d left: processes %" PRIu64 " -> %" PRIu64 ", init's descriptors %" PRIu64 " -> %" PRIu64
-	       ", resident %" PRIu64 " -> %" PRIu64 " KiB\n", n, killed, n / 10, procs[0], procs[1], inside[0], inside[1], rss / 1024,
+	printf("%d commands, %d killed midway, %d left: processes %" PRIu64 " -> %" PRIu64
+	       ", init's descriptors %" PRIu64 " -> %" PRIu64 ", resident %" PRIu64 " -> %" PRIu64
+	       " KiB\n",
+		n, killed, n / 10, procs[0], procs[1], inside[0], inside[1], rss / 1024,
 		self("resident_bytes") / 1024);
 	CHECK_INT(self("procs_running"), 0);
 	CHECK_INT(self("procs"), 0);

@@ -68,10 +68,15 @@ static void one(const char *id, const char *text, bool kill_it, bool leave)
 	buf_fini(&b);
 }
 
-/* What /proc says, from inside: processes, and init's descriptors. */
+/* What /proc says, from inside: processes (the kernel's own threads come and go: children of number
+ * 2), and init's descriptors. */
 static void look(uint64_t *procs, uint64_t *fds)
 {
-	const char *argv[] = {"set -- /proc/[0-9]*; echo $#; set -- /proc/1/fd/*; echo $#", NULL};
+	const char *argv[] = {"n=0; for p in /proc/[0-9]*; do read -r pid name state parent rest "
+			      "<$p/stat 2>/dev/null || continue; "
+			      "[ $pid = 2 ] || [ $parent = 2 ] || n=$((n+1)); done; echo $n; set "
+			      "-- /proc/1/fd/*; echo $#",
+		NULL};
 	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
 	struct ran r;
 	struct buf b;
@@ -101,7 +106,14 @@ static void nothing_is_left(void)
 		one("warm", "echo a", false, false);
 	look(&procs[0], &inside[0]);
 	wait_idle();
-	look(&procs[0], &inside[0]);
+	/* the look itself may be seen beginning: the least of a few is what stays */
+	for (int i = 0; i < 4; i++) {
+		uint64_t p, f;
+
+		look(&p, &f);
+		procs[0] = MIN(procs[0], p);
+		inside[0] = MIN(inside[0], f);
+	}
 	fds = self("descriptors");
 	cgroups = self("cgroups");
 	for (int i = 0; i < n; i++) {
@@ -124,7 +136,7 @@ static void nothing_is_left(void)
 	/* orphans are nobody's: their time is not waited for above */
 	for (int i = 0; i < 200; i++) {
 		look(&procs[1], &inside[1]);
-		if (procs[1] <= procs[0])
+		if (procs[1] <= procs[0] && inside[1] <= inside[0])
 			break;
 		poll(NULL, 0, 50);
 	}
@@ -141,8 +153,8 @@ static void nothing_is_left(void)
 	CHECK_INT(self("descriptors"), fds);
 	CHECK_INT(self("cgroups"), cgroups);
 	if (H.guest || H.own_ns) {
-		CHECK_INT(procs[1], procs[0]);
-		CHECK_INT(inside[1], inside[0]);
+		CHECK(procs[1] <= procs[0]);
+		CHECK(inside[1] <= inside[0]);
 	}
 #ifdef __SANITIZE_ADDRESS__
 	rss += MIB(64); /* it keeps freed memory for a while */

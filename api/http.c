@@ -18,9 +18,11 @@
 
 #include "lib/log.h"
 
-#define HEAD_LIMIT_NS  (30ull * 1000000000) /* connection to whole headers */
-#define IDLE_LIMIT_NS  (75ull * 1000000000) /* between requests: longer than the SDKs' pools keep theirs */
-#define BODY_LIMIT_NS  (60ull * 1000000000) /* a whole body; for a streamed one, each piece */
+#define SEC	       1000000000ull
+#define HEAD_LIMIT_S   30 /* connection to whole headers */
+#define IDLE_LIMIT_S   75 /* between requests: longer than the SDKs' pools keep theirs */
+#define BODY_LIMIT_S   60 /* a whole body; for a streamed one, each piece */
+#define HEAD_BYTES_MAX 65536u /* all headers together: above it libmicrohttpd would answer, and not as documented */
 #define REPLY_LIMIT_NS (120ull * 1000000000) /* a whole answer to be taken */
 
 static void run_mhd(void *arg)
@@ -85,7 +87,7 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	h->stats.open++;
 	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	conn_deadline(hc, HEAD_LIMIT_NS);
+	conn_deadline(hc, h->c.head_limit_s * SEC);
 }
 
 static void conn_end(struct http *h, void **ctx)
@@ -102,7 +104,9 @@ static void conn_end(struct http *h, void **ctx)
 		h->conns = hc->next;
 	if (hc->next)
 		hc->next->prev = hc->prev;
-	h->stats.open--;
+	/* at its limit libmicrohttpd does not look at the listener; it does so again when it is run, which nothing else may cause any more */
+	if (h->stats.open-- >= h->c.connections_max)
+		http_kick(h);
 	free(hc);
 }
 
@@ -233,7 +237,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **ctx,
 	if (r->pub.http->c.done && r->seen)
 		r->pub.http->c.done(&r->pub, r->gone && !r->queued ? 499 : r->status);
 	r->conn = NULL;
-	conn_deadline(r->hc, IDLE_LIMIT_NS);
+	conn_deadline(r->hc, r->pub.http->c.idle_limit_s * SEC);
 	if (r->hc)
 		r->hc->req = NULL;
 	r->hc = NULL;
@@ -262,6 +266,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 struct framing {
 	unsigned int lengths, codings;
 	uint64_t length;
+	size_t bytes;
 	bool bad;
 };
 
@@ -270,6 +275,7 @@ static void framing_header(void *arg, const char *k, const char *v)
 	struct framing *f = arg;
 	size_t kn = strlen(k);
 
+	f->bytes += kn + strlen(v);
 	if (strcspn(k, " \t\r\n") != kn)
 		f->bad = true;
 	if (!strcasecmp(k, "Content-Length")) {
@@ -370,7 +376,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 		r->hc->req = r;
 	r->pub.app = h->c.app;
 	h->stats.requests++;
-	conn_deadline(r->hc, BODY_LIMIT_NS);
+	conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
 	if (!r->pub.uri || !r->hc || !request_split(r, method))
 		return MHD_NO;
 	http_headers_each(&r->pub, framing_header, &f);
@@ -379,6 +385,10 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 		r->has_body = refused = true;
 		http_error(&r->pub, 400, "SANDBOX::INVALID_PARAMETER",
 			"the message's length is given twice, or not in a form this server takes");
+	} else if (f.bytes + strlen(r->pub.uri) > HEAD_BYTES_MAX) {
+		h->stats.refused++;
+		r->has_body = refused = true;
+		http_error(&r->pub, 431, "SANDBOX::INVALID_PARAMETER", "the request's headers are longer than %u bytes", HEAD_BYTES_MAX);
 	} else {
 		r->has_body = f.codings || f.length > 0;
 		if (is_preflight(r))
@@ -434,7 +444,7 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 	}
 	if (!r->body_fn)
 		return 0;
-	conn_deadline(r->hc, BODY_LIMIT_NS);
+	conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
 	r->busy++;
 	took = r->body_fn(&r->pub, p, n);
 	r->busy--;
@@ -522,7 +532,7 @@ void http_body_resume(struct http_req *pub)
 	struct request *r = request_of(pub);
 
 	if (r->suspended && !r->body_ended) {
-		conn_deadline(r->hc, BODY_LIMIT_NS);
+		conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
 		request_resume(r);
 	}
 }
@@ -556,6 +566,9 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	if (!h)
 		return NULL;
 	*h = (struct http){.loop = l, .c = *cfg};
+	h->c.head_limit_s = cfg->head_limit_s ? cfg->head_limit_s : HEAD_LIMIT_S;
+	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
+	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
 	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
 		on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, cfg->listen_fd,
 		MHD_OPTION_CONNECTION_LIMIT, cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, 0u,

@@ -126,6 +126,7 @@ struct http_config {
 	void *app;
 	int listen_fd; /* taken */
 	unsigned int connections_max;
+	unsigned int head_limit_s, body_limit_s, idle_limit_s; /* for a client to be that slow; 0: as the protocol's clients need it */
 	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an error and returns NULL. */
 	const struct http_route *(*dispatch)(struct http_req *r);
 	/* Calls the handler: r->route->fn(r) now, or later when its sandbox is up. */

@@ -11,7 +11,7 @@
 
 #define HTTP_BODY_MAX_DEFAULT (1u << 20)
 #define HTTP_DISCARD_MAX      (64u << 20) /* of a body nobody wants, before the connection is cut */
-#define HTTP_EARLY_MAX	      (64u << 10) /* a body up to this is read to its end before an early answer */
+#define HTTP_EARLY_MAX	      (4u << 20) /* a body up to this is read to its end before an early answer: who still writes does not read */
 #define HTTP_STREAM_SOFT      (256u << 10)
 #define HTTP_STREAM_HARD      (1u << 20)
 #define HTTP_HEADERS_MAX      64

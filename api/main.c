@@ -424,6 +424,9 @@ static void start(bool no_jail)
 	if (hc.listen_fd < 0)
 		die("listen", &e);
 	hc.connections_max = (unsigned int)D.cfg.max_connections;
+	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
+	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;
+	hc.idle_limit_s = (unsigned int)D.cfg.idle_timeout_seconds;
 	D.http = http_create(D.loop, &hc);
 	if (!D.http)
 		die("the HTTP server cannot be started", NULL);

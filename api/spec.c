@@ -14,6 +14,8 @@
 #include <time.h>
 
 #include "api/config.h"
+#include "api/sse.h"
+#include "images/ref.h"
 
 #define PARAM "SANDBOX::INVALID_PARAMETER"
 #define MIB_OF(b) ((b) >> 20)
@@ -45,13 +47,21 @@ static bool has_nul_escape(const char *p, size_t n)
 
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x)
 {
+	const char *end = body, *stop = end + n;
 	cJSON *j;
 
-	if (n == 0 || memchr(body, 0, n) || has_nul_escape(body, n)) {
+	if (n == 0 || !utf8_ok(body, n) || has_nul_escape(body, n)) {
 		refuse(x, 400, PARAM, n ? "The request body is not valid JSON." : "A JSON body is required.");
 		return NULL;
 	}
-	j = cJSON_ParseWithLengthOpts(body, n, NULL, false);
+	j = cJSON_ParseWithLengthOpts(body, n, &end, false);
+	while (j && end < stop && strchr(" \t\r\n", *end))
+		end++;
+	if (end < stop) {
+		/* what follows a value is not what anybody meant */
+		cJSON_Delete(j);
+		j = NULL;
+	}
 	if (!j || !cJSON_IsObject(j)) {
 		refuse(x, 400, PARAM, j ? "The request body must be a JSON object." : "The request body is not valid JSON.");
 		cJSON_Delete(j);
@@ -301,6 +311,8 @@ static const char *text_of(const cJSON *o, const char *name)
 static int check_source(struct part *p)
 {
 	const cJSON *image = field(p->req, "image"), *ext = field(p->req, "extensions"), *auth;
+	struct image_ref ref;
+	struct err e;
 	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"), *uri = NULL;
 	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env", "resourceLimits", "resourceRequests",
 		"volumes", "platform", "credentialProxy", "lifecycle"};
@@ -322,6 +334,8 @@ static int check_source(struct part *p)
 		uri = text_of(image, "uri");
 		if (!cJSON_IsObject(image) || !uri || strlen(uri) > 512)
 			return refuse(p->x, 400, PARAM, "image.uri must be a non-blank string.");
+		if (ref_parse(uri, &ref, &e) < 0)
+			return refuse(p->x, 400, PARAM, "image.uri: %s", e.msg);
 	}
 	if (!image == !snap)
 		return refuse(p->x, 400, PARAM, "Exactly one of image or snapshotId must be provided.");

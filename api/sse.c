@@ -101,6 +101,19 @@ void json_escape(struct buf *out, const void *s, size_t n)
 	buf_put(out, p + plain, n - plain);
 }
 
+bool utf8_ok(const void *s, size_t n)
+{
+	const uint8_t *p = s;
+	size_t bad = 0, len;
+
+	for (size_t i = 0; i < n; i += len) {
+		len = p[i] ? utf8_take(p + i, n - i, &bad) : 0;
+		if (!len)
+			return false;
+	}
+	return true;
+}
+
 void utf8_clean(struct buf *out, const void *s, size_t n)
 {
 	const uint8_t *p = s;

@@ -30,6 +30,7 @@ import java.util.stream.Collectors;
 
 public class Tour {
 	static Sandbox sandbox;
+	static final String TAG = "java-" + ProcessHandle.current().pid();
 
 	static void check(boolean holds, String what) {
 		if (!holds)
@@ -85,7 +86,7 @@ public class Tour {
 	static void endpoint() throws Exception {
 		sandbox.files().writeFile("/srv/index.html", "<h1>from java</h1>");
 		background("python3 -m http.server 8000 --directory /srv");
-		sandbox.commands().run("until [ \"$(wc -l </proc/net/tcp)\" -gt 1 ]; do sleep 0.1; done");
+		sandbox.commands().run("until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000))' 2>/dev/null; do sleep 0.1; done");
 		String url = "http://" + sandbox.getEndpoint(8000).getEndpoint() + "/index.html";
 		HttpResponse<String> page = HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(url)).build(), HttpResponse.BodyHandlers.ofString());
 		check(page.statusCode() == 200 && page.body().contains("from java"), "a web server inside is reached");
@@ -98,7 +99,7 @@ public class Tour {
 		var m = sandbox.getMetrics();
 		check(m.getCpuCount() >= 1 && m.getMemoryUsedInMiB() <= m.getMemoryTotalInMiB(), "metrics");
 		try (SandboxManager manager = SandboxManager.builder().connectionConfig(config).build()) {
-			var found = manager.listSandboxInfos(SandboxFilter.builder().states("Running").metadata(Map.of("made-by", "java")).build());
+			var found = manager.listSandboxInfos(SandboxFilter.builder().states("Running").metadata(Map.of("tour", TAG)).build());
 			check(found.getSandboxInfos().stream().anyMatch(i -> i.getId().equals(sandbox.getId())), "the manager lists it");
 			manager.renewSandbox(sandbox.getId(), Duration.ofMinutes(40));
 			manager.pauseSandbox(sandbox.getId());
@@ -120,12 +121,15 @@ public class Tour {
 		// OPEN_SANDBOX_DOMAIN and OPEN_SANDBOX_API_KEY say where
 		ConnectionConfig config = ConnectionConfig.builder().requestTimeout(Duration.ofMinutes(2)).build();
 		sandbox = Sandbox.builder().image(System.getenv().getOrDefault("MAYFLY_IMAGE", "python")).connectionConfig(config).timeout(Duration.ofMinutes(10))
-			.readyTimeout(Duration.ofMinutes(2)).resource(Map.of("cpu", "1", "memory", "512Mi")).metadata("made-by", "java").env("FROM_CREATE", "yes").build();
+			.readyTimeout(Duration.ofMinutes(2)).resource(Map.of("cpu", "1", "memory", "512Mi")).metadata("tour", TAG).env("FROM_CREATE", "yes").build();
 		try {
 			commands();
 			files();
 			endpoint();
 			lifecycle(config);
+		} catch (Throwable t) {
+			sandbox.kill();
+			throw t;
 		} finally {
 			sandbox.close();
 		}

@@ -7,6 +7,7 @@ import assert from "node:assert/strict";
 import { ConnectionConfig, Sandbox, SandboxManager } from "@alibaba-group/opensandbox";
 
 const config = (more = {}) => new ConnectionConfig({ requestTimeoutSeconds: 120, ...more }); // OPEN_SANDBOX_DOMAIN and OPEN_SANDBOX_API_KEY
+const tag = `javascript-${process.pid}`;
 const pause = (ms) => new Promise((r) => setTimeout(r, ms));
 const text = (run) => run.logs.stdout.map((m) => m.text).join("");
 
@@ -100,7 +101,7 @@ async function endpoints(box) {
 
 async function manager(box) {
   const m = SandboxManager.create({ connectionConfig: config() });
-  const found = await m.listSandboxInfos({ states: ["Running"], metadata: { tour: "javascript" }, pageSize: 5 });
+  const found = await m.listSandboxInfos({ states: ["Running"], metadata: { tour: tag }, pageSize: 5 });
   ok(found.items.map((i) => i.id).join() === box.id && found.pagination.totalItems === 1, "listed by state and metadata");
   ok((await m.patchSandboxMetadata(box.id, { tour: "on", more: null })).metadata.tour === "on", "metadata changed");
   const before = (await m.getSandboxInfo(box.id)).expiresAt;
@@ -121,7 +122,7 @@ const box = await Sandbox.create({
   timeoutSeconds: 600,
   readyTimeoutSeconds: 120,
   resource: { cpu: "1", memory: "512Mi" },
-  metadata: { tour: "javascript", more: "x" },
+  metadata: { tour: tag, more: "x" },
   env: { FROM_CREATE: "yes" },
 });
 try {
@@ -136,6 +137,9 @@ try {
   ok((await box.getInfo()).expiresAt > before, "renewed");
   await endpoints(box);
   await manager(box);
+} catch (e) {
+  await box.kill();
+  throw e;
 } finally {
   await box.close();
 }

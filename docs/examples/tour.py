@@ -18,6 +18,7 @@ from opensandbox.models.execd_sync import ExecutionHandlersSync
 from opensandbox.models.filesystem import ContentReplaceEntry, DirectoryListEntry, MoveEntry, SearchEntry, SetPermissionEntry, WriteEntry
 from opensandbox.models.sandboxes import SandboxFilter
 
+TAG = f"python-{os.getpid()}"
 IMAGE = os.environ.get("MAYFLY_IMAGE", "python")
 
 
@@ -107,7 +108,7 @@ def endpoints(box):
 
 def manager(box):
     with SandboxManagerSync.create(ConnectionConfigSync(request_timeout=timedelta(minutes=2))) as m:
-        found = m.list_sandbox_infos(SandboxFilter(states=["Running"], metadata={"tour": "python"}, page_size=5))
+        found = m.list_sandbox_infos(SandboxFilter(states=["Running"], metadata={"tour": TAG}, page_size=5))
         ok([i.id for i in found.sandbox_infos] == [box.id] and found.pagination.total_items == 1, "listed by state and metadata")
         ok(m.patch_sandbox_metadata(box.id, {"tour": "on", "more": None}).metadata == {"tour": "on"}, "metadata changed")
         before = m.get_sandbox_info(box.id).expires_at
@@ -122,21 +123,29 @@ def manager(box):
         refused(lambda: m.get_sandbox_info(box.id), 404, "killed")
 
 
+def tour(box):
+    ok(box.is_healthy() and box.commands.run("echo $FROM_CREATE").text == "yes", "created, with its environment")
+    commands(box)
+    sessions(box)
+    files(box)
+    m = box.get_metrics()
+    ok(m.cpu_count == 1 and 0 < m.memory_used_in_mib <= m.memory_total_in_mib, "metrics")
+    before = box.get_info().expires_at
+    box.renew(timedelta(hours=1))
+    ok(box.get_info().expires_at > before, "renewed")
+    endpoints(box)
+    manager(box)
+
+
 def main():
-    box = SandboxSync.create(IMAGE, timeout=timedelta(minutes=10), resource={"cpu": "1", "memory": "512Mi"}, metadata={"tour": "python", "more": "x"},
+    box = SandboxSync.create(IMAGE, timeout=timedelta(minutes=10), resource={"cpu": "1", "memory": "512Mi"}, metadata={"tour": TAG, "more": "x"},
         env={"FROM_CREATE": "yes"}, ready_timeout=timedelta(minutes=2), connection_config=ConnectionConfigSync(request_timeout=timedelta(minutes=2)))
     with box:
-        ok(box.is_healthy() and box.commands.run("echo $FROM_CREATE").text == "yes", "created, with its environment")
-        commands(box)
-        sessions(box)
-        files(box)
-        m = box.get_metrics()
-        ok(m.cpu_count == 1 and 0 < m.memory_used_in_mib <= m.memory_total_in_mib, "metrics")
-        before = box.get_info().expires_at
-        box.renew(timedelta(hours=1))
-        ok(box.get_info().expires_at > before, "renewed")
-        endpoints(box)
-        manager(box)
+        try:
+            tour(box)
+        except BaseException:
+            box.kill()
+            raise
 
 
 if __name__ == "__main__":

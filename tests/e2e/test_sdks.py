@@ -100,7 +100,7 @@ def test_osb_does_the_same(osb, python_image, tmp_path):
         while "begun" not in osb("command", "logs", box, cid, out="raw"):
             assert time.monotonic() < end
         osb("command", "interrupt", box, cid)
-        s = next(iter(osb("command", "session", "create", box).values()))
+        s = osb("command", "session", "create", box)["session_id"]
         osb("command", "session", "run", box, s, "--", "export A=kept", out="raw")
         assert "kept" in osb("command", "session", "run", box, s, "--", "echo $A", out="raw")
         osb("command", "session", "delete", box, s)

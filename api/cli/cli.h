@@ -21,6 +21,10 @@ int command_run(const char *prog, const struct command *table, size_t n, int arg
 /* "mayfly: <text>" on stderr; returns code. */
 int complain(int code, const struct err *e);
 
+/* For commands with no options of their own: --json and --help. -1: go on, with *rest at the first
+ * word; else the exit code. */
+int plain_options(int argc, char **argv, const char *usage, bool *json, int *rest);
+
 int cmd_run(int argc, char **argv);
 int cmd_create(int argc, char **argv);
 int cmd_ls(int argc, char **argv);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/cli/opt.h"
+
 #ifndef MAYFLY_VERSION
 #define MAYFLY_VERSION "0.1.0"
 #endif
@@ -39,8 +41,31 @@ int complain(int code, const struct err *e)
 	return code;
 }
 
+int plain_options(int argc, char **argv, const char *usage_text, bool *json, int *rest)
+{
+	bool help = false;
+	const struct opt opts[] = {{"json", 0, OPT_FLAG, json, NULL, "JSON on standard output"},
+		{"help", 'h', OPT_FLAG, &help, NULL, "this text"}};
+	struct err e = {0};
+
+	*json = false;
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, rest, &e) < 0)
+		return complain(EXIT_USAGE, &e);
+	if (!help)
+		return -1;
+	printf("usage: %s\n\n", usage_text);
+	fflush(stdout);
+	opt_help(opts, ARRAY_LEN(opts));
+	return EXIT_OK;
+}
+
 int cmd_version(int argc, char **argv)
 {
-	puts("mayfly " MAYFLY_VERSION);
+	bool json;
+	int rest, rc = plain_options(argc, argv, "mayfly version", &json, &rest);
+
+	if (rc >= 0)
+		return rc;
+	puts(json ? "{\"version\":\"" MAYFLY_VERSION "\"}" : "mayfly " MAYFLY_VERSION);
 	return EXIT_OK;
 }

@@ -5,6 +5,7 @@
  */
 #include "api/cli/cli.h"
 
+#include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <linux/landlock.h>
 
 #include "api/cli/assets.h"
+#include "api/cli/client.h"
 #include "api/cli/kvm_probe.h"
 #include "api/cli/run.h"
 
@@ -145,24 +147,48 @@ static const struct {
 /* All findings; or, with a name, that one: exit code 0 if it is good. */
 int cmd_doctor(int argc, char **argv)
 {
-	static const char *const marks[] = {[GOOD] = "ok", [SO_SO] = "--", [BAD] = "NO"};
-	int worst = GOOD, shown = 0;
+	static const char *const marks[] = {[GOOD] = "ok", [SO_SO] = "--", [BAD] = "NO"},
+				 *const words[] = {
+					 [GOOD] = "good", [SO_SO] = "limited", [BAD] = "bad"};
+	int worst = GOOD, shown = 0, rest;
+	cJSON *list = NULL;
+	bool json;
+	int rc = plain_options(argc, argv, "mayfly doctor [--json] [NAME]", &json, &rest);
+	const char *only = rc < 0 && rest < argc ? argv[rest] : NULL;
 
+	if (rc >= 0)
+		return rc;
+	if (json)
+		list = cJSON_CreateArray();
 	for (size_t i = 0; i < ARRAY_LEN(looks); i++) {
 		struct finding f = {0};
 
-		if (argc > 1 && strcmp(argv[1], looks[i].name) != 0)
+		if (only && strcmp(only, looks[i].name) != 0)
 			continue;
 		looks[i].look(&f);
-		printf("%s  %-13s %s\n", marks[f.how], looks[i].name, f.what);
-		if (f.todo[0])
-			printf("    %-13s -> %s\n", "", f.todo);
+		if (json) {
+			cJSON *o = cJSON_CreateObject();
+
+			cJSON_AddStringToObject(o, "name", looks[i].name);
+			cJSON_AddStringToObject(o, "verdict", words[f.how]);
+			cJSON_AddStringToObject(o, "found", f.what);
+			if (f.todo[0])
+				cJSON_AddStringToObject(o, "todo", f.todo);
+			cJSON_AddItemToArray(list, o);
+		} else {
+			printf("%s  %-13s %s\n", marks[f.how], looks[i].name, f.what);
+			if (f.todo[0])
+				printf("    %-13s -> %s\n", "", f.todo);
+		}
 		worst = MAX(worst, (int)f.how);
 		shown++;
 	}
-	if (argc > 1 && !shown) {
-		fprintf(stderr, "mayfly: doctor knows nothing of '%s'\n", argv[1]);
+	if (json && shown)
+		print_json(list);
+	cJSON_Delete(list);
+	if (only && !shown) {
+		fprintf(stderr, "mayfly: doctor knows nothing of '%s'\n", only);
 		return EXIT_USAGE;
 	}
-	return worst == BAD || (argc > 1 && worst != GOOD) ? EXIT_FAILED : EXIT_OK;
+	return worst == BAD || (only && worst != GOOD) ? EXIT_FAILED : EXIT_OK;
 }

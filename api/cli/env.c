@@ -5,9 +5,11 @@
  */
 #include "api/cli/cli.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "api/cli/client.h"
 #include "api/cli/machine.h"
 #include "api/cli/run.h"
 
@@ -24,8 +26,13 @@ int cmd_env(int argc, char **argv)
 {
 	char path[PATH_MAX], text[2048], *save = NULL;
 	struct err e = {0};
+	cJSON *o = NULL;
+	bool json;
 	size_t n;
+	int rest, rc = plain_options(argc, argv, "mayfly env", &json, &rest);
 
+	if (rc >= 0)
+		return rc;
 	if (machine_root(path, sizeof(path), &e) < 0)
 		return complain(EXIT_FAILED, &e);
 	n = strlen(path) - strlen("/machine");
@@ -34,13 +41,26 @@ int cmd_env(int argc, char **argv)
 		err_plain(&e, ENOENT, "nothing is known of a running daemon: make up");
 		return complain(EXIT_FAILED, &e);
 	}
+	if (json)
+		o = cJSON_CreateObject();
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!is_plain(line)) {
 			err_plain(&e, EINVAL,
 				"%s holds what is no plain value: make up writes it anew", path);
+			cJSON_Delete(o);
 			return complain(EXIT_FAILED, &e);
 		}
-		printf("export %s\n", line);
+		if (json && strchr(line, '=')) {
+			char *v = strchr(line, '=');
+
+			*v++ = 0;
+			cJSON_AddStringToObject(o, line, v);
+		} else if (!json) {
+			printf("export %s\n", line);
+		}
 	}
+	if (json)
+		print_json(o);
+	cJSON_Delete(o);
 	return EXIT_OK;
 }

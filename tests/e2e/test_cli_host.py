@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line against a daemon on this host (hostdaemon.py): exit codes, --json, --help and what to do next, for every command. What needs a
+guest's shell is in test_cli.py."""
+import json
+import os
+import subprocess
+
+import pytest
+
+from conftest import MAYFLY
+from hostdaemon import HostDaemon
+
+COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
+            "doctor", "env", "version")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    d = HostDaemon(tmp_path_factory.mktemp("cli")).start(api_key="k")
+    d.headers = {"OPEN-SANDBOX-API-KEY": "k"}
+    yield d
+    d.clean()
+
+
+@pytest.fixture
+def mayfly(daemon):
+    def run(*args, code=0, **env):
+        r = subprocess.run([MAYFLY, *args], env=os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{daemon.port}", "OPEN_SANDBOX_API_KEY": "k"} | env,
+                           capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert r.returncode == code, (args, r.returncode, r.stdout, r.stderr)
+        return r
+    return run
+
+
+def test_every_command_explains_itself(mayfly):
+    listed = mayfly("--help").stdout
+    for c in COMMANDS:
+        assert f"  {c} " in listed, c
+        r = mayfly(c, "--help")
+        assert r.stdout.startswith(f"usage: mayfly {c}") and not r.stderr, c
+    assert "no command 'frob'" in mayfly("frob", code=2).stderr
+    assert "usage:" in mayfly(code=2).stderr
+    for c in COMMANDS:
+        r = mayfly(c, "--no-such-option", code=2)
+        assert r.stderr or "usage:" in r.stdout
+
+
+def test_what_is_missing_is_a_mistake_in_the_usage(mayfly):
+    for c in ("run", "create", "exec", "cp", "inspect", "rm", "pause", "resume", "renew", "port-forward", "logs"):
+        assert mayfly(c, code=2).stderr, c
+
+
+def test_life_of_a_sandbox_for_scripts(mayfly):
+    made = json.loads(mayfly("create", "--json", "--name", "one", "-l", "a=b", "-m", "256Mi", "-t", "600", "tiny").stdout)
+    two = mayfly("create", "-m", "256Mi", "tiny").stdout.strip()
+    assert made["status"]["state"] == "Running" and len(two) == 36
+    boxes = json.loads(mayfly("ls", "--json").stdout)
+    assert [b["id"] for b in boxes] == [two, made["id"]]
+    assert [b["id"] for b in json.loads(mayfly("ls", "--json", "-l", "a=b", "-s", "running").stdout)] == [made["id"]]
+    assert json.loads(mayfly("ls", "--json", "-s", "paused").stdout) == []
+    # not on a terminal: one line each, tabs between, no heading
+    lines = mayfly("ls").stdout.splitlines()
+    assert len(lines) == 2 and all("\t" in line for line in lines) and made["id"] in lines[1]
+    assert json.loads(mayfly("inspect", "one").stdout)["metadata"] == {"a": "b", "name": "one"}
+    mayfly("pause", "one")
+    assert json.loads(mayfly("inspect", "one").stdout)["status"]["state"] == "Paused"
+    mayfly("resume", "one")
+    mayfly("renew", "one", "1200")
+    assert mayfly("logs", "one").returncode == 0
+    mayfly("rm", "one", two)
+    assert json.loads(mayfly("ls", "--json").stdout) == []
+
+
+def test_exit_codes_of_commands(mayfly):
+    """The command's own, or 125 for what is ours to answer for, as docker run has it. The fake's shell knows "exit N" only."""
+    box = mayfly("create", "-m", "256Mi", "tiny").stdout.strip()
+    for code in (0, 1, 5, 42, 255):
+        mayfly("exec", "-s", box, "--", f"exit {code}", code=code)
+        mayfly("run", "-m", "256Mi", "-s", "tiny", "--", f"exit {code}", code=code)
+    assert "mayfly ls" in mayfly("exec", "nobody", "--", "true", code=125).stderr
+    assert "mayfly: " in mayfly("run", "127.0.0.1:1/no/such:1", "--", "true", code=125).stderr
+    assert "mayfly: " in mayfly("run", "-m", "lots", "tiny", "--", "true", code=125).stderr
+    assert "mayfly ls" in mayfly("inspect", "nobody", code=1).stderr
+    assert mayfly("rm", "nobody", code=1).stderr
+    assert "KEY" in mayfly("ls", code=1, OPEN_SANDBOX_API_KEY="wrong").stderr.upper()
+    assert "mayfly machine start" in mayfly("ls", code=1, OPEN_SANDBOX_DOMAIN="127.0.0.1:9").stderr
+    mayfly("rm", box)
+
+
+def test_a_name_or_a_beginning_is_enough_but_not_two(mayfly):
+    boxes = [mayfly("create", "-m", "256Mi", "-n", "same", "tiny").stdout.strip() for _ in range(2)]
+    assert "same" in mayfly("inspect", "same", code=1).stderr
+    assert json.loads(mayfly("inspect", boxes[0][:13]).stdout)["id"] == boxes[0]
+    mayfly("rm", *boxes)
+
+
+def test_what_this_host_is(mayfly):
+    assert json.loads(mayfly("version", "--json").stdout)["version"] in mayfly("version").stdout
+    looks = {f["name"]: f for f in json.loads(subprocess.run([MAYFLY, "doctor", "--json"], capture_output=True, text=True, timeout=60).stdout)}
+    assert {"kernel", "memory", "kvm", "cgroups", "landlock", "qemu", "guest kernel"} <= set(looks)
+    for f in looks.values():
+        assert f["verdict"] in ("good", "limited", "bad") and f["found"] and (f["verdict"] == "good" or f["todo"]), "it says the next step"
+    mayfly("doctor", "kernel")
+    mayfly("doctor", "nonsense", code=2)
+
+
+def test_env_is_for_a_shell_and_for_scripts(mayfly, tmp_path):
+    home = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    assert "make up" in mayfly("env", code=1, **home).stderr
+    (tmp_path / "mayfly").mkdir()
+    (tmp_path / "mayfly" / "client.env").write_text("OPEN_SANDBOX_DOMAIN=127.0.0.1:1\nOPEN_SANDBOX_API_KEY=ab12\n")
+    assert mayfly("env", **home).stdout == "export OPEN_SANDBOX_DOMAIN=127.0.0.1:1\nexport OPEN_SANDBOX_API_KEY=ab12\n"
+    assert json.loads(mayfly("env", "--json", **home).stdout) == {"OPEN_SANDBOX_DOMAIN": "127.0.0.1:1", "OPEN_SANDBOX_API_KEY": "ab12"}
+    (tmp_path / "mayfly" / "client.env").write_text("OPEN_SANDBOX_DOMAIN=$(id)\n")
+    assert mayfly("env", code=1, **home).stdout == "", "nothing that a shell would run"

@@ -558,3 +558,69 @@ def test_what_is_measured(daemon):
         assert values.get(k) == v, (k, values.get(k))
     assert values["mayfly_http_bytes_out_total"] > 0 and 'mayfly_blank_vms' in values and values['mayfly_http_responses_total{class="4xx"}'] >= 1
     assert values["mayfly_daemon_memory_bytes"] > 1 << 20
+
+
+# ---- many clients and kills, quickly: the real thing is test_soak.py
+
+STRESS = bool(os.environ.get("MAYFLY_STRESS"))
+CLIENTS, SECONDS, KILLS = (200, 120, 10) if STRESS else (16, 12, 3)
+
+
+def client(daemon, end, n):
+    """Creates, runs, pauses, deletes; what the daemon acknowledged must be there, however often it died."""
+    wrong, rounds = [], 0
+
+    def ask(*args, **kw):
+        while True:
+            try:
+                return daemon.ask(*args, **kw)
+            except OSError:
+                if time.monotonic() > end + WAIT_AFTER_S:
+                    raise
+                time.sleep(0.05)
+
+    while time.monotonic() < end:
+        status, b, _ = ask("POST", "/v1/sandboxes", BOX | {"metadata": {"n": f"{n}-{rounds}"}}, {"Idempotency-Key": f"{n}-{rounds}"})
+        rounds += 1
+        if status != 202:
+            wrong += [] if status in (500, 503) and b["code"] == "DOCKER::SANDBOX_START_FAILED" else [(status, b)]
+            continue
+        box = b["id"]
+        for what in (("POST", f"/{box}/44772/command", {"command": "echo x"}), ("POST", f"/v1/sandboxes/{box}/pause"), ("POST", f"/v1/sandboxes/{box}/resume")):
+            status, b, _ = ask(*what)
+            # 404 would be an acknowledged sandbox that is lost; after a kill it may be in another state than this client thinks
+            if status not in (200, 202, 409, 500, 503):
+                wrong.append((what[1], status, b))
+        status, b, _ = ask("GET", f"/v1/sandboxes/{box}")
+        if status != 200 or b["metadata"]["n"] != f"{n}-{rounds - 1}":
+            wrong.append(("lost", status, b))
+        status, b, _ = ask("DELETE", f"/v1/sandboxes/{box}")
+        if status not in (204, 404):
+            wrong.append(("delete", status, b))
+    return rounds, wrong
+
+
+WAIT_AFTER_S = 60
+
+
+def test_clients_and_kills_of_the_daemon(daemon):
+    daemon.start()
+    port = daemon.port
+    end = time.monotonic() + SECONDS
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        work = [pool.submit(client, daemon, end, n) for n in range(CLIENTS)]
+        for _ in range(KILLS):
+            time.sleep(SECONDS / (KILLS + 1))
+            daemon.end()
+            daemon.config(port=port)
+            daemon.again()
+        done = [w.result() for w in work]
+    wrong = [w for _, ws in done for w in ws]
+    print(f"{sum(r for r, _ in done)} rounds")
+    assert not wrong, wrong[:5]
+    for b in daemon.ask("GET", "/v1/sandboxes?pageSize=200")[1]["items"]:
+        assert b["status"]["state"] in ("Failed", "Terminated"), b
+        assert daemon.ask("DELETE", f"/v1/sandboxes/{b['id']}")[0] == 204
+    left = list((daemon.dir / "state" / "blobs").glob("*/*"))
+    assert len(left) <= 10, f"the template's files stay, and nothing else: {left}"
+    assert not list((daemon.dir / "state" / "logs").iterdir())

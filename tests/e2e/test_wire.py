@@ -89,7 +89,7 @@ class Wire:
         assert head["X-Request-ID"] and len(head.get_all("Date")) == 1 and len(head.get_all("X-Request-ID")) == 1, name
         if headers and "X-Request-ID" in headers:
             assert head["X-Request-ID"] == headers["X-Request-ID"], name
-        j = json.loads(shown) if (head["Content-Type"] or "").startswith("application/json") else None
+        j = json.loads(shown) if shown and (head["Content-Type"] or "").startswith("application/json") else None
         if code:
             assert j and j["code"] == code and j["message"] and set(j) == {"code", "message"}, f"{name}: {shown}"
         elif status >= 400 and status not in (404, 405, 422, 416, 501):
@@ -403,7 +403,7 @@ def test_files(wire):
     w("download: two ways at once", "GET", "/files/download?path=/tmp/w/a/one.txt&offset=1", status=400, code=BAD, headers={"Range": "bytes=0-1"})
     w("download: missing", "GET", "/files/download?path=/no/such", status=404, code="FILE_NOT_FOUND")
     w("download: no path", "GET", "/files/download", status=400, code="MISSING_QUERY")
-    w("download: a directory", "GET", "/files/download?path=/tmp", status=500, code="RUNTIME_ERROR")
+    w("download: a directory", "GET", "/files/download?path=/tmp", status=400, code="INVALID_FILE")
     w("search", "GET", "/files/search?path=/tmp/w&pattern=*.txt")
     w("search all", "GET", "/files/search?path=/tmp/w")
     w("search: missing", "GET", "/files/search?path=/no/such&pattern=x", status=404, code="FILE_NOT_FOUND")
@@ -428,7 +428,7 @@ def test_files(wire):
     one = ({"path": "/tmp/w/x"}, b"x")
     for name, body, code in (("no form", b"{}", "INVALID_FILE"), ("no path", upload(({"path": ""}, b"x")), "INVALID_FILE_METADATA"), ("metadata that is no JSON", upload(one).replace(b'{"path": "/tmp/w/x"}', b"{"), "INVALID_FILE_METADATA"),
                              ("a file without metadata", part("file", "f", b"x") + b"--BB--\r\n", "INVALID_FILE_METADATA"),
-                             ("metadata without a file", part("metadata", "metadata", b'{"path":"/tmp/w/x"}') + b"--BB--\r\n", "INVALID_FILE_METADATA"), ("cut short", upload(one)[:-20], "INVALID_FILE_CONTENT")):
+                             ("metadata without a file", part("metadata", "metadata", b'{"path":"/tmp/w/x"}') + b"--BB--\r\n", "INVALID_FILE_METADATA"), ("cut short", upload(one)[:-20], "INVALID_FILE_METADATA")):
         w(f"upload: {name}", "POST", "/files/upload", body, 400, code, headers={} if name == "no form" else FORM)
     nobody = "/v1/filesystem/65534/65534"
     w("as nobody: info", "GET", nobody + "/files/info?path=/tmp/w/a")

@@ -151,18 +151,24 @@ def test_a_step_that_fails_is_named_and_nothing_is_left(daemon, step, how, says)
 @pytest.mark.parametrize("step,how,says", [("prepare", "hang", "starting the VMM"), ("boot", "hang", "booting"), ("ready", "never", "waiting for the agent"),
                                            ("ready", "junk", "waiting for the agent"), ("setup", "hang", "starting the entrypoint")])
 def test_one_deadline_stands_over_every_step(daemon, step, how, says):
-    daemon.start({"runtime": {"templates": False, "create_timeout_seconds": 1}}).plan(**{step: how})
-    began = time.monotonic()
+    daemon.start({"runtime": {"templates": False, "create_timeout_seconds": 2, "blank_pool": 0 if step == "prepare" else 1}})
+    if step != "prepare":
+        # a monitor that waits, so that no start of a process stands in the two seconds
+        first, end = daemon.create(), time.monotonic() + 60
+        while "\nmayfly_blank_vms 1" not in daemon.ask("GET", "/metrics")[1]:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    daemon.plan(**{step: how})
     status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
-    assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"].startswith(says + ": not done within 1 s"), e
-    assert time.monotonic() - began < 20
-    daemon.settled(0)
+    assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"].startswith(says + ": not done within 2 s"), e
+    if step != "prepare":
+        assert daemon.state(first) == "Running"
 
 
 def test_what_takes_long_is_pending_and_ping_is_held(daemon):
     daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1, "create_timeout_seconds": 5}}).plan(ready="never")
     status, b, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
-    assert status == 202 and b["status"]["state"] == "Pending" and b["status"]["message"] == "waiting for the agent"
+    assert status == 202 and b["status"]["state"] == "Pending" and b["status"]["message"] in ("waiting for the agent", "starting the VMM", "booting"), b
     status, e, _ = daemon.ask("GET", f"/{b['id']}/44772/ping")
     assert status == 409 and e["code"] == "DOCKER::SANDBOX_NOT_RUNNING", "it was held until it failed"
     status, b, _ = daemon.ask("GET", f"/v1/sandboxes/{b['id']}")
@@ -270,7 +276,7 @@ def test_expiry_is_rebuilt_and_what_expired_meanwhile_goes(daemon):
     daemon.start()
     soon, later = daemon.create(timeout=60), daemon.create(timeout=60)
     assert daemon.ask("POST", f"/v1/sandboxes/{soon}/renew-expiration", {"expiresAt": iso(1)})[0] == 200
-    assert daemon.ask("POST", f"/v1/sandboxes/{later}/renew-expiration", {"expiresAt": iso(3)})[0] == 200
+    assert daemon.ask("POST", f"/v1/sandboxes/{later}/renew-expiration", {"expiresAt": iso(8)})[0] == 200
     daemon.end()
     time.sleep(1.2)
     daemon.again()
@@ -309,7 +315,7 @@ def test_expiry_is_right_across_steps_of_the_clock(daemon, tmp_path):
     daemon.start()
     box = daemon.create(timeout=60)
     assert daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(2)})[0] == 200
-    step.write_text("-4")
+    step.write_text("-20")
     time.sleep(3)
     assert daemon.state(box) == "Running", "by this clock it has more than three seconds left"
     step.write_text("3600")

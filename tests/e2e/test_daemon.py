@@ -3,6 +3,7 @@
 every step of a launch, a pause and a resume failing in every way, adoption, an orderly end."""
 import concurrent.futures
 import datetime
+import http.client
 import json
 import os
 import pathlib
@@ -580,7 +581,7 @@ def client(daemon, end, n):
         while True:
             try:
                 return daemon.ask(*args, **kw)
-            except OSError:
+            except (OSError, http.client.HTTPException):  # no answer, or half of one
                 if time.monotonic() > end + WAIT_AFTER_S:
                     raise
                 time.sleep(0.05)

@@ -77,8 +77,12 @@ class Fill:
             raise Failed(f"{len(self.ids)} sandboxes: {why}")
         time.sleep(2)
         taken = (before - meminfo("MemAvailable")) / len(self.ids)
+        state = getattr(self.d, "state", "/")  # a monitor that waits in the pool maps nothing from there yet
         for pid in self.monitors():
             try:
+                with open(f"/proc/{pid}/maps") as f:
+                    if f" {state}" not in f.read():
+                        continue
                 with open(f"/proc/{pid}/smaps_rollup") as f:
                     pss = {l.split(":")[0]: float(l.split()[1]) for l in f if l.split()[-1] == "kB"}
             except OSError:

@@ -4,6 +4,7 @@
 No test here fails by a time: what is asserted is that rows are there, that noise is called noise, and that a difference is called one.
 """
 import json
+import os
 import random
 import re
 import subprocess
@@ -89,6 +90,12 @@ def test_a_run_is_whole(short_run):
     assert "| restore-blank | floor | total | 6 | 0 |" in (d / "r.md").read_text()
     again = subprocess.run([BENCH / "report", d / "r.jsonl", "--markdown"], capture_output=True, text=True)
     assert again.stdout == (d / "r.md").read_text()
+
+
+if os.environ.get("MAYFLY_STRESS"):  # it measures, so it wants a quiet machine
+    def test_five_milliseconds_in_the_restore_path_are_found(machine):
+        r = subprocess.run([BENCH / "selftest", "--machine", machine.name], capture_output=True, text=True, timeout=900)
+        assert r.returncode == 0, r.stdout + r.stderr
 
 
 def test_the_page_needs_no_network(short_run):

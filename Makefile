@@ -203,22 +203,11 @@ quickstart: deps
 
 # install into PREFIX, or make a package of exactly that
 PREFIX ?= /usr/local
-DEST = $(DESTDIR)$(PREFIX)
 VERSION := 0.1.0
 install: all kernel
-	$(Q)install -d $(DEST)/bin $(DEST)/lib/mayfly $(DEST)/lib/systemd/system $(DEST)/share/mayfly/appliance $(DEST)/share/doc/mayfly
-	$(Q)install -m 755 $(BIN)/mayfly $(DEST)/bin/
-	$(Q)install -m 755 $(filter-out $(BIN)/mayfly,$(PROGS:%=$(BIN)/%)) $(DEST)/lib/mayfly/
-	$(Q)ln -sf ../lib/mayfly/mayflyd $(DEST)/bin/mayflyd
-	$(Q)sed 's|@LIB@|$(PREFIX)/lib/mayfly|' priv/mayfly.service > $(DEST)/lib/systemd/system/mayfly.service
-	$(Q)install -m 644 $(wildcard $(B)/initramfs.cpio) $(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/guest-vmlinux \
-		$(or $(MAYFLY_CACHE),$(HOME)/.cache/mayfly)/appliance-vmlinux $(DEST)/share/mayfly/
-	$(Q)install -m 755 guest/appliance/mkroot $(DEST)/share/mayfly/appliance/
-	$(Q)install -m 644 guest/appliance/root.list $(DEST)/share/mayfly/appliance/
-	$(Q)install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DEST)/share/doc/mayfly/
-package:
-	$(Q)rm -rf build/package && $(MAKE) -s install DESTDIR=build/package/mayfly-$(VERSION) PREFIX=/usr/local
-	$(Q)tar -C build/package --owner=0 --group=0 --sort=name --mtime=@1 -czf build/mayfly-$(VERSION).tar.gz mayfly-$(VERSION) && ls -l build/mayfly-$(VERSION).tar.gz
+	$(Q).ci/install "$(DESTDIR)" "$(PREFIX)"
+package: all kernel
+	$(Q).ci/install --package $(VERSION)
 
 help:
 	@sed 's/^	//' tests/check/help.txt

@@ -9,22 +9,6 @@
 
 #include "api/cli/run.h"
 
-int asset_cached(const char *name, char to[static PATH_MAX], const char *how, struct err *e)
-{
-	const char *cache = getenv("MAYFLY_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
-		   *home = getenv("HOME");
-
-	if (cache && *cache)
-		snprintf(to, PATH_MAX, "%s/%s", cache, name);
-	else if (xdg && *xdg)
-		snprintf(to, PATH_MAX, "%s/mayfly/%s", xdg, name);
-	else
-		snprintf(to, PATH_MAX, "%s/.cache/mayfly/%s", home ? home : "", name);
-	if (access(to, R_OK) < 0)
-		return err_set(e, errno, "%s (%s makes it)", to, how);
-	return 0;
-}
-
 int asset_find(const char *built, const char *installed, char to[static PATH_MAX], struct err *e)
 {
 	const char *const rel[] = {built, installed};
@@ -44,6 +28,30 @@ int asset_find(const char *built, const char *installed, char to[static PATH_MAX
 	}
 	return err_plain(
 		e, ENOENT, "neither %s nor %s is there, seen from %s", built, installed, exe);
+}
+
+int asset_cached(const char *name, char to[static PATH_MAX], const char *how, struct err *e)
+{
+	const char *cache = getenv("MAYFLY_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
+		   *home = getenv("HOME");
+
+	if (cache && *cache)
+		snprintf(to, PATH_MAX, "%s/%s", cache, name);
+	else if (xdg && *xdg)
+		snprintf(to, PATH_MAX, "%s/mayfly/%s", xdg, name);
+	else
+		snprintf(to, PATH_MAX, "%s/.cache/mayfly/%s", home ? home : "", name);
+	if (access(to, R_OK) == 0)
+		return 0;
+	/* installed, or told of where it would be made */
+	_cleanup_free_ char *made = strdup(to);
+	char installed[64];
+	struct err none;
+
+	snprintf(installed, sizeof(installed), "../share/mayfly/%s", name);
+	if (made && asset_find(installed, installed, to, &none) == 0)
+		return 0;
+	return err_plain(e, ENOENT, "%s is not there (%s makes it)", made ? made : name, how);
 }
 
 int asset_machine_root(char to[static PATH_MAX], struct err *e)

@@ -24,6 +24,7 @@
 #include "api/privctl.h"
 #include "api/router.h"
 #include "api/sandbox.h"
+#include "api/seal.h"
 #include "api/snapshot.h"
 #include "api/state.h"
 #include "api/template.h"
@@ -156,10 +157,26 @@ static void lock_state(void)
 	}
 }
 
-/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it is there, at the next start. */
-static int guest_file(const char *configured, const char *dflt, uint64_t *stamp)
+static const char *bin_dir(void)
 {
-	char path[400];
+	static char path[512];
+	ssize_t n;
+	char *slash;
+
+	if (D.cfg.bin_dir[0])
+		return D.cfg.bin_dir;
+	n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	path[n > 0 ? n : 0] = 0;
+	slash = strrchr(path, '/');
+	if (slash)
+		*slash = 0;
+	return path;
+}
+
+/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it is there, at the next start. */
+static int guest_file(const char *configured, const char *dflt, const char *name, uint64_t *stamp)
+{
+	char path[400], installed[640];
 	struct stat st;
 	int fd;
 
@@ -168,6 +185,11 @@ static int guest_file(const char *configured, const char *dflt, uint64_t *stamp)
 	else
 		snprintf(path, sizeof(path), "%s/%s", D.cfg.state_dir, dflt);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 && !*configured) {
+		/* as make install puts it */
+		snprintf(installed, sizeof(installed), "%s/../../share/mayfly/%s", bin_dir(), name);
+		fd = open(installed, O_RDONLY | O_CLOEXEC);
+	}
 	if (fd < 0 || fstat(fd, &st) < 0) {
 		log_error("%s: %s: no sandbox can be started", path, strerror(errno));
 		return -1;
@@ -180,8 +202,8 @@ static void open_guest_files(void)
 {
 	uint64_t stamp = 1;
 
-	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", &stamp);
-	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", &stamp);
+	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", "guest-vmlinux", &stamp);
+	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", "initramfs.cpio", &stamp);
 	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx", (unsigned long long)stamp);
 }
 
@@ -348,6 +370,22 @@ static void watch_signals(void)
 		die("signals", NULL);
 }
 
+/* What a host lacks is its owner's to accept, and not to be found out afterwards. */
+static void accept_host(uint32_t flags)
+{
+	const char *lacks = !(flags & (PRIV_H_NO_CGROUP | PRIV_H_NO_LANDLOCK)) ? NULL
+			    : !(flags & PRIV_H_NO_LANDLOCK)		       ? "delegated cgroup v2 controllers"
+			    : !(flags & PRIV_H_NO_CGROUP)		       ? "Landlock"
+									       : "Landlock and delegated cgroup v2 controllers";
+
+	if (lacks && !D.cfg.weaker_jail) {
+		fprintf(stderr, "mayflyd: this host has no %s, so jails would be weaker: `mayfly doctor` says what to do, or set runtime.weaker_jail = true\n", lacks);
+		exit(2); /* the helper does not try again */
+	}
+	if (lacks)
+		log_warn("this host has no %s: jails are weaker, as the configuration permits", lacks);
+}
+
 static void open_kvm(void)
 {
 	struct priv_msg m = {.op = PRIV_OPEN, .what = PRIV_F_KVM}, r = {0};
@@ -368,22 +406,6 @@ static int priv_socket(bool no_jail)
 		die("mayfly-priv starts me; without it: --no-jail (VMs are then not jailed)", NULL);
 	fcntl(PRIV_FD, F_SETFD, FD_CLOEXEC);
 	return PRIV_FD;
-}
-
-static const char *bin_dir(void)
-{
-	static char path[512];
-	ssize_t n;
-	char *slash;
-
-	if (D.cfg.bin_dir[0])
-		return D.cfg.bin_dir;
-	n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	path[n > 0 ? n : 0] = 0;
-	slash = strrchr(path, '/');
-	if (slash)
-		*slash = 0;
-	return path;
 }
 
 static void start(bool no_jail)
@@ -414,6 +436,7 @@ static void start(bool no_jail)
 	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)))
 		die("processes", &e);
+	accept_host(privctl_host_flags(D.priv));
 	D.images = images_create(&D, bin_dir(), &e);
 	if (!D.images)
 		die("images", &e);
@@ -430,6 +453,8 @@ static void start(bool no_jail)
 	D.http = http_create(D.loop, &hc);
 	if (!D.http)
 		die("the HTTP server cannot be started", NULL);
+	if (!no_jail && daemon_seal(&e) < 0)
+		die("seccomp", &e);
 	say_listening(hc.listen_fd);
 }
 

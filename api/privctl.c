@@ -16,6 +16,7 @@
 
 #include "lib/fdpass.h"
 #include "lib/log.h"
+#include "lib/procfs.h"
 
 struct pcall {
 	struct pcall *next;
@@ -40,7 +41,7 @@ struct privctl {
 	struct watch *watch;
 	privctl_exit_fn exited;
 	void *arg;
-	uint32_t next_id, nslots;
+	uint32_t next_id, nslots, host_flags;
 	struct pcall *calls;
 	struct child *children;
 };
@@ -127,6 +128,7 @@ struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir, pr
 		return NULL;
 	}
 	p->nslots = reply.nslots;
+	p->host_flags = reply.flags;
 	p->watch = loop_watch(l, sock, EPOLLIN, on_helper, p);
 	return p;
 }
@@ -158,33 +160,17 @@ bool privctl_is_direct(const struct privctl *p)
 	return p->sock < 0;
 }
 
+uint32_t privctl_host_flags(const struct privctl *p)
+{
+	return p->host_flags;
+}
+
 uint32_t privctl_slots(const struct privctl *p)
 {
 	return p->nslots;
 }
 
 /* ---- direct: developer mode */
-
-static uint64_t start_time_of(int pid)
-{
-	char path[64], line[1024], *p;
-	unsigned long long v = 0;
-	_cleanup_close_ int fd = -1;
-	ssize_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
-	if (n <= 0)
-		return 0;
-	line[n] = 0;
-	p = strrchr(line, ')');
-	for (int i = 2; p && i < 22; i++)
-		p = strchr(p + 1, ' ');
-	if (p)
-		v = strtoull(p, NULL, 10);
-	return v;
-}
 
 static void child_ended(void *arg, uint32_t events)
 {
@@ -214,7 +200,7 @@ static struct child *child_track(struct privctl *p, uint32_t slot, uint32_t kind
 		return NULL;
 	*c = (struct child){.p = p, .slot = slot, .kind = kind, .pid = pid};
 	c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	c->start_time = start_time_of(pid);
+	c->start_time = process_start_time(pid);
 	if (c->pidfd >= 0)
 		c->watch = loop_watch(p->loop, c->pidfd, EPOLLIN, child_ended, c);
 	if (!c->watch) {
@@ -270,7 +256,7 @@ static int direct_list(struct privctl *p, const struct priv_msg *req, struct pri
 {
 	struct child *c;
 
-	if (req->pid <= 0 || start_time_of(req->pid) != req->start_time || !req->start_time)
+	if (req->pid <= 0 || process_start_time(req->pid) != req->start_time || !req->start_time)
 		return -ENOENT;
 	c = child_track(p, req->slot, PRIV_K_VMM, req->pid);
 	if (!c)

@@ -90,7 +90,8 @@ class Daemon(Given):
                     '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n')
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
         self.log_path = os.path.join(self.run, "log")
-        argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user, "--"]
+        argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user,
+                "--show", kernel(), "--show", find("initramfs.cpio"), "--"]
         if not jail:  # as root it wants to hear that twice
             argv = [os.path.join(self.bin, "mayflyd"), "--no-jail", "--no-jail"]
         with open(self.log_path, "w") as log:

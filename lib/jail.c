@@ -61,6 +61,7 @@ static int clone_tree(int dirfd, const char *path)
 		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (*path ? 0 : AT_EMPTY_PATH));
 }
 
+#define ONLY_READ (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
 #define MAX_RO 8
 struct trees {
 	int stage, ro[MAX_RO];
@@ -84,18 +85,19 @@ static int collect_trees(const struct jail_conf *c, struct trees *t, struct err 
 		if (t->ro[t->n] < 0 && errno != ENOENT)
 			return err_set(e, errno, "open_tree %s", c->ro_paths[t->n]);
 	}
-	if (c->stage_fd >= 0 && (t->stage = clone_tree(c->stage_fd, "")) < 0)
+	if (c->stage_fd >= 0)
+		t->stage = clone_tree(c->stage_fd, "");
+	/* a detached copy belongs to no namespace and cannot be copied again: it is mounted as it is */
+	if (c->stage_fd >= 0 && t->stage < 0 && errno == EINVAL)
+		t->stage = fcntl(c->stage_fd, F_DUPFD_CLOEXEC, 3);
+	if (c->stage_fd >= 0 && t->stage < 0)
 		return err_set(e, errno, "open_tree of the staging folder");
 	return 0;
 }
 
 /* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or signal anything of the host by them. */
-static int stage_namespaces(const struct jail_conf *c, struct trees *t, struct err *e)
+static int leave_namespaces(int flags, struct err *e)
 {
-	int flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | (c->keep_net ? 0 : CLONE_NEWNET);
-
-	if (collect_trees(c, t, e) < 0)
-		return -e->code;
 	if (unshare(flags) < 0)
 		return err_set(e, errno, "unshare(%#x)", (unsigned int)flags);
 	/* nothing we mount may travel back to the host */
@@ -104,26 +106,38 @@ static int stage_namespaces(const struct jail_conf *c, struct trees *t, struct e
 	return 0;
 }
 
+static int stage_namespaces(const struct jail_conf *c, struct trees *t, struct err *e)
+{
+	int flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | (c->keep_net ? 0 : CLONE_NEWNET);
+
+	if (collect_trees(c, t, e) < 0)
+		return -e->code;
+	return leave_namespaces(flags, e);
+}
+
 static int make_parents(char *path, struct err *e)
 {
 	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
 		*p = 0;
-		if (mkdir(path, 0755) < 0 && errno != EEXIST)
+		/* whatever the umask: the jail's user goes through it */
+		if (mkdir(path, 0755) < 0 ? errno != EEXIST : chmod(path, 0755) < 0)
 			return err_set(e, errno, "mkdir %s", path);
 		*p = '/';
 	}
 	return 0;
 }
 
-static int bind_readonly(int tree, const char *path, struct err *e)
+static int bind_tree(int tree, const char *path, uint64_t attributes, struct err *e)
 {
-	struct mount_attr ro = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
+	struct mount_attr at = {.attr_set = attributes};
 	_cleanup_close_ int fd = -1;
 	char to[300];
 	struct stat st;
 
 	if (fstat(tree, &st) < 0)
 		return err_set(e, errno, "stat %s", path);
+	if (S_ISCHR(st.st_mode))
+		at.attr_set &= ~(uint64_t)MOUNT_ATTR_NODEV;
 	if (snprintf(to, sizeof(to), NEW_ROOT "%s", path) >= (int)sizeof(to))
 		return err_plain(e, ENAMETOOLONG, "path too long: %s", path);
 	if (make_parents(to, e) < 0)
@@ -132,8 +146,8 @@ static int bind_readonly(int tree, const char *path, struct err *e)
 		(void)!mkdir(to, 0755);
 	else
 		fd = open(to, O_CREAT | O_WRONLY | O_CLOEXEC, 0444);
-	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &ro, sizeof(ro)) < 0)
-		return err_set(e, errno, "make %s read-only", path);
+	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &at, sizeof(at)) < 0)
+		return err_set(e, errno, "mount attributes of %s", path);
 	if (syscall(SYS_move_mount, tree, "", AT_FDCWD, to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
 		return err_set(e, errno, "show %s", path);
 	return 0;
@@ -167,24 +181,38 @@ static int own_proc(int *fd, struct err *e)
 	return 0;
 }
 
+static int empty_root(struct err *e)
+{
+	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=128") < 0)
+		return err_set(e, errno, "mount the empty root");
+	return 0;
+}
+
+static int enter_root(struct err *e)
+{
+	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+		return err_set(e, errno, "pivot_root");
+	if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		return err_set(e, errno, "make the root read-only");
+	return 0;
+}
+
 /* 4. Root. Should: an empty, read-only root. Mustn't: any path of the host but those listed. */
 static int stage_root(const struct jail_conf *c, struct trees *t, int *proc_fd, struct err *e)
 {
 	_cleanup_close_ int proc = -1;
 
-	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=64") < 0)
-		return err_set(e, errno, "mount the empty root");
+	if (empty_root(e) < 0)
+		return -e->code;
 	if (c->want_proc && own_proc(&proc, e) < 0)
 		return -e->code;
 	for (size_t i = 0; i < t->n; i++)
-		if (t->ro[i] >= 0 && bind_readonly(t->ro[i], c->ro_paths[i], e) < 0)
+		if (t->ro[i] >= 0 && bind_tree(t->ro[i], c->ro_paths[i], ONLY_READ, e) < 0)
 			return -e->code;
 	if (t->stage >= 0 && mount_stage(t->stage, e) < 0)
 		return -e->code;
-	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
-		return err_set(e, errno, "pivot_root");
-	if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-		return err_set(e, errno, "make the root read-only");
+	if (enter_root(e) < 0)
+		return -e->code;
 	if (c->stage_fd >= 0) {
 		_cleanup_close_ int fd = open("/stage", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -194,6 +222,31 @@ static int stage_root(const struct jail_conf *c, struct trees *t, int *proc_fd, 
 	if (proc_fd)
 		*proc_fd = take_fd(&proc);
 	return 0;
+}
+
+int jail_root(const struct jail_show *show, size_t n, struct err *e)
+{
+	static const uint64_t attributes[] = {[JAIL_SHOW_READ] = ONLY_READ,
+		[JAIL_SHOW_RUN] = ONLY_READ & ~(uint64_t)MOUNT_ATTR_NOEXEC,
+		[JAIL_SHOW_WRITE] = ONLY_READ & ~(uint64_t)MOUNT_ATTR_RDONLY};
+	int trees[JAIL_SHOW_MAX];
+
+	if (n > JAIL_SHOW_MAX)
+		return err_plain(e, E2BIG, "too many paths to show");
+	/* the caller is a child that ends if this fails: what is open then goes with it */
+	for (size_t i = 0; i < n; i++) {
+		trees[i] = clone_tree(AT_FDCWD, show[i].path);
+		if (trees[i] < 0 && errno != ENOENT)
+			return err_set(e, errno, "open_tree %s", show[i].path);
+	}
+	if (leave_namespaces(CLONE_NEWNS | CLONE_NEWIPC, e) < 0 || empty_root(e) < 0)
+		return -e->code;
+	for (size_t i = 0; i < n; i++) {
+		if (trees[i] >= 0 && bind_tree(trees[i], show[i].path, attributes[show[i].how], e) < 0)
+			return -e->code;
+		close_fd(&trees[i]);
+	}
+	return enter_root(e);
 }
 
 static int set_limit(int what, rlim_t v, struct err *e)

@@ -16,7 +16,8 @@ struct jail_conf {
 	unsigned int nfds;   /* descriptors 0 .. nfds-1 stay, all others are closed */
 	bool keep_net;	     /* image pulls only: the host's network */
 	bool want_proc;	     /* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
-	int stage_fd;	     /* -1, or the one folder that may be written: its number stays, "/stage" is its path afterwards */
+	/* -1, or the one folder that may be written (or a detached copy of its mount): its number stays, "/stage" is its path afterwards */
+	int stage_fd;
 	const char *const *ro_paths; /* NULL-terminated: files and folders shown read-only under the same path (pulls: resolver, certificates) */
 	uint64_t fsize_max;  /* largest file it may make, 0 = no limit */
 	unsigned int nofile; /* descriptors */
@@ -27,6 +28,15 @@ struct jail_conf {
 int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e);
 enum { JAIL_NO_LANDLOCK = 1 };
 
+/* Stages 3 and 4 alone, for a program that is started afterwards (mayflyd, by mayfly-priv): own mounts, and a read-only root that holds nothing but
+ * these paths. What does not exist is left out. Needs root. */
+struct jail_show {
+	const char *path;
+	enum { JAIL_SHOW_READ, JAIL_SHOW_RUN, JAIL_SHOW_WRITE } how;
+};
+#define JAIL_SHOW_MAX 32
+int jail_root(const struct jail_show *show, size_t n, struct err *e);
+
 /* Landlock alone (mayflyd): only these paths, "rw" or "ro", may be opened from now on, by this process and its children. Paths that do not
  * exist are left out. -EOPNOTSUPP: this kernel has none. */
 struct jail_path {
@@ -36,10 +46,10 @@ struct jail_path {
 int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
 int jail_landlock_abi(void); /* 0: none */
 
-/* seccomp: an allow-list. Each system call names what needs it. */
+/* seccomp: an allow-list. Each system call names what needs it, and, if the test suite never makes it (tests/trace/calls), why it stays. */
 struct jail_rule {
 	int nr;
-	const char *need;
+	const char *need, *unseen;
 	struct {
 		unsigned int arg;
 		uint64_t mask; /* 0: all bits */
@@ -48,15 +58,15 @@ struct jail_rule {
 	unsigned int ncmp;
 	int refuse; /* an errno: answered with it instead of being allowed (for what libraries try first) */
 };
-#define JAIL_CALL(name, why) {.nr = SCMP_SYS(name), .need = (why)}
-#define JAIL_CALL_EQ(name, a, v, why)                                                              \
-	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), 0, (v)}}, .ncmp = 1}
-#define JAIL_CALL_MASK(name, a, m, v, why)                                                         \
-	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1}
+/* after `why`: .unseen = "..." where there is something to say */
+#define JAIL_CALL(name, why, ...) {.nr = SCMP_SYS(name), .need = (why), __VA_ARGS__}
+#define JAIL_CALL_MASK(name, a, m, v, why, ...)                                                    \
+	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1, __VA_ARGS__}
+#define JAIL_CALL_EQ(name, a, v, why, ...) JAIL_CALL_MASK(name, a, 0, v, why, __VA_ARGS__)
 
 /* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed before can leave last words; the list must then
- * not allow rt_sigaction, or the handler could be replaced. */
-enum jail_action { JAIL_KILL, JAIL_TRAP, JAIL_LOG };
+ * not allow rt_sigaction, or the handler could be replaced. REFUSE: ENOSYS, for who serves many and must not end because of one. */
+enum jail_action { JAIL_KILL, JAIL_TRAP, JAIL_LOG, JAIL_REFUSE };
 
 /* For the calling thread and what it starts; a second list on the same thread takes away more. */
 int jail_seccomp(const struct jail_rule *r, size_t n, enum jail_action otherwise, struct err *e);

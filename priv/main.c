@@ -19,6 +19,7 @@
 #include "lib/fdpass.h"
 #include "lib/jail.h"
 #include "lib/log.h"
+#include "lib/procfs.h"
 #include "priv/serve.h"
 #include "priv/spawn.h"
 
@@ -29,9 +30,9 @@ static struct priv {
 	struct loop *loop;
 	struct slots slots;
 	struct serve serve;
-	const char *bin_dir, *run_dir, *state_dir, *cgroup, *user;
+	const char *cgroup, *user;
 	uint32_t uid_base, nslots;
-	char **daemon_argv;
+	struct daemon_conf daemon;
 	int sock, daemon_pidfd, daemon_pid, bin_fd, lock_fd;
 	struct watch *sock_watch, *daemon_watch;
 	struct timer *respawn;
@@ -170,7 +171,7 @@ static void daemon_start(void *arg)
 	}
 	fd_set_nonblock(s[0], true);
 	P.started_ns = mono_ns();
-	P.daemon_pid = spawn_daemon(P.bin_fd, P.serve.daemon_uid, s[1], P.daemon_argv, &P.daemon_pidfd);
+	P.daemon_pid = spawn_daemon(&P.daemon, s[1], &P.daemon_pidfd);
 	close(s[1]);
 	if (P.daemon_pid < 0) {
 		log_error("start mayflyd: %s", strerror(-P.daemon_pid));
@@ -179,6 +180,7 @@ static void daemon_start(void *arg)
 		return;
 	}
 	P.sock = s[0];
+	P.slots.daemon_pidfd = P.daemon_pidfd;
 	/* the ends of before are in what it lists; the new daemon hears of later ones */
 	for (uint32_t i = 0; i < P.slots.n; i++)
 		P.slots.s[i].told = P.slots.s[i].kind && !P.slots.s[i].pid;
@@ -249,13 +251,14 @@ static int set_up(struct err *e)
 		return err_plain(e, EPERM, "must be started as root (systemctl start mayfly, or sudo)");
 	if (lookup_user(P.user, &P.serve.daemon_uid, e) < 0)
 		return -e->code;
-	if (make_dir(P.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.state_dir, P.serve.daemon_uid, e) < 0)
+	P.daemon.uid = P.serve.daemon_uid;
+	if (make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
 		return -e->code;
-	P.bin_fd = open(P.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	P.bin_fd = open(P.daemon.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (P.bin_fd < 0)
-		return err_set(e, errno, "open %s", P.bin_dir);
+		return err_set(e, errno, "open %s", P.daemon.bin_dir);
 	/* beside the run folder, which is the daemon's: what root trusts may not lie where others write */
-	snprintf(dir, sizeof(dir), "%s-priv", P.run_dir);
+	snprintf(dir, sizeof(dir), "%s-priv", P.daemon.run_dir);
 	if (slots_init(&P.slots, P.nslots, P.uid_base, dir, P.cgroup, e) < 0)
 		return -e->code;
 	P.lock_fd = openat(P.slots.dir_fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -266,19 +269,11 @@ static int set_up(struct err *e)
 	return 0;
 }
 
-/* If this dies nothing else can clean up. */
-static void self_protect(void)
-{
-	_cleanup_close_ int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
-	if (fd >= 0)
-		(void)!write(fd, "-900", 4);
-}
-
 static const struct option options[] = {
 	{"bin-dir", required_argument, NULL, 'b'},
 	{"run-dir", required_argument, NULL, 'r'},
 	{"state-dir", required_argument, NULL, 's'},
+	{"show", required_argument, NULL, 'S'},
 	{"cgroup", required_argument, NULL, 'g'},
 	{"user", required_argument, NULL, 'u'},
 	{"uid-base", required_argument, NULL, 'U'},
@@ -293,6 +288,7 @@ static const char usage[] =
 	"  --bin-dir DIR    where mayflyd, mayfly-vmm, mayfly-image are (default: beside this program)\n"
 	"  --run-dir DIR    sockets of the daemon (/run/mayfly)\n"
 	"  --state-dir DIR  what lasts (/var/lib/mayfly)\n"
+	"  --show PATH      one more file or folder that mayflyd may read (a kernel or initramfs that its configuration names); up to 8\n"
 	"  --cgroup PATH    cgroup v2 folder to make groups in (default: our own)\n"
 	"  --user NAME|UID  the daemon's user (mayfly)\n"
 	"  --uid-base N     first of 3 x 4096 user ids for jails (300000)\n"
@@ -311,15 +307,28 @@ static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *wh
 	return (uint32_t)v;
 }
 
+static void add_show(const char *path)
+{
+	for (size_t i = 0; i < ARRAY_LEN(P.daemon.show); i++) {
+		if (P.daemon.show[i])
+			continue;
+		P.daemon.show[i] = path;
+		return;
+	}
+	fputs(usage, stderr);
+	exit(2);
+}
+
 static void parse(int argc, char **argv)
 {
 	int o;
 
 	while ((o = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
 		switch (o) {
-		case 'b': P.bin_dir = optarg; break;
-		case 'r': P.run_dir = optarg; break;
-		case 's': P.state_dir = optarg; break;
+		case 'b': P.daemon.bin_dir = optarg; break;
+		case 'r': P.daemon.run_dir = optarg; break;
+		case 's': P.daemon.state_dir = optarg; break;
+		case 'S': add_show(optarg); break;
 		case 'g': P.cgroup = optarg; break;
 		case 'u': P.user = optarg; break;
 		case 'U': P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base"); break;
@@ -330,8 +339,8 @@ static void parse(int argc, char **argv)
 		}
 	}
 	/* everything after "--" is the daemon's; its name takes the place before it */
-	P.daemon_argv = argv + optind - 1;
-	P.daemon_argv[0] = (char *)(uintptr_t)"mayflyd";
+	P.daemon.argv = argv + optind - 1;
+	P.daemon.argv[0] = (char *)(uintptr_t)"mayflyd";
 }
 
 int main(int argc, char **argv)
@@ -344,9 +353,9 @@ int main(int argc, char **argv)
 
 	if (n > 0 && strrchr(self, '/'))
 		*strrchr(self, '/') = 0;
-	P.bin_dir = self;
-	P.run_dir = "/run/mayfly";
-	P.state_dir = "/var/lib/mayfly";
+	P.daemon.bin_dir = self;
+	P.daemon.run_dir = "/run/mayfly";
+	P.daemon.state_dir = "/var/lib/mayfly";
 	P.cgroup = "";
 	P.user = "mayfly";
 	P.uid_base = 300000;
@@ -373,7 +382,8 @@ int main(int argc, char **argv)
 	P.serve.bin_fd = P.bin_fd;
 	P.serve.spawn = spawn_jailed;
 	P.serve.started = watch_slot;
-	self_protect();
+	/* if this dies nothing else can clean up */
+	(void)file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
 	for (uint32_t i = 0; i < P.slots.n; i++)
 		if (P.slots.s[i].pidfd >= 0)
 			watch_slot(&P.serve, i);

@@ -16,6 +16,7 @@
 #include <sys/vfs.h>
 
 #include "lib/log.h"
+#include "lib/procfs.h"
 
 struct slot_file {
 	uint32_t magic, kind;
@@ -25,42 +26,12 @@ struct slot_file {
 };
 #define SLOT_FILE_MAGIC 0x31544c53u
 
-uint64_t process_start_time(int32_t pid)
-{
-	char path[40], text[1024], *p;
-	uint64_t v = 0;
-	ssize_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0 || (n = read(fd, text, sizeof(text) - 1)) <= 0)
-		return 0;
-	text[n] = 0;
-	/* the name in field 2 may hold anything, so count from its last ')' */
-	p = strrchr(text, ')');
-	for (int field = 2; p && field < 22; field++)
-		p = strchr(p + 1, ' ');
-	if (p)
-		v = strtoull(p + 1, NULL, 10);
-	return v;
-}
-
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot)
 {
 	/* a range per kind: what an image job leaves behind never belongs to the user of a monitor */
 	uint32_t range = kind == PRIV_K_VMM ? 0 : kind == PRIV_K_NET ? 1 : 2;
 
 	return t->uid_base + range * PRIV_MAX_SLOTS + slot;
-}
-
-static int write_at(int dir, const char *name, const char *text)
-{
-	_cleanup_close_ int fd = openat(dir, name, O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return -errno;
-	return write(fd, text, strlen(text)) < 0 ? -errno : 0;
 }
 
 static int64_t read_number(int dir, const char *name, const char *key)
@@ -102,20 +73,20 @@ static int put_limits(int dir, const struct priv_limits *l)
 		snprintf(text, sizeof(text), "%" PRIu64 " 100000", l->cpu_max_us);
 	else
 		snprintf(text, sizeof(text), "max 100000");
-	rc = write_at(dir, "cpu.max", text);
+	rc = file_put(dir, "cpu.max", text);
 	if (rc < 0)
 		return rc;
 	snprintf(text, sizeof(text), l->memory_max ? "%" PRIu64 : "max", l->memory_max);
-	rc = write_at(dir, "memory.max", text);
+	rc = file_put(dir, "memory.max", text);
 	if (rc < 0)
 		return rc;
 	snprintf(text, sizeof(text), "%" PRIu64, l->pids_max ? l->pids_max : 64);
-	rc = write_at(dir, "pids.max", text);
+	rc = file_put(dir, "pids.max", text);
 	if (rc < 0)
 		return rc;
 	/* one death in the group is the death of the sandbox: never leave half of it */
-	(void)write_at(dir, "memory.oom.group", "1");
-	(void)write_at(dir, "memory.swap.max", "0");
+	(void)file_put(dir, "memory.oom.group", "1");
+	(void)file_put(dir, "memory.swap.max", "0");
 	return 0;
 }
 
@@ -192,7 +163,7 @@ int slot_kill(struct slots *t, uint32_t slot)
 	_cleanup_close_ int fd = open_group(t, slot);
 
 	if (fd >= 0)
-		(void)write_at(fd, "cgroup.kill", "1");
+		(void)file_put(fd, "cgroup.kill", "1");
 	/* pid 1 of its namespace takes all others with it, cgroups or not */
 	if (s->pid && syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
 		return -errno;
@@ -273,7 +244,7 @@ static int enter_leaf(int base, const char *leaf)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/cgroup.procs", leaf);
 	snprintf(pid, sizeof(pid), "%d", getpid());
-	return write_at(base, path, pid);
+	return file_put(base, path, pid);
 }
 
 static int open_cgroup(const char *given, struct err *e)
@@ -296,10 +267,10 @@ static int open_cgroup(const char *given, struct err *e)
 	if (fd < 0)
 		return err_set(e, errno, "open %s", path);
 	snprintf(parent, sizeof(parent), "%s/../cgroup.subtree_control", path);
-	(void)write_at(AT_FDCWD, parent, controllers); /* fails where it is given already, or not ours: the next line tells */
+	(void)file_put(AT_FDCWD, parent, controllers); /* fails where it is given already, or not ours: the next line tells */
 	rc = enter_leaf(fd, "priv");
 	if (rc == 0)
-		rc = write_at(fd, "cgroup.subtree_control", controllers);
+		rc = file_put(fd, "cgroup.subtree_control", controllers);
 	if (rc < 0)
 		return err_set(e, -rc, "delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
 	return take_fd(&fd);

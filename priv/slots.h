@@ -25,6 +25,7 @@ struct slots {
 	uint32_t n, uid_base;
 	int dir_fd;    /* state files */
 	int cgroup_fd; /* -1: this host has no delegated cgroup */
+	int daemon_pidfd;
 };
 
 /* Opens the state folder, takes over what runs. cgroup: path of our base group, "" to find our own; both are made if missing. */
@@ -40,5 +41,3 @@ void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status);
 int slot_kill(struct slots *t, uint32_t slot);
 /* 0, or -EBUSY while anything of it lives. */
 int slot_free(struct slots *t, uint32_t slot);
-/* Field 22 of /proc/PID/stat, 0 if there is no such process. */
-uint64_t process_start_time(int32_t pid);

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/mount.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,29 +17,23 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "lib/jail.h"
+#include "lib/log.h"
+#include "lib/procfs.h"
+
 static const struct kind kinds[PRIV_K_COUNT] = {
 	[PRIV_K_VMM] = {.program = "mayfly-vmm", .min_fds = 4, .max_fds = PRIV_SPAWN_FDS, .pids_max = 64, .oom_score_adj = "600"},
 	[PRIV_K_NET] = {.program = "mayfly-net", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 8, .memory_max = MIB(256),
 		.oom_score_adj = "500"},
-	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 32,
+	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image", .min_fds = 2, .max_fds = PRIV_SPAWN_FDS, .stage_fd = 4, .pids_max = 32,
 		.memory_max = GIB(2), .oom_score_adj = "400"},
-	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image", .extra = "--jail-net", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS,
+	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image", .extra = "--jail-net", .min_fds = 2, .max_fds = PRIV_SPAWN_FDS, .stage_fd = 4,
 		.pids_max = 32, .memory_max = GIB(2), .oom_score_adj = "400"},
 };
 
 const struct kind *kind_of(uint32_t kind)
 {
 	return kind < PRIV_K_COUNT && kinds[kind].program ? &kinds[kind] : NULL;
-}
-
-static void put_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	if (fd >= 0) {
-		(void)!write(fd, text, strlen(text));
-		close(fd);
-	}
 }
 
 /* fds become 3, 4, ...: first out of the way, so that none is overwritten before it was moved */
@@ -86,6 +81,17 @@ static pid_t clone_child(uint64_t flags, int cgroup, int *pidfd)
 	return (pid_t)syscall(SYS_clone3, &a, sizeof(a));
 }
 
+/* The daemon's folders are of its own mount namespace, and only from in there can one be copied out of it. */
+static bool take_stage(int daemon_pidfd, int fd)
+{
+	_cleanup_close_ int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), tree = -1;
+
+	if (home < 0 || setns(daemon_pidfd, CLONE_NEWNS) < 0)
+		return false;
+	tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	return setns(home, CLONE_NEWNS) == 0 && tree >= 0 && dup2(tree, fd) == fd;
+}
+
 int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
 	const struct kind *k = kind_of(kind);
@@ -112,9 +118,9 @@ int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, cons
 	if (pid > 0)
 		return pid;
 	default_signals();
-	put_file("/proc/self/oom_score_adj", k->oom_score_adj);
+	file_put(AT_FDCWD, "/proc/self/oom_score_adj", k->oom_score_adj);
 	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
-	if (bin_fd < 0 || !place_fds(fds, nfds))
+	if (bin_fd < 0 || !place_fds(fds, nfds) || (k->stage_fd && !take_stage(t->daemon_pidfd, (int)k->stage_fd)))
 		_exit(126);
 	exec_at(bin_fd, k->program, argv);
 }
@@ -133,19 +139,42 @@ static void drop_to(uint32_t uid)
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-int spawn_daemon(int bin_fd, uint32_t uid, int sock, char **argv, int *pidfd)
+/* All that the daemon ever sees of the host: libraries, its programs, its folders, what it asks the kernel about. */
+static int daemon_root(const struct daemon_conf *c, struct err *e)
 {
-	int pid = clone_child(0, -1, pidfd);
+	struct jail_show show[JAIL_SHOW_MAX] = {{"/usr", JAIL_SHOW_RUN}, {"/lib", JAIL_SHOW_RUN}, {"/lib64", JAIL_SHOW_RUN},
+		{"/etc/ld.so.cache", JAIL_SHOW_READ}, {"/etc/localtime", JAIL_SHOW_READ}, {"/etc/mayfly", JAIL_SHOW_READ},
+		{"/proc", JAIL_SHOW_READ}, {"/sys/devices/system/cpu", JAIL_SHOW_READ}, {"/sys/fs/cgroup", JAIL_SHOW_READ},
+		{"/dev/null", JAIL_SHOW_WRITE}, {"/dev/urandom", JAIL_SHOW_READ}, {c->bin_dir, JAIL_SHOW_RUN},
+		{c->run_dir, JAIL_SHOW_WRITE}, {c->state_dir, JAIL_SHOW_WRITE}};
+	size_t n = 14;
+
+	for (size_t i = 0; i < ARRAY_LEN(c->show) && c->show[i]; i++)
+		show[n++] = (struct jail_show){c->show[i], JAIL_SHOW_READ};
+	for (char **a = c->argv; *a; a++)
+		if (!strcmp(*a, "--config") && a[1] && a[1][0] == '/')
+			show[n++] = (struct jail_show){a[1], JAIL_SHOW_READ};
+	return jail_root(show, MIN(n, ARRAY_LEN(show)), e);
+}
+
+int spawn_daemon(const struct daemon_conf *c, int sock, int *pidfd)
+{
+	int pid = clone_child(0, -1, pidfd), bin;
+	struct err e;
 
 	if (pid < 0)
 		return -errno;
 	if (pid > 0)
 		return pid;
 	default_signals();
-	put_file("/proc/self/oom_score_adj", "-500");
-	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
-	if (bin_fd < 0 || !place_fds(&sock, 1))
+	file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-500");
+	if (!place_fds(&sock, 1))
 		_exit(126);
-	drop_to(uid);
-	exec_at(bin_fd, "mayflyd", argv);
+	if (daemon_root(c, &e) < 0) {
+		log_error("mayflyd's root: %s", e.msg);
+		_exit(126);
+	}
+	bin = open(c->bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	drop_to(c->uid);
+	exec_at(bin, "mayflyd", c->argv);
 }

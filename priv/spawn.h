@@ -10,6 +10,7 @@
 struct kind {
 	const char *program, *extra; /* extra: one more argument, or NULL */
 	uint32_t min_fds, max_fds;
+	uint32_t stage_fd; /* 0, or the number of the daemon's folder that it works in */
 	uint64_t pids_max, memory_max;
 	const char *oom_score_adj;
 };
@@ -17,5 +18,11 @@ const struct kind *kind_of(uint32_t kind); /* NULL: not in the table */
 
 /* Starts slot's program with fds as 3, 4, ...: pid, or -errno. *pidfd is the caller's. */
 int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
-/* Starts the daemon under uid without capabilities, `sock` as PRIV_FD: pid or -errno. */
-int spawn_daemon(int bin_fd, uint32_t uid, int sock, char **argv, int *pidfd);
+/* The daemon: its user, what of the host it may see beside the libraries, its arguments. */
+struct daemon_conf {
+	uint32_t uid;
+	const char *bin_dir, *run_dir, *state_dir, *show[8];
+	char **argv;
+};
+/* Starts it without capabilities, in a root of its own, `sock` as PRIV_FD: pid or -errno. */
+int spawn_daemon(const struct daemon_conf *c, int sock, int *pidfd);

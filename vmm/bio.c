@@ -87,13 +87,13 @@ static void ring_put(struct bio *b, struct bio_op *op)
 	b->inflight++;
 }
 
-static int ring_open(struct bio *b)
+int bio_ring_open(struct io_uring *ring, unsigned int depth)
 {
 	static const uint8_t ops[] = {
 		IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC, IORING_OP_FALLOCATE};
 	struct io_uring_restriction res[ARRAY_LEN(ops) + 1] = {{0}};
 	unsigned int workers[2] = {MAX_WORKERS, MAX_WORKERS};
-	int r = io_uring_queue_init(b->depth, &b->ring, IORING_SETUP_R_DISABLED);
+	int r = io_uring_queue_init(depth, ring, IORING_SETUP_R_DISABLED);
 
 	if (r < 0)
 		return r;
@@ -104,14 +104,14 @@ static int ring_open(struct bio *b)
 		(struct io_uring_restriction){.opcode = IORING_RESTRICTION_REGISTER_OP,
 			.register_op = IORING_REGISTER_ENABLE_RINGS};
 	/* 5.15; without it the guest's own limits (cgroup) hold the workers */
-	(void)io_uring_register_iowq_max_workers(&b->ring, workers);
+	(void)io_uring_register_iowq_max_workers(ring, workers);
 	/* by hand: liburing 2.3 declares these two and does not export them */
-	if (syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, res,
+	if (syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, res,
 		    ARRAY_LEN(res)) < 0 ||
-		syscall(SYS_io_uring_register, b->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
+		syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
 			0) < 0) {
 		r = -errno;
-		io_uring_queue_exit(&b->ring);
+		io_uring_queue_exit(ring);
 	}
 	return r;
 }
@@ -273,7 +273,7 @@ int bio_create(
 	list_init(&b->out, &b->out_tail);
 	list_init(&b->queued, &b->queued_tail);
 	if (!(flags & BIO_NO_URING))
-		r = ring_open(b);
+		r = bio_ring_open(&b->ring, b->depth);
 	b->uring = r == 0;
 	if (!b->uring) {
 		if (!(flags & BIO_NO_URING))

@@ -12,15 +12,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "lib/jail.h"
 #include "lib/log.h"
 #include "vmm/config.h"
 #include "vmm/control.h"
 #include "vmm/crash.h"
 #include "vmm/local.h"
 #include "vmm/seal.h"
-
-#define VMM_NOFILE 1600u /* 512 streams with both ends, disks, eventfds */
 
 struct daemon_mode {
 	struct control *ctl;
@@ -94,14 +91,8 @@ static int check_fds(bool given[VMM_FD_FIXED_END], struct err *e)
 
 static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
 {
-	struct jail_conf j = {.uid = c->jail_uid,
-		.nfds = VMM_FD_FIXED_END,
-		.want_proc = true,
-		.stage_fd = -1,
-		.nofile = VMM_NOFILE,
-		.allow_weaker = true};
 	uint32_t missing = 0;
-	int rc = jail_enter(&j, proc_fd, &missing, e);
+	int rc = vmm_jail(c->jail_uid, proc_fd, &missing, e);
 
 	if (rc == 0 && missing)
 		log_warn("this host has no Landlock: the jail is weaker by one wall");

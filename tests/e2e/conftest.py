@@ -99,10 +99,17 @@ class Daemon:
         # one that an earlier KEEP=1 left has another key, and maybe older programs
         run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
         # detached: it outlives the connection that started it, as under an init
-        run("sh", "-c", f"setsid {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
+        run("sh", "-c", f"setsid {self.trace()}{self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
             "--user mayfly -- --config /run/mayfly-e2e/config.toml </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
         self.wait()
         return self
+
+    def trace(self):
+        """tests/trace/make: what every process of the daemon's calls, folded into a file of the exchange folder."""
+        if not os.environ.get("E2E_TRACE"):
+            return ""
+        fold = self.machine.publish(TOP / "tests" / "trace" / "fold") + "/fold"
+        return f"strace -f -Y -q -e raw=all -e signal=none -o '|{fold} >>/exchange/trace' "
 
     def wait(self):
         """Until /health answers: the forwarded port accepts long before anybody listens behind it, so it is asked."""

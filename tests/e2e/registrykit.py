@@ -142,9 +142,9 @@ class TokenService:
 
 
 class Registry:
-    """docker-registry on the loopback: auth is open, htpasswd or token."""
+    """docker-registry on the loopback: auth is open, htpasswd or token; tls_name: over TLS, with a certificate for that name (.cert)."""
 
-    def __init__(self, folder, auth="open"):
+    def __init__(self, folder, auth="open", tls_name=None):
         self.folder, self.auth = pathlib.Path(folder), auth
         self.folder.mkdir(parents=True, exist_ok=True)
         self.host = f"127.0.0.1:{free_port()}"
@@ -156,8 +156,14 @@ class Registry:
             self.tokens = TokenService(self.folder)
             more = (f"auth: {{token: {{realm: '{self.tokens.url}', service: registry.test, issuer: mayfly-test, "
                     f"rootcertbundle: {self.tokens.cert}}}}}\n")
+        tls = ""
+        if tls_name:
+            self.cert = self.folder / "tls.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={tls_name}", "-days", "2", "-addext",
+                            f"subjectAltName=DNS:{tls_name}", "-keyout", self.folder / "tls.key", "-out", self.cert], check=True, capture_output=True)
+            tls = f", tls: {{certificate: {self.cert}, key: {self.folder}/tls.key}}"
         (self.folder / "registry.yml").write_text(f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {self.folder}/data}}}}\n"
-                                                  f"http: {{addr: '{self.host}'}}\n{more}")
+                                                  f"http: {{addr: '{self.host}'{tls}}}\n{more}")
         self.log = open(self.folder / "registry.log", "wb")
         self.proc = subprocess.Popen(["docker-registry", "serve", self.folder / "registry.yml"], stdout=self.log, stderr=self.log)
         address = self.host.split(":")

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 
 #include "lib/jail.h"
+#include "tests/platform/inside.h"
 
 #define JAIL_UID 312345
 #define FD_STAGE 3
@@ -178,7 +179,7 @@ static const struct {
 	{"hold a capability in the bounding set", "6 user", try_capability, {EPERM}},
 };
 
-static int inside(void)
+static int inside(void *arg)
 {
 	static const char *const none[] = {NULL};
 	struct jail_conf c = {.uid = JAIL_UID, .nfds = 5, .want_proc = true, .stage_fd = FD_STAGE, .ro_paths = none, .nofile = 64};
@@ -198,35 +199,6 @@ static int inside(void)
 		bad += !ok;
 	}
 	return bad;
-}
-
-static pid_t in_new_pid_namespace(int (*fn)(void))
-{
-	pid_t p = fork();
-
-	if (p)
-		return p;
-	if (unshare(CLONE_NEWPID) < 0)
-		_exit(99);
-	p = fork();
-	if (p == 0) {
-		int rc = fn();
-
-		fflush(stdout);
-		_exit(rc);
-	}
-	int st;
-
-	waitpid(p, &st, 0);
-	_exit(WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st));
-}
-
-static int wait_code(pid_t p)
-{
-	int st;
-
-	waitpid(p, &st, 0);
-	return WIFEXITED(st) ? WEXITSTATUS(st) : -1;
 }
 
 static void what_must_be_impossible_is(void)
@@ -255,7 +227,7 @@ static void what_must_be_impossible_is(void)
 	memcpy(a.sun_path + 1, G.abstract, strlen(G.abstract));
 	bind(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(G.abstract)));
 	listen(s, 1);
-	CHECK_INT(wait_code(in_new_pid_namespace(inside)), 0);
+	CHECK_INT(in_new_pid_namespace(inside, NULL), 0);
 	close(s);
 	CHECK_INT(unlink(base), 0);
 	for (int i = 3; i < 30; i++)

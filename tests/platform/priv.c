@@ -123,7 +123,7 @@ static void start_priv(void)
 	snprintf(bin, sizeof(bin), "%s/bin", dir);
 	snprintf(run, sizeof(run), "%s/run", dir);
 	snprintf(state, sizeof(state), "%s/state", dir);
-	snprintf(sock, sizeof(sock), "%s/sock", dir);
+	snprintf(sock, sizeof(sock), "%s/run/sock", dir);
 	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
 	snprintf(base, sizeof(base), "%d", UID_BASE);
 	G.priv = fork();
@@ -240,12 +240,28 @@ static bool begin(void)
 			close(out);
 		}
 	}
-	snprintf(a.sun_path, sizeof(a.sun_path), "%s/sock", dir);
+	/* in the run folder, of which the daemon sees more than of any other */
+	snprintf(to, sizeof(to), "%s/run", dir);
+	mkdir(to, 0755);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s/run/sock", dir);
 	G.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (bind(G.listen_fd, (struct sockaddr *)&a, sizeof(a)) || chmod(a.sun_path, 0777) || listen(G.listen_fd, 4))
 		return false;
 	start_priv();
 	return wait_daemon();
+}
+
+/* the end of a process is known a moment before its cgroup is empty */
+static void until_free(uint32_t slot)
+{
+	int rc = -EBUSY;
+
+	for (int i = 0; rc == -EBUSY && i < 2000; i++) {
+		rc = ask((struct priv_msg){.op = PRIV_FREE, .slot = slot}, NULL, 0, NULL, NULL);
+		if (rc == -EBUSY)
+			usleep(5000);
+	}
+	CHECK_INT(rc, 0);
 }
 
 static int ctl2;
@@ -272,6 +288,84 @@ static void the_daemon_has_no_privilege(void)
 	CHECK_STR(v, " ");
 }
 
+/* its root is its own: nothing of the host but what it was shown */
+static void the_daemon_sees_nothing_else_of_the_host(void)
+{
+	static const struct {
+		const char *path;
+		bool seen;
+	} rows[] = {{"/etc/passwd", false}, {"/etc/shadow", false}, {"/root", false}, {"/home", false}, {"/mnt", false}, {"/boot", false},
+		{"/dev/kvm", false}, {"/usr", true}, {"/proc/self", true}};
+	char path[96];
+	struct stat host, its;
+
+	REQUIRE(begin());
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		snprintf(path, sizeof(path), "/proc/%d/root%s", G.daemon, rows[i].path);
+		CHECK_INT(access(path, F_OK) == 0, rows[i].seen);
+	}
+	snprintf(path, sizeof(path), "/proc/%d/root/", G.daemon);
+	REQUIRE(stat("/", &host) == 0 && stat(path, &its) == 0);
+	CHECK(host.st_dev != its.st_dev);
+}
+
+/* what a daemon that was taken over would send: each is refused, and the next good one is answered */
+static void bad_requests_are_refused_one_by_one(void)
+{
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[] = {null, null, null, null, null, null, null, null}, ctl;
+	struct priv_msg m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_HELLO}, o;
+	const struct {
+		struct priv_msg m;
+		size_t nfds;
+		int want;
+	} rows[] = {
+		{{.op = 77}, 0, -ENOSYS},
+		{{.op = PRIV_EV_EXITED}, 0, -ENOSYS},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 8}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = UINT32_MAX}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = 0, .slot = 4}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = UINT32_MAX, .slot = 4}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4}, 0, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.memory_max = 1}}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.cpu_max_us = UINT64_MAX}}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.pids_max = 100000}}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 5}, 4, -EBUSY}, /* twice */
+		{{.op = PRIV_FREE, .slot = 5}, 0, -EBUSY},			 /* while it runs */
+		{{.op = PRIV_KILL, .slot = 6}, 0, -ENOENT},			 /* nobody's */
+		{{.op = PRIV_FREE, .slot = 6}, 0, -ENOENT},
+		{{.op = PRIV_USAGE, .slot = 4000}, 0, -EINVAL},
+		{{.op = PRIV_LIMITS, .slot = 6}, 0, -ENOENT},
+		{{.op = PRIV_OPEN, .what = 99}, 0, -EINVAL},
+		{{.op = PRIV_OPEN, .what = PRIV_F_KVM}, 1, -EINVAL}, /* a descriptor that it does not take */
+		{{.op = PRIV_ADOPT}, 1, -EPERM},		      /* /dev/null is no file of a job's */
+		{{.op = PRIV_ADOPT}, 2, -EINVAL},
+	};
+	int got;
+
+	REQUIRE(begin());
+	REQUIRE(vmm_start(5, (struct priv_limits){0}, &ctl, &o) == 0);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		CHECK_INT(ask(rows[i].m, fds, rows[i].nfds, NULL, NULL), rows[i].want);
+	/* halves, and more than one */
+	for (size_t n = 1; n < sizeof(m); n += 41) {
+		REQUIRE(fdpass_send(G.sock, &m, n, NULL, 0) >= 0 && next_msg(&o, &got, 10000) == 0);
+		CHECK_INT(o.status, -EMSGSIZE);
+	}
+	m.version = PRIV_VERSION + 1;
+	REQUIRE(fdpass_send(G.sock, &m, sizeof(m), NULL, 0) >= 0 && next_msg(&o, &got, 10000) == 0);
+	CHECK_INT(o.status, -EPROTO);
+	/* a flood, answered one by one: nothing is kept for who does not read */
+	for (int i = 0; i < 3000; i++)
+		CHECK_INT(ask((struct priv_msg){.op = (uint32_t)(1000 + i), .slot = (uint32_t)i}, NULL, 0, NULL, NULL), -ENOSYS);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL), 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 5}, NULL, 0, NULL, NULL), 0);
+	REQUIRE(next_msg(&o, &got, 10000) == 0);
+	CHECK_INT(o.op, PRIV_EV_EXITED);
+	until_free(5);
+	close(ctl);
+	close(null);
+}
+
 static void a_process_is_started_ends_and_is_reported(void)
 {
 	struct priv_msg o;
@@ -286,7 +380,7 @@ static void a_process_is_started_ends_and_is_reported(void)
 	CHECK_INT(o.op, PRIV_EV_EXITED);
 	CHECK_INT(o.slot, 1);
 	CHECK(WIFEXITED(o.wait_status) && WEXITSTATUS(o.wait_status) == 7);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 1}, NULL, 0, NULL, NULL), 0);
+	until_free(1);
 	close(ctl);
 }
 
@@ -331,14 +425,7 @@ static void it_outlives_the_helper(void)
 	CHECK_INT(o.op, PRIV_EV_EXITED);
 	CHECK_INT(o.slot, 2);
 	CHECK_INT(o.wait_status, -1); /* the new helper is not its parent */
-	/* the end of a process is known a moment before its cgroup is empty */
-	for (int i = 0, rc = -EBUSY; rc == -EBUSY && i < 200; i++) {
-		rc = ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, NULL, 0, NULL, NULL);
-		if (rc == -EBUSY)
-			usleep(5000);
-		else
-			CHECK_INT(rc, 0);
-	}
+	until_free(2);
 	close(ctl2);
 }
 
@@ -350,7 +437,7 @@ static void limits_hold(void)
 
 	REQUIRE(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0);
 	if (o.flags & PRIV_H_NO_CGROUP) {
-		printf("(no cgroup controllers are delegated here: limits not tried)\n");
+		printf("(no cgroup controllers are delegated here: limits are not tried)\n");
 		return;
 	}
 	REQUIRE(vmm_start(3, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)}, &ctl, &o) == 0);
@@ -370,7 +457,7 @@ static void limits_hold(void)
 static void the_end_leaves_nothing(void)
 {
 	char path[128];
-	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin", "run", "state", "sock", "run-priv/lock", "run-priv/s3", "run-priv"};
+	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin", "run/sock", "run", "state", "run-priv/lock", "run-priv/s3", "run-priv"};
 	int st;
 
 	REQUIRE(G.priv > 0);
@@ -387,6 +474,8 @@ static void the_end_leaves_nothing(void)
 
 static const struct test tests[] = {
 	{"the_daemon_has_no_privilege", the_daemon_has_no_privilege},
+	{"the_daemon_sees_nothing_else_of_the_host", the_daemon_sees_nothing_else_of_the_host},
+	{"bad_requests_are_refused_one_by_one", bad_requests_are_refused_one_by_one},
 	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include "lib/log.h"
+#include "lib/procfs.h"
 #include "priv/serve.h"
 #include "priv/spawn.h"
 

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal.h: what the daemon may still ask of the kernel once it serves: its seccomp allow-list.
+ * mayflyd.
+ */
+#pragma once
+
+#include "lib/jail.h"
+
+/* Before the first byte of a client's, for every thread: what is not listed is answered with
+ * ENOSYS. Starting programs is mayfly-priv's work, so not for --no-jail. */
+int daemon_seal(struct err *e);
+
+/* The list, for whoever compares it with what was really used (tests/unit/seal.c): how many rows
+ * went into `to`. */
+#define DAEMON_RULES_MAX 160
+size_t daemon_rules(struct jail_rule to[static DAEMON_RULES_MAX]);

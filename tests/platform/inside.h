@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * inside.h: what the tests that go into a jail share: a new pid namespace to do it in, as
+ * mayfly-priv makes one.
+ */
+#pragma once
+
+#include <sched.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The exit code of fn(arg) as pid 1 of a new pid namespace; 128 + the signal that ended it. */
+static inline int in_new_pid_namespace(int (*fn)(void *arg), void *arg)
+{
+	pid_t p = fork();
+	int st;
+
+	if (p == 0) {
+		if (unshare(CLONE_NEWPID) < 0)
+			_exit(99);
+		p = fork();
+		if (p == 0) {
+			int rc = fn(arg);
+
+			fflush(stdout);
+			_exit(rc);
+		}
+		waitpid(p, &st, 0);
+		_exit(WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st));
+	}
+	waitpid(p, &st, 0);
+	return WIFEXITED(st) ? WEXITSTATUS(st) : -1;
+}

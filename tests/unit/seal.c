@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal: the allow-lists beside what the test suite really called (tests/trace/calls, made by
+ * tests/trace/make): every call that was made is allowed, and nothing is allowed that was never
+ * made, but with the reason in its row. Nothing hostile, nothing real is started.
+ */
+#include "lib/test.h"
+
+#include <seccomp.h>
+#include <stdlib.h>
+
+#include "api/seal.h"
+#include "images/sandbox.h"
+#include "vmm/seal.h"
+
+#define RULES_MAX 256
+#define CALLS_MAX 2000
+
+struct call {
+	char kind[16], name[32], text[96];
+	int nr;
+	bool known[3];
+	uint64_t arg[3];
+};
+
+static struct call calls[CALLS_MAX];
+static size_t ncalls;
+
+static bool load(void)
+{
+	char line[160], arg[3][24];
+	FILE *f = ncalls ? NULL : fopen("tests/trace/calls", "re");
+
+	while (f && fgets(line, sizeof(line), f) && ncalls < CALLS_MAX) {
+		struct call *c = &calls[ncalls];
+		int n = sscanf(
+			line, "%15s %31s %23s %23s %23s", c->kind, c->name, arg[0], arg[1], arg[2]);
+
+		if (line[0] == '#' || n < 2)
+			continue;
+		str_copy(c->text, sizeof(c->text), line);
+		c->text[strcspn(c->text, "\n")] = 0;
+		c->nr = seccomp_syscall_resolve_name(c->name);
+		for (int i = 0; i + 2 < n; i++) {
+			c->known[i] = strcmp(arg[i], "-") != 0;
+			c->arg[i] = strtoull(arg[i], NULL, 16);
+		}
+		ncalls++;
+	}
+	if (f)
+		fclose(f);
+	return ncalls > 100;
+}
+
+static bool matches(const struct jail_rule *r, const struct call *c)
+{
+	if (r->nr != c->nr)
+		return false;
+	for (unsigned int i = 0; i < r->ncmp; i++) {
+		unsigned int a = r->cmp[i].arg;
+		uint64_t mask = r->cmp[i].mask ? r->cmp[i].mask : UINT64_MAX;
+
+		if (a >= 3 || !c->known[a] || (c->arg[a] & mask) != r->cmp[i].value)
+			return false;
+	}
+	return true;
+}
+
+/* proc_fd of the traced monitors: the only folder where openat began */
+static int proc_fd_of(const char *kind)
+{
+	for (size_t i = 0; i < ncalls; i++)
+		if (!strcmp(calls[i].kind, kind) && !strcmp(calls[i].name, "openat"))
+			return (int)calls[i].arg[0];
+	return -1;
+}
+
+/* used: the kinds whose calls go through this list, blank between them; their own lists may lie on
+ * top of it */
+static void compare(const char *list, const struct jail_rule *r, size_t n, const char *used)
+{
+	size_t of_kind = 0;
+
+	for (size_t i = 0; i < ncalls; i++) {
+		bool ok = false;
+
+		if (!strstr(used, calls[i].kind))
+			continue;
+		of_kind++;
+		/* what the C library tries first for every thread: refused by a row or by a list's
+		 * default, it takes clone */
+		if (!strcmp(calls[i].name, "clone3"))
+			continue;
+		for (size_t k = 0; !ok && k < n; k++)
+			ok = matches(&r[k], &calls[i]);
+		if (!ok)
+			printf("%s: \"%s\" was called and is not allowed\n", list, calls[i].text);
+		CHECK(ok);
+	}
+	CHECK(of_kind > 3);
+	for (size_t k = 0; k < n; k++) {
+		bool seen = false;
+
+		for (size_t i = 0; !seen && i < ncalls; i++)
+			seen = strstr(used, calls[i].kind) && matches(&r[k], &calls[i]);
+		CHECK(r[k].need && r[k].need[0]);
+		if (!seen && !r[k].unseen) {
+			char *name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, r[k].nr);
+
+			printf("%s: %s (%s%#llx) is allowed, no test calls it, and no reason is "
+			       "given (need: %s)\n",
+				list, name, r[k].ncmp ? "argument " : "",
+				r[k].ncmp ? (unsigned long long)r[k].cmp[0].value : 0ull,
+				r[k].need);
+			free(name);
+			CHECK(!"a reason");
+		}
+	}
+}
+
+static void the_monitors_lists_are_what_it_needs(void)
+{
+	struct jail_rule r[VMM_RULES_MAX];
+	int proc = -1;
+
+	REQUIRE(load());
+	proc = proc_fd_of("writer");
+	CHECK(proc > 2);
+	compare("device", r, vmm_seal_rules(VMM_T_DEVICE, proc, r), "device vcpu writer");
+	compare("vcpu", r, vmm_seal_rules(VMM_T_VCPU, proc, r), "vcpu");
+	compare("writer", r, vmm_seal_rules(VMM_T_WRITER, proc, r), "writer");
+}
+
+static void an_image_jobs_list_is_what_it_needs(void)
+{
+	struct jail_rule r[JOB_RULES_MAX];
+
+	REQUIRE(load());
+	compare("image job", r, job_rules(true, r), "image");
+}
+
+static void the_daemons_list_is_what_it_needs(void)
+{
+	struct jail_rule r[DAEMON_RULES_MAX];
+
+	REQUIRE(load());
+	compare("daemon", r, daemon_rules(r), "daemon");
+}
+
+static const struct test tests[] = {
+	{"the_monitors_lists_are_what_it_needs", the_monitors_lists_are_what_it_needs},
+	{"an_image_jobs_list_is_what_it_needs", an_image_jobs_list_is_what_it_needs},
+	{"the_daemons_list_is_what_it_needs", the_daemons_list_is_what_it_needs},
+};
+TEST_MAIN(tests)

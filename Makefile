@@ -25,12 +25,7 @@ LDFLAGS_ALL = $(SANFLAGS_$(SAN)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(
 
 # name of the archive -> its sources; main.c stays out
 DIRS := lib vmm agent images priv api
-SRC_lib := $(wildcard lib/*.c)
-SRC_vmm := $(wildcard vmm/*.c vmm/x86_64/*.c)
-SRC_agent := $(wildcard agent/*.c)
-SRC_images := $(wildcard images/*.c)
-SRC_priv := $(wildcard priv/*.c)
-SRC_api := $(wildcard api/*.c)
+$(foreach d,$(DIRS),$(eval SRC_$(d) := $(wildcard $(d)/*.c $(d)/x86_64/*.c)))
 SRC_cli := $(wildcard api/cli/*.c)
 SRC_testlib := $(wildcard tests/unit/lib/*.c)
 objs = $(patsubst %.c,$(O)/%.o,$(1))
@@ -45,9 +40,7 @@ LIBS_mayflyd := -lseccomp -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2
 LIBS_mayfly := -lcjson -lcurl -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
 LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
-PROGS := $(if $(wildcard vmm/main.c),mayfly-vmm) $(if $(wildcard priv/main.c),mayfly-priv) \
-	$(if $(wildcard images/main.c),mayfly-image) $(if $(wildcard api/main.c),mayflyd) \
-	$(if $(wildcard api/cli/main.c),mayfly) mayfly-machine-init $(if $(wildcard agent/main.c),mayfly-agent)
+PROGS := mayfly-vmm mayfly-priv mayfly-image mayflyd mayfly mayfly-machine-init mayfly-agent
 TOOLS := $(patsubst tests/tools/%.c,%,$(wildcard tests/tools/*.c))
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 # what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
@@ -57,7 +50,7 @@ UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 .PHONY: all unit clean help kernel deps up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
 	fuzz-replay replay-bins coverage bench bench-deps bench-bins install package layering headers
 .SECONDARY:
-all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) bench-bins $(B)/testinit.cpio $(if $(wildcard agent/main.c),$(B)/initramfs.cpio)
+all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) bench-bins $(B)/testinit.cpio $(B)/initramfs.cpio
 
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
@@ -71,15 +64,12 @@ $(foreach d,$(DIRS) cli testlib,$(eval $(call archive_rule,$(d))))
 
 link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3) -lm
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
-	$(Q)$(call link,$^,$(or $(NOPIE),-pie),$(LIBS_mayfly-vmm))
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
-	$(Q)$(call link,$^,-pie,$(LIBS_mayfly-priv))
 $(BIN)/mayfly-image: $(O)/images/main.o $(O)/images.a $(O)/lib.a
-	$(Q)$(call link,$^,-pie,$(LIBS_mayfly-image))
 $(BIN)/mayflyd: $(O)/api/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
-	$(Q)$(call link,$^,-pie,$(LIBS_mayflyd))
 $(BIN)/mayfly: $(O)/api/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
-	$(Q)$(call link,$^,-pie,$(LIBS_mayfly))
+$(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayflyd $(BIN)/mayfly:
+	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))
 
 # the guest's init: static against musl, so that it owes nothing to the image's libc
 MUSL_CC := musl-gcc
@@ -141,8 +131,7 @@ $(FUZZ:%=fuzz-%): fuzz-%: fuzz-bin-%
 fuzz-all: $(FUZZ:%=fuzz-%)
 replay-bins:
 	$(Q)$(MAKE) -s SAN=asan $(FUZZ:%=build/asan/replay/%)
-fuzz-replay: replay-bins
-	$(Q)tests/run fuzz
+fuzz-replay: replay-bins ; $(Q)tests/run fuzz
 
 # everything that must hold; the kernels are built side by side with what does not need them
 test: deps
@@ -185,18 +174,13 @@ $(B)/bench/forkexec: $(B)/musl/bench/forkexec.o
 bench-bins: $(BENCH_BINS) $(B)/bench/forkexec
 bench: all kernel
 	$(Q)bench/all $(BENCH)
-bench-deps:
-	$(Q)bench/deps $(B)/bench
+bench-deps: ; $(Q)bench/deps $(B)/bench
 
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)
-kernel:
-	$(Q)guest/kernel/build guest appliance
-deps:
-	$(Q).ci/deps
-up: all kernel
-	$(Q)guest/up
-down:
-	$(Q)guest/down
+kernel: ; $(Q)guest/kernel/build guest appliance
+deps: ; $(Q).ci/deps
+up: all kernel ; $(Q)guest/up
+down: ; $(Q)guest/down
 quickstart: deps
 	$(Q)$(MAKE) -s -j2 kernel all
 	$(Q)guest/quickstart
@@ -204,14 +188,10 @@ quickstart: deps
 # install into PREFIX, or make a package of exactly that
 PREFIX ?= /usr/local
 VERSION := 0.1.0
-install: all kernel
-	$(Q).ci/install "$(DESTDIR)" "$(PREFIX)"
-package: all kernel
-	$(Q).ci/install --package $(VERSION)
+install: all kernel ; $(Q).ci/install "$(DESTDIR)" "$(PREFIX)"
+package: all kernel ; $(Q).ci/install --package $(VERSION)
 
-help:
-	@sed 's/^	//' tests/check/help.txt
-clean:
-	rm -rf build
+help: ; @sed 's/^	//' tests/check/help.txt
+clean: ; rm -rf build
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -42,6 +42,8 @@ static int start_job(struct run *r, bool net, struct err *e)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return err_set(e, errno, "image job");
 	setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	/* one that asks and never reads the answers */
+	setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	fds[0] = pair[1];
 	fds[1] = r->stage.fd;
 	r->handle = r->sp->spawn(r->sp->arg, net, fds, 2, e);

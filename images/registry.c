@@ -297,6 +297,15 @@ static int pull_from(
 	return r;
 }
 
+/* A line of the configuration that only says how to reach a registry, not where else: with it the
+ * registry itself was asked. */
+static bool base_is_registry(const struct pull_base *b, const struct pull_base *own)
+{
+	const char *at = strstr(b->url, "://"), *host = strstr(own->url, "://");
+
+	return at && host && strcmp(at, host) == 0;
+}
+
 int pull_run(struct pull *p, struct err *e)
 {
 	char before[200] = "";
@@ -306,6 +315,7 @@ int pull_run(struct pull *p, struct err *e)
 
 	if (r < 0)
 		return r;
+	own_base(&ref, &own);
 	for (unsigned int i = 0; i < p->nbases; i++) {
 		const struct pull_base *b = &p->base[i];
 
@@ -317,10 +327,11 @@ int pull_run(struct pull *p, struct err *e)
 			return 0;
 		if (r == -EPIPE || r == -ENOSPC || r == -EFBIG)
 			return err_wrap(e, "image %s", p->name);
+		if (base_is_registry(b, &own))
+			return err_wrap(e, "image %s", p->name);
 		snprintf(before, sizeof(before), ": %.180s; then", e->msg);
 		p->blobs.n = 0;
 	}
-	own_base(&ref, &own);
 	*e = (struct err){0};
 	r = pull_from(p, &ref, &own, e);
 	return r < 0 ? err_wrap(e, "image %s%s", p->name, before) : 0;

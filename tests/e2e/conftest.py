@@ -90,7 +90,9 @@ class Daemon:
             "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initrd = "{self.bin}/initramfs.cpio"',
             'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"',
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
-            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.config_more, ""])
+            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536",
+            # a registry of a test's own, on the loopback of the host outside
+            "[images]", "insecure_registries = true", self.config_more, ""])
 
     def start(self):
         run = self.machine.run

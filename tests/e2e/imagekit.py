@@ -65,6 +65,15 @@ class Layout:
         self.layers.append({"mediaType": kind, **self.put(blob)})
         self.diffs.append(diff or "sha256:" + hashlib.sha256(data).hexdigest())
 
+    def layer_file(self, path):
+        """The same of a tar.gz that is too large to hold; the file becomes the blob."""
+        with open(path, "rb") as f, gzip.open(path) as plain:
+            d, diff = hashlib.file_digest(f, "sha256").hexdigest(), hashlib.file_digest(plain, "sha256").hexdigest()
+        size = os.path.getsize(path)
+        os.rename(path, self.blobs / d)
+        self.layers.append({"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": "sha256:" + d, "size": size})
+        self.diffs.append("sha256:" + diff)
+
     def close(self, config=None, name="t", edit=None, arch="amd64"):
         c = self.put(json.dumps({"architecture": arch, "os": "linux", "config": config or {},
                                  "rootfs": {"type": "layers", "diff_ids": self.diffs}}).encode())
@@ -94,15 +103,26 @@ def kernel_form(attr):
     return f"{name}={out.hex()}"
 
 
-def list_disk(disk):
-    """{path: fields} of an ext4 file."""
-    out = subprocess.run([TOP / "build/tools/ext4list", disk], capture_output=True, text=True, check=True).stdout
+def read_listing(text):
+    """{path: fields} of what ext4list printed."""
     listing = {}
-    for line in out.splitlines():
+    for line in text.splitlines():
         path, mode, uid, gid, size, links, dev, mtime, content, attrs = line.split("\t")
         assert path not in listing, f"twice in the disk: {bytes.fromhex(path)}"
         listing[bytes.fromhex(path)] = (int(mode, 8), int(uid), int(gid), int(size), int(links), dev, mtime, content, tuple(sorted(map(kernel_form, attrs.split()))))
     return listing
+
+
+def list_disk(disk):
+    """The same of an ext4 file."""
+    return read_listing(subprocess.run([TOP / "build/tools/ext4list", disk], capture_output=True, text=True, check=True).stdout)
+
+
+def recipe(name):
+    """Builds one of our own images (or finds it built): its OCI layout, then its names."""
+    r = subprocess.run([TOP / "images/recipes/build", name], capture_output=True, text=True, timeout=900)
+    assert r.returncode == 0, r.stderr
+    return r.stdout.split()
 
 
 def list_tree(root):

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ext4.c: the file system around the data, by libext2fs. Runs in the image job. By now every name and size was checked by the layer
- * reader; what can still be wrong is that something does not fit ext4, and that is an error, not a cut.
+ * ext4.c: the file system around the data, by libext2fs. Runs in the image job. By now every name
+ * and size was checked by the layer reader; what can still be wrong is that something does not fit
+ * ext4, and that is an error, not a cut.
  *
- * Features, and why: extents, 256-byte inodes with nanoseconds, dir_index for directories the guest makes, flex_bg with one flex group
- * (all bitmaps and inode tables side by side in front: few reads at mount, dense writes later), uninit_bg with every group marked
- * INODE_ZEROED (the guest's kernel must not clear inode tables in the background: every sandbox would pay for it in its own layer),
- * sparse_super2 without backups (nobody repairs this disk from one: it is built again). No journal: a sandbox's disk is only ever frozen
- * together with its memory, so there is no crash to recover from, and a journal would put each metadata block into the layer twice. No
- * metadata_csum: the bytes below are verified by digest. No resize_inode: the disk does not grow in place.
+ * Features, and why: extents, 256-byte inodes with nanoseconds, dir_index for directories the guest
+ * makes, flex_bg with one flex group (all bitmaps and inode tables side by side in front: few reads
+ * at mount, dense writes later), uninit_bg with every group marked INODE_ZEROED (the guest's kernel
+ * must not clear inode tables in the background: every sandbox would pay for it in its own layer),
+ * sparse_super2 without backups (nobody repairs this disk from one: it is built again). No journal:
+ * a sandbox's disk is only ever frozen together with its memory, so there is no crash to recover
+ * from, and a journal would put each metadata block into the layer twice. No metadata_csum: the
+ * bytes below are verified by digest. No resize_inode: the disk does not grow in place.
  */
 #include "images/ext4.h"
 
@@ -20,8 +23,8 @@
 
 #define INODE_BYTES 256u
 #define FIRST_INO   11u /* lost+found's number elsewhere: an image has only what its layers have */
-#define EPOCH	    946684800u
-#define GROUP	    (DISK_BLOCK * 8)
+#define EPOCH       946684800u
+#define GROUP       (DISK_BLOCK * 8)
 #define MAX_LINKS   65000u
 #define INODES_MIN  524288u
 
@@ -29,7 +32,9 @@ static int lib_err(struct err *e, errcode_t r, const char *what)
 {
 	if (r > 0 && r < 4096)
 		return err_set(e, (int)r, "ext4: %s", what);
-	return err_plain(e, r == EXT2_ET_BLOCK_ALLOC_FAIL || r == EXT2_ET_EA_NO_SPACE ? ENOSPC : EIO, "ext4: %s: %s", what, error_message(r));
+	return err_plain(e,
+		r == EXT2_ET_BLOCK_ALLOC_FAIL || r == EXT2_ET_EA_NO_SPACE ? ENOSPC : EIO,
+		"ext4: %s: %s", what, error_message(r));
 }
 
 /* ---- inode numbers, in the order of a walk from the root ---- */
@@ -168,7 +173,8 @@ static int write_names(struct node *list, struct blocks *b, struct err *e)
 
 /* ---- the file system ---- */
 
-static void set_params(struct ext2_super_block *p, uint32_t data_end, uint32_t inodes, uint64_t room_bytes)
+static void set_params(
+	struct ext2_super_block *p, uint32_t data_end, uint32_t inodes, uint64_t room_bytes)
 {
 	uint64_t blocks = data_end + room_bytes / DISK_BLOCK, groups;
 
@@ -183,10 +189,14 @@ static void set_params(struct ext2_super_block *p, uint32_t data_end, uint32_t i
 	while (1u << p->s_log_groups_per_flex < groups && p->s_log_groups_per_flex < 20)
 		p->s_log_groups_per_flex++;
 	ext2fs_blocks_count_set(p, groups * GROUP);
-	p->s_feature_compat = EXT2_FEATURE_COMPAT_EXT_ATTR | EXT2_FEATURE_COMPAT_DIR_INDEX | EXT4_FEATURE_COMPAT_SPARSE_SUPER2;
-	p->s_feature_incompat = EXT2_FEATURE_INCOMPAT_FILETYPE | EXT3_FEATURE_INCOMPAT_EXTENTS | EXT4_FEATURE_INCOMPAT_FLEX_BG;
-	p->s_feature_ro_compat = EXT2_FEATURE_RO_COMPAT_LARGE_FILE | EXT4_FEATURE_RO_COMPAT_HUGE_FILE | EXT4_FEATURE_RO_COMPAT_GDT_CSUM |
-				 EXT4_FEATURE_RO_COMPAT_DIR_NLINK | EXT4_FEATURE_RO_COMPAT_EXTRA_ISIZE;
+	p->s_feature_compat = EXT2_FEATURE_COMPAT_EXT_ATTR | EXT2_FEATURE_COMPAT_DIR_INDEX |
+			      EXT4_FEATURE_COMPAT_SPARSE_SUPER2;
+	p->s_feature_incompat = EXT2_FEATURE_INCOMPAT_FILETYPE | EXT3_FEATURE_INCOMPAT_EXTENTS |
+				EXT4_FEATURE_INCOMPAT_FLEX_BG;
+	p->s_feature_ro_compat =
+		EXT2_FEATURE_RO_COMPAT_LARGE_FILE | EXT4_FEATURE_RO_COMPAT_HUGE_FILE |
+		EXT4_FEATURE_RO_COMPAT_GDT_CSUM | EXT4_FEATURE_RO_COMPAT_DIR_NLINK |
+		EXT4_FEATURE_RO_COMPAT_EXTRA_ISIZE;
 }
 
 static void set_super(struct ext2_super_block *s, const struct digest *id)
@@ -202,7 +212,8 @@ static void set_super(struct ext2_super_block *s, const struct digest *id)
 	s->s_max_mnt_count = -1;
 	s->s_checkinterval = 0;
 	s->s_mkfs_time = s->s_lastcheck = s->s_wtime = EPOCH;
-	s->s_min_extra_isize = s->s_want_extra_isize = sizeof(struct ext2_inode_large) - EXT2_GOOD_OLD_INODE_SIZE;
+	s->s_min_extra_isize = s->s_want_extra_isize =
+		sizeof(struct ext2_inode_large) - EXT2_GOOD_OLD_INODE_SIZE;
 	s->s_default_mount_opts = EXT2_DEFM_XATTR_USER | EXT2_DEFM_ACL;
 	s->s_creator_os = EXT2_OS_LINUX;
 	snprintf((char *)s->s_volume_name, sizeof(s->s_volume_name), "root");
@@ -225,7 +236,8 @@ static errcode_t mark_data(ext2_filsys fs, struct blocks *b)
 
 static uint32_t time_low(int64_t *sec)
 {
-	*sec = MIN(MAX(*sec, -(int64_t)0x80000000), (int64_t)0x37fffffff); /* 1901 to 2446 is what ext4 can say */
+	*sec = MIN(MAX(*sec, -(int64_t)0x80000000),
+		(int64_t)0x37fffffff); /* 1901 to 2446 is what ext4 can say */
 	return (uint32_t)*sec;
 }
 
@@ -284,7 +296,9 @@ static errcode_t insert_extents(ext2_filsys fs, const struct node *n, struct ext
 	for (uint32_t j = 0; j < n->next && !r; j++) {
 		for (uint32_t done = 0; done < n->ext[j].len && !r;) {
 			uint32_t len = MIN(n->ext[j].len - done, 32768u);
-			struct ext2fs_extent x = {.e_lblk = n->ext[j].lblk + done, .e_pblk = n->ext[j].pblk + done, .e_len = len};
+			struct ext2fs_extent x = {.e_lblk = n->ext[j].lblk + done,
+				.e_pblk = n->ext[j].pblk + done,
+				.e_len = len};
 
 			r = ext2fs_extent_insert(h, EXT2_EXTENT_INSERT_AFTER, &x);
 			done += len;
@@ -351,14 +365,38 @@ static errcode_t write_inode(ext2_filsys fs, const struct node *n)
 	return r;
 }
 
-/* For messages: some name of a node. */
-static void name_of(struct tree *t, const struct node *n, char *to, size_t cap)
+/* For messages: some name of a node, with the way to it, and the layer that wrote it. */
+static const struct dent *a_name_of(struct tree *t, const struct node *n)
 {
-	snprintf(to, cap, "inode %u", n->ino);
 	for (uint64_t i = 0; i < t->hash_cap; i++)
 		for (struct dent *d = t->hash[i]; d; d = d->hash_next)
 			if (d->node == n)
-				snprintf(to, cap, "%s", d->name);
+				return d;
+	return NULL;
+}
+
+static int inode_err(struct tree *t, const struct node *n, errcode_t r, struct err *e)
+{
+	const struct dent *d = a_name_of(t, n);
+	uint32_t layer = d ? d->layer : 0;
+	size_t at = IMAGE_PATH_MAX - 1, bytes = 0;
+	char path[IMAGE_PATH_MAX];
+
+	path[at] = 0;
+	for (; d && at > d->len; d = d->dir->at) {
+		at -= d->len;
+		memcpy(path + at, d->name, d->len);
+		path[--at] = '/';
+	}
+	for (const struct xattr *x = n->xattrs; x; x = x->next)
+		bytes += strlen(x->name) + x->len;
+	if (r == EXT2_ET_EA_NO_SPACE)
+		return err_plain(e, E2BIG,
+			"layer %u, %.300s: extended attributes of %zu bytes; ext4 has room for "
+			"about %u a file",
+			layer, path + at, bytes, DISK_BLOCK - 64);
+	lib_err(e, r, "inode");
+	return err_wrap(e, "layer %u, %.300s", layer, path + at);
 }
 
 static int write_inodes(ext2_filsys fs, struct tree *t, struct node *list, struct err *e)
@@ -371,12 +409,8 @@ static int write_inodes(ext2_filsys fs, struct tree *t, struct node *list, struc
 		if (n->ino >= FIRST_INO)
 			ext2fs_inode_alloc_stats2(fs, n->ino, +1, S_ISDIR(n->mode));
 		r = write_inode(fs, n);
-		if (r) {
-			char name[IMAGE_NAME_MAX + 1];
-
-			name_of(t, n, name, sizeof(name));
-			return lib_err(e, r, name);
-		}
+		if (r)
+			return inode_err(t, n, r, e);
 	}
 	return 0;
 }
@@ -396,11 +430,14 @@ static void fill_info(ext2_filsys fs, struct blocks *b, uint32_t used, struct ex
 	x = blocks_freed(b, &n);
 	for (size_t i = 0; i < n; i++)
 		out->data_bytes -= (uint64_t)x[i].len * DISK_BLOCK;
-	snprintf(out->uuid, sizeof(out->uuid), "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4],
-		u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	snprintf(out->uuid, sizeof(out->uuid),
+		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+		u[15]);
 }
 
-int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes, const struct digest *id, struct ext4_info *out, struct err *e)
+int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes,
+	const struct digest *id, struct ext4_info *out, struct err *e)
 {
 	struct ext2_super_block param = {0};
 	struct node *list;
@@ -410,6 +447,7 @@ int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes, co
 	errcode_t r;
 	int k, copy;
 
+	initialize_ext2_error_table(); /* its texts, for messages; again is fine */
 	list = number_inodes(t, &inodes);
 	k = write_names(list, b, e);
 	if (k < 0)
@@ -419,7 +457,8 @@ int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes, co
 		return err_set(e, -k, "writing data");
 	set_params(&param, blocks_next(b), inodes, room_bytes);
 	if (ftruncate(fd, (off_t)(ext2fs_blocks_count(&param) * DISK_BLOCK)) < 0)
-		return err_set(e, errno, "disk of %llu blocks", (unsigned long long)ext2fs_blocks_count(&param));
+		return err_set(e, errno, "disk of %llu blocks",
+			(unsigned long long)ext2fs_blocks_count(&param));
 	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* libext2fs closes what it was given */
 	if (copy < 0)
 		return err_set(e, errno, "ext4: descriptor");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layer.c: tar entries to tree changes. Runs in the image job, all bytes are hostile. Nothing is written but data blocks of the disk;
- * names only ever mean something inside the tree. The process needs a UTF-8 LC_CTYPE, or libarchive cannot hand names over.
+ * layer.c: tar entries to tree changes. Runs in the image job, all bytes are hostile. Nothing is
+ * written but data blocks of the disk; names only ever mean something inside the tree. The process
+ * needs a UTF-8 LC_CTYPE, or libarchive cannot hand names over.
  */
 #include "images/layer.h"
 #include "images/acl.h"
@@ -35,12 +36,13 @@ static int tar_err(struct archive *a, struct reader *rd, struct err *e)
 		*e = rd->err;
 		return -e->code;
 	}
-	return err_plain(e, code > 0 && code < 4096 ? code : EBADMSG, "%s", text ? text : "damaged tar");
+	return err_plain(
+		e, code > 0 && code < 4096 ? code : EBADMSG, "%s", text ? text : "damaged tar");
 }
 
 /* ---- whiteouts ---- */
 
-#define WH	  ".wh."
+#define WH        ".wh."
 #define WH_OPAQUE ".wh..wh..opq"
 
 /* 1: it was one, and is done. 0: an ordinary entry. */
@@ -88,8 +90,10 @@ static int try_whiteout(struct layers *l, const char *path, size_t len, uint32_t
 
 static bool keep_xattr(const char *name)
 {
-	static const char *const drop[] = {"security.selinux", "system.nfs4_acl", "security.nfs4_acl"};
-	static const char *const keep[] = {"user.", "trusted.", "security.", "system.posix_acl_access", "system.posix_acl_default"};
+	static const char *const drop[] = {
+		"security.selinux", "system.nfs4_acl", "security.nfs4_acl"};
+	static const char *const keep[] = {"user.", "trusted.", "security.",
+		"system.posix_acl_access", "system.posix_acl_default"};
 
 	if (strncmp(name, "trusted.overlay.", 16) == 0)
 		return false;
@@ -120,10 +124,12 @@ static int copy_xattrs(struct layers *l, struct archive_entry *en, struct node *
 			continue;
 		}
 		if (strlen(name) > IMAGE_NAME_MAX)
-			return err_plain(e, ENAMETOOLONG, "attribute name of %zu bytes", strlen(name));
+			return err_plain(
+				e, ENAMETOOLONG, "attribute name of %zu bytes", strlen(name));
 		sum += strlen(name) + len;
 		if (len > IMAGE_XATTR_MAX || sum > IMAGE_XATTR_MAX)
-			return err_plain(e, E2BIG, "attributes of more than %u bytes", IMAGE_XATTR_MAX);
+			return err_plain(
+				e, E2BIG, "attributes of more than %u bytes", IMAGE_XATTR_MAX);
 		if (strncmp(name, "system.posix_acl_", 17) == 0 && !acl_xattr_valid(value, len))
 			return err_plain(e, EINVAL, "malformed access control list in %s", name);
 		r = node_set_xattr(n, name, value, len);
@@ -138,21 +144,24 @@ static int copy_meta(struct layers *l, struct archive_entry *en, struct node *n,
 	int64_t uid = archive_entry_uid(en), gid = archive_entry_gid(en);
 
 	if (uid < 0 || uid >= UINT32_MAX || gid < 0 || gid >= UINT32_MAX)
-		return err_plain(e, ERANGE, "owner %lld:%lld out of range", (long long)uid, (long long)gid);
+		return err_plain(
+			e, ERANGE, "owner %lld:%lld out of range", (long long)uid, (long long)gid);
 	n->mode = (n->mode & S_IFMT) | (archive_entry_perm(en) & 07777);
 	n->uid = (uint32_t)uid;
 	n->gid = (uint32_t)gid;
 	n->mtime = (struct stamp){archive_entry_mtime(en), (uint32_t)archive_entry_mtime_nsec(en)};
 	n->atime = n->mtime;
 	if (archive_entry_atime_is_set(en))
-		n->atime = (struct stamp){archive_entry_atime(en), (uint32_t)archive_entry_atime_nsec(en)};
+		n->atime = (struct stamp){
+			archive_entry_atime(en), (uint32_t)archive_entry_atime_nsec(en)};
 	node_clear_xattrs(n);
 	return copy_xattrs(l, en, n, e);
 }
 
 /* ---- entries by type ---- */
 
-static int fill_file(struct layers *l, struct archive *a, struct reader *rd, struct archive_entry *en, struct node *n, struct err *e)
+static int fill_file(struct layers *l, struct archive *a, struct reader *rd,
+	struct archive_entry *en, struct node *n, struct err *e)
 {
 	int64_t size = archive_entry_size(en);
 	uint32_t pieces = 0;
@@ -171,7 +180,8 @@ static int fill_file(struct layers *l, struct archive *a, struct reader *rd, str
 			return err_plain(e, EBADMSG, "data beyond its size");
 		l->bytes += len;
 		if (l->bytes > l->lim.max_bytes)
-			return err_plain(e, EFBIG, "image of more than %llu bytes", (unsigned long long)l->lim.max_bytes);
+			return err_plain(e, EFBIG, "image of more than %llu bytes",
+				(unsigned long long)l->lim.max_bytes);
 		w = blocks_write(l->blocks, (uint64_t)off, p, len);
 		if (w < 0)
 			return err_set(e, -w, "writing data");
@@ -192,14 +202,16 @@ static int set_target(struct archive_entry *en, struct node *n, struct err *e)
 	if (!len)
 		return err_plain(e, EINVAL, "symbolic link without a target");
 	if (len >= IMAGE_PATH_MAX)
-		return err_plain(e, ENAMETOOLONG, "symbolic link to %zu bytes (at most %u)", len, IMAGE_PATH_MAX - 1);
+		return err_plain(e, ENAMETOOLONG, "symbolic link to %zu bytes (at most %u)", len,
+			IMAGE_PATH_MAX - 1);
 	n->target = strdup(target);
 	n->size = len;
 	n->mode = S_IFLNK | 0777; /* what every kernel makes of one, whatever the archive says */
 	return n->target ? 0 : err_set(e, ENOMEM, "symbolic link");
 }
 
-static int add_hardlink(struct layers *l, const struct place *p, const char *target, uint32_t no, struct err *e)
+static int add_hardlink(
+	struct layers *l, const struct place *p, const char *target, uint32_t no, struct err *e)
 {
 	struct place t;
 	int r = tree_find(l->tree, target, strlen(target), 0, no, &t, e);
@@ -216,7 +228,8 @@ static int add_hardlink(struct layers *l, const struct place *p, const char *tar
 	return r < 0 ? err_set(e, -r, "hard link") : 0;
 }
 
-static int add_dir(struct layers *l, struct archive_entry *en, const struct place *p, uint32_t no, struct err *e)
+static int add_dir(struct layers *l, struct archive_entry *en, const struct place *p, uint32_t no,
+	struct err *e)
 {
 	struct node *n;
 	int r;
@@ -240,14 +253,15 @@ static int add_dir(struct layers *l, struct archive_entry *en, const struct plac
 	return r;
 }
 
-static int add_other(struct layers *l, struct archive *a, struct reader *rd, struct archive_entry *en, const struct place *p, uint32_t no,
-	struct err *e)
+static int add_other(struct layers *l, struct archive *a, struct reader *rd,
+	struct archive_entry *en, const struct place *p, uint32_t no, struct err *e)
 {
 	mode_t type = archive_entry_filetype(en);
 	struct node *n;
 	int r;
 
-	if (type != S_IFREG && type != S_IFLNK && type != S_IFCHR && type != S_IFBLK && type != S_IFIFO && type != S_IFSOCK)
+	if (type != S_IFREG && type != S_IFLNK && type != S_IFCHR && type != S_IFBLK &&
+		type != S_IFIFO && type != S_IFSOCK)
 		return err_plain(e, EINVAL, "unknown type of entry");
 	n = node_new(type);
 	if (!n)
@@ -273,7 +287,8 @@ static int add_other(struct layers *l, struct archive *a, struct reader *rd, str
 	return type == S_IFREG ? fill_file(l, a, rd, en, n, e) : 0;
 }
 
-static int add_entry(struct layers *l, struct archive *a, struct reader *rd, struct archive_entry *en, uint32_t no, struct err *e)
+static int add_entry(struct layers *l, struct archive *a, struct reader *rd,
+	struct archive_entry *en, uint32_t no, struct err *e)
 {
 	const char *path = archive_entry_pathname(en), *target = archive_entry_hardlink(en);
 	size_t len = path ? strlen(path) : 0;
@@ -283,7 +298,9 @@ static int add_entry(struct layers *l, struct archive *a, struct reader *rd, str
 	if (!len)
 		return err_plain(e, EINVAL, "entry without a name");
 	if (++l->entries > l->lim.max_entries)
-		return err_plain(e, EFBIG, "more than %llu entries", (unsigned long long)l->lim.max_entries);
+		return err_plain(e, EFBIG, "entry %llu, %.300s: more than %llu entries",
+			(unsigned long long)l->entries, path,
+			(unsigned long long)l->lim.max_entries);
 	r = try_whiteout(l, path, len, no, e);
 	if (r == 0) {
 		r = tree_find(l->tree, path, len, PLACE_MAKE, no, &p, e);

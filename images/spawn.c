@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spawn.c: jobs as plain children, for the command line and the tests. The child has the caller's rights: that is what the daemon's way
- * through mayfly-priv is better at, and why the daemon never comes here.
+ * spawn.c: jobs as plain children, for the command line and the tests. The child has the caller's
+ * rights: that is what the daemon's way through mayfly-priv is better at, and why the daemon never
+ * comes here.
  */
 #include "images/obtain.h"
 
@@ -32,6 +33,8 @@ static int direct_spawn(void *arg, bool net, const int *fds, size_t nfds, struct
 	char *argv[] = {program, (char[]){"--job"}, net ? (char[]){"--net"} : NULL, NULL};
 	pid_t pid;
 
+	if (access(program, X_OK) < 0)
+		return err_set(e, errno, "image job: %s", program);
 	if (nfds > 8)
 		return err_plain(e, EINVAL, "image job: %zu descriptors", nfds);
 	pid = fork();
@@ -60,7 +63,8 @@ static int direct_adopt(void *arg, int fd)
 
 const struct image_spawner *image_spawner_direct(const char *path)
 {
-	static const struct image_spawner direct = {.spawn = direct_spawn, .end = direct_end, .adopt = direct_adopt};
+	static const struct image_spawner direct = {
+		.spawn = direct_spawn, .end = direct_end, .adopt = direct_adopt};
 	ssize_t n;
 	char *slash;
 
@@ -68,21 +72,26 @@ const struct image_spawner *image_spawner_direct(const char *path)
 		snprintf(program, sizeof(program), "%s", path);
 		return &direct;
 	}
-	n = readlink("/proc/self/exe", program, sizeof(program) - 32);
+	n = readlink("/proc/self/exe", program, sizeof(program) - 33);
 	program[n < 0 ? 0 : n] = 0;
 	slash = strrchr(program, '/');
 	str_copy(slash ? slash + 1 : program, 32, "mayfly-image"); /* that many were kept back */
+	if (access(program, X_OK) < 0) /* where `make install` puts it */
+		str_copy(slash ? slash + 1 : program, 32, "../lib/mayfly/mayfly-image");
 	return &direct;
 }
 
 static unsigned int base_flag(const char *word)
 {
-	return strcmp(word, "plain-http") == 0 ? JOB_REG_PLAIN_HTTP : strcmp(word, "private") == 0 ? JOB_REG_PRIVATE_OK : 0;
+	return strcmp(word, "plain-http") == 0 ? JOB_REG_PLAIN_HTTP
+	       : strcmp(word, "private") == 0  ? JOB_REG_PRIVATE_OK
+					       : 0;
 }
 
 static int read_base(char *line, struct pull_base *b, struct err *e)
 {
-	char *save = NULL, *reg = strtok_r(line, " \t\r\n", &save), *url = reg ? strtok_r(NULL, " \t\r\n", &save) : NULL, *word;
+	char *save = NULL, *reg = strtok_r(line, " \t\r\n", &save),
+	     *url = reg ? strtok_r(NULL, " \t\r\n", &save) : NULL, *word;
 
 	*b = (struct pull_base){0};
 	if (!reg || !url || strlen(reg) >= sizeof(b->registry) || strlen(url) >= sizeof(b->url))
@@ -94,8 +103,10 @@ static int read_base(char *line, struct pull_base *b, struct err *e)
 			return err_plain(e, EINVAL, "unknown word %.40s", word);
 		b->flags |= base_flag(word);
 	}
-	if (strncmp(url, "https://", 8) != 0 && !(strncmp(url, "http://", 7) == 0 && (b->flags & JOB_REG_PLAIN_HTTP)))
-		return err_plain(e, EINVAL, "%.200s: neither https:// nor http:// with plain-http", url);
+	if (strncmp(url, "https://", 8) != 0 &&
+		!(strncmp(url, "http://", 7) == 0 && (b->flags & JOB_REG_PLAIN_HTTP)))
+		return err_plain(
+			e, EINVAL, "%.200s: neither https:// nor http:// with plain-http", url);
 	if (b->url[strlen(url) - 1] == '/')
 		b->url[strlen(url) - 1] = 0;
 	return 0;
@@ -114,7 +125,9 @@ int registries_read(const char *path, struct pull_base *bases, unsigned int *n, 
 		line[strcspn(line, "#")] = 0;
 		if (strspn(line, " \t\r\n") == strlen(line))
 			continue;
-		r = *n == PULL_MAX_BASES ? err_plain(e, E2BIG, "more than %d registries", PULL_MAX_BASES) : read_base(line, &bases[(*n)++], e);
+		r = *n == PULL_MAX_BASES
+			    ? err_plain(e, E2BIG, "more than %d registries", PULL_MAX_BASES)
+			    : read_base(line, &bases[(*n)++], e);
 		if (r < 0)
 			err_wrap(e, "%s:%u", path, no);
 	}

@@ -4,9 +4,10 @@ every path compared with a reference unpacking, on the disk and from inside the 
 
 The registry runs here, on the loopback; from inside the appliance it is 10.0.2.2.
 """
-import hashlib
+import concurrent.futures
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -14,8 +15,8 @@ import time
 
 import pytest
 
-from imagekit import TOP, compare, is_clean, list_tree, read_listing, recipe
-from registrykit import WHO, Registry
+from imagekit import TOP, compare, list_tree, read_listing, recipe
+from registrykit import WHO, Registry, Serving
 from test_lifecycle import call, run, until
 
 STORE = "/var/lib/mayfly/state/images"
@@ -110,6 +111,21 @@ def test_a_recipe_pushed_pulled_and_booted_is_the_same_tree(daemon, pulled, tmp_
     for p in names:
         mode, uid, gid, size, links, _, mtime, content, _ = want[p]
         assert have[p] == [mode, uid, gid, size, links, int(mtime.split(".")[0]), content], p
+
+
+def test_sandboxes_of_one_new_image_wait_for_one_download(daemon):
+    layout, *_ = recipe("tiny")
+    server = Serving()
+    name = server.serve(pathlib.Path(layout)).replace("127.0.0.1", "10.0.2.2")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: start(daemon, name), range(4)))
+    for sb in made:
+        assert until(daemon, sb, "Failed", "Running")["status"]["state"] == "Running", daemon.log()
+        kill(daemon, sb)
+    server.close()
+    asked = [p for p, *_ in server.seen]
+    # blobs that the store has from another image of the same content are not even asked for
+    assert len([p for p in asked if "/manifests/" in p]) == 1 and len(asked) == len(set(asked)), asked
 
 
 def test_an_idle_sandbox_writes_next_to_nothing(daemon):

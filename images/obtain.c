@@ -347,7 +347,7 @@ static int build(struct run *r, const char *canonical, struct err *e)
 {
 	_cleanup_close_ int manifest_fd = -1, config_fd = -1;
 	_cleanup_free_ void *p = NULL;
-	struct oci_manifest m;
+	struct oci_manifest m = {0};
 	uint64_t bytes = 0;
 	struct buf b;
 	size_t n;

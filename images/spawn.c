@@ -30,7 +30,8 @@ static int child_fds(const int *fds, size_t nfds)
 
 static int direct_spawn(void *arg, bool net, const int *fds, size_t nfds, struct err *e)
 {
-	char *argv[] = {program, (char[]){"--job"}, net ? (char[]){"--net"} : NULL, NULL};
+	char job_word[] = "--job", net_word[] = "--net";
+	char *argv[] = {program, job_word, net ? net_word : NULL, NULL};
 	pid_t pid;
 
 	if (access(program, X_OK) < 0)

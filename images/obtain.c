@@ -296,7 +296,7 @@ static int check_pinned(struct run *r, const struct digest *want, struct err *e)
 {
 	_cleanup_free_ void *p = NULL;
 	_cleanup_close_ int fd = -1;
-	struct oci_index ix;
+	struct oci_index ix = {0};
 	bool found = false;
 	size_t n;
 	int k;

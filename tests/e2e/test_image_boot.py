@@ -34,12 +34,12 @@ def inspect(daemon, name):
     return json.loads(r.stdout.splitlines()[0])
 
 
-def request(image, **more):
+def asking_for(image, **more):
     return {"image": {"uri": image, **more}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": {"cpu": "1", "memory": "256Mi"}, "timeout": 900}
 
 
 def start(daemon, image, **more):
-    status, sb, _ = call(daemon, "POST", "/v1/sandboxes", request(image, **more))
+    status, sb, _ = call(daemon, "POST", "/v1/sandboxes", asking_for(image, **more))
     assert status == 202, sb
     return sb["id"]
 
@@ -53,12 +53,15 @@ def kill(daemon, sandbox):
 NOT_FROM_THE_IMAGE = re.compile(rb"^(/(dev|proc|sys|run|tmp)(/.*)?|/etc/(hostname|hosts|resolv\.conf|machine-id|mtab)|/etc|/opt|/opt/opensandbox(/.*)?|)$")
 
 
+HASHED = 65536  # files up to this are read from inside, too: hashing all of a distribution on an emulated CPU takes minutes
+
+
 def seen_from_inside(daemon, sandbox):
-    """{path: (mode, uid, gid, size, links, mtime, target or digest)} as the guest's own programs see it."""
+    """{path: [mode, uid, gid, size, links, mtime, target or digest]} as the guest's own programs see it."""
     listing = {}
     # a process for each path would take minutes in there
     out = run(daemon, sandbox, "find / -xdev -exec stat -c '%f %u %g %s %h %Y %n' {} +; echo =; find / -xdev -type l -exec stat -c '%N' {} +; echo =; "
-              "find / -xdev -type f -exec sha256sum {} +")
+              f"find / -xdev -type f -size -{HASHED // 512 + 1} -exec sha256sum {{}} +")
     stats, links, sums = [part.strip("\n").split("\n") for part in re.split(r"(?m)^=$", out)]
     for line in stats:
         mode, uid, gid, size, n, mtime, path = line.split(" ", 6)
@@ -80,17 +83,17 @@ def pulled(request, daemon, tmp_path):
     name, auth = request.param
     layout, *_ = recipe(name)
     registry = Registry(tmp_path / "reg", auth)
+    request.addfinalizer(registry.close)
     outside = registry.push(layout, f"ours/{name}:1", name)
     inside = "10.0.2.2:" + outside.split(":", 1)[1]
     more = {"auth": {"username": WHO[0], "password": WHO[1]}} if auth != "open" else {}
     if more:  # without them, it says so
-        status, said, _ = call(daemon, "POST", "/v1/sandboxes", request(inside))
+        status, said, _ = call(daemon, "POST", "/v1/sandboxes", asking_for(inside))
         assert status == 500 and f"image {inside}: http://{inside.split('/')[0]}: credentials are needed" in said["message"], said
     sb = start(daemon, inside, **more)
     assert until(daemon, sb, "Failed", "Running")["status"]["state"] == "Running", daemon.log()
     yield inside, sb, layout, name
     kill(daemon, sb)
-    registry.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a reference unpacking needs root")
@@ -110,6 +113,8 @@ def test_a_recipe_pushed_pulled_and_booted_is_the_same_tree(daemon, pulled, tmp_
     assert names - set(have) == set() and {p for p in have if not NOT_FROM_THE_IMAGE.match(p)} - names == set()
     for p in names:
         mode, uid, gid, size, links, _, mtime, content, _ = want[p]
+        if mode & 0o170000 == 0o100000 and size > HASHED:
+            content = ""
         assert have[p] == [mode, uid, gid, size, links, int(mtime.split(".")[0]), content], p
 
 

@@ -135,3 +135,10 @@ class HostDaemon:
         while len(self.monitors()) != want:
             assert time.monotonic() < end, f"{self.monitors()} live, {want} expected"
             time.sleep(0.02)
+
+    def cleared(self, pattern):
+        """Until nothing of that name is left in the state folder: files go after the answer."""
+        end = time.monotonic() + WAIT_S
+        while left := list((self.dir / "state").glob(pattern)):
+            assert time.monotonic() < end, left
+            time.sleep(0.02)

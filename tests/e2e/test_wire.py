@@ -122,7 +122,7 @@ class Wire:
         self.text += out + [""]
 
     def compare(self, name):
-        f, text = GOLDEN / name, "\n".join(self.text)
+        f, text = GOLDEN / name, "\n".join(self.text).replace("\r", "")
         self.text = []
         if os.environ.get("RECORD"):
             f.write_text(text)

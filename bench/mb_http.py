@@ -4,6 +4,7 @@
 Python's own http.client costs several milliseconds a request where the processor is emulated.
 """
 import json
+import select
 import socket
 import threading
 import time
@@ -88,9 +89,13 @@ class Api:
         self.local = threading.local()
         self.ends = {}
 
-    def conn(self, fresh=False):
+    def conn(self):
+        """This thread's; a new one if the daemon has hung up on the kept one meanwhile (nothing else makes it readable between calls)."""
         c = getattr(self.local, "c", None)
-        if c is None or fresh:
+        if c is not None and select.select([c.s], [], [], 0)[0]:
+            c.close()
+            c = None
+        if c is None:
             c = self.local.c = Conn(self.host, self.port)
         return c
 

@@ -12,7 +12,8 @@
 
 bool admission_counts(const struct sandbox *sb)
 {
-	return sb->state == SB_PENDING || sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->state == SB_RESUMING;
+	return sb->state == SB_PENDING || sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->state == SB_RESUMING ||
+	       (sb->state == SB_PAUSED && sb->resident);
 }
 
 static uint64_t memory_limit_mib(const struct daemon *d)

@@ -58,6 +58,7 @@ static const struct key {
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400, "60", ""},
 	{"images", "default_registry", STR(default_registry), "docker.io", ""},
 	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false", "plain HTTP for all, not for loopback only"},
+	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false", "for tests: <run_dir>/fault says where to die; refused without --faults"},
 };
 
 struct rd {

@@ -35,6 +35,8 @@ struct config {
 	/* [images] */
 	char default_registry[128];
 	bool insecure_registries;
+	/* [debug] */
+	bool faults;
 };
 
 void conf_defaults(struct config *c);

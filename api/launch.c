@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 
 #include "api/entrylog.h"
+#include "api/fault.h"
 #include "api/image.h"
+#include "api/resident.h"
 #include "api/snap.h"
 #include "api/template.h"
 #include "lib/log.h"
@@ -79,7 +81,7 @@ static void answer_created(struct sandbox *sb)
 
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)
 {
-	bool resume = sb->launch && sb->launch->resume, ran = sb->launch && sb->launch->vm_loaded;
+	bool resume = sb->launch && sb->launch->resume;
 	struct http_req *r = take_answer(sb);
 	enum step step = sb->launch ? sb->launch->step : STEP_RUN;
 	char text[420];
@@ -91,10 +93,8 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	launch_end(sb);
 	sb->d->metrics.create_failed += !resume;
 	sandbox_ref(sb);
-	if (resume && !ran)
-		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s: %s", step_names[step], text);
-	else
-		sandbox_apply(sb, resume ? EV_VM_DIED : EV_START_FAILED, "START_FAILED", "%s: %s", step_names[step], text);
+	/* a resume stays Paused, however far it got: what it was paused with is whole, and its private layer is made anew */
+	sandbox_apply(sb, EV_START_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s", step_names[step], text);
 	launch_teardown(sb);
 	if (r) {
 		http_error(r, status, code, "%s: %s", step_names[step], text);
@@ -136,19 +136,22 @@ static void put_pairs(struct buf *b, const cJSON *map)
 
 void identity_put(struct buf *b, struct sandbox *sb)
 {
-	uint8_t raw[64 + 16];
-	char machine[33], boot[37];
+	uint8_t entropy[64];
+	char machine[37];
+	size_t n = 0;
 
-	random_bytes(raw, sizeof(raw));
-	for (int i = 0; i < 16; i++)
-		snprintf(machine + 2 * i, 3, "%02x", raw[64 + i]);
-	uuid_make(boot);
+	/* its own for as long as it lives, through every pause */
+	for (const char *p = sb->id; *p; p++)
+		if (*p != '-')
+			machine[n++] = *p;
+	machine[n] = 0;
+	random_bytes(entropy, sizeof(entropy));
 	buf_u64(b, ++sb->generation);
-	buf_blob(b, raw, 64);
+	buf_blob(b, entropy, sizeof(entropy));
 	buf_u64(b, wall_ns());
 	buf_str(b, sb->id);
 	buf_str(b, machine);
-	buf_str(b, boot);
+	buf_str(b, sb->boot_id);
 	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.env) + 1);
 	put_pairs(b, sb->spec.env);
 	buf_str(b, "OPENSANDBOX_ID");
@@ -250,6 +253,15 @@ static void now_running(struct sandbox *sb)
 	bool resume = l->resume;
 
 	step_to(sb, STEP_RUN);
+	sb->frozen = false;
+	if (resume)
+		fault_at(sb, FAULT_RESUME_THAWED);
+	if (!sandbox_apply_saved(sb, resume ? EV_RESUMED : EV_STARTED, "CONTAINER_RUNNING")) {
+		launch_fail(sb, 500, START_FAILED, "the record cannot be written");
+		return;
+	}
+	if (resume)
+		fault_at(sb, FAULT_RESUME_SAVED);
 	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = mono_ns() - sb->begun_ns;
 	for (int p = 0; p < PH_COUNT; p++)
 		if (sb->phase_ns[p])
@@ -262,7 +274,6 @@ static void now_running(struct sandbox *sb)
 			sb->d->metrics.restored++;
 	}
 	launch_end(sb);
-	sandbox_apply(sb, resume ? EV_RESUMED : EV_STARTED, "CONTAINER_RUNNING", "%s", "");
 	entry_watch(sb);
 	if (resume) {
 		struct http_req *r = take_answer(sb);
@@ -360,7 +371,8 @@ static void on_ready(void *arg, bool prepared)
 	agentc_up(sb->agent);
 	if (!l || (l->step != STEP_AGENT && l->step != STEP_BOOT && l->step != STEP_RESTORE))
 		return;
-	l->vm_loaded = true;
+	if (l->resume)
+		fault_at(sb, FAULT_RESUME_READY);
 	if (prepared && sb->origin == FROM_TEMPLATE && !l->resume) {
 		/* set-up carries the identity, too, and is the thaw of a machine that never had one */
 		do_setup(sb);
@@ -391,6 +403,8 @@ static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 		launch_fail(sb, 500, START_FAILED, "%s (%s)", text, strerror(err));
 		return;
 	}
+	if (sb->launch->resume)
+		fault_at(sb, FAULT_RESUME_LOADED);
 	if (*sb->launch->from.state) {
 		uint16_t n = cur_u16(body);
 
@@ -428,9 +442,12 @@ static void load(struct sandbox *sb)
 		step_to(sb, STEP_RESTORE);
 		rc = memory_fds_open(sb->d->blobs, &l->from, &mem, &e);
 		if (rc == 0) {
+			fault_tell_vm(sb);
 			rc = vm_restore(sb->vm, &mem, &disk, 0);
 			memory_fds_close(&mem);
 		}
+		if (l->resume)
+			fault_at(sb, FAULT_RESUME_ASKED);
 	} else {
 		step_to(sb, STEP_BOOT);
 		rc = vm_boot(sb->vm, "reboot=t", &disk);
@@ -590,11 +607,28 @@ void launch_create(struct sandbox *sb)
 
 void launch_resume(struct sandbox *sb)
 {
+	char old[BLOB_ID];
+	struct err e;
+
+	if (sb->resident) {
+		resident_resume(sb);
+		return;
+	}
 	if (!launch_begin(sb, true)) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
 		return;
 	}
+	fault_at(sb, FAULT_RESUME_BEGUN);
 	sb->launch->from = sb->memory;
+	/* an earlier attempt may have run for a moment, and written: the memory that is restored now knows nothing of that */
+	memcpy(old, sb->disk.data, sizeof(old));
+	step_to(sb, STEP_DISK);
+	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+		return;
+	}
+	blob_unref(sb->d->blobs, old);
+	fault_at(sb, FAULT_RESUME_DISK);
 	get_vm(sb);
 }
 
@@ -604,6 +638,7 @@ static void adopted_thawed(void *arg, const struct agent_reply *r)
 
 	if (r->err && r->err != ECANCELED)
 		log_warn("sandbox %s: going on after the daemon's restart: %s", sb->id, r->text);
+	sandbox_let_go(sb);
 	sandbox_unref(sb);
 }
 
@@ -615,7 +650,8 @@ static void thaw_adopted(struct sandbox *sb)
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	sandbox_ref(sb);
-	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, adopted_thawed, sb))
+	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, adopted_thawed, sb) != NULL;
+	if (!sb->frozen)
 		sandbox_unref(sb);
 	buf_fini(&b);
 }
@@ -628,9 +664,16 @@ bool launch_adopt(struct sandbox *sb)
 	if (!sb->agent)
 		return false;
 	agentc_keep_spare(sb->agent);
-	agentc_up(sb->agent);
-	thaw_adopted(sb);
 	entry_watch(sb);
+	if (sb->resident || sb->state == SB_PAUSING) {
+		if (!sb->snap)
+			resident_take_up(sb);
+		return true;
+	}
+	agentc_up(sb->agent);
+	/* while a point of it was being taken it may stand still: then it is let go when that is known */
+	if (!sb->snap)
+		thaw_adopted(sb);
 	return true;
 }
 

@@ -16,7 +16,7 @@ struct snap;
 struct launch {
 	struct sandbox *sb;
 	enum step step;
-	bool resume, took_template, vm_loaded;
+	bool resume, took_template;
 	uint64_t step_ns;
 	struct image_job *image;
 	struct memory from; /* what to restore; state "" = boot */

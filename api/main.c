@@ -23,8 +23,8 @@
 #include "api/image.h"
 #include "api/privctl.h"
 #include "api/router.h"
-#include "api/sandbox.h"
 #include "api/seal.h"
+#include "api/snap.h"
 #include "api/snapshot.h"
 #include "api/state.h"
 #include "api/template.h"
@@ -45,7 +45,7 @@ _noreturn_ static void die(const char *what, const struct err *e)
 
 struct options {
 	const char *config, *init_config;
-	bool check;
+	bool check, faults;
 	unsigned int no_jail, verbose;
 };
 
@@ -55,6 +55,7 @@ static void usage(void)
 	      "       mayflyd init-config [FILE]\n"
 	      "  --config FILE   the configuration; without it the defaults\n"
 	      "  --check         read it, say what is wrong, and end\n"
+	      "  --faults        allow debug.faults, for tests: files in run_dir then make the daemon die\n"
 	      "  --no-jail       start VMs directly, without mayfly-priv: for debugging (as root: twice)\n"
 	      "  -v              more log; again for more\n", stderr);
 	exit(2);
@@ -62,7 +63,7 @@ static void usage(void)
 
 static struct options parse_options(int argc, char **argv)
 {
-	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'}, {"no-jail", 0, NULL, 'J'},
+	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'}, {"no-jail", 0, NULL, 'J'}, {"faults", 0, NULL, 'F'},
 		{"verbose", 0, NULL, 'v'}, {"version", 0, NULL, 'V'}, {"help", 0, NULL, 'h'}, {0}};
 	struct options o = {0};
 	int c;
@@ -81,6 +82,9 @@ static struct options parse_options(int argc, char **argv)
 			break;
 		case 'J':
 			o.no_jail++;
+			break;
+		case 'F':
+			o.faults = true;
 			break;
 		case 'v':
 			o.verbose++;
@@ -289,15 +293,16 @@ static void sort_sandboxes(void)
 
 static void take_up(struct sandbox *sb)
 {
-	bool runs = sb->vm_pid > 0 && (sb->state == SB_RUNNING || sb->state == SB_PAUSING) && launch_adopt(sb);
+	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident, runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
 
-	if (sb->state == SB_PENDING) {
+	if (snap_take_up(sb)) {
+		/* paused by its files, or its VM is asked */
+	} else if (sb->state == SB_PENDING) {
 		sandbox_apply(sb, EV_START_FAILED, "START_FAILED", "The server was stopped while the sandbox was made.");
-	} else if (sb->state == SB_RESUMING && sb->vm_pid == 0) {
+	} else if (sb->state == SB_RESUMING && !sb->resident) {
+		/* what it was paused with is whole: nothing was promised about what ran since */
 		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "The server was stopped while the sandbox was resumed.");
-	} else if (sb->state == SB_PAUSING && runs) {
-		sandbox_apply(sb, EV_PAUSE_FAILED, "CONTAINER_RUNNING", "%s", "");
-	} else if (!runs && (sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->state == SB_RESUMING)) {
+	} else if (ran && !runs) {
 		sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "The VM ended while no server was running.");
 	}
 	if (sb->expires_ns)
@@ -469,6 +474,8 @@ int main(int argc, char **argv)
 	conf_defaults(&D.cfg);
 	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
 		die("configuration", &e);
+	if (D.cfg.faults && !o.faults)
+		die("configuration: debug.faults makes the daemon die where a file says so: for tests only, and with --faults", NULL);
 	if (o.check) {
 		puts("ok");
 		return 0;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/sandbox.h"
+#include "api/snap.h"
 
 static void add_time(cJSON *o, const char *name, int64_t ns)
 {
@@ -110,7 +110,7 @@ static cJSON *dup_item(const cJSON *o, const char *name)
 
 cJSON *sandbox_record(const struct sandbox *sb)
 {
-	cJSON *o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject(), *taking = snap_record(sb->snap);
 
 	put_str(o, "state", sb_state_names[sb->state]);
 	put_str(o, "reason", sb->reason);
@@ -144,6 +144,11 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	put_i64(o, "vm_pid", sb->vm_pid);
 	put_i64(o, "vm_start", (int64_t)sb->vm_start);
 	put_str(o, "boot", sb->d->host_boot_id);
+	put_str(o, "boot_id", sb->boot_id);
+	if (sb->resident)
+		cJSON_AddTrueToObject(o, "resident");
+	if (taking)
+		cJSON_AddItemToObject(o, "taking", taking);
 	return o;
 }
 
@@ -190,6 +195,11 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 		sb->state = SB_FAILED;
 	disk_ref(d->blobs, &sb->disk);
 	memory_ref(d->blobs, &sb->memory);
+	/* of a record without one: what sandbox_new made */
+	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
+		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
+	sb->resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "resident"));
+	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(o, "taking"));
 	get_str(o, "boot", boot, sizeof(boot));
 	if (!strcmp(boot, d->host_boot_id)) {
 		sb->vm_slot = (uint32_t)get_i64(o, "vm_slot");

@@ -340,6 +340,7 @@ static bool answer_later(struct http_req *r, struct sandbox *sb)
 void route_pause(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
+	const char *mode;
 
 	if (!sb)
 		return;
@@ -347,8 +348,20 @@ void route_pause(struct http_req *r)
 		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
-	if (answer_later(r, sb))
-		launch_pause(sb);
+	mode = http_query(r, "mode");
+	if (!mode) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.pause");
+
+		mode = v ? v->valuestring : "disk";
+	}
+	if (strcmp(mode, "disk") != 0 && strcmp(mode, "resident") != 0) {
+		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "mode must be disk or resident.");
+		return;
+	}
+	if (!answer_later(r, sb))
+		return;
+	sb->pause_resident = !strcmp(mode, "resident");
+	launch_pause(sb);
 }
 
 void route_resume(struct http_req *r)
@@ -361,10 +374,14 @@ void route_resume(struct http_req *r)
 		http_error(r, 409, "DOCKER::SANDBOX_NOT_PAUSED", "Sandbox %s is %s, not Paused.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
-	if (answer_later(r, sb)) {
-		sandbox_apply(sb, EV_RESUME, "RESUMING", "%s", "");
+	if (!answer_later(r, sb))
+		return;
+	if (sandbox_apply_saved(sb, EV_RESUME, "RESUMING")) {
 		launch_resume(sb);
+		return;
 	}
+	sb->answer = NULL;
+	http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED", "The record of sandbox %s cannot be written; it stays Paused.", sb->id);
 }
 
 void route_delete(struct http_req *r)

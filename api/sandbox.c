@@ -11,6 +11,7 @@
 
 #include "api/entrylog.h"
 #include "api/image.h"
+#include "api/fault.h"
 #include "api/state.h"
 #include "lib/log.h"
 
@@ -32,7 +33,8 @@ static const uint8_t transitions[SB_STATES][SB_EVENTS] = {
 		[EV_VM_DIED] = TO(SB_FAILED), [EV_DELETE] = TO(SB_STOPPING)},
 	[SB_PAUSING] = {[EV_PAUSED] = TO(SB_PAUSED), [EV_PAUSE_FAILED] = TO(SB_RUNNING), [EV_VM_DIED] = TO(SB_FAILED),
 		[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_PAUSED] = {[EV_RESUME] = TO(SB_RESUMING), [EV_DELETE] = TO(SB_STOPPING)},
+	/* VM_DIED: of a resident one; the others have none */
+	[SB_PAUSED] = {[EV_RESUME] = TO(SB_RESUMING), [EV_VM_DIED] = TO(SB_FAILED), [EV_DELETE] = TO(SB_STOPPING)},
 	/* START_FAILED: before the guest ran, so that what was paused is still whole */
 	[SB_RESUMING] = {[EV_RESUMED] = TO(SB_RUNNING), [EV_START_FAILED] = TO(SB_PAUSED), [EV_VM_DIED] = TO(SB_FAILED),
 		[EV_DELETE] = TO(SB_STOPPING)},
@@ -82,6 +84,7 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 	sb->created_ns = sb->changed_ns = (int64_t)wall_ns();
 	sb->begun_ns = mono_ns();
 	random_bytes(&sb->generation, sizeof(sb->generation));
+	uuid_make(sb->boot_id);
 	sb->expiry = loop_timer(d->loop, expired, sb);
 	if (!sb->expiry) {
 		free(sb);
@@ -135,7 +138,8 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	if (sb->gone)
 		return -ENOENT;
 	doc = sandbox_record(sb);
-	rc = state_put(sb->d->state, ST_SANDBOX, sb->id, doc, sync, &e);
+	rc = fault_at(sb, FAULT_RECORD) < 0 ? err_plain(&e, ENOSPC, "no space (asked for by a test)") :
+						  state_put(sb->d->state, ST_SANDBOX, sb->id, doc, sync, &e);
 	cJSON_Delete(doc);
 	if (rc < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
@@ -164,6 +168,31 @@ bool sandbox_apply(struct sandbox *sb, enum sb_event ev, const char *reason, con
 	return true;
 }
 
+bool sandbox_apply_saved(struct sandbox *sb, enum sb_event ev, const char *reason)
+{
+	enum sb_state was = sb->state, to = sb_next(sb->state, ev);
+	char old_reason[sizeof(sb->reason)];
+	int64_t changed_ns = sb->changed_ns;
+
+	if (to == SB_STATES)
+		return false;
+	memcpy(old_reason, sb->reason, sizeof(old_reason));
+	sb->state = to;
+	sb->changed_ns = (int64_t)wall_ns();
+	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
+	sb->message[0] = 0;
+	if (sandbox_save(sb, false) < 0) {
+		sb->state = was;
+		sb->changed_ns = changed_ns;
+		memcpy(sb->reason, old_reason, sizeof(old_reason));
+		return false;
+	}
+	sandbox_note(sb, "%s %s", sb_state_names[to], sb->reason);
+	log_info("sandbox %s: %s (%s)", sb->id, sb_state_names[to], sb->reason);
+	sandboxes_wake(sb);
+	return true;
+}
+
 /* ---- who waits for it to run */
 
 static void answer_not_running(struct http_req *r, const struct sandbox *sb)
@@ -176,14 +205,20 @@ static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 
 static bool is_coming(const struct sandbox *sb)
 {
-	return !sb->gone && (sb->state == SB_PENDING || sb->state == SB_RESUMING);
+	return !sb->gone && (sb->state == SB_PENDING || sb->state == SB_RESUMING || (sb->state == SB_RUNNING && sb->frozen));
+}
+
+void sandbox_let_go(struct sandbox *sb)
+{
+	sb->frozen = false;
+	sandboxes_wake(sb);
 }
 
 void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 {
 	struct waiter *w;
 
-	if (sb->state == SB_RUNNING && !sb->gone) {
+	if (sb->state == SB_RUNNING && !sb->gone && !sb->frozen) {
 		r->route->fn(r);
 		return;
 	}
@@ -261,24 +296,31 @@ static void sandbox_forget(struct sandbox *sb)
 static void files_go(void *arg)
 {
 	struct sandbox *sb = arg;
+	struct err e;
 
 	disk_unref(sb->d->blobs, &sb->disk);
 	memory_unref(sb->d->blobs, &sb->memory);
 	entrylog_forget(sb);
 	images_release(sb->d);
+	/* on a full disk its files make the room that the deletion of its record needs */
+	if (sb->zombie && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0)
+		log_error("sandbox %s: its record stays: %s", sb->id, e.msg);
 	sandbox_unref(sb);
 }
 
 void sandbox_delete(struct sandbox *sb, const char *why)
 {
+	bool zombie = false;
 	struct err e;
 
 	if (sb->gone)
 		return;
 	sandbox_apply(sb, EV_DELETE, "DELETED", "%s", why);
 	/* the record first: from now on no daemon knows it, and the sweep at the next start finds what is left of it */
-	if (sb->persisted && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0)
+	if (sb->persisted && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0) {
 		log_error("sandbox %s: %s", sb->id, e.msg);
+		zombie = true;
+	}
 	sb->gone = true;
 	sb->d->metrics.deleted++;
 	timer_set(sb->expiry, 0);
@@ -286,6 +328,7 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 	sandbox_forget(sb);
 	launch_teardown(sb);
 	/* after the answer */
+	sb->zombie = zombie;
 	if (loop_defer(sb->d->loop, files_go, sb) < 0)
 		files_go(sb);
 }

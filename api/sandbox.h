@@ -26,7 +26,8 @@ struct sandbox {
 	struct daemon *d;
 	struct sandbox *next, **prev;
 	unsigned int refs;
-	bool gone, persisted, pause_waits;
+	bool frozen; /* Running, but its guest stands still for a snapshot or was not let go yet: requests wait */
+	bool gone, persisted, pause_waits, resident /* paused, or being resumed, with its VM alive */, pause_resident /* the pause that waits is of that kind */, zombie /* deleted, but its record is still there */;
 
 	char id[37];
 	enum sb_state state;
@@ -39,6 +40,7 @@ struct sandbox {
 	char template_key[200];	  /* "" = none */
 	enum origin origin;
 	char origin_id[37];
+	char boot_id[37]; /* what its guest shows; the machine id is made of the sandbox's */
 	struct disk disk;
 	struct memory memory; /* what the running or paused memory stands on */
 	uint64_t generation;
@@ -67,6 +69,8 @@ void sandbox_ref(struct sandbox *sb);
 void sandbox_unref(struct sandbox *sb);
 /* Applies the event, writes the record, wakes who waits. false: no such transition, nothing happened. */
 bool sandbox_apply(struct sandbox *sb, enum sb_event ev, const char *reason, const char *fmt, ...) _printf_(4, 5);
+/* The same, for what must not be so without standing in the record: false also if that cannot be written, and then nothing happened. */
+bool sandbox_apply_saved(struct sandbox *sb, enum sb_event ev, const char *reason);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* 0 or -errno: written. */
 int sandbox_save(struct sandbox *sb, bool sync);
@@ -77,6 +81,8 @@ void sandbox_renew_on_access(struct sandbox *sb);
 /* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */
 void sandbox_when_up(struct sandbox *sb, struct http_req *r);
 void sandboxes_wake(struct sandbox *sb);
+/* The guest was let go (or cannot be): no longer frozen. */
+void sandbox_let_go(struct sandbox *sb);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */
 struct cJSON *sandbox_record(const struct sandbox *sb);

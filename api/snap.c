@@ -1,51 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.c: see snap.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the new files are made and referenced, the VMM
- * writes them, the source's record gets its new layers as soon as the VMM has them, and the point becomes visible only when the VMM says
- * that all of it is durable.
+ * snap.c: see snap.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the
+ * new files are made and referenced, the VMM writes them, the source's record gets its new layers
+ * as soon as the VMM has them, and the point becomes visible only when the VMM says that all of it
+ * is durable. The files are in the source's record before the VMM is asked: whoever comes after a
+ * kill finds them, and finds out how far it got (settle.c).
  */
 #include "api/snap.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "api/fault.h"
+#include "api/resident.h"
+#include "api/snap_int.h"
+#include "api/spec.h"
 #include "api/template.h"
 #include "api/vmmctl.h"
 #include "lib/log.h"
 
 #define PREPARE_LIMIT_MS 10000u
-/* A template is taken on the way of a create that somebody waits for: it may take a few times what the boot took, then the sandbox goes on without. */
+/* A template is taken on the way of a create that somebody waits for: it may take a few times what
+ * the boot took, then the sandbox goes on without. */
 #define TEMPLATE_MIN_MS 3000u
 #define TEMPLATE_MAX_MS 12000u
 
-enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
-
-struct snap {
-	struct sandbox *sb; /* NULL: it was cleared away meanwhile */
-	struct daemon *d;
-	struct vm *orphan;  /* then: the VM that still writes */
-	struct agent_call *quiet; /* the question that is_quiet() answers */
-	enum snap_kind kind;
-	bool asked, replied, thawed;
-	uint32_t kept_mem;
-	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID], key[200];
-	struct disk point; /* frozen, after the reply */
-	struct memory mem;
-	uint64_t begun_ns, stopped_ns;
-	snap_fn fn;
-	void *arg;
-};
-
-static void snap_free(struct snap *s)
+void snap_free(struct snap *s)
 {
 	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
+	bool noted = s->noted;
 
-	/* its sandbox may be deleted while the guest still makes itself quiet: the answer would find nothing */
-	agent_call_cancel(s->quiet);
+	agent_call_cancel(s->prepare);
 	free(s);
 	if (!sb)
 		return;
 	sb->snap = NULL;
+	/* that nothing is under way any more; a record that still says so is only looked into once
+	 * more */
+	if (noted && !sb->gone)
+		sandbox_save(sb, false);
 	if (sb->pause_waits) {
 		sb->pause_waits = false;
 		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
@@ -56,7 +50,7 @@ static void snap_free(struct snap *s)
 static void drop_new(struct snap *s)
 {
 	blob_unref(s->d->blobs, s->mem_id);
-	if (s->replied)
+	if (s->followed)
 		return;
 	blob_unref(s->d->blobs, s->index_id);
 	blob_unref(s->d->blobs, s->data_id);
@@ -70,10 +64,11 @@ static void thawed(void *arg, const struct agent_reply *r)
 
 	if (r->err && r->err != ECANCELED)
 		log_warn("sandbox %s: going on after a snapshot: %s", sb->id, r->text);
+	sandbox_let_go(sb);
 	sandbox_unref(sb);
 }
 
-static void source_goes_on(struct snap *s)
+void snap_source_goes_on(struct snap *s)
 {
 	struct sandbox *sb = s->sb;
 	struct buf b;
@@ -92,7 +87,8 @@ static void source_goes_on(struct snap *s)
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	sandbox_ref(sb);
-	if (!agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS, thawed, sb))
+	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS * 6, thawed, sb) != NULL;
+	if (!sb->frozen)
 		sandbox_unref(sb);
 	buf_fini(&b);
 }
@@ -106,18 +102,20 @@ static void pause_failed(struct snap *s, const char *text)
 		return;
 	r = sb->answer;
 	sb->answer = NULL;
-	sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", text);
+	/* where the VM has ended its end says so, and this has no place */
+	if (sb->vm)
+		sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", text);
 	if (r)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", text);
 }
 
-static void failed(struct snap *s, int err, const char *text)
+void snap_failed(struct snap *s, int err, const char *text)
 {
 	log_warn("snapshot of %s failed: %s", s->sb ? s->sb->id : "a deleted sandbox", text);
 	drop_new(s);
-	if (s->replied)
+	if (s->followed)
 		disk_unref(s->d->blobs, &s->point);
-	source_goes_on(s);
+	snap_source_goes_on(s);
 	if (s->kind == SNAP_PAUSE)
 		pause_failed(s, text);
 	if (s->kind == SNAP_TEMPLATE)
@@ -129,12 +127,41 @@ static void failed(struct snap *s, int err, const char *text)
 	snap_free(s);
 }
 
+/* The VM was asked and lives: where it stands now, and whether it runs, is its to say. */
+static void failed(struct snap *s, int err, const char *text)
+{
+	s->err = err ? err : EIO;
+	snprintf(s->why, sizeof(s->why), "%s", text);
+	if (s->asked && s->sb && s->sb->vm && s->sb->vm->ctl)
+		settle_ask(s);
+	else
+		snap_failed(s, s->err, s->why);
+}
+
 /* ---- the VMM's answers */
+
+void snap_follow(struct snap *s, const struct disk *now)
+{
+	struct blobs *b = s->d->blobs;
+	struct sandbox *sb = s->sb;
+
+	disk_ref(b, now);
+	disk_unref(b, &sb->disk);
+	sb->disk = s->point = *now;
+	s->point.data[0] = 0;
+	disk_ref(b, &s->point);
+	blob_unref(b, s->index_id);
+	blob_unref(b, s->data_id);
+	s->followed = true;
+	fault_at(sb, FAULT_POINT_FROZEN);
+	/* not written: the next daemon finds it out in the same way */
+	sandbox_save(sb, false);
+	fault_at(sb, FAULT_POINT_FOLLOWED);
+}
 
 static void freeze_done(struct snap *s, struct cur *body)
 {
-	struct sandbox *sb = s->sb;
-	struct disk *d = &sb->disk;
+	struct disk d = s->sb->disk;
 	uint16_t ndisks;
 	int32_t dropped = -1;
 
@@ -143,22 +170,17 @@ static void freeze_done(struct snap *s, struct cur *body)
 	ndisks = cur_u16(body);
 	if (ndisks > 0)
 		dropped = (int32_t)cur_u32(body);
-	if (dropped >= 0 && dropped < d->nfrozen) {
-		blob_unref(s->d->blobs, d->frozen[dropped]);
-		memmove(d->frozen[dropped], d->frozen[dropped + 1], (size_t)(d->nfrozen - dropped - 1) * BLOB_ID);
-		d->nfrozen--;
+	if (dropped >= 0 && dropped < d.nfrozen) {
+		memmove(d.frozen[dropped], d.frozen[dropped + 1],
+			(size_t)(d.nfrozen - dropped - 1) * BLOB_ID);
+		d.nfrozen--;
 	}
-	/* the private layer became the newest frozen one; its reference goes with it */
-	if (d->nfrozen < DISK_FROZEN_MAX)
-		memcpy(d->frozen[d->nfrozen++], d->data, BLOB_ID);
-	blob_unref(s->d->blobs, d->index);
-	memcpy(d->index, s->index_id, BLOB_ID);
-	memcpy(d->data, s->data_id, BLOB_ID);
-	s->point = *d;
-	s->point.data[0] = 0;
-	disk_ref(s->d->blobs, &s->point);
-	s->replied = true;
-	sandbox_save(sb, false);
+	/* the private layer became the newest frozen one */
+	if (d.nfrozen < DISK_FROZEN_MAX)
+		memcpy(d.frozen[d.nfrozen++], d.data, BLOB_ID);
+	memcpy(d.index, s->index_id, BLOB_ID);
+	memcpy(d.data, s->data_id, BLOB_ID);
+	snap_follow(s, &d);
 }
 
 static void on_reply(void *arg, const struct vmm_answer *a)
@@ -167,17 +189,18 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	struct cur body = a->body;
 
 	if (a->err == ECONNRESET) {
-		/* the VM's end is told by its own event; without a sandbox nobody else is left to clear this away */
+		/* the VM's end is told by its own event; without a sandbox nobody else is left to
+		 * clear this away */
 		return;
 	}
-	if (a->err || !s->sb) {
+	if (a->err) {
 		failed(s, a->err, a->text);
 		return;
 	}
 	freeze_done(s, &body);
 	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
 	if (s->kind != SNAP_PAUSE)
-		source_goes_on(s);
+		snap_source_goes_on(s);
 }
 
 /* What the new point's memory stands on: the files the VMM still counts on, and the new one. */
@@ -196,15 +219,18 @@ static void memory_list(struct snap *s)
 	blob_unref(s->d->blobs, s->mem_id);
 }
 
-static void paused(struct snap *s)
+void snap_paused(struct snap *s)
 {
 	struct sandbox *sb = s->sb;
+	struct memory old = sb->memory;
 	struct http_req *r;
 
-	memory_unref(s->d->blobs, &sb->memory);
+	fault_at(sb, FAULT_POINT_DURABLE);
 	sb->memory = s->mem;
+	sb->frozen = false;
 	disk_unref(s->d->blobs, &s->point);
-	/* its process is on its way out: a resume may come before it is gone, and its end must not be taken for the next one's */
+	/* its process is on its way out: a resume may come before it is gone, and its end must not
+	 * be taken for the next one's */
 	if (sb->vm)
 		vm_abandon(sb->vm);
 	sb->vm = NULL;
@@ -213,8 +239,12 @@ static void paused(struct snap *s)
 	hist_add(&sb->d->metrics.phase[PH_PAUSE], sb->phase_ns[PH_PAUSE]);
 	r = sb->answer;
 	sb->answer = NULL;
-	/* the record is synced before the client hears of it */
+	s->noted = false;
+	/* the record is synced before the client hears of it; one that still says Pausing names the
+	 * files, which are found whole */
 	sandbox_apply(sb, EV_PAUSED, "CONTAINER_PAUSED", "%s", "");
+	fault_at(sb, FAULT_POINT_SAVED);
+	memory_unref(s->d->blobs, &old);
 	if (r)
 		http_reply_empty(r, 202);
 	snap_free(s);
@@ -223,27 +253,52 @@ static void paused(struct snap *s)
 static void finished(struct snap *s)
 {
 	memory_list(s);
+	if (s->sb)
+		sandbox_note(s->sb, "snapshot: %llu KiB of memory and state, %s, after %.1f ms",
+			(unsigned long long)(blob_bytes(s->d->blobs, s->mem.state) >> 10),
+			s->mem.nmem > 1 ? "a difference" : "whole",
+			(double)(mono_ns() - s->begun_ns) / 1e6);
 	hist_add(&s->d->metrics.phase[PH_SNAPSHOT], mono_ns() - s->begun_ns);
 	if (s->kind == SNAP_PAUSE && s->sb) {
-		paused(s);
+		snap_paused(s);
 		return;
 	}
+	fault_at(s->sb, FAULT_POINT_DURABLE);
 	if (s->kind == SNAP_TEMPLATE)
 		template_made(s->d, s->key, &s->point, &s->mem);
 	else if (s->fn)
 		s->fn(s->arg, 0, "", &s->point, &s->mem);
+	fault_at(s->sb, FAULT_POINT_SAVED);
 	if (s->orphan)
 		vm_abandon(s->orphan);
 	snap_free(s);
 }
 
+static bool pause_by_files(struct snap *s)
+{
+	struct err e;
+
+	if (s->kind != SNAP_PAUSE || !s->asked || !s->sb)
+		return false;
+	if (settle_files(s, &e) < 0) {
+		log_info("sandbox %s: not paused: %s", s->sb->id, e.msg);
+		return false;
+	}
+	snap_paused(s);
+	return true;
+}
+
 static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 {
 	s->kept_mem = kept;
-	if (status < 0)
+	if (s->taken_up) {
+		if (status < 0 || !pause_by_files(s))
+			failed(s, s->err, s->why);
+	} else if (status < 0) {
 		failed(s, -status, text);
-	else if (s->replied)
+	} else if (s->followed) {
 		finished(s);
+	}
 }
 
 void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text)
@@ -257,16 +312,12 @@ bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 	struct snap *s = sb->snap;
 
 	if (!s)
-		return sb->state == SB_PAUSED;
-	if (s->kind == SNAP_PAUSE && s->replied && reason == VMM_X_SNAPSHOTTED) {
-		finished(s);
+		return sb->state == SB_PAUSED && !sb->resident;
+	if (pause_by_files(s))
 		return true;
-	}
 	/* the sandbox's own end says the rest; a pause that lost its process is not a pause */
 	s->thawed = true;
-	if (s->kind == SNAP_PAUSE)
-		s->kind = SNAP_LIVE;
-	failed(s, EIO, text);
+	snap_failed(s, EIO, text);
 	return false;
 }
 
@@ -289,7 +340,8 @@ static void orphan_ready(void *arg, bool prepared)
 {
 }
 
-static const struct vm_ops orphan_ops = {.ready = orphan_ready, .snapshot = orphan_snapshot, .ended = orphan_ended};
+static const struct vm_ops orphan_ops = {
+	.ready = orphan_ready, .snapshot = orphan_snapshot, .ended = orphan_ended};
 
 static void ignore(void *arg, const struct vmm_answer *a)
 {
@@ -302,17 +354,15 @@ void snap_sandbox_gone(struct sandbox *sb)
 	if (!s)
 		return;
 	sb->snap = NULL;
-	if (!s->replied || s->kind == SNAP_PAUSE || !sb->vm || !sb->vm->ctl) {
-		s->thawed = true;
-		s->sb = NULL;
-		if (!s->asked || s->replied || !sb->vm) {
-			failed(s, ECANCELED, "the sandbox was deleted");
-		} else {
-			/* the VMM's answer will find nobody: it is cancelled with the connection, and this goes with it */
+	s->thawed = true;
+	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
+		!sb->vm->ctl) {
+		/* answers that are due find nobody: they are cancelled with the connection */
+		if (sb->vm)
 			vm_abandon(sb->vm);
-			sb->vm = NULL;
-			failed(s, ECANCELED, "the sandbox was deleted");
-		}
+		sb->vm = NULL;
+		s->sb = NULL;
+		snap_failed(s, ECANCELED, "the sandbox was deleted");
 		return;
 	}
 	/* only the copy is still written: the source itself need not run for that */
@@ -358,12 +408,25 @@ static int ask_vmm(struct snap *s, struct err *e)
 	bitmap = blob_make(b, s->data_id, "bitmap");
 	if (state < 0 || mem < 0 || index < 0 || data < 0 || bitmap < 0)
 		return err_plain(e, ENOSPC, "the snapshot's files cannot be made");
+	s->noted = true;
+	fault_at(sb, FAULT_POINT_QUIET);
+	if (sandbox_save(sb, s->kind == SNAP_PAUSE) < 0)
+		return err_plain(e, ENOSPC, "the sandbox's record cannot be written");
+	fault_at(sb, FAULT_POINT_NOTED);
+	if (!sb->vm || !sb->vm->ctl)
+		return err_set(e, ENOTCONN, "asking the VMM");
+	fault_tell_vm(sb);
 	buf_init(&p, 64);
 	buf_u32(&p, flags);
 	buf_u16(&p, 1);
-	rc = sb->vm && sb->vm->ctl ? vmmctl_call(sb->vm->ctl, VMM_SNAPSHOT, &p, (int[]){state, mem, index, data, bitmap}, 5, on_reply, s) : -ENOTCONN;
+	rc = vmmctl_call(sb->vm->ctl, VMM_SNAPSHOT, &p, (int[]){state, mem, index, data, bitmap}, 5,
+		on_reply, s);
 	buf_fini(&p);
-	return rc < 0 ? err_set(e, -rc, "asking the VMM") : 0;
+	if (rc < 0)
+		return err_set(e, -rc, "asking the VMM");
+	s->asked = true;
+	fault_at(sb, FAULT_POINT_ASKED);
+	return 0;
 }
 
 static void is_quiet(void *arg, const struct agent_reply *r)
@@ -371,15 +434,11 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 	struct snap *s = arg;
 	struct err e;
 
-	s->quiet = NULL;
-	if (r->err == ECANCELED)
-		return;
+	s->prepare = NULL;
 	if (r->err) {
-		s->asked = r->err != ENOSYS;
 		failed(s, r->err, *r->text ? r->text : strerror(r->err));
 		return;
 	}
-	s->asked = true;
 	if (s->kind == SNAP_PAUSE && s->sb->agent)
 		agentc_down(s->sb->agent);
 	if (ask_vmm(s, &e) < 0)
@@ -405,12 +464,16 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 		return NULL;
 	*s = (struct snap){.sb = sb, .d = sb->d, .kind = kind, .begun_ns = mono_ns()};
 	sb->snap = s;
+	sb->frozen = kind != SNAP_TEMPLATE;
 	buf_init(&b, 64);
 	buf_u32(&b, prep);
 	buf_u32(&b, PREPARE_LIMIT_MS);
-	s->quiet = agentc_call(sb->agent, AGENT_PREPARE, &b, kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s);
+	s->prepare = agentc_call(sb->agent, AGENT_PREPARE, &b,
+		kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s);
 	buf_fini(&b);
-	if (!s->quiet) {
+	if (!s->prepare) {
+		sb->frozen = false;
+		sb->snap = NULL;
 		snap_free(s);
 		return NULL;
 	}
@@ -419,7 +482,8 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 
 struct snap *snap_template(struct sandbox *sb)
 {
-	struct snap *s = snap_begin(sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE | AGENT_PREP_DROP);
+	struct snap *s = snap_begin(
+		sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE | AGENT_PREP_DROP);
 
 	if (s) {
 		snprintf(s->key, sizeof(s->key), "%s", sb->template_key);
@@ -436,6 +500,7 @@ int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
 		return -EBUSY;
 	s->fn = fn;
 	s->arg = arg;
+	fault_at(sb, FAULT_POINT_BEGUN);
 	return 0;
 }
 
@@ -449,11 +514,93 @@ void launch_pause(struct sandbox *sb)
 		sb->pause_waits = true;
 		return;
 	}
+	if (sb->pause_resident) {
+		resident_pause(sb);
+		return;
+	}
 	s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
-	if (s) {
-		sandbox_apply(sb, EV_PAUSE, "PAUSING", "%s", "");
+	if (s && sandbox_apply_saved(sb, EV_PAUSE, "PAUSING")) {
+		fault_at(sb, FAULT_POINT_BEGUN);
 		return;
 	}
 	sb->answer = NULL;
-	http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED", "A snapshot of sandbox %s is being taken; try again.", sb->id);
+	if (s) {
+		/* its processes may have been stopped by now: they are let go */
+		s->sb->snap = NULL;
+		agent_call_cancel(take_ptr(s->prepare));
+		snap_source_goes_on(s);
+		snap_free(s);
+		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+			"The record of sandbox %s cannot be written.", sb->id);
+		return;
+	}
+	http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
+		"A snapshot of sandbox %s is being taken; try again.", sb->id);
+}
+
+/* ---- what an earlier daemon began */
+
+cJSON *snap_record(const struct snap *s)
+{
+	cJSON *o;
+
+	if (!s || !s->noted)
+		return NULL;
+	o = cJSON_CreateObject();
+	cJSON_AddBoolToObject(o, "pause", s->kind == SNAP_PAUSE);
+	cJSON_AddStringToObject(o, "mem", s->mem_id);
+	cJSON_AddStringToObject(o, "index", s->index_id);
+	cJSON_AddStringToObject(o, "data", s->data_id);
+	return o;
+}
+
+void snap_from_record(struct sandbox *sb, const cJSON *o)
+{
+	static const char *const names[] = {"mem", "index", "data"};
+	struct snap *s = cJSON_IsObject(o) ? calloc(1, sizeof(*s)) : NULL;
+
+	if (!s)
+		return;
+	*s = (struct snap){.sb = sb,
+		.d = sb->d,
+		.noted = true,
+		.asked = true,
+		.taken_up = true,
+		.begun_ns = mono_ns(),
+		.err = ECANCELED,
+		.why = "The server was stopped meanwhile.",
+		.kind = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "pause")) ? SNAP_PAUSE
+										   : SNAP_LIVE};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, names[i]);
+		char *to = i == 0 ? s->mem_id : i == 1 ? s->index_id : s->data_id;
+
+		if (!cJSON_IsString(v) || !uuid_ok(v->valuestring)) {
+			free(s);
+			return;
+		}
+		str_copy(to, BLOB_ID, v->valuestring);
+	}
+	blob_ref(sb->d->blobs, s->mem_id);
+	blob_ref(sb->d->blobs, s->index_id);
+	blob_ref(sb->d->blobs, s->data_id);
+	sb->frozen = true;
+	sb->snap = s;
+}
+
+bool snap_take_up(struct sandbox *sb)
+{
+	struct snap *s = sb->snap;
+
+	if (!s)
+		return false;
+	if (sb->vm) {
+		settle_ask(s);
+		return true;
+	}
+	if (pause_by_files(s))
+		return true;
+	s->thawed = true;
+	snap_failed(s, s->err, s->why);
+	return false;
 }

@@ -7,6 +7,7 @@
 
 #include "api/launch.h"
 
+struct cJSON;
 struct snap;
 struct snapshot;
 
@@ -23,3 +24,9 @@ void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *tex
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text);
 /* The sandbox is cleared away: what can still be finished without it keeps the VM until it is. */
 void snap_sandbox_gone(struct sandbox *sb);
+
+/* What of it stands in the sandbox's record, NULL: nothing; and back, at the daemon's start. */
+struct cJSON *snap_record(const struct snap *s);
+void snap_from_record(struct sandbox *sb, const struct cJSON *o);
+/* The VM was adopted (sb->vm), or is gone. false: nothing was under way, or it came to nothing and the sandbox is what its VM is. */
+bool snap_take_up(struct sandbox *sb);

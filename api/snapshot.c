@@ -75,16 +75,20 @@ static int save(const struct snapshot *s, bool sync)
 	return rc;
 }
 
-static void set_state(struct snapshot *s, enum snap_state st, const char *reason, const char *message)
+/* 0 or -errno: the record says so, too. */
+static int set_state(struct snapshot *s, enum snap_state st, const char *reason, const char *message)
 {
+	int rc;
+
 	s->state = st;
 	s->changed_ns = (int64_t)wall_ns();
 	snprintf(s->reason, sizeof(s->reason), "%s", reason);
 	snprintf(s->message, sizeof(s->message), "%s", message);
 	log_info("snapshot %s: %s %s", s->id, state_names[st], message);
-	save(s, st == SS_READY);
+	rc = save(s, st == SS_READY);
 	if (st != SS_CREATING)
 		images_release(s->d);
+	return rc;
 }
 
 bool snapshots_stand_on(const struct daemon *d, const char *image)
@@ -95,7 +99,7 @@ bool snapshots_stand_on(const struct daemon *d, const char *image)
 	return false;
 }
 
-static void drop(struct snapshot *s)
+static void forget(struct snapshot *s)
 {
 	struct snapshot **at = &s->d->snapshots;
 
@@ -103,12 +107,25 @@ static void drop(struct snapshot *s)
 		at = &(*at)->next;
 	if (*at)
 		*at = s->next;
-	state_delete(s->d->state, ST_SNAPSHOT, s->id, true, NULL);
 	disk_unref(s->d->blobs, &s->disk);
 	memory_unref(s->d->blobs, &s->mem);
 	images_release(s->d);
 	cJSON_Delete(s->base);
 	free(s);
+}
+
+/* 0; -errno: its record cannot be deleted, and it stays. */
+static int drop(struct snapshot *s)
+{
+	struct err e;
+	int rc = state_delete(s->d->state, ST_SNAPSHOT, s->id, true, &e);
+
+	if (rc < 0) {
+		log_error("snapshot %s: %s", s->id, e.msg);
+		return rc;
+	}
+	forget(s);
+	return 0;
 }
 
 static void load_text(const cJSON *o, const char *name, char *to, size_t cap)
@@ -179,13 +196,20 @@ static void taken(void *arg, int err, const char *text, struct disk *disk, struc
 	}
 	s->disk = *disk;
 	s->mem = *mem;
-	set_state(s, SS_READY, "snapshot_ready", "Snapshot is ready.");
+	if (set_state(s, SS_READY, "snapshot_ready", "Snapshot is ready.") == 0)
+		return;
+	/* ready is what a restart finds, too */
+	disk_unref(s->d->blobs, &s->disk);
+	memory_unref(s->d->blobs, &s->mem);
+	s->disk = (struct disk){0};
+	s->mem = (struct memory){0};
+	set_state(s, SS_FAILED, "snapshot_failed", "The record cannot be written.");
 }
 
 static cJSON *base_of(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
-	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "expires"};
+	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "boot_id", "expires", "taking", "resident"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
@@ -229,7 +253,11 @@ void route_snapshot_create(struct http_req *r)
 	s->base = base_of(sb);
 	s->next = d->snapshots;
 	d->snapshots = s;
-	set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.");
+	if (set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.") < 0) {
+		forget(s);
+		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED", "The snapshot's record cannot be written.");
+		return;
+	}
 	if (snap_live(sb, taken, s) < 0) {
 		drop(s);
 		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE", "Another snapshot of sandbox %s is being taken.", sb->id);
@@ -296,8 +324,10 @@ void route_snapshot_delete(struct http_req *r)
 		return;
 	}
 	/* what stands on its files keeps them: they are counted */
-	drop(s);
-	http_reply_empty(r, 204);
+	if (drop(s) < 0)
+		http_error(r, 500, "SNAPSHOT::INVALID_STATE", "Snapshot %s cannot be deleted: its record cannot be written.", s->id);
+	else
+		http_reply_empty(r, 204);
 }
 
 /* ---- a sandbox from one */

@@ -493,6 +493,12 @@ static int check_extensions(struct part *p)
 	v = field(e, "bootstrap.execd.isolation");
 	if (v && !strcmp(v->valuestring, "enable"))
 		return refuse(p->x, 400, PARAM, "extensions['bootstrap.execd.isolation']: isolated sessions are not available on this server.");
+	v = field(e, "mayfly.snapshot");
+	if (v && strcmp(v->valuestring, "memory") != 0 && strcmp(v->valuestring, "disk") != 0)
+		return refuse(p->x, 400, PARAM, "extensions['mayfly.snapshot'] must be memory or disk.");
+	v = field(e, "mayfly.pause");
+	if (v && strcmp(v->valuestring, "resident") != 0 && strcmp(v->valuestring, "disk") != 0)
+		return refuse(p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
 	p->s->extensions = cJSON_Duplicate(e, true);
 	return 0;
 }

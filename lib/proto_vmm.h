@@ -58,6 +58,9 @@ enum vmm_type {
 	VMM_DEBUG = 11,	  /* u32 what (enum vmm_debug), u64 arg -> str */
 	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes as VMM_EV_GUEST_CONN. */
 	VMM_ALLOW_PORTS = 12,
+	/* {} -> u32 state (enum vmm_state), u32 a snapshot is being written (0, 1), u16 ndisks, ndisks x {u8 n, n x 16 bytes}: the ids of the
+	 * layers that each disk stands on, oldest first, the private one last. For a daemon that does not know how far a snapshot got. */
+	VMM_LAYERS = 13,
 
 	VMM_EV_EXITED = 0x4001,	    /* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_PANIC = 0x4002,	    /* str last console lines */
@@ -85,7 +88,7 @@ enum vmm_flags {
 
 enum vmm_state { VMM_S_BLANK, VMM_S_PREPARED, VMM_S_RUNNING, VMM_S_PAUSED, VMM_S_SNAPSHOTTING, VMM_S_ENDED };
 
-enum vmm_debug { VMM_DBG_LOG_LEVEL, VMM_DBG_NMI, VMM_DBG_REGS, VMM_DBG_CONSOLE };
+enum vmm_debug { VMM_DBG_LOG_LEVEL, VMM_DBG_NMI, VMM_DBG_REGS, VMM_DBG_CONSOLE, VMM_DBG_FAULT /* lib/fault.h */ };
 
 enum vmm_exit {
 	VMM_X_POWEROFF,

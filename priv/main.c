@@ -25,6 +25,8 @@
 
 #define RESPAWN_MIN_NS 100000000ull
 #define RESPAWN_MAX_NS 5000000000ull
+/* one that lived so long came up and served: its end is no reason to hold the next one back */
+#define RESPAWN_LIVED_NS 1000000000ull
 
 static struct priv {
 	struct loop *loop;
@@ -154,7 +156,7 @@ static void on_daemon_end(void *arg, uint32_t events)
 		loop_stop(P.loop, P.ending ? 0 : last);
 		return;
 	}
-	P.backoff_ns = mono_ns() - P.started_ns > 10 * RESPAWN_MAX_NS ? RESPAWN_MIN_NS : MIN(P.backoff_ns * 2, RESPAWN_MAX_NS);
+	P.backoff_ns = mono_ns() - P.started_ns > RESPAWN_LIVED_NS ? RESPAWN_MIN_NS : MIN(P.backoff_ns * 2, RESPAWN_MAX_NS);
 	log_error("mayflyd ended (%s %d); starting it again in %llu ms", si.si_code == CLD_EXITED ? "exit" : "signal", last,
 		(unsigned long long)(P.backoff_ns / 1000000));
 	timer_after(P.respawn, P.backoff_ns);

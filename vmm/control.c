@@ -16,8 +16,10 @@
 #include "lib/log.h"
 #include "vmm/ctlmsg.h"
 #include "vmm/devices.h"
+#include "vmm/fault.h"
 #include "vmm/restore.h"
 #include "vmm/snapshot.h"
+#include "vmm/vblk.h"
 
 #define MAX_CONNS  8u
 #define MAX_KEPT   32u
@@ -399,6 +401,9 @@ static int do_debug(struct request *r, struct err *e)
 		vm_console_tail(vm, tail, sizeof(tail));
 		buf_printf(&text, "%s", tail);
 		break;
+	case VMM_DBG_FAULT:
+		rc = fault_set(vm, arg);
+		break;
 	default:
 		rc = -EINVAL;
 	}
@@ -521,6 +526,25 @@ static int do_ports(struct request *r, struct err *e)
 	return rc ? rc : devices_allow_ports(r->ctl->vm, ports, n, e);
 }
 
+static int do_layers(struct request *r, struct err *e)
+{
+	struct vm *vm = r->ctl->vm;
+
+	if (!cur_done(&r->in))
+		return err_plain(e, EBADMSG, "layers: no payload");
+	buf_u32(&r->out, vm->state);
+	buf_u32(&r->out, vm->job != NULL);
+	buf_u16(&r->out, (uint16_t)vm->ndisks);
+	for (unsigned int i = 0; i < vm->ndisks; i++) {
+		uint8_t ids[COW_MAX_FROZEN + 1][COW_ID_BYTES];
+		unsigned int n = cow_layer_ids(vblk_cow(vm->disk[i]), ids);
+
+		buf_u8(&r->out, (uint8_t)n);
+		buf_put(&r->out, ids, n * sizeof(ids[0]));
+	}
+	return 0;
+}
+
 static const struct {
 	int (*fn)(struct request *r, struct err *e);
 	const char *name;
@@ -537,6 +561,7 @@ static const struct {
 	[VMM_WORKSET] = {do_workset, "workset"},
 	[VMM_DEBUG] = {do_debug, "debug"},
 	[VMM_ALLOW_PORTS] = {do_ports, "ports"},
+	[VMM_LAYERS] = {do_layers, "layers"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "lib/log.h"
+#include "vmm/fault.h"
 #include "vmm/pagemap.h"
 #include "vmm/vblk.h"
 
@@ -257,10 +258,14 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 		return err_set(e, ENOMEM, "restore");
 	ph->last_ns = mono_ns();
 	rc = load_tables(vm, p, state_fd, mem_fd, nmem, ws_fd, e);
+	if (rc == 0)
+		rc = fault_at(vm, FAULT_VMM_TABLES, e);
 	if (rc < 0)
 		return rc;
 	mark(ph, "tables");
 	rc = fill_memory(vm, &p->snap, mem_fd, e);
+	if (rc == 0)
+		rc = fault_at(vm, FAULT_VMM_MAPPED, e);
 	mark(ph, "map");
 	if (rc == 0)
 		each_ws(vm, p, false);
@@ -270,6 +275,8 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	mark(ph, "cpus");
 	if (rc == 0)
 		rc = load_devices(vm, &p->snap, e);
+	if (rc == 0)
+		rc = fault_at(vm, FAULT_VMM_LOADED, e);
 	mark(ph, "devices");
 	if (rc < 0) {
 		vm->state = VMM_S_ENDED; /* parts of a state are no VM */
@@ -285,7 +292,7 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	else
 		vm->resume_restored = true;
 	mark(ph, "run");
-	return 0;
+	return fault_at(vm, FAULT_VMM_RUNS, e);
 }
 
 int restore_peek(int state_fd, struct vm_size *s, struct err *e)

@@ -21,6 +21,7 @@
 #include "lib/log.h"
 #include "vmm/bio.h"
 #include "vmm/crash.h"
+#include "vmm/fault.h"
 #include "vmm/memplan.h"
 #include "vmm/restore.h"
 #include "vmm/seal.h"
@@ -269,14 +270,22 @@ static void write_all(struct snapshot_job *j)
 
 	d->status = p ? 0 : err_set(&d->err, ENOMEM, "snapshot");
 	if (d->status == 0)
+		d->status = fault_at(j->vm, FAULT_VMM_WRITE, &d->err);
+	if (d->status == 0)
 		d->status =
 			make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
 	if (d->status == 0)
 		d->status = finish_disks(j->vm, &d->err);
 	if (d->status == 0)
+		d->status = fault_at(j->vm, FAULT_VMM_DISKS, &d->err);
+	if (d->status == 0)
 		d->status = write_memory(j->vm, p, j->req.mem_fd, &f, &d->err);
 	if (d->status == 0)
+		d->status = fault_at(j->vm, FAULT_VMM_MEMORY, &d->err);
+	if (d->status == 0)
 		d->status = write_state(j->vm, &j->state, p, &f, j->req.state_fd, &d->err);
+	if (d->status == 0)
+		d->status = fault_at(j->vm, FAULT_VMM_STATE, &d->err);
 	if (d->status == 0) {
 		d->kept_mem = p->kept;
 		d->bytes = p->bytes + j->state.out.len;
@@ -385,6 +394,7 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	j->child = fork();
 	if (j->child == 0)
 		child_main(j, p[1]);
+	j->vm->fault_step = FAULT_NONE; /* the child's now */
 	close(p[1]);
 	j->pipe_fd = p[0];
 	if (j->child < 0)
@@ -407,11 +417,17 @@ static void on_quiet(void *arg)
 		job_end(j);
 		return;
 	}
-	d->status = freeze_disks(j, &d->err);
+	d->status = fault_at(vm, FAULT_VMM_QUIET, &d->err);
+	if (d->status == 0)
+		d->status = freeze_disks(j, &d->err);
+	if (d->status == 0)
+		d->status = fault_at(vm, FAULT_VMM_FROZEN, &d->err);
 	if (d->status == 0)
 		d->status = save_state(vm, &j->state, &d->err);
 	if (d->status == 0)
 		d->status = save_disks(vm, &j->req, &j->state);
+	if (d->status == 0)
+		d->status = fault_at(vm, FAULT_VMM_SAVED, &d->err);
 	if (d->status == 0 && live)
 		d->status = start_child(j, &d->err);
 	vm->state = VMM_S_PAUSED;

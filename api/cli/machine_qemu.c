@@ -8,8 +8,10 @@
 #include "api/cli/machine.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/close_range.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -28,7 +30,7 @@
 
 #define QEMU "qemu-system-x86_64"
 
-enum { READY_WAIT_MS = 90000, ATTEMPTS = 3, ARGV_MAX = 80 };
+enum { READY_WAIT_MS = 90000, ATTEMPTS = 3, ARGV_MAX = 80, FORWARD_BACKLOG = 1024 };
 
 struct launch {
 	struct machine *m;
@@ -237,6 +239,8 @@ _noreturn_ static void become_qemu(struct launch *l, char **argv, int ready_fd)
 		O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (log_to < 0 || dup2(null_fd, 0) < 0 || dup2(log_to, 1) < 0 || dup2(log_to, 2) < 0)
 		_exit(1);
+	/* it lives longer than we do: what we were given ourselves, a lock of somebody's perhaps, is not handed on */
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(l->m->lock_fd, F_SETFD, 0);
 	fcntl(ready_fd, F_SETFD, 0);
 	setenv("TMPDIR", machine_path(l->m, "tmp", path), 1); /* the root's throw-away layer */
@@ -278,6 +282,33 @@ static int await_ready(const struct machine *m, int fd, struct err *e)
 		machine_path(m, "console.log", path));
 }
 
+/* QEMU's user network listens for its forwarded ports with a backlog of one. A burst of clients overflows that: the last packet of their
+ * handshake is thrown away, they believe that they are connected, and a minute later they are reset. A second listen() on the same socket
+ * widens it. Where we may not have the socket it stays as it was. */
+static void widen_backlogs(pid_t pid)
+{
+	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	char path[64];
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = pidfd < 0 ? NULL : opendir(path);
+	for (struct dirent *de; d && (de = readdir(d));) {
+		_cleanup_close_ int fd = -1;
+		int listening = 0, domain = 0;
+		socklen_t n = sizeof(listening), m = sizeof(domain);
+
+		if (de->d_name[0] == '.')
+			continue;
+		fd = (int)syscall(SYS_pidfd_getfd, pidfd, atoi(de->d_name), 0);
+		if (fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n) && listening &&
+			!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &m) && domain == AF_INET)
+			listen(fd, FORWARD_BACKLOG);
+	}
+	if (d)
+		closedir(d);
+}
+
 static int launch_once(struct launch *l, struct err *e)
 {
 	_cleanup_close_ int rd = -1, wr = -1;
@@ -314,7 +345,10 @@ static int launch_once(struct launch *l, struct err *e)
 	if (pid == 0)
 		become_qemu(l, argv, wr);
 	close_fd(&wr);
-	return await_ready(l->m, rd, e);
+	rc = await_ready(l->m, rd, e);
+	if (rc == 0)
+		widen_backlogs(pid);
+	return rc;
 }
 
 static int find_parts(struct launch *l, struct err *e)

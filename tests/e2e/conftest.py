@@ -74,8 +74,8 @@ class Machine:
 class Daemon:
     """mayflyd in the appliance, started through mayfly-priv as the unit file does."""
 
-    def __init__(self, machine, config_more=""):
-        self.machine = machine
+    def __init__(self, machine, config_more="", args=""):
+        self.machine, self.args = machine, args
         self.api_key = "e2e-" + secrets.token_hex(8)
         self.domain = f"127.0.0.1:{machine.port}"
         self.url = f"http://{self.domain}"
@@ -102,7 +102,7 @@ class Daemon:
         run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
         # detached: it outlives the connection that started it, as under an init
         run("sh", "-c", f"setsid {self.trace()}{self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
-            "--user mayfly -- --config /run/mayfly-e2e/config.toml </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
+            f"--user mayfly -- --config /run/mayfly-e2e/config.toml {self.args} </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
         self.wait()
         return self
 
@@ -137,6 +137,16 @@ class Daemon:
 
     def stop(self):
         self.kill("TERM", "mayfly-priv")
+
+    def restart(self, config_more="", args=""):
+        """With another configuration. Sandboxes do not outlive their helper."""
+        self.stop()
+        end = time.monotonic() + DAEMON_WAIT_S
+        while self.machine.run("pgrep", "-x", "mayfly-priv").returncode == 0:
+            assert time.monotonic() < end, "mayfly-priv does not end"
+            time.sleep(0.1)
+        self.config_more, self.args = config_more, args
+        return self.start()
 
     def log(self, lines=80):
         return self.machine.run("tail", "-n", lines, "/run/mayfly-e2e/log").stdout

@@ -405,7 +405,7 @@ def test_a_machine_that_will_not_take_its_identity_is_never_handed_out(daemon):
     daemon.ask("POST", f"/v1/sandboxes/{box}/pause")
     daemon.plan(thaw="error")
     assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 500
-    assert daemon.state(box) == "Failed"
+    assert daemon.state(box) == "Paused"
     daemon.settled(0)
 
 

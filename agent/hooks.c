@@ -213,7 +213,7 @@ static void pre_over(struct agent *a)
 		struct conn *c = conn_find(a, hs->waits[--hs->nwaits].conn);
 
 		if (c)
-			exec_attach(a, c, hs->waits[hs->nwaits].id, ENTRYPOINT_ID, 0, 0);
+			exec_attach(a, c, hs->waits[hs->nwaits].id, ENTRYPOINT_ID, 0, 0, 0);
 	}
 }
 

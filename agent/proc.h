@@ -10,6 +10,7 @@
 
 #define PROC_ID_MAX   63
 #define PROCS_MAX     4096u /* running or kept */
+#define WATCHERS_MAX  32u
 #define PROC_ARGV_KEPT (64u * 1024)
 
 struct conn;
@@ -43,9 +44,9 @@ struct proc {
 	bool in_eof;	  /* close in_fd once `in` is empty */
 	int file_fd;	  /* AGENT_X_BACKGROUND: its output */
 	struct conn *conn; /* its EXEC connection */
-	struct conn *watchers[8]; /* terminals: older connections, served as far as they keep up */
-	uint64_t watch_sent[8];
-	bool watch_jump[8];
+	struct conn *watchers[WATCHERS_MAX]; /* terminals: others' connections, served as far as they keep up */
+	uint64_t watch_sent[WATCHERS_MAX];
+	bool watch_jump[WATCHERS_MAX];
 	bool started;	  /* AGENT_OK was answered: frames may follow */
 	bool exited;	  /* reaped; output may still stand in the pipe */
 	bool ended;	  /* and all output is in `out` */

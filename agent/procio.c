@@ -2,10 +2,11 @@
  *
  * procio.c: output and input of processes. The loop's thread; the bytes are never looked at.
  *
- * A pipe is read as soon as it has something, so that nothing is delayed, and left to fill when AGENT_WINDOW bytes are not
- * acknowledged: that is the back-pressure. A terminal keeps its last megabyte instead, and waits only for the connection that holds it. A process that was reaped may
- * leave its pipe open with others (`server &`): the command has ended all the same, and what they write later goes to a sink, because
- * a closed pipe would kill them.
+ * A pipe is read as soon as it has something, so that nothing is delayed, and left to fill when
+ * AGENT_WINDOW bytes are not acknowledged: that is the back-pressure. A terminal keeps its last
+ * megabyte instead, and waits only for the connection that holds it. A process that was reaped may
+ * leave its pipe open with others (`server &`): the command has ended all the same, and what they
+ * write later goes to a sink, because a closed pipe would kill them.
  */
 #include "agent/procio.h"
 
@@ -63,7 +64,8 @@ static void stream_close(struct stream *s)
 	close_fd(&s->fd);
 }
 
-/* How much may be read now without losing anything; a terminal's ring is cut from the front instead. */
+/* How much may be read now without losing anything; a terminal's ring is cut from the front
+ * instead. */
 static size_t room_of(struct proc *p)
 {
 	size_t kept = procio_kept(p);
@@ -295,7 +297,8 @@ static void pump_watchers(struct proc *p)
 			p->watch_sent[k] = s->base;
 			p->watch_jump[k] = true;
 		}
-		while (p->watchers[k] == c && p->watch_sent[k] < stream_end(s) && conn_backlog(c) < CONN_FEW) {
+		while (p->watchers[k] == c && p->watch_sent[k] < stream_end(s) &&
+			conn_backlog(c) < CONN_FEW) {
 			uint64_t off = p->watch_sent[k];
 			size_t n = MIN(stream_end(s) - off, CHUNK_MAX);
 			bool jump = p->watch_jump[k];
@@ -361,6 +364,30 @@ void procio_ack(struct proc *p, uint64_t out_off, uint64_t err_off)
 		procio_pump(p);
 }
 
+static int add_watcher(struct proc *p, struct conn *c, uint64_t sent)
+{
+	size_t k = 0;
+
+	while (k < WATCHERS_MAX && p->watchers[k])
+		k++;
+	if (k == WATCHERS_MAX)
+		return -EBUSY;
+	p->watchers[k] = c;
+	p->watch_sent[k] = sent;
+	p->watch_jump[k] = false;
+	return 0;
+}
+
+int procio_watch(struct proc *p, struct conn *c, uint64_t off)
+{
+	int rc = p->flags & AGENT_X_PTY ? add_watcher(p, c, MIN(off, stream_end(&p->out[0])))
+					: -EINVAL;
+
+	if (rc == 0)
+		conn_set_proc(c, p);
+	return rc;
+}
+
 int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off)
 {
 	uint64_t off[2] = {out_off, err_off};
@@ -373,15 +400,8 @@ int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err
 			return -EPIPE;
 	}
 	if (old && old != c && (p->flags & AGENT_X_PTY)) {
-		size_t k = 0;
-
-		while (k < ARRAY_LEN(p->watchers) && p->watchers[k])
-			k++;
-		if (k == ARRAY_LEN(p->watchers))
+		if (add_watcher(p, old, p->out[0].sent) < 0)
 			return -EBUSY;
-		p->watchers[k] = old;
-		p->watch_sent[k] = p->out[0].sent;
-		p->watch_jump[k] = false;
 	} else if (old && old != c) {
 		p->conn = NULL;
 		conn_set_proc(old, NULL);
@@ -436,7 +456,8 @@ static void write_in(struct proc *p)
 		if (k < 0 && errno == EAGAIN)
 			break;
 		if (k < 0) {
-			/* it does not read any more: what comes is thrown away, as a shell's pipe would */
+			/* it does not read any more: what comes is thrown away, as a shell's pipe
+			 * would */
 			p->in_taken += p->in.len;
 			buf_reset(&p->in);
 			p->in_eof = true;

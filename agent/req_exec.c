@@ -97,8 +97,8 @@ static struct proc *take_proc(
 	return p;
 }
 
-void exec_attach(
-	struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out, uint64_t err)
+void exec_attach(struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out,
+	uint64_t err, uint32_t flags)
 {
 	struct proc *p = proc_find(a, name);
 	struct buf ok;
@@ -114,9 +114,11 @@ void exec_attach(
 	}
 	/* a background process's output is in its file: this connection carries its end only, which
 	 * is how the daemon learns it */
-	rc = procio_attach(p, c, out, err);
+	rc = flags & AGENT_AT_WATCH ? procio_watch(p, c, out) : procio_attach(p, c, out, err);
 	if (rc < 0) {
-		conn_error(c, id, rc, AGENT_STEP_NONE, "the output from there on is gone");
+		conn_error(c, id, rc, AGENT_STEP_NONE, "%s",
+			rc == -EPIPE ? "the output from there on is gone"
+				     : "it is no terminal, or too many look on");
 		return;
 	}
 	buf_init(&ok, 16);
@@ -130,15 +132,18 @@ void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
 	char name[PROC_ID_MAX + 1];
 	uint64_t out, err;
+	uint32_t flags = 0;
 
 	cur_str(b, name, sizeof(name));
 	out = cur_u64(b);
 	err = cur_u64(b);
-	if (!cur_done(b))
+	if (cur_left(b))
+		flags = cur_u32(b);
+	if (!cur_done(b) || (flags & ~AGENT_AT_WATCH))
 		req_bad(a, c, id);
 	/* an entrypoint that waits for preStart is waited for */
 	else if (strcmp(name, ENTRYPOINT_ID) != 0 || !hooks_wait(a, c, id))
-		exec_attach(a, c, id, name, out, err);
+		exec_attach(a, c, id, name, out, err, flags);
 }
 
 void req_ack(struct agent *a, struct conn *c, uint32_t id, struct cur *b)

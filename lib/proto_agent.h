@@ -54,7 +54,9 @@ enum agent_type {
 
 	/* processes */
 	AGENT_EXEC = 30,    /* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC connection */
-	AGENT_ATTACH = 31,  /* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off -> u32 state; output goes on from there; EPIPE if those bytes are gone */
+	/* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off[, u32 flags (AGENT_AT_*)] -> u32 state; output goes on from there; EPIPE if those bytes
+	 * are gone. A terminal's earlier holder looks on from then on. */
+	AGENT_ATTACH = 31,
 	AGENT_ACK = 32,	    /* (EXEC, no answer) u64 stdout_off, u64 stderr_off: taken over by the host for good */
 	AGENT_STDIN = 33,   /* (EXEC, no answer) bytes; empty = end of file */
 	AGENT_DETACH = 34,  /* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away -> {} */
@@ -117,6 +119,8 @@ enum agent_exec_flags {
 	AGENT_X_MERGE = 16,	/* stderr into stdout */
 	AGENT_X_EXPAND_CWD = 32, /* ~, $NAME, ${NAME} */
 };
+
+enum { AGENT_AT_WATCH = 1 /* a terminal: beside who holds it, its input is not taken */ };
 
 enum agent_state { AGENT_RUNNING = 1, AGENT_EXITED = 2 /* code */, AGENT_SIGNALED = 3 /* signal */, AGENT_TIMED_OUT = 4, AGENT_NOT_STARTED = 5 };
 

@@ -480,6 +480,117 @@ static void terminals(void)
 	forget("p1");
 }
 
+static int attach(const char *id, uint64_t off, uint32_t flags)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	struct buf b;
+
+	buf_init(&b, 256);
+	buf_str(&b, id);
+	buf_u64(&b, off);
+	buf_u64(&b, 0);
+	if (flags)
+		buf_u32(&b, flags);
+	host_send(fd, AGENT_ATTACH, 6, &b);
+	buf_fini(&b);
+	CHECK(host_recv(fd, &G));
+	return fd;
+}
+
+/* Nobody reads a terminal for a while: it writes on, and who comes later gets the last megabyte,
+ * and is told where that begins. */
+static void a_terminal_keeps_its_last_megabyte(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	const uint64_t whole = 3000000;
+	uint64_t first, next;
+	struct buf b, all;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_init(&all, MIB(4));
+	host_exec_body(&b, "p2", AGENT_X_SHELL | AGENT_X_PTY, "", 0, "",
+		sh("stty -opost; head -c 3000000 /dev/zero | tr '\\000' x; echo; echo end"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	close(fd);
+	{
+		int ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+		uint32_t code;
+
+		CHECK_INT(host_wait_state(&H, ctl, "p2", &code, &G), AGENT_EXITED);
+		close(ctl);
+	}
+	fd = attach("p2", 0, 0);
+	CHECK(host_recv(fd, &G) && G.h.type == AGENT_OUT);
+	CHECK_INT(cur_u8(&G.c), 3);
+	first = next = cur_u64(&G.c);
+	while (G.h.type == AGENT_OUT) {
+		size_t n = cur_left(&G.c);
+
+		buf_put(&all, G.c.p, n);
+		next += n;
+		if (!host_recv(fd, &G))
+			break;
+		if (G.h.type != AGENT_OUT)
+			break;
+		CHECK_INT(cur_u8(&G.c), 3);
+		CHECK_INT(cur_u64(&G.c), next);
+	}
+	CHECK_INT(G.h.type, AGENT_EXIT);
+	CHECK_INT(next, whole + 5);
+	CHECK(all.len >= AGENT_WINDOW && all.len < AGENT_WINDOW + KIB(200));
+	CHECK_INT(first, whole + 5 - all.len);
+	CHECK(all.len > 6 && !memcmp(all.p + all.len - 6, "x\nend\n", 6));
+	close(fd);
+	buf_fini(&all);
+	buf_fini(&b);
+	forget("p2");
+}
+
+/* Watchers come and go beside the holder; what they say is not the terminal's input. */
+static void watchers_only_look(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), w[3];
+	struct ran r, seen[3];
+	struct buf b;
+
+	ran_init(&r);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "p3", AGENT_X_SHELL | AGENT_X_PTY | AGENT_X_STDIN, "", 0, "",
+		sh("stty -echo; echo ready; read x; echo got $x"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	while (r.out.len < 7 && ran_step(&r, fd, false))
+		;
+	for (size_t i = 0; i < ARRAY_LEN(w); i++) {
+		ran_init(&seen[i]);
+		w[i] = attach("p3", 0, AGENT_AT_WATCH);
+		CHECK_INT(G.h.type, AGENT_OK);
+		buf_reset(&b);
+		buf_put(&b, "intruder\n", 9);
+		host_send(w[i], AGENT_STDIN, 0, &b);
+	}
+	close(w[1]);
+	/* they have been heard, and still see, and the holder still holds */
+	CHECK(ran_step(&seen[0], w[0], false));
+	CHECK_STR(buf_cstr(&seen[0].out), "ready\r\n");
+	buf_reset(&b);
+	buf_put(&b, "holder\n", 7);
+	host_send(fd, AGENT_STDIN, 0, &b);
+	CHECK(ran_wait(&r, fd));
+	CHECK_STR(buf_cstr(&r.out), "ready\r\ngot holder\r\n");
+	for (size_t i = 0; i < ARRAY_LEN(w); i += 2) {
+		CHECK(ran_wait(&seen[i], w[i]));
+		CHECK_STR(buf_cstr(&seen[i].out), "ready\r\ngot holder\r\n");
+		close(w[i]);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(w); i++)
+		ran_fini(&seen[i]);
+	close(fd);
+	buf_fini(&b);
+	ran_fini(&r);
+	forget("p3");
+}
+
 /* In a guest: the image's own program, linked as the image links. */
 static void program_of_the_image(void)
 {
@@ -521,6 +632,8 @@ static const struct test tests[] = {
 	{"signals_reach_the_group", signals_reach_the_group},
 	{"sessions_keep_state", sessions_keep_state},
 	{"terminals", terminals},
+	{"a_terminal_keeps_its_last_megabyte", a_terminal_keeps_its_last_megabyte},
+	{"watchers_only_look", watchers_only_look},
 	{"program_of_the_image", program_of_the_image},
 	{"stop", stop},
 };

@@ -311,9 +311,12 @@ static void say(struct replay *r, uint32_t conn, const uint8_t *p, size_t n)
 		r->fd[conn] = raw_connect();
 	}
 	CHECK_INT(write_full(r->fd[conn], p, n), 0);
-	/* contents of files are not recorded: none come */
-	if (f.h.type == AGENT_WRITE)
+	/* contents of files, and what is said about them, are not recorded: none come, and it is waited for */
+	if (f.h.type == AGENT_WRITE) {
 		host_send(r->fd[conn], AGENT_DATA, f.h.id, NULL);
+		CHECK(host_recv(r->fd[conn], &G) && G.h.type == AGENT_OK);
+		CHECK(host_recv(r->fd[conn], &G) && G.h.type == AGENT_OK);
+	}
 	r->said++;
 }
 
@@ -373,6 +376,8 @@ static void another_agent_answers_alike(void)
 	for (size_t i = 0; i < CONNS; i++)
 		close_fd(&r.fd[i]);
 	/* its last request was the end */
+	if (test_failures)
+		kill(H.pid, SIGKILL);
 	CHECK_INT(waitpid(H.pid, &st, 0), H.pid);
 	CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
 	{

@@ -8,6 +8,7 @@
 #include "images/obtain.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -83,6 +84,18 @@ static int adopt(void *arg, int fd)
 	return 0;
 }
 
+static char path[] = "/tmp/images_job.XXXXXX";
+
+static int remove_one(const char *name, const struct stat *sb, int type, struct FTW *f)
+{
+	return remove(name);
+}
+
+static void clean_up(void)
+{
+	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
 	struct input in = {p, n, -1};
@@ -99,9 +112,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	struct err e = {0};
 
 	if (!s) {
-		char path[] = "/tmp/images_job.XXXXXX", root[64];
+		char root[64];
 
-		ASSERT(mkdtemp(path));
+		ASSERT(mkdtemp(path) && atexit(clean_up) == 0);
 		snprintf(root, sizeof(root), "%s/store", path);
 		ASSERT(store_open(root, &s, &e) == 0);
 	}

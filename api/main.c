@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -141,6 +140,7 @@ static void read_line(const char *path, char *to, size_t cap)
 
 static void lock_state(void)
 {
+	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	char path[300];
 	int fd;
 	struct err e;
@@ -155,9 +155,12 @@ static void lock_state(void)
 	}
 	snprintf(path, sizeof(path), "%s/lock", D.cfg.state_dir);
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* kept for as long as we live */
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+	/* of this process, not of the open file: a child between its fork and its exec must not hold it on when we are killed */
+	if (fd < 0 || fcntl(fd, F_SETLK, &whole) < 0) {
+		bool taken = errno == EACCES || errno == EAGAIN;
+
 		err_set(&e, errno, "%s", path);
-		die(errno == EWOULDBLOCK ? "another mayflyd uses this state" : "lock", &e);
+		die(taken ? "another mayflyd uses this state" : "lock", &e);
 	}
 }
 

@@ -206,6 +206,20 @@ static int open_disks(const struct config *c, struct vm_disk *d, struct err *e)
 	return 0;
 }
 
+/* The parts below are given descriptors and say "kernel:", "disk 0:": here they have names. */
+static int name_file(const struct config *c, struct err *e)
+{
+	unsigned int i;
+
+	if (!strncmp(e->msg, "kernel:", 7))
+		return err_wrap(e, "%s", c->kernel);
+	if (!strncmp(e->msg, "initramfs:", 10))
+		return err_wrap(e, "%s", c->initrd);
+	if (sscanf(e->msg, "disk %u:", &i) == 1 && i < c->ndisks)
+		return err_wrap(e, "%s", c->disk[i]);
+	return -e->code;
+}
+
 static int boot(struct local *l, struct vm_disk *d, struct err *e)
 {
 	const struct config *c = l->c;
@@ -227,7 +241,9 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	rc = vm_prepare(l->vm, &s, e);
 	if (rc == 0)
 		rc = vm_add_disks(l->vm, d, c->ndisks, e);
-	return rc ? rc : vm_boot(l->vm, kernel, initrd, c->cmdline, e);
+	if (rc == 0)
+		rc = vm_boot(l->vm, kernel, initrd, c->cmdline, e);
+	return rc < 0 ? name_file(c, e) : 0;
 }
 
 static int restore(struct local *l, struct vm_disk *d, struct err *e)
@@ -264,7 +280,10 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 		log_info("restore: %-12s %8.3f ms", ph.p[i].name, (double)ph.p[i].ns / 1e6);
 	while (n--)
 		close(mem[n]);
-	return rc;
+	if (rc == 0)
+		return 0;
+	name_file(c, e);
+	return err_wrap(e, "%s", c->restore);
 }
 
 int local_run(struct vm *vm, const struct config *c, struct err *e)

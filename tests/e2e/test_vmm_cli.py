@@ -66,8 +66,8 @@ def test_a_config_file_snapshot_and_restore(machine, at):
 # what is wrong, what must be said; @ is the published folder
 BAD = [
     (["--kernel", "/nowhere", "--initrd", "@/testinit.cpio"], "open /nowhere: No such file"),
-    (["--kernel", "@/testinit.cpio"], "kernel: not"),
-    (["--kernel", "@/guest-vmlinux", "--initrd", "/dev/null"], "initramfs: empty"),
+    (["--kernel", "@/testinit.cpio"], "@/testinit.cpio: kernel: not"),
+    (["--kernel", "@/guest-vmlinux", "--initrd", "/dev/null"], "/dev/null: initramfs: empty"),
     (["--kernel", "@/guest-vmlinux", "--memory", "64M"], "128 MiB to 16 GiB"),
     (["--kernel", "@/guest-vmlinux", "--memory", "32G"], "128 MiB to 16 GiB"),
     (["--kernel", "@/guest-vmlinux", "--memory", "129M"], "a multiple of 2 MiB"),
@@ -86,7 +86,7 @@ BAD = [
 def test_what_cannot_be_is_named(machine, at, args, says):
     r = machine.run("timeout", 20, f"{at}/mayfly-vmm", *[a.replace("@", at) for a in args])
     assert r.returncode in (1, 2)
-    assert says in r.stderr
+    assert says.replace("@", at) in r.stderr
     assert "TESTINIT" not in r.stdout
 
 

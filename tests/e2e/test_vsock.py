@@ -12,15 +12,16 @@ from conftest import BIN, CACHE, TOP
 STRESS = bool(os.environ.get("MAYFLY_STRESS"))
 EACH = (16 << 20) if STRESS else (1 << 20)
 RESTORES = 20 if STRESS else 2
+RESTORED = 1 << 18  # bytes for each of 64 streams of a restored guest
 
-# inside the appliance: $1 the published folder, $2 bytes for each of 64 streams, $3 restores
+# inside the appliance: $1 the published folder, $2 bytes for each of 64 streams, $3 restores, $4 bytes for each of their streams
 INSIDE = r"""
 set -u
-at=$1 each=$2 restores=$3
+at=$1 each=$2 restores=$3 restored=$4
 d=$(mktemp -d) && cd "$d" && mkdir snap
 vmm() { rm -f vs.sock; "$at/mayfly-vmm" --no-jail --vsock "$d/vs.sock" "$@" >> vmm.log 2>&1 & v=$!; while [ ! -S vs.sock ]; do sleep 0.05; done; }
 end() { kill -HUP $v; sleep 0.5; kill $v; wait $v; }
-load() { timeout 300 "$at/vsockload" vs.sock "$@" || echo "FAILED $*"; }
+load() { timeout 1800 "$at/vsockload" vs.sock "$@" || echo "FAILED $*"; }
 vmm --kernel "$at/guest-vmlinux" --initrd "$at/testinit.cpio" --cmdline testinit=vsock --memory 256M --snapshot "$d/snap" --stay
 load echo 1 1000
 load echo 64 $each
@@ -35,7 +36,7 @@ while [ $(grep -c "snapshot: durable" vmm.log) -lt 2 ]; do sleep 0.2; done
 end
 for i in $(seq $restores); do
 	vmm --restore "$d/snap"
-	load echo 64 $((each / 4))
+	load echo 64 $restored
 	end
 done
 cat vmm.log
@@ -47,7 +48,7 @@ rm -rf "$d"
 def ran(machine):
     at = machine.publish(BIN / "mayfly-vmm", TOP / "build" / "tools" / "vsockload", CACHE / "guest-vmlinux", TOP / "build" / "testinit.cpio")
     limit = 7200 if STRESS else 400
-    r = machine.run("timeout", limit, "bash", "-c", INSIDE, "inside", at, EACH, RESTORES, timeout=limit + 30)
+    r = machine.run("timeout", limit, "bash", "-c", INSIDE, "inside", at, EACH, RESTORES, RESTORED, timeout=limit + 30)
     print(r.stdout, r.stderr)
     return r.stdout
 
@@ -68,7 +69,7 @@ def test_a_live_snapshot_leaves_the_streams_alone(ran):
 
 
 def test_restored_guests_serve_again(ran):
-    assert loads(ran, "echo", 64)[1:] == [(str(16 * EACH), "0")] * RESTORES
+    assert loads(ran, "echo", 64)[1:] == [(str(64 * RESTORED), "0")] * RESTORES
     # the guest was told that its old streams are gone: it made its ready connection anew
     assert len(re.findall(r"VSOCK ready 2 connected", ran)) >= RESTORES
     # nobody came before its listener was to be reached: a new connection waits for the guest instead of being refused

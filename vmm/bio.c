@@ -147,6 +147,7 @@ static void *worker(void *arg)
 	struct bio *b = arg;
 	uint64_t one = 1;
 
+	pthread_setname_np(pthread_self(), "disk");
 	pthread_mutex_lock(&b->lock);
 	for (;;) {
 		struct bio_op *op = b->in;
@@ -172,19 +173,36 @@ static void *worker(void *arg)
 
 static int worker_open(struct bio *b)
 {
-	int r;
-
 	b->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (b->event_fd < 0)
 		return -errno;
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_cond_init(&b->work, NULL);
-	r = pthread_create(&b->thread, NULL, worker, b);
-	if (r)
-		return -r;
-	b->thread_runs = true;
-	pthread_setname_np(b->thread, "disk");
 	return 0;
+}
+
+/* With the first operation, not with bio_create: a thread from before the jail's list is put on
+ * would live without it. */
+static bool worker_start(struct bio *b)
+{
+	if (!b->thread_runs)
+		b->thread_runs = pthread_create(&b->thread, NULL, worker, b) == 0;
+	return b->thread_runs;
+}
+
+/* No thread to be had: they come back as if it had failed them. */
+static void fail_queued(struct bio *b)
+{
+	uint64_t one = 1;
+
+	for (struct bio_op *op = b->queued; op; op = op->next)
+		op->res = -ENOMEM;
+	pthread_mutex_lock(&b->lock);
+	*b->out_tail = b->queued;
+	b->out_tail = b->queued_tail;
+	pthread_mutex_unlock(&b->lock);
+	list_init(&b->queued, &b->queued_tail);
+	(void)!write(b->event_fd, &one, sizeof(one));
 }
 
 /* ---- both */
@@ -331,6 +349,10 @@ void bio_go(struct bio *b)
 	}
 	if (!b->queued)
 		return;
+	if (!worker_start(b)) {
+		fail_queued(b);
+		return;
+	}
 	pthread_mutex_lock(&b->lock);
 	*b->in_tail = b->queued;
 	b->in_tail = b->queued_tail;

@@ -34,7 +34,7 @@ struct bio;
 enum { BIO_NO_URING = 1 }; /* the worker thread even where io_uring is there (tests) */
 
 /* depth: most operations in flight; more wait inside. Call it before the jail's seccomp list: it
- * makes the ring or the thread. */
+ * makes the ring, which may not be made later. The thread is made when it is needed. */
 int bio_create(
 	struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e);
 /* Nothing may be in flight. NULL is fine. */

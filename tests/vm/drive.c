@@ -5,6 +5,7 @@
  * RESTORES | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS. Prints one line a
  * step; exits 1 at the first thing that is not as it must be.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -221,6 +222,44 @@ static void sizes(bool all)
 		one_size(MIB(512), VMM_MAX_VCPUS);
 }
 
+/* Seccomp lists on the thread that a status file is about. */
+static int count_filters(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char line[200];
+	int n = -1;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "Seccomp_filters: %d", &n) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* Every thread of the monitor has a list of its own on top of what it was started with. */
+static void check_sealed(const struct vmctl *v)
+{
+	int mine = count_filters("/proc/self/status"), threads = 0;
+	char path[300];
+	struct dirent *d;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)v->pid);
+	dir = opendir(path);
+	MUST(dir);
+	while ((d = readdir(dir))) {
+		if (d->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)v->pid, d->d_name);
+		MUST(count_filters(path) > mine);
+		threads++;
+	}
+	closedir(dir);
+	MUST(threads > 2); /* the device thread, two vCPUs */
+	printf("ok %d threads, each with its list of system calls\n", threads);
+}
+
 static void disks(void)
 {
 	struct vmctl_disk d = {.base = make_file("base", 0), .index = -1}, mine[4];
@@ -236,6 +275,7 @@ static void disks(void)
 	ask(&v, TG_FILL, 0, 500, 1);
 	MUST(ask(&v, TG_DISK_FILL, 0, 8, 1).a == 0);
 	check_disk(&v, 0, 8, 1);
+	check_sealed(&v);
 	s = freeze(&v, &d, VMM_F_LIVE, NULL);
 	printf("ok frozen live\n");
 	/* the source writes over it: no clone may see that */

@@ -28,7 +28,7 @@
 #define NEWER_LIBC  "C libraries newer than the one that was traced"
 #define OLD_KERNEL  "Linux before 6.7: plain pagemap entries; and checksums of files that are folded in"
 #define NO_VDSO	    "hosts whose clock cannot be read without a call"
-#define NO_RING	    "hosts that forbid io_uring: tests/unit/vmm_vblk.c goes this way, without the list"
+#define NO_RING	    "hosts that forbid io_uring: e2e/test_vm.py goes this way under tools/deny, the trace does not"
 #define STOPPED	    "after a stop and continue by the host's owner, or a debugger"
 #define THREAD_ENDS "threads end before their process only if a VM's preparation fails"
 #define GROWS	    "heap beyond what small guests need"

@@ -17,6 +17,7 @@ struct sandbox;
 struct snapshot;
 struct state;
 struct templates;
+struct utemplate;
 struct vm;
 struct vms;
 
@@ -32,6 +33,7 @@ struct daemon {
 	struct vms *vms;
 	struct templates *templates;
 	struct snapshot *snapshots;
+	struct utemplate *utemplates;
 	struct blobs *blobs;
 	struct images *images;
 	struct sandbox *sandboxes; /* all of them, newest first */

@@ -18,6 +18,7 @@
 #include "api/resident.h"
 #include "api/snap.h"
 #include "api/template.h"
+#include "api/utemplate.h"
 #include "lib/log.h"
 
 #define SEC 1000000000ull
@@ -398,8 +399,10 @@ static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 	if (!sb->launch || err == ECONNRESET)
 		return;
 	if (err) {
-		if (*sb->launch->from.state && !sb->launch->resume)
+		if (*sb->launch->from.state && !sb->launch->resume) {
 			template_bad(sb);
+			utemplate_bad(sb);
+		}
 		launch_fail(sb, 500, START_FAILED, "%s (%s)", text, strerror(err));
 		return;
 	}

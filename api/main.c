@@ -27,6 +27,7 @@
 #include "api/snapshot.h"
 #include "api/state.h"
 #include "api/template.h"
+#include "api/utemplate.h"
 #include "lib/fdpass.h"
 #include "lib/jail.h"
 #include "lib/log.h"
@@ -294,7 +295,7 @@ static void sort_sandboxes(void)
 		(*at)->prev = at;
 }
 
-static void take_up(struct sandbox *sb)
+static void take_up_one(struct sandbox *sb)
 {
 	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident, runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
 
@@ -314,6 +315,16 @@ static void take_up(struct sandbox *sb)
 		log_info("sandbox %s: adopted (slot %u, process %d)", sb->id, sb->vm_slot, sb->vm_pid);
 }
 
+static void take_up(struct sandbox *sb)
+{
+	/* its build starts anew */
+	if (sb->internal) {
+		sandbox_delete(sb, "the server was stopped while it was used");
+		return;
+	}
+	take_up_one(sb);
+}
+
 static void take_up_all(void)
 {
 	struct sandbox *next;
@@ -324,6 +335,7 @@ static void take_up_all(void)
 	sort_sandboxes();
 	snapshots_load(&D);
 	templates_load(&D);
+	utemplates_load(&D);
 	idempotency_load(&D);
 	entrylog_sweep(&D);
 	blobs_sweep(D.blobs);
@@ -333,6 +345,7 @@ static void take_up_all(void)
 	}
 	vms_sweep(D.vms);
 	images_release(&D);
+	utemplates_go_on(&D);
 }
 
 /* ---- the end */

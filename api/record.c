@@ -40,7 +40,7 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 	cJSON *o = cJSON_CreateObject(), *st = cJSON_AddObjectToObject(o, "status"), *ext = public_extensions(sb);
 
 	cJSON_AddStringToObject(o, "id", sb->id);
-	if (!for_create && sb->spec.source == SRC_IMAGE)
+	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
 		cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "image"), "uri", sb->spec.image);
 	if (!for_create && sb->spec.source == SRC_SNAPSHOT)
 		cJSON_AddStringToObject(o, "snapshotId", sb->spec.snapshot_id);
@@ -149,6 +149,8 @@ cJSON *sandbox_record(const struct sandbox *sb)
 		cJSON_AddTrueToObject(o, "resident");
 	if (taking)
 		cJSON_AddItemToObject(o, "taking", taking);
+	if (sb->internal)
+		cJSON_AddBoolToObject(o, "internal", true);
 	return o;
 }
 
@@ -160,6 +162,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	if (!uuid_ok(id) || !(sb = sandbox_new(d, id)))
 		return NULL;
 	sb->persisted = true;
+	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
 	get_str(o, "state", state, sizeof(state));
 	sb->state = SB_FAILED;
 	for (int s = 0; s < SB_STATES; s++)

@@ -21,12 +21,14 @@ void route_snapshot_create(struct http_req *r);
 void route_snapshot_list(struct http_req *r);
 void route_snapshot_get(struct http_req *r);
 void route_snapshot_delete(struct http_req *r);
-/* route_template.c */
+/* utemplate.c, template.c */
 void route_template_create(struct http_req *r);
 void route_template_list(struct http_req *r);
 void route_template_get(struct http_req *r);
 void route_template_delete(struct http_req *r);
 void route_auto_templates(struct http_req *r);
+void route_auto_template_create(struct http_req *r);
+void route_auto_template_get(struct http_req *r);
 void route_auto_template_delete(struct http_req *r);
 /* route_diag.c */
 void route_diag_logs(struct http_req *r);

@@ -14,7 +14,7 @@
 #include "api/route_lifecycle.h"
 #include "api/router.h"
 #include "api/snapshot.h"
-#include "api/template.h"
+#include "api/utemplate.h"
 #include "lib/log.h"
 
 #define PARAM "SANDBOX::INVALID_PARAMETER"
@@ -65,7 +65,7 @@ void route_create(struct http_req *r)
 	}
 	sb->spec = s;
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
-	if (snapshot_source(sb, &x) < 0 || template_source(sb, &x) < 0 || admission_check(sb, &x) < 0) {
+	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 || admission_check(sb, &x) < 0) {
 		if (x.status == 429 || x.status == 503)
 			http_add_header(r, "Retry-After", "5");
 		refused(r, &x);
@@ -204,7 +204,7 @@ void route_list(struct http_req *r)
 
 		for (size_t i = 0; i < nstates; i++)
 			fits |= !strcasecmp(states[i], sb_state_names[sb->state]);
-		if (!fits || !metadata_fits(sb->spec.metadata, meta, nmeta))
+		if (!fits || sb->internal || !metadata_fits(sb->spec.metadata, meta, nmeta))
 			continue;
 		if (n >= (page - 1) * size && n < page * size)
 			cJSON_AddItemToArray(items, sandbox_to_json(sb, false));
@@ -318,6 +318,8 @@ void route_endpoint(struct http_req *r)
 		return;
 	host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
 	text = use ? http_printf(r, "%s%s/sandboxes/%s/proxy/%ld", host, r->prefix, sb->id, port) : http_printf(r, "%s/%s/%ld", host, sb->id, port);
+	if (sb->spec.source == SRC_TEMPLATE)
+		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "endpoint", text);
 	http_reply_json(r, 200, o);

@@ -83,6 +83,8 @@ static const struct http_route v1[] = {
 	{"POST", "/metrics/events", route_sdk_event, WHOLE},
 	/* ours, beside the protocol: the templates that images get by themselves */
 	{"GET", "/mayfly/templates", route_auto_templates, NONE},
+	{"POST", "/mayfly/templates", route_auto_template_create, WHOLE},
+	{"GET", "/mayfly/templates/{id}", route_auto_template_get, NONE},
 	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, NONE},
 };
 const struct http_table v1_table = {v1, ARRAY_LEN(v1)};

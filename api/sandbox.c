@@ -12,6 +12,7 @@
 #include "api/entrylog.h"
 #include "api/image.h"
 #include "api/fault.h"
+#include "api/build.h"
 #include "api/state.h"
 #include "lib/log.h"
 
@@ -165,6 +166,8 @@ bool sandbox_apply(struct sandbox *sb, enum sb_event ev, const char *reason, con
 	if (ev != EV_DELETE)
 		sandbox_save(sb, to == SB_PAUSED);
 	sandboxes_wake(sb);
+	if (sb->build)
+		build_changed(sb->build);
 	return true;
 }
 

@@ -28,6 +28,7 @@ struct sandbox {
 	unsigned int refs;
 	bool frozen; /* Running, but its guest stands still for a snapshot or was not let go yet: requests wait */
 	bool gone, persisted, pause_waits, resident /* paused, or being resumed, with its VM alive */, pause_resident /* the pause that waits is of that kind */, zombie /* deleted, but its record is still there */;
+	bool internal; /* a build's: in no list */
 
 	char id[37];
 	enum sb_state state;
@@ -55,6 +56,7 @@ struct sandbox {
 	struct timer *expiry, *deadline, *pending;
 	struct launch *launch;	   /* while it is being made, paused or resumed */
 	struct snap *snap;	   /* while a point of it is taken */
+	struct build *build;	   /* whose it is, if it is internal */
 	struct http_req *answer;   /* who waits for create, pause or resume */
 	struct waiter *waiters;	   /* execd requests held until it runs */
 	uint64_t phase_ns[PH_COUNT], begun_ns;

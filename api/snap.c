@@ -16,6 +16,7 @@
 #include "api/resident.h"
 #include "api/snap_int.h"
 #include "api/spec.h"
+#include "api/build.h"
 #include "api/template.h"
 #include "api/vmmctl.h"
 #include "lib/log.h"
@@ -40,6 +41,8 @@ void snap_free(struct snap *s)
 	 * more */
 	if (noted && !sb->gone)
 		sandbox_save(sb, false);
+	if (sb->build)
+		build_changed(sb->build);
 	if (sb->pause_waits) {
 		sb->pause_waits = false;
 		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)

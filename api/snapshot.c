@@ -206,10 +206,10 @@ static void taken(void *arg, int err, const char *text, struct disk *disk, struc
 	set_state(s, SS_FAILED, "snapshot_failed", "The record cannot be written.");
 }
 
-static cJSON *base_of(const struct sandbox *sb)
+cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
-	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "boot_id", "expires", "taking", "resident"};
+	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "boot_id", "expires", "taking", "resident", "internal"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
@@ -250,7 +250,7 @@ void route_snapshot_create(struct http_req *r)
 	snprintf(s->name, sizeof(s->name), "%s", cJSON_IsString(name) ? name->valuestring : "");
 	cJSON_Delete(j);
 	s->created_ns = (int64_t)wall_ns();
-	s->base = base_of(sb);
+	s->base = snapshot_base(sb);
 	s->next = d->snapshots;
 	d->snapshots = s;
 	if (set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.") < 0) {
@@ -376,11 +376,37 @@ static long number(const cJSON *o, const char *name)
 	return cJSON_IsString(v) ? strtol(v->valuestring, NULL, 10) : 0;
 }
 
+void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON *base)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(base, "config");
+
+	sb->disk = *disk;
+	disk_ref(sb->d->blobs, &sb->disk);
+	sb->image_config = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
+	v = cJSON_GetObjectItemCaseSensitive(base, "digest");
+	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", cJSON_IsString(v) ? v->valuestring : "");
+}
+
+void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJSON *base)
+{
+	const cJSON *v;
+
+	sb->memory = *mem;
+	memory_ref(sb->d->blobs, &sb->memory);
+	/* the machine is as large as it was */
+	sb->cls = (struct size_class){(uint32_t)number(base, "class_mib"), (uint32_t)number(base, "class_vcpus")};
+	cJSON_Delete(sb->spec.entrypoint);
+	v = cJSON_GetObjectItemCaseSensitive(base, "entrypoint");
+	sb->spec.entrypoint = v ? cJSON_Duplicate(v, true) : NULL;
+	cJSON_Delete(sb->spec.env);
+	v = cJSON_GetObjectItemCaseSensitive(base, "env");
+	sb->spec.env = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
+}
+
 int snapshot_source(struct sandbox *sb, struct refusal *x)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
 	const struct snapshot *s;
-	const cJSON *v;
 
 	if (sb->spec.source != SRC_SNAPSHOT)
 		return 0;
@@ -389,26 +415,11 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", sb->spec.snapshot_id);
 	if (s->state != SS_READY)
 		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id, state_names[s->state]);
-	sb->disk = s->disk;
-	disk_ref(sb->d->blobs, &sb->disk);
-	v = cJSON_GetObjectItemCaseSensitive(s->base, "config");
-	sb->image_config = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
-	v = cJSON_GetObjectItemCaseSensitive(s->base, "digest");
-	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", cJSON_IsString(v) ? v->valuestring : "");
+	snapshot_disk_into(sb, &s->disk, s->base);
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", s->id);
-	if (memory_fits(sb, s)) {
-		sb->memory = s->mem;
-		memory_ref(sb->d->blobs, &sb->memory);
-		/* the machine is as large as it was */
-		sb->cls = (struct size_class){(uint32_t)number(s->base, "class_mib"), (uint32_t)number(s->base, "class_vcpus")};
-		cJSON_Delete(sb->spec.entrypoint);
-		v = cJSON_GetObjectItemCaseSensitive(s->base, "entrypoint");
-		sb->spec.entrypoint = v ? cJSON_Duplicate(v, true) : NULL;
-		cJSON_Delete(sb->spec.env);
-		v = cJSON_GetObjectItemCaseSensitive(s->base, "env");
-		sb->spec.env = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
-	} else if (!sb->spec.entrypoint) {
+	if (memory_fits(sb, s))
+		snapshot_memory_into(sb, &s->mem, s->base);
+	else if (!sb->spec.entrypoint)
 		sb->spec.entrypoint = cJSON_CreateStringArray(tail, 3);
-	}
 	return 0;
 }

@@ -13,3 +13,8 @@ void snapshots_destroy(struct daemon *d);
 bool snapshots_stand_on(const struct daemon *d, const char *image);
 /* For a create with snapshotId: puts disk, memory, image configuration into sb. Others: 0 and nothing. -EINVAL: x. */
 int snapshot_source(struct sandbox *sb, struct refusal *x);
+
+/* What a point's sandboxes need to know of its source (class, digest, configuration, env, entrypoint, image), and how they get it. */
+struct cJSON *snapshot_base(const struct sandbox *sb);
+void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const struct cJSON *base);
+void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const struct cJSON *base);

@@ -19,7 +19,7 @@ struct state {
 };
 
 static const char *const tables[ST_COUNT] = {
-	[ST_SANDBOX] = "sandboxes", [ST_SNAPSHOT] = "snapshots", [ST_TEMPLATE] = "templates", [ST_IDEMPOTENCY] = "idempotency"};
+	[ST_SANDBOX] = "sandboxes", [ST_SNAPSHOT] = "snapshots", [ST_TEMPLATE] = "templates", [ST_USER_TEMPLATE] = "user_templates", [ST_IDEMPOTENCY] = "idempotency"};
 
 static int bad(struct state *s, struct err *e, const char *what)
 {

@@ -10,7 +10,7 @@
 struct cJSON;
 struct state;
 
-enum state_table { ST_SANDBOX, ST_SNAPSHOT, ST_TEMPLATE, ST_IDEMPOTENCY, ST_COUNT };
+enum state_table { ST_SANDBOX, ST_SNAPSHOT, ST_TEMPLATE, ST_USER_TEMPLATE, ST_IDEMPOTENCY, ST_COUNT };
 
 int state_open(const char *path, struct state **out, struct err *e);
 void state_close(struct state *s);

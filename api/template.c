@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "api/image.h"
+#include "api/build.h"
 #include "api/route_lifecycle.h"
 #include "api/state.h"
+#include "api/template_req.h"
 #include "api/vmmctl.h"
 #include "lib/log.h"
 
@@ -21,6 +23,8 @@
 #define WORKSET_ROUNDS	 3
 /* One that could not be taken is tried again, but not by each of the creates that follow: they would all be held up by it. */
 #define RETRY_AFTER_NS 30000000000ull
+/* When it was last used is written so seldom. */
+#define USED_SAVE_NS 60000000000ll
 
 struct template {
 	struct template *next;
@@ -29,8 +33,8 @@ struct template {
 	uint64_t failed_ns; /* 0: it did not */
 	struct disk disk;
 	struct memory mem;
-	int64_t created_ns;
-	uint64_t used_ns, uses;
+	int64_t created_ns, used_ns, saved_ns; /* wall clock: it outlives the daemon */
+	uint64_t uses;
 	unsigned int workset_rounds;
 	bool recording;
 };
@@ -89,14 +93,16 @@ static void template_remove(struct daemon *d, struct template *t)
 	images_release(d);
 }
 
-static void template_save(struct daemon *d, const struct template *t)
+static void template_save(struct daemon *d, struct template *t)
 {
 	cJSON *o = cJSON_CreateObject();
 	struct err e;
 
+	t->saved_ns = t->used_ns;
 	cJSON_AddStringToObject(o, "key", t->key);
 	cJSON_AddStringToObject(o, "image", t->image);
 	cJSON_AddNumberToObject(o, "created", (double)t->created_ns);
+	cJSON_AddNumberToObject(o, "used", (double)t->used_ns);
 	cJSON_AddNumberToObject(o, "rounds", t->workset_rounds);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
@@ -109,7 +115,8 @@ static void load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"), *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
-		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds");
+		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"),
+		    *used = cJSON_GetObjectItemCaseSensitive(o, "used");
 	struct template *t = calloc(1, sizeof(*t));
 
 	ASSERT(t);
@@ -117,6 +124,7 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
 	snprintf(t->image, sizeof(t->image), "%s", cJSON_IsString(image) ? image->valuestring : "");
 	t->created_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
+	t->used_ns = t->saved_ns = cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
 	t->workset_rounds = cJSON_IsNumber(rounds) ? (unsigned int)rounds->valueint : 0;
 	t->ready = disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) &&
 		memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) && t->mem.nmem > 0;
@@ -165,8 +173,10 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	t = d->cfg.templates ? find(d, sb->template_key) : NULL;
 	if (!t || !t->ready)
 		return false;
-	t->used_ns = mono_ns();
+	t->used_ns = (int64_t)wall_ns();
 	t->uses++;
+	if (t->used_ns - t->saved_ns > USED_SAVE_NS)
+		template_save(d, t);
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", t->id);
 	sb->disk = t->disk;
 	sb->memory = t->mem;
@@ -234,6 +244,36 @@ void template_failed(struct daemon *d, const char *key)
 		t->failed_ns = mono_ns();
 }
 
+static uint64_t bytes_of(struct daemon *d, const struct template *t)
+{
+	uint64_t n = blob_bytes(d->blobs, t->disk.index) + blob_bytes(d->blobs, t->mem.ws);
+
+	for (int i = 0; i < t->disk.nfrozen; i++)
+		n += blob_bytes(d->blobs, t->disk.frozen[i]);
+	for (int i = 0; i < t->mem.nmem; i++)
+		n += blob_bytes(d->blobs, t->mem.mem[i]);
+	return n;
+}
+
+/* The least recently used go until the rest fits; the newest stays, however large it is. */
+static void bound_bytes(struct daemon *d, const struct template *newest)
+{
+	for (;;) {
+		struct template *oldest = NULL;
+		uint64_t sum = 0;
+
+		for (struct template *t = d->templates->all; t; t = t->next) {
+			sum += t->ready ? bytes_of(d, t) : 0;
+			if (t->ready && t != newest && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
+				oldest = t;
+		}
+		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
+			return;
+		log_info("template %s of %s goes: %llu MiB are too many", oldest->id, oldest->image, (unsigned long long)(sum >> 20));
+		template_remove(d, oldest);
+	}
+}
+
 void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
 {
 	struct template *t = find(d, key);
@@ -245,10 +285,10 @@ void template_made(struct daemon *d, const char *key, const struct disk *disk, c
 	}
 	t->disk = *disk;
 	t->mem = *mem;
-	t->created_ns = (int64_t)wall_ns();
-	t->used_ns = mono_ns();
+	t->created_ns = t->used_ns = (int64_t)wall_ns();
 	t->ready = true;
 	template_save(d, t);
+	bound_bytes(d, t);
 	log_info("template %s of %s is ready: %llu KiB", t->id, t->image, (unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
 }
 
@@ -343,74 +383,111 @@ void template_ran(struct sandbox *sb)
 		recording_end(rec);
 }
 
-/* ---- routes. The protocol's own templates (an image with its entrypoint started) are not served yet. */
+/* ---- routes: ours, beside the protocol */
 
-int template_source(struct sandbox *sb, struct refusal *x)
+static cJSON *to_json(struct daemon *d, const struct template *t)
 {
-	if (sb->spec.source != SRC_TEMPLATE)
-		return 0;
-	return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.", sb->spec.template_id);
-}
+	cJSON *i = cJSON_CreateObject();
+	char text[TIME_TEXT];
 
-static void not_served(struct http_req *r)
-{
-	http_error(r, 501, "FSB::API_NOT_SUPPORTED", "Templates of one's own are not available on this server yet; each image gets one by itself.");
-}
-
-void route_template_create(struct http_req *r)
-{
-	not_served(r);
-}
-
-void route_template_list(struct http_req *r)
-{
-	not_served(r);
-}
-
-void route_template_get(struct http_req *r)
-{
-	not_served(r);
-}
-
-void route_template_delete(struct http_req *r)
-{
-	not_served(r);
+	cJSON_AddStringToObject(i, "id", t->id);
+	cJSON_AddStringToObject(i, "image", t->image);
+	cJSON_AddStringToObject(i, "key", t->key);
+	cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed_ns ? "Failed" : "Creating");
+	if (t->ready) {
+		cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
+		cJSON_AddStringToObject(i, "usedAt", time_format(t->used_ns, text));
+		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(d, t));
+		cJSON_AddNumberToObject(i, "uses", (double)t->uses);
+		cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0);
+	}
+	return i;
 }
 
 void route_auto_templates(struct http_req *r)
 {
 	struct daemon *d = r->app;
-	cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items"), *i;
-	char text[TIME_TEXT];
+	cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items");
 
-	for (const struct template *t = d->templates->all; t; t = t->next) {
-		i = cJSON_CreateObject();
-		cJSON_AddStringToObject(i, "id", t->id);
-		cJSON_AddStringToObject(i, "image", t->image);
-		cJSON_AddStringToObject(i, "key", t->key);
-		cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed_ns ? "Failed" : "Creating");
-		if (t->ready) {
-			cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
-			cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, t->mem.state));
-			cJSON_AddNumberToObject(i, "uses", (double)t->uses);
-			cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0);
-		}
-		cJSON_AddItemToArray(items, i);
-	}
+	for (const struct template *t = d->templates->all; t; t = t->next)
+		cJSON_AddItemToArray(items, to_json(d, t));
 	http_reply_json(r, 200, o);
+}
+
+static struct template *route_one(struct http_req *r)
+{
+	struct template *t = by_id(r->app, http_param(r, "id"));
+
+	if (!t)
+		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.", http_param(r, "id"));
+	return t;
+}
+
+void route_auto_template_get(struct http_req *r)
+{
+	struct template *t = route_one(r);
+
+	if (t)
+		http_reply_json(r, 200, to_json(r->app, t));
 }
 
 void route_auto_template_delete(struct http_req *r)
 {
-	struct daemon *d = r->app;
-	struct template *t = by_id(d, http_param(r, "id"));
+	struct template *t = route_one(r);
 
-	if (!t) {
-		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template not found.");
-	} else if ((!t->ready && !t->failed_ns) || t->recording) {
+	if (!t)
+		return;
+	if ((!t->ready && !t->failed_ns) || t->recording) {
 		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
 	} else {
-		template_remove(d, t);
+		template_remove(r->app, t);
 		http_reply_empty(r, 204);
 	}
+}
+
+/* ---- ahead: a sandbox of the image is started for the template it leaves */
+
+static void ahead_built(void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
+{
+	struct http_req *r = arg;
+	struct daemon *d = r->app;
+	const cJSON *key = cJSON_GetObjectItemCaseSensitive(base, "template");
+	struct template *t = cJSON_IsString(key) ? find(d, key->valuestring) : NULL;
+
+	if (t && t->ready)
+		http_reply_json(r, 201, to_json(d, t));
+	else if (err)
+		http_error(r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
+	else
+		http_error(r, 503, "FSB::TEMPLATE_FAILED", "The template could not be taken in time; the log says why. Try again.");
+	cJSON_Delete(base);
+}
+
+static void ahead_gone(struct http_req *r)
+{
+	build_cancel(r->user);
+	http_abort(r);
+}
+
+void route_auto_template_create(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct refusal x;
+	struct probe p;
+	struct spec s = {0};
+	cJSON *req = json_object(r->body, r->body_len, &x);
+	int rc = req ? template_req_spec(req, &d->cfg, &s, &p, &x) : -EINVAL;
+
+	cJSON_Delete(req);
+	if (rc == 0 && (!d->cfg.templates || !d->cfg.template_max))
+		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT", "This server keeps no templates: runtime.templates, runtime.template_max.");
+	if (rc == 0) {
+		r->user = build_start(d, &s, NULL, ahead_built, r, &x);
+		rc = r->user ? 0 : -EINVAL;
+	}
+	spec_fini(&s);
+	if (rc < 0)
+		http_error(r, x.status, x.code, "%s", x.msg);
+	else
+		http_on_gone(r, ahead_gone);
 }

@@ -26,6 +26,3 @@ void template_ran(struct sandbox *sb); /* a restored one runs: record what it to
 void template_begun(struct daemon *d, const char *key);
 void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
 void template_failed(struct daemon *d, const char *key);
-
-/* POST /sandboxes with templateId: none of the user's yet */
-int template_source(struct sandbox *sb, struct refusal *x);

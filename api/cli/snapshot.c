@@ -16,6 +16,34 @@ struct kind {
 static const struct kind snapshots = {"snapshot", "/v1/snapshots", "id"};
 static const struct kind templates = {"template", "/v1/templates", "templateId"};
 
+/* The templates that images get by themselves have a list of their own, and plain ids. */
+static const char own_templates[] = "/v1/mayfly/templates";
+
+static const char *path_of(const struct kind *k, const char *id)
+{
+	return k == &templates && strncmp(id, "tpl-", 4) != 0 ? own_templates : k->path;
+}
+
+static int list_own(struct client *c, struct table *t, cJSON *all, struct err *e)
+{
+	_cleanup_answer_ struct answer a;
+	cJSON *i;
+
+	if (client_call(c, "GET", own_templates, NULL, &a, e) < 0)
+		return -EIO;
+	cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "items"))
+	{
+		const cJSON *bytes = cJSON_GetObjectItem(i, "bytes");
+		char made[32], size[32];
+
+		age_text(json_text(i, "createdAt"), made, sizeof(made));
+		snprintf(size, sizeof(size), "automatic, %.0f MiB", cJSON_IsNumber(bytes) ? bytes->valuedouble / 1048576 : 0.0);
+		table_row(t, 5, json_text(i, "id"), json_text(i, "image"), json_text(i, "state"), size, made);
+		cJSON_AddItemToArray(all, cJSON_Duplicate(i, true));
+	}
+	return 0;
+}
+
 static int list(const struct kind *k, int argc, char **argv)
 {
 	struct client_opts co = {0};
@@ -31,7 +59,7 @@ static int list(const struct kind *k, int argc, char **argv)
 	snprintf(usage, sizeof(usage), "%s ls\n", k->noun);
 	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
 		return code;
-	table_row(&t, 5, "ID", snap ? "NAME" : "IMAGE", "STATE", snap ? "SANDBOX" : "PUBLISH",
+	table_row(&t, 5, "ID", snap ? "NAME" : "IMAGE", "STATE", snap ? "SANDBOX" : "KEPT",
 		"CREATED");
 	for (int page = 1; more; page++) {
 		_cleanup_answer_ struct answer a;
@@ -54,6 +82,8 @@ static int list(const struct kind *k, int argc, char **argv)
 		more = cJSON_IsTrue(cJSON_GetObjectItem(
 			cJSON_GetObjectItem(a.json, "pagination"), "hasNextPage"));
 	}
+	if (!snap && list_own(&c, &t, all, &e) < 0)
+		return complain(EXIT_FAILED, &e);
 	if (co.json)
 		print_json(all);
 	else
@@ -78,7 +108,7 @@ static int each(const struct kind *k, const char *verb, const char *method, int 
 	for (; at < argc; at++) {
 		_cleanup_answer_ struct answer a;
 		_cleanup_free_ char *id = client_escape(argv[at]),
-				    *path = client_path("%s/%s", k->path, id);
+				    *path = client_path("%s/%s", path_of(k, argv[at]), id);
 
 		if (client_call(&c, method, path, NULL, &a, &e) < 0)
 			code = complain(EXIT_FAILED, &e);
@@ -175,6 +205,42 @@ static int template_create(int argc, char **argv)
 	return EXIT_OK;
 }
 
+static int template_build(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const char *cpus = "1", *memory = "512Mi";
+	const struct opt opts[] = {
+		{"cpus", 'c', OPT_STR, &cpus, "N", "of the sandboxes it is for; default 1"},
+		{"memory", 'm', OPT_STR, &memory, "SIZE", "of the sandboxes it is for; default 512Mi"},
+		CLIENT_OPTS(co),
+	};
+	struct client c;
+	struct err e;
+	int at, code;
+
+	if (!client_begin(&c, &co, "template build [OPTIONS] IMAGE...\n", opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		return code;
+	for (code = EXIT_OK; at < argc; at++) {
+		_cleanup_answer_ struct answer a = {0};
+		cJSON *body = cJSON_CreateObject(), *limits;
+		int rc;
+
+		cJSON_AddStringToObject(body, "image", argv[at]);
+		limits = cJSON_AddObjectToObject(body, "resourceLimits");
+		cJSON_AddStringToObject(limits, "cpu", cpus);
+		cJSON_AddStringToObject(limits, "memory", memory);
+		rc = client_call(&c, "POST", own_templates, body, &a, &e);
+		cJSON_Delete(body);
+		if (rc < 0)
+			code = complain(EXIT_FAILED, &e);
+		else if (co.json)
+			print_json(a.json);
+		else
+			puts(json_text(a.json, "id"));
+	}
+	return code;
+}
+
 #define VERBS(k)                                                                                   \
 	static int k##_ls(int argc, char **argv)                                                   \
 	{                                                                                          \
@@ -206,7 +272,8 @@ int cmd_snapshot(int argc, char **argv)
 int cmd_template(int argc, char **argv)
 {
 	static const struct command verbs[] = {
-		{"create", template_create, "from an image"},
+		{"create", template_create, "from an image, its entrypoint already started"},
+		{"build", template_build, "ahead, what the first sandbox of an image leaves by itself"},
 		{"ls", template_ls, "those there are"},
 		{"inspect", template_inspect, "all about one"},
 		{"rm", template_rm, "remove it"},

@@ -1,13 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_spec: the body of POST /sandboxes, and the grammars for times and limits: what a client sends first.
+ * api_spec: the bodies of POST /sandboxes and /templates, and the grammars for times and limits: what a client sends first.
  */
+#include <cjson/cJSON.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/config.h"
 #include "api/spec.h"
+#include "api/template_req.h"
+
+/* the body of POST /templates: what was taken can be built, and is taken again as it is shown */
+static void template_request(const uint8_t *p, size_t n, const struct config *c)
+{
+	struct refusal x = {0};
+	struct probe probe;
+	struct spec s;
+	cJSON *req = template_req_parse(p, n, c, &x), *again;
+	char *text;
+
+	if (!req) {
+		ASSERT(x.status >= 400 && x.code && x.msg[0]);
+		return;
+	}
+	ASSERT(template_req_spec(req, c, &s, &probe, &x) == 0 && s.image && s.entrypoint && s.vcpus >= 1);
+	ASSERT(probe.kind != PROBE_TCP || probe.port);
+	spec_fini(&s);
+	text = cJSON_PrintUnformatted(req);
+	ASSERT(text);
+	again = template_req_parse(text, strlen(text), c, &x);
+	ASSERT(again && cJSON_Compare(req, again, true));
+	cJSON_Delete(again);
+	cJSON_Delete(req);
+	free(text);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
@@ -30,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		ASSERT(x.status >= 400 && x.code && x.msg[0]);
 	}
 	spec_fini(&s);
+	template_request(p, n, &c);
 	memcpy(text, p, n);
 	text[n] = 0;
 	if (time_parse(text, &t))

@@ -22,6 +22,7 @@
 #include "agent/jobs.h"
 #include "agent/request.h"
 #include "agent/text.h"
+#include "agent/warm.h"
 
 #define FREEZE_LIMIT_MS 3000u
 #define PARKED_MAX	4u
@@ -148,6 +149,7 @@ static void run_quiet(struct job *j)
 		/* a disk without discard says so: then there is nothing to give back */
 		if (q->root_fd >= 0 && ioctl(q->root_fd, FITRIM, &all) < 0)
 			log_debug("trim: %s", strerror(errno));
+		warm_files();
 		text_poke("/proc/sys/vm/compact_memory", "1");
 	}
 	if (!atomic_compare_exchange_strong(&q->state, &works, QUIET_FREEZES)) {

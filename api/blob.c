@@ -26,7 +26,7 @@ struct blobs {
 	struct blob *bucket[BUCKETS];
 };
 
-static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws"};
+static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok"};
 
 struct blobs *blobs_create(const char *dir, struct err *e)
 {

@@ -76,9 +76,10 @@ static void sandbox_goes(struct build *b)
 static void build_end(struct build *b, int err, const char *text, struct disk *disk, struct memory *mem)
 {
 	cJSON *base = !err ? snapshot_base(b->sb) : NULL;
+	_cleanup_free_ char *why = strdup(text); /* it may be the sandbox's */
 
 	sandbox_goes(b);
-	b->fn(b->arg, err, text, disk, mem, base);
+	b->fn(b->arg, err, why ? why : "", disk, mem, base);
 	build_free(b);
 }
 

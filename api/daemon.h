@@ -18,6 +18,7 @@ struct snapshot;
 struct state;
 struct templates;
 struct utemplate;
+struct verify;
 struct vm;
 struct vms;
 
@@ -34,6 +35,7 @@ struct daemon {
 	struct templates *templates;
 	struct snapshot *snapshots;
 	struct utemplate *utemplates;
+	struct verify *verify;
 	struct blobs *blobs;
 	struct images *images;
 	struct sandbox *sandboxes; /* all of them, newest first */

@@ -17,6 +17,7 @@
 #include "api/sandbox.h"
 #include "api/snapshot.h"
 #include "api/template.h"
+#include "api/utemplate.h"
 #include "lib/log.h"
 
 #define PIN_OWNER    "mayflyd"
@@ -275,7 +276,7 @@ static bool pin_lives(void *arg, const char *image, const char *owner)
 	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
 			return true;
-	return snapshots_stand_on(d, image) || templates_stand_on(d, image);
+	return snapshots_stand_on(d, image) || templates_stand_on(d, image) || utemplates_stand_on(d, image);
 }
 
 static void reap_pins(void *arg)

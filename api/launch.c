@@ -19,6 +19,8 @@
 #include "api/snap.h"
 #include "api/template.h"
 #include "api/utemplate.h"
+#include "api/verify.h"
+#include "api/workset.h"
 #include "lib/log.h"
 
 #define SEC 1000000000ull
@@ -285,8 +287,8 @@ static void now_running(struct sandbox *sb)
 		answer_created(sb);
 	}
 	vms_refill(sb->d->vms, sb->cls);
-	if (sb->origin != FROM_BOOT)
-		template_ran(sb);
+	if (!resume && sb->origin != FROM_BOOT)
+		workset_ran(sb);
 }
 
 static bool agent_answered(struct sandbox *sb, const struct agent_reply *r)
@@ -392,6 +394,32 @@ static void on_ready(void *arg, bool prepared)
 	}
 }
 
+static void make_disk(struct sandbox *sb);
+
+/* A template that cannot be restored costs time, not the create: the sandbox boots, as if there had been none. */
+static bool boot_instead(struct sandbox *sb, const char *why)
+{
+	struct launch *l = sb->launch;
+	struct disk plain = {.bytes = sb->disk.bytes};
+
+	if (sb->origin != FROM_TEMPLATE || l->resume)
+		return false;
+	template_bad(sb, why);
+	sandbox_note(sb, "its template was refused, it boots: %s", why);
+	if (sb->vm)
+		vm_abandon(sb->vm);
+	sb->vm = NULL;
+	str_copy(plain.base, sizeof(plain.base), sb->disk.base);
+	disk_unref(sb->d->blobs, &sb->disk);
+	memory_unref(sb->d->blobs, &sb->memory);
+	sb->disk = plain;
+	sb->memory = l->from = (struct memory){0};
+	sb->origin = FROM_BOOT;
+	sb->origin_id[0] = 0;
+	make_disk(sb);
+	return true;
+}
+
 static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 {
 	struct sandbox *sb = arg;
@@ -399,10 +427,10 @@ static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 	if (!sb->launch || err == ECONNRESET)
 		return;
 	if (err) {
-		if (*sb->launch->from.state && !sb->launch->resume) {
-			template_bad(sb);
+		if (boot_instead(sb, text))
+			return;
+		if (*sb->launch->from.state && !sb->launch->resume)
 			utemplate_bad(sb);
-		}
 		launch_fail(sb, 500, START_FAILED, "%s (%s)", text, strerror(err));
 		return;
 	}
@@ -410,6 +438,8 @@ static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 		fault_at(sb, FAULT_RESUME_LOADED);
 	if (*sb->launch->from.state) {
 		uint16_t n = cur_u16(body);
+
+		verify_restored(sb->d, &sb->launch->from);
 
 		for (unsigned int i = 0; i < n && i < 16 && !body->bad; i++) {
 			char name[32];
@@ -425,11 +455,25 @@ static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 		step_to(sb, STEP_AGENT);
 }
 
+static int restore(struct sandbox *sb, const struct vm_disk_fds *disk, struct err *e)
+{
+	struct launch *l = sb->launch;
+	const char *bad = verify_damage(sb->d, &l->from);
+	struct vm_restore_fds mem;
+	int rc = bad ? err_plain(e, EBADMSG, "%s", bad) : memory_fds_open(sb->d->blobs, &l->from, &mem, e);
+
+	if (rc < 0)
+		return rc;
+	fault_tell_vm(sb);
+	rc = vm_restore(sb->vm, &mem, disk, verify_known(sb->d, &l->from) ? 0 : VMM_F_VERIFY);
+	memory_fds_close(&mem);
+	return rc < 0 ? err_set(e, -rc, "the VMM takes no requests") : 0;
+}
+
 static void load(struct sandbox *sb)
 {
 	struct launch *l = sb->launch;
 	struct vm_disk_fds disk;
-	struct vm_restore_fds mem;
 	struct err e;
 	int rc = disk_fds_open(sb->d->blobs, &sb->disk, &disk, &e);
 
@@ -437,27 +481,25 @@ static void load(struct sandbox *sb)
 	sb->vm_pid = sb->vm->pid;
 	sb->vm_start = sb->vm->start_time;
 	if (rc < 0) {
-		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+		if (!boot_instead(sb, e.msg))
+			launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 		return;
 	}
 	vm_limits(sb->vm, sb->spec.cpu_millis, sb->spec.memory_bytes);
 	if (*l->from.state) {
 		step_to(sb, STEP_RESTORE);
-		rc = memory_fds_open(sb->d->blobs, &l->from, &mem, &e);
-		if (rc == 0) {
-			fault_tell_vm(sb);
-			rc = vm_restore(sb->vm, &mem, &disk, 0);
-			memory_fds_close(&mem);
-		}
+		rc = restore(sb, &disk, &e);
 		if (l->resume)
 			fault_at(sb, FAULT_RESUME_ASKED);
 	} else {
 		step_to(sb, STEP_BOOT);
 		rc = vm_boot(sb->vm, "reboot=t", &disk);
+		if (rc < 0)
+			err_set(&e, -rc, "the VMM takes no requests");
 	}
 	disk_fds_close(&disk);
-	if (rc < 0)
-		launch_fail(sb, 500, START_FAILED, "the VMM takes no requests (%s)", strerror(-rc));
+	if (rc < 0 && !boot_instead(sb, e.msg))
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 }
 
 static void on_blank(void *arg)
@@ -709,6 +751,7 @@ void launch_teardown(struct sandbox *sb)
 	if (r)
 		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s was deleted meanwhile.", sb->id);
 	snap_sandbox_gone(sb);
+	workset_sandbox_goes(sb);
 	if (sb->agent) {
 		/* not from inside one of its own callbacks */
 		x = calloc(1, sizeof(*x));

@@ -28,6 +28,7 @@
 #include "api/state.h"
 #include "api/template.h"
 #include "api/utemplate.h"
+#include "api/verify.h"
 #include "lib/fdpass.h"
 #include "lib/jail.h"
 #include "lib/log.h"
@@ -463,6 +464,9 @@ static void start(bool no_jail)
 		die("images", &e);
 	open_kvm();
 	D.templates = templates_create(&D);
+	D.verify = verify_create(&D);
+	if (!D.templates || !D.verify)
+		die("no memory", NULL);
 	take_up_all();
 	hc.listen_fd = listen_on(&D.cfg, &e);
 	if (hc.listen_fd < 0)

@@ -44,6 +44,14 @@ void memory_unref(struct blobs *b, const struct memory *m)
 	blob_unref(b, m->ws);
 }
 
+bool memory_has(const struct memory *m, const char *blob)
+{
+	for (int i = 0; i < m->nmem; i++)
+		if (!strcmp(m->mem[i], blob))
+			return true;
+	return false;
+}
+
 int disk_private_make(struct blobs *b, struct disk *d, struct err *e)
 {
 	_cleanup_close_ int data = -1, bitmap = -1;

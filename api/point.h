@@ -30,6 +30,7 @@ void disk_ref(struct blobs *b, const struct disk *d);
 void disk_unref(struct blobs *b, const struct disk *d);
 void memory_ref(struct blobs *b, const struct memory *m);
 void memory_unref(struct blobs *b, const struct memory *m);
+bool memory_has(const struct memory *m, const char *blob); /* among its memory files */
 /* An empty private layer on this disk: sets d->data, referenced. */
 int disk_private_make(struct blobs *b, struct disk *d, struct err *e);
 /* All descriptors, for a VM. Close with vm_disk_fds_close. */

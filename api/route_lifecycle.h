@@ -30,6 +30,9 @@ void route_auto_templates(struct http_req *r);
 void route_auto_template_create(struct http_req *r);
 void route_auto_template_get(struct http_req *r);
 void route_auto_template_delete(struct http_req *r);
+/* workset.c */
+void route_point_get(struct http_req *r);
+void route_point_verify(struct http_req *r);
 /* route_diag.c */
 void route_diag_logs(struct http_req *r);
 void route_diag_events(struct http_req *r);
@@ -41,6 +44,6 @@ void route_policy_get(struct http_req *r);
 /* false: answered with 400 */
 bool page_query(struct http_req *r, long *page, long *size);
 void pagination_add(struct cJSON *o, long page, long size, long total);
-/* the `metadata` filter: number of pairs, or -EINVAL */
-int metadata_query(struct http_req *r, struct http_pair *out, size_t max);
+/* what all lists are asked with: the `metadata` filter and the page. false: answered with 400 */
+bool list_query(struct http_req *r, struct http_pair *meta, size_t max, int *nmeta, long *page, long *size);
 bool metadata_fits(const struct cJSON *m, const struct http_pair *want, int n);

@@ -147,7 +147,7 @@ static bool unescape(char *s)
 	return true;
 }
 
-int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
+static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
 {
 	const char *q = http_query(r, "metadata");
 	char *s, *save = NULL;
@@ -169,6 +169,15 @@ int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
 	return (int)n;
 }
 
+bool list_query(struct http_req *r, struct http_pair *meta, size_t max, int *nmeta, long *page, long *size)
+{
+	*nmeta = metadata_query(r, meta, max);
+	if (*nmeta >= 0)
+		return page_query(r, page, size);
+	http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
+	return false;
+}
+
 bool metadata_fits(const cJSON *m, const struct http_pair *want, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -186,15 +195,11 @@ void route_list(struct http_req *r)
 	const char *states[16];
 	size_t nstates = http_query_all(r, "state", states, ARRAY_LEN(states));
 	struct http_pair meta[32];
-	int nmeta = metadata_query(r, meta, ARRAY_LEN(meta));
 	long page, size, n = 0;
 	cJSON *o, *items;
+	int nmeta;
 
-	if (nmeta < 0) {
-		http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
-		return;
-	}
-	if (!page_query(r, &page, &size))
+	if (!list_query(r, meta, ARRAY_LEN(meta), &nmeta, &page, &size))
 		return;
 	o = cJSON_CreateObject();
 	items = cJSON_AddArrayToObject(o, "items");

@@ -83,6 +83,8 @@ static const struct http_route v1[] = {
 	{"POST", "/metrics/events", route_sdk_event, WHOLE},
 	/* ours, beside the protocol: the templates that images get by themselves */
 	{"GET", "/mayfly/templates", route_auto_templates, NONE},
+	{"GET", "/mayfly/points/{id}", route_point_get, NONE},
+	{"POST", "/mayfly/points/{id}/verify", route_point_verify, NONE},
 	{"POST", "/mayfly/templates", route_auto_template_create, WHOLE},
 	{"GET", "/mayfly/templates/{id}", route_auto_template_get, NONE},
 	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, NONE},

@@ -485,8 +485,8 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 
 struct snap *snap_template(struct sandbox *sb)
 {
-	struct snap *s = snap_begin(
-		sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE | AGENT_PREP_DROP);
+	/* its disk is never without its memory: the root need not be frozen, and each restore is spared the thaw, which writes and waits */
+	struct snap *s = snap_begin(sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_DROP);
 
 	if (s) {
 		snprintf(s->key, sizeof(s->key), "%s", sb->template_key);

@@ -14,6 +14,7 @@
 #include "api/router.h"
 #include "api/snap.h"
 #include "api/state.h"
+#include "api/workset.h"
 #include "lib/log.h"
 
 enum snap_state { SS_CREATING, SS_READY, SS_FAILED };
@@ -27,6 +28,7 @@ struct snapshot {
 	int64_t created_ns, changed_ns;
 	struct disk disk;
 	struct memory mem;
+	struct workset ws;
 	cJSON *base; /* of the source: class, digest, config, env, entrypoint, image */
 	bool deleted; /* while it was created */
 };
@@ -67,6 +69,7 @@ static int save(const struct snapshot *s, bool sync)
 	cJSON_AddNumberToObject(o, "created_ns", (double)s->created_ns);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&s->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&s->mem));
+	cJSON_AddItemToObject(o, "workset", workset_to_json(&s->ws));
 	cJSON_AddItemToObject(o, "base", cJSON_Duplicate(s->base, true));
 	rc = state_put(s->d->state, ST_SNAPSHOT, s->id, o, sync, &e);
 	if (rc < 0)
@@ -157,6 +160,7 @@ static void load_one(void *arg, const char *id, cJSON *o)
 		s->state = SS_FAILED;
 	disk_ref(d->blobs, &s->disk);
 	memory_ref(d->blobs, &s->mem);
+	workset_from_json(&s->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
 	s->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
 	s->next = d->snapshots;
 	d->snapshots = s;
@@ -182,6 +186,28 @@ void snapshots_destroy(struct daemon *d)
 		cJSON_Delete(s->base);
 		free(s);
 	}
+}
+
+static void save_owner(void *owner)
+{
+	save(owner, false);
+}
+
+bool snapshot_view(struct daemon *d, const char *id, struct point_view *v)
+{
+	struct snapshot *s = find(d, id);
+
+	if (!s || s->state != SS_READY)
+		return false;
+	*v = (struct point_view){"snapshot", &s->disk, &s->mem, &s->ws, s, save_owner};
+	return true;
+}
+
+void snapshots_damaged(struct daemon *d, const char *blob, const char *text)
+{
+	for (struct snapshot *s = d->snapshots; s; s = s->next)
+		if (s->state == SS_READY && memory_has(&s->mem, blob))
+			set_state(s, SS_FAILED, "snapshot_damaged", text);
 }
 
 /* ---- taking one */

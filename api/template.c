@@ -15,12 +15,9 @@
 #include "api/route_lifecycle.h"
 #include "api/state.h"
 #include "api/template_req.h"
-#include "api/vmmctl.h"
+#include "api/workset.h"
 #include "lib/log.h"
 
-/* What a restore touches is looked at when its first command had time to run. Later ones than the first few add nothing. */
-#define WORKSET_AFTER_NS 1500000000ull
-#define WORKSET_ROUNDS	 3
 /* One that could not be taken is tried again, but not by each of the creates that follow: they would all be held up by it. */
 #define RETRY_AFTER_NS 30000000000ull
 /* When it was last used is written so seldom. */
@@ -35,8 +32,8 @@ struct template {
 	struct memory mem;
 	int64_t created_ns, used_ns, saved_ns; /* wall clock: it outlives the daemon */
 	uint64_t uses;
-	unsigned int workset_rounds;
-	bool recording;
+	struct workset ws;
+	struct daemon *d;
 };
 
 struct templates {
@@ -103,7 +100,7 @@ static void template_save(struct daemon *d, struct template *t)
 	cJSON_AddStringToObject(o, "image", t->image);
 	cJSON_AddNumberToObject(o, "created", (double)t->created_ns);
 	cJSON_AddNumberToObject(o, "used", (double)t->used_ns);
-	cJSON_AddNumberToObject(o, "rounds", t->workset_rounds);
+	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
 	if (state_put(d->state, ST_TEMPLATE, t->id, o, true, &e) < 0)
@@ -115,17 +112,17 @@ static void load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"), *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
-		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"),
-		    *used = cJSON_GetObjectItemCaseSensitive(o, "used");
+		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *used = cJSON_GetObjectItemCaseSensitive(o, "used");
 	struct template *t = calloc(1, sizeof(*t));
 
 	ASSERT(t);
+	t->d = d;
 	snprintf(t->id, sizeof(t->id), "%s", id);
 	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
 	snprintf(t->image, sizeof(t->image), "%s", cJSON_IsString(image) ? image->valuestring : "");
 	t->created_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
 	t->used_ns = t->saved_ns = cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
-	t->workset_rounds = cJSON_IsNumber(rounds) ? (unsigned int)rounds->valueint : 0;
+	workset_from_json(&t->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
 	t->ready = disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) &&
 		memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) && t->mem.nmem > 0;
 	disk_ref(d->blobs, &t->disk);
@@ -201,7 +198,7 @@ bool template_wanted(struct sandbox *sb)
 		template_remove(d, t);
 	for (t = d->templates->all; t; t = t->next) {
 		n++;
-		if ((t->ready || t->failed_ns) && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
+		if ((t->ready || t->failed_ns) && !t->ws.recording && (!oldest || t->used_ns < oldest->used_ns))
 			oldest = t;
 	}
 	if (n < (unsigned int)d->cfg.template_max)
@@ -211,14 +208,25 @@ bool template_wanted(struct sandbox *sb)
 	return oldest != NULL;
 }
 
-void template_bad(struct sandbox *sb)
+void template_bad(struct sandbox *sb, const char *why)
 {
 	struct template *t = find(sb->d, sb->template_key);
 
-	if (!t || !t->ready || t->recording)
+	if (!t || !t->ready || t->ws.recording)
 		return;
-	log_warn("template %s of %s cannot be restored; the next sandbox boots", t->id, t->image);
+	log_warn("template %s of %s cannot be restored: %s", t->id, t->image, why);
 	template_remove(sb->d, t);
+}
+
+void templates_damaged(struct daemon *d, const char *blob)
+{
+	struct template *next;
+
+	for (struct template *t = d->templates->all; t; t = next) {
+		next = t->next;
+		if (t->ready && !t->ws.recording && memory_has(&t->mem, blob))
+			template_remove(d, t);
+	}
 }
 
 void template_begun(struct daemon *d, const char *key)
@@ -227,6 +235,7 @@ void template_begun(struct daemon *d, const char *key)
 
 	if (!t)
 		return;
+	t->d = d;
 	uuid_make(t->id);
 	snprintf(t->key, sizeof(t->key), "%s", key);
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
@@ -264,7 +273,7 @@ static void bound_bytes(struct daemon *d, const struct template *newest)
 
 		for (struct template *t = d->templates->all; t; t = t->next) {
 			sum += t->ready ? bytes_of(d, t) : 0;
-			if (t->ready && t != newest && !t->recording && (!oldest || t->used_ns < oldest->used_ns))
+			if (t->ready && t != newest && !t->ws.recording && (!oldest || t->used_ns < oldest->used_ns))
 				oldest = t;
 		}
 		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
@@ -292,15 +301,6 @@ void template_made(struct daemon *d, const char *key, const struct disk *disk, c
 	log_info("template %s of %s is ready: %llu KiB", t->id, t->image, (unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
 }
 
-/* ---- the working set */
-
-struct recording {
-	struct daemon *d;
-	struct sandbox *sb;
-	struct timer *timer;
-	char template_id[37], ws_id[BLOB_ID];
-};
-
 static struct template *by_id(struct daemon *d, const char *id)
 {
 	struct template *t = d->templates->all;
@@ -310,77 +310,21 @@ static struct template *by_id(struct daemon *d, const char *id)
 	return t;
 }
 
-static void recording_end(struct recording *rec)
+static void save_owner(void *owner)
 {
-	struct template *t = by_id(rec->d, rec->template_id);
+	struct template *t = owner;
 
-	if (t)
-		t->recording = false;
-	timer_remove(rec->timer);
-	sandbox_unref(rec->sb);
-	free(rec);
+	template_save(t->d, t);
 }
 
-static void recorded(void *arg, const struct vmm_answer *a)
+bool template_view(struct daemon *d, const char *id, struct point_view *v)
 {
-	struct recording *rec = arg;
-	struct template *t = by_id(rec->d, rec->template_id);
-	struct cur body = a->body;
+	struct template *t = by_id(d, id);
 
-	if (a->err || !t) {
-		blob_unref(rec->d->blobs, rec->ws_id);
-		if (a->err && a->err != ECONNRESET)
-			log_debug("working set: %s %s", strerror(a->err), a->text);
-	} else {
-		unsigned long long nread = cur_u64(&body), nwritten = cur_u64(&body);
-
-		blob_unref(rec->d->blobs, t->mem.ws);
-		memcpy(t->mem.ws, rec->ws_id, BLOB_ID);
-		t->workset_rounds++;
-		template_save(rec->d, t);
-		log_info("template %s: working set of %llu pages read, %llu written", t->id, nread, nwritten);
-	}
-	recording_end(rec);
-}
-
-static void record_now(void *arg)
-{
-	struct recording *rec = arg;
-	struct vm *vm = rec->sb->vm;
-	int fd;
-
-	blob_id_make(rec->ws_id);
-	fd = vm && vm->ctl && rec->sb->state == SB_RUNNING && !rec->sb->gone ? blob_make(rec->d->blobs, rec->ws_id, "ws") : -1;
-	if (fd < 0) {
-		recording_end(rec);
-		return;
-	}
-	blob_ref(rec->d->blobs, rec->ws_id);
-	if (vmmctl_call(vm->ctl, VMM_WORKSET, NULL, &fd, 1, recorded, rec) < 0) {
-		blob_unref(rec->d->blobs, rec->ws_id);
-		recording_end(rec);
-	}
-	close(fd);
-}
-
-void template_ran(struct sandbox *sb)
-{
-	struct template *t = by_id(sb->d, sb->origin_id);
-	struct recording *rec;
-
-	if (!t || t->recording || t->workset_rounds >= WORKSET_ROUNDS)
-		return;
-	rec = calloc(1, sizeof(*rec));
-	if (!rec)
-		return;
-	*rec = (struct recording){.d = sb->d, .sb = sb, .timer = loop_timer(sb->d->loop, record_now, rec)};
-	snprintf(rec->template_id, sizeof(rec->template_id), "%s", t->id);
-	sandbox_ref(sb);
-	t->recording = true;
-	if (rec->timer)
-		timer_after(rec->timer, WORKSET_AFTER_NS);
-	else
-		recording_end(rec);
+	if (!t || !t->ready)
+		return false;
+	*v = (struct point_view){"template", &t->disk, &t->mem, &t->ws, t, save_owner};
+	return true;
 }
 
 /* ---- routes: ours, beside the protocol */
@@ -399,7 +343,7 @@ static cJSON *to_json(struct daemon *d, const struct template *t)
 		cJSON_AddStringToObject(i, "usedAt", time_format(t->used_ns, text));
 		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(d, t));
 		cJSON_AddNumberToObject(i, "uses", (double)t->uses);
-		cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0);
+		cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0); /* all about it: GET /mayfly/points/{id} */
 	}
 	return i;
 }
@@ -437,7 +381,7 @@ void route_auto_template_delete(struct http_req *r)
 
 	if (!t)
 		return;
-	if ((!t->ready && !t->failed_ns) || t->recording) {
+	if ((!t->ready && !t->failed_ns) || t->ws.recording) {
 		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
 	} else {
 		template_remove(r->app, t);

@@ -19,8 +19,8 @@ bool templates_stand_on(const struct daemon *d, const char *image);
 bool template_use(struct sandbox *sb, struct memory *from);
 /* This one booted, is quiet and new: shall it become the template? */
 bool template_wanted(struct sandbox *sb);
-void template_bad(struct sandbox *sb); /* its restore was refused: do not use that template again */
-void template_ran(struct sandbox *sb); /* a restored one runs: record what it touched */
+void template_bad(struct sandbox *sb, const char *why); /* its restore was refused: do not use that template again */
+void templates_damaged(struct daemon *d, const char *blob); /* those that stand on this file go */
 
 /* snap.c tells how it went; disk and mem are handed over with their references */
 void template_begun(struct daemon *d, const char *key);

@@ -10,10 +10,12 @@
 #include <string.h>
 
 #include "api/build.h"
+#include "api/image.h"
 #include "api/route_lifecycle.h"
 #include "api/snapshot.h"
 #include "api/state.h"
 #include "api/template_req.h"
+#include "api/workset.h"
 #include "lib/log.h"
 
 #define BUILDS_MAX 2u /* at one time; the others are Pending */
@@ -34,6 +36,7 @@ struct utemplate {
 	struct disk disk;
 	struct memory mem;
 	cJSON *base;
+	struct workset ws;
 	bool stale; /* to be built, whatever the phase says */
 	struct build *build;
 };
@@ -78,6 +81,7 @@ static void save(const struct utemplate *t, bool sync)
 	cJSON_AddNumberToObject(o, "updated", (double)t->updated_ns);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
+	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
 	if (t->base)
 		cJSON_AddItemToObject(o, "base", cJSON_Duplicate(t->base, true));
 	if (state_put(t->d->state, ST_USER_TEMPLATE, t->id, o, sync, &e) < 0)
@@ -102,6 +106,16 @@ static void point_drop(struct utemplate *t)
 	t->base = NULL;
 	t->disk = (struct disk){0};
 	t->mem = (struct memory){0};
+	t->ws = (struct workset){0};
+	images_release(t->d);
+}
+
+bool utemplates_stand_on(const struct daemon *d, const char *image)
+{
+	for (const struct utemplate *t = d->utemplates; t; t = t->next)
+		if (strstr(t->disk.base, image))
+			return true;
+	return false;
 }
 
 static void ut_free(struct utemplate *t)
@@ -198,6 +212,7 @@ static void load_one(void *arg, const char *id, cJSON *o)
 		t->disk = (struct disk){0};
 		t->mem = (struct memory){0};
 	}
+	workset_from_json(&t->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
 	t->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
 	disk_ref(d->blobs, &t->disk);
 	memory_ref(d->blobs, &t->mem);
@@ -222,16 +237,6 @@ void utemplates_load(struct daemon *d)
 void utemplates_go_on(struct daemon *d)
 {
 	builds_next(d);
-}
-
-void utemplates_destroy(struct daemon *d)
-{
-	while (d->utemplates) {
-		struct utemplate *t = d->utemplates;
-
-		d->utemplates = t->next;
-		ut_free(t);
-	}
 }
 
 /* ---- a sandbox from one */
@@ -273,6 +278,34 @@ void utemplate_bad(struct sandbox *sb)
 	builds_next(sb->d);
 }
 
+static void save_owner(void *owner)
+{
+	save(owner, false);
+}
+
+bool utemplate_view(struct daemon *d, const char *id, struct point_view *v)
+{
+	struct utemplate *t = d->utemplates;
+
+	while (t && strcmp(t->id + 4, id) != 0)
+		t = t->next;
+	if (!t || !*t->mem.state)
+		return false;
+	*v = (struct point_view){"template", &t->disk, &t->mem, &t->ws, t, save_owner};
+	return true;
+}
+
+void utemplates_damaged(struct daemon *d, const char *blob)
+{
+	for (struct utemplate *t = d->utemplates; t; t = t->next) {
+		if (!memory_has(&t->mem, blob) || t->build)
+			continue;
+		point_drop(t);
+		t->stale = true;
+	}
+	builds_next(d);
+}
+
 /* ---- routes */
 
 void route_template_create(struct http_req *r)
@@ -312,15 +345,11 @@ void route_template_list(struct http_req *r)
 {
 	struct daemon *d = r->app;
 	struct http_pair meta[32];
-	int nmeta = metadata_query(r, meta, ARRAY_LEN(meta));
 	long page, size, n = 0;
 	cJSON *o, *items;
+	int nmeta;
 
-	if (nmeta < 0) {
-		http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
-		return;
-	}
-	if (!page_query(r, &page, &size))
+	if (!list_query(r, meta, ARRAY_LEN(meta), &nmeta, &page, &size))
 		return;
 	o = cJSON_CreateObject();
 	items = cJSON_AddArrayToObject(o, "items");

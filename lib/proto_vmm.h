@@ -84,6 +84,7 @@ enum vmm_flags {
 	VMM_F_EXIT = 16,  /* end the process when durable (pause) */
 	VMM_F_SERIAL = 32,
 	VMM_F_WITH_PREPARE = 64,
+	VMM_F_VERIFY = 256,  /* check what the working set prefetches against its checksums, before anything runs */
 };
 
 enum vmm_state { VMM_S_BLANK, VMM_S_PREPARED, VMM_S_RUNNING, VMM_S_PAUSED, VMM_S_SNAPSHOTTING, VMM_S_ENDED };

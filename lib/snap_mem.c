@@ -51,7 +51,23 @@ int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h
 	return 0;
 }
 
+void snap_mark_chunks(const struct snap *s, uint64_t gpa, uint64_t len, uint8_t (*map)[SNAP_CHUNK_MAP])
+{
+	for (unsigned int i = 0; i < s->nextents; i++) {
+		const struct snap_extent *x = &s->ext[i];
+		uint64_t from = MAX(gpa, x->gpa), to = MIN(gpa + len, x->gpa + x->len);
+
+		for (uint64_t c = (x->off + from - x->gpa) / SNAP_CHUNK; from < to && c <= (x->off + to - x->gpa - 1) / SNAP_CHUNK; c++)
+			map[x->file][c / 8] |= (uint8_t)(1u << c % 8);
+	}
+}
+
 int snap_mem_verify(int fd, const struct snap_file *want, struct err *e)
+{
+	return snap_mem_verify_some(fd, want, NULL, e);
+}
+
+int snap_mem_verify_some(int fd, const struct snap_file *want, const uint8_t *only, struct err *e)
 {
 	_cleanup_free_ uint8_t *data = malloc(SNAP_CHUNK);
 	_cleanup_free_ uint32_t *sums = NULL;
@@ -71,6 +87,8 @@ int snap_mem_verify(int fd, const struct snap_file *want, struct err *e)
 	for (uint32_t i = 0; i < h.nchunks; i++) {
 		uint64_t off = (uint64_t)i * SNAP_CHUNK, n = MIN(SNAP_CHUNK, h.data_bytes - off);
 
+		if (only && !(only[i / 8] & 1u << i % 8))
+			continue;
 		rc = pread_full(fd, data, n, SNAP_HEAD_PAGE + off);
 		if (rc < 0)
 			return err_set(e, -rc, "memory file: read chunk %u", i);
@@ -134,6 +152,9 @@ int snap_mem_finish(struct snap_mem_writer *w, struct err *e)
 	w->head.sums_crc = snap_crc(0, w->sums.p, w->sums.len);
 	w->head.crc = snap_crc(0, &w->head, offsetof(struct snap_mem_head, crc));
 	rc = pwrite_full(w->fd, w->sums.p, w->sums.len, SNAP_HEAD_PAGE + w->at);
+	/* what was reserved and not needed: several times the file, where most of memory was zeros */
+	if (rc == 0 && ftruncate(w->fd, (off_t)(SNAP_HEAD_PAGE + w->at + w->sums.len)) < 0)
+		rc = -errno;
 	if (rc == 0 && fsync(w->fd) < 0)
 		rc = -errno;
 	if (rc == 0)

@@ -144,6 +144,22 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	return 0;
 }
 
+/* What the guest will touch first, of files that nobody has read since the host booted. The rest is checked by the daemon meanwhile. */
+static int verify_prefetched(const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
+{
+	_cleanup_free_ uint8_t (*map)[SNAP_CHUNK_MAP] = calloc(SNAP_MAX_FILES, sizeof(*map));
+	int rc = map ? 0 : err_set(e, ENOMEM, "restore");
+
+	for (uint32_t i = 0; rc == 0 && i < p->nws; i++)
+		snap_mark_chunks(&p->snap, (uint64_t)p->ws[i].page * PAGE_BYTES, (uint64_t)p->ws[i].npages * PAGE_BYTES, map);
+	for (unsigned int i = 0; rc == 0 && i < nmem; i++) {
+		rc = snap_mem_verify_some(mem_fd[i], &p->snap.head.file[i], map[i], e);
+		if (rc < 0)
+			err_wrap(e, "memory file %u", i);
+	}
+	return rc;
+}
+
 static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, struct err *e)
 {
 	int rc = mem_make_plain(&vm->mem, e);
@@ -263,6 +279,12 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	if (rc < 0)
 		return rc;
 	mark(ph, "tables");
+	if (flags & VMM_F_VERIFY) {
+		rc = verify_prefetched(p, mem_fd, nmem, e);
+		if (rc < 0)
+			return rc;
+		mark(ph, "verify");
+	}
 	rc = fill_memory(vm, &p->snap, mem_fd, e);
 	if (rc == 0)
 		rc = fault_at(vm, FAULT_VMM_MAPPED, e);

@@ -92,6 +92,22 @@ static int list(const struct kind *k, int argc, char **argv)
 	return EXIT_OK;
 }
 
+/* What the protocol has no field for: files, working set, whether they were read since the host booted. There is none before it is ready. */
+static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
+{
+	_cleanup_free_ char *path = client_path("/v1/mayfly/points/%s", id);
+	_cleanup_answer_ struct answer a = {0};
+	cJSON *v;
+
+	if (client_call(c, "GET", path, NULL, &a, e) < 0)
+		return e->code == ENOENT ? 0 : -EIO;
+	while ((v = a.json->child)) {
+		cJSON_DetachItemViaPointer(a.json, v);
+		cJSON_AddItemToObject(to, v->string, v);
+	}
+	return 0;
+}
+
 static int each(const struct kind *k, const char *verb, const char *method, int argc, char **argv)
 {
 	struct client_opts co = {0};
@@ -112,8 +128,48 @@ static int each(const struct kind *k, const char *verb, const char *method, int 
 
 		if (client_call(&c, method, path, NULL, &a, &e) < 0)
 			code = complain(EXIT_FAILED, &e);
+		else if (a.json && add_point(&c, id, a.json, &e) < 0)
+			code = complain(EXIT_FAILED, &e);
 		else if (a.json)
 			print_json(a.json);
+	}
+	return code;
+}
+
+static int verify(const struct kind *k, int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	struct client c;
+	struct err e;
+	char usage[64];
+	int at, code;
+
+	snprintf(usage, sizeof(usage), "%s verify ID...\n", k->noun);
+	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		return code;
+	for (code = EXIT_OK; at < argc; at++) {
+		_cleanup_answer_ struct answer a = {0};
+		_cleanup_free_ char *id = client_escape(argv[at]), *path = client_path("/v1/mayfly/points/%s/verify", id);
+		const cJSON *i;
+
+		if (client_call(&c, "POST", path, NULL, &a, &e) < 0) {
+			code = complain(EXIT_FAILED, &e);
+			continue;
+		}
+		if (co.json)
+			print_json(a.json);
+		cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "files"))
+		{
+			const cJSON *bytes = cJSON_GetObjectItem(i, "bytes");
+			bool ok = cJSON_IsTrue(cJSON_GetObjectItem(i, "ok"));
+
+			if (!co.json)
+				printf("%-4s %-6s %s %.0f bytes%s%s\n", ok ? "ok" : "BAD", json_text(i, "kind"), json_text(i, "id"),
+					cJSON_IsNumber(bytes) ? bytes->valuedouble : 0.0, ok ? "" : ": ", ok ? "" : json_text(i, "error"));
+		}
+		if (!cJSON_IsTrue(cJSON_GetObjectItem(a.json, "ok")))
+			code = EXIT_FAILED;
 	}
 	return code;
 }
@@ -253,6 +309,10 @@ static int template_build(int argc, char **argv)
 	static int k##_rm(int argc, char **argv)                                                   \
 	{                                                                                          \
 		return each(&k##s, "rm", "DELETE", argc, argv);                                    \
+	}                                                                                          \
+	static int k##_verify(int argc, char **argv)                                               \
+	{                                                                                          \
+		return verify(&k##s, argc, argv);                                                  \
 	}
 VERBS(snapshot)
 VERBS(template)
@@ -264,6 +324,7 @@ int cmd_snapshot(int argc, char **argv)
 		{"ls", snapshot_ls, "those there are"},
 		{"inspect", snapshot_inspect, "all about one"},
 		{"rm", snapshot_rm, "remove it"},
+		{"verify", snapshot_verify, "read all of its files and compare their checksums"},
 	};
 
 	return command_run("mayfly snapshot", verbs, ARRAY_LEN(verbs), argc, argv);
@@ -277,6 +338,7 @@ int cmd_template(int argc, char **argv)
 		{"ls", template_ls, "those there are"},
 		{"inspect", template_inspect, "all about one"},
 		{"rm", template_rm, "remove it"},
+		{"verify", template_verify, "read all of its files and compare their checksums"},
 	};
 
 	return command_run("mayfly template", verbs, ARRAY_LEN(verbs), argc, argv);

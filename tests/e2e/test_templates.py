@@ -122,3 +122,87 @@ def test_osb_lists_them(daemon, sdk_env):
     assert built(daemon, tpl)["status"]["phase"] == "Succeeded"
     assert tpl in osb("template", "list", "-o", "json").stdout
     assert osb("template", "delete", tpl).returncode == 0
+
+
+@pytest.fixture
+def mayfly(sdk_env):
+    def cli(*args):
+        return subprocess.run([os.path.join(TOP, "build/bin/mayfly"), *args], env={**os.environ, **sdk_env}, capture_output=True, text=True, timeout=SLOW)
+    return cli
+
+
+def origin(daemon, sandbox):
+    text = call(daemon, "GET", f"/v1/sandboxes/{sandbox}/diagnostics/inspect")[1]
+    return re.search(r"^origin: (.*)$", text, re.M)[1], re.search(r"^origin_id: (.*)$", text, re.M)[1]
+
+
+def a_sandbox(daemon, **more):
+    body = {"image": {"uri": "tiny"}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": SMALL, "timeout": 600}
+    if "snapshotId" in more:
+        del body["image"], body["entrypoint"]
+    status, sb, _ = call(daemon, "POST", "/v1/sandboxes", body | more)
+    assert status == 202, sb
+    until(daemon, sb["id"], "Running")
+    return sb["id"]
+
+
+def flip(daemon, blob, at):
+    """One byte of a file of the daemon's becomes another."""
+    path = f"/var/lib/mayfly/state/blobs/{blob}"
+    daemon.machine.run("sh", "-c", f"b=$(dd if={path} bs=1 skip={at} count=1 2>/dev/null | od -An -tu1); "
+                       f"printf \"\\\\$(printf %03o $(( (b + 1) % 256 )))\" | dd of={path} bs=1 seek={at} conv=notrunc 2>/dev/null", check=True)
+
+
+def test_a_template_is_taken_ahead_and_a_bad_one_costs_no_create(daemon, mayfly):
+    r = mayfly("template", "build", "--memory", "300Mi", "tiny")
+    assert r.returncode == 0, r.stderr
+    tpl = r.stdout.strip()
+    assert re.search(rf"{tpl}\s+tiny\s+Ready\s+automatic", mayfly("template", "ls").stdout)
+    limits = {"resourceLimits": {"cpu": "1", "memory": "300Mi"}}
+    sb = a_sandbox(daemon, **limits)
+    assert origin(daemon, sb) == ("template", tpl), "the first one of all is restored"
+    # it records what it touched, be it gone before that would have been looked at
+    call(daemon, "DELETE", f"/v1/sandboxes/{sb}")
+    end = time.monotonic() + SLOW
+    while (seen := json.loads(mayfly("template", "inspect", tpl).stdout))["workingSet"] is True or not seen["workingSet"]["rounds"]:
+        assert time.monotonic() < end, seen
+        time.sleep(0.3)
+    assert seen["workingSet"]["pagesRead"] > 0
+    assert mayfly("template", "verify", tpl).returncode == 0
+    # a state is checked at every restore, before anything runs: the sandbox boots instead, and leaves a new template
+    _, point, _ = call(daemon, "GET", f"/v1/mayfly/points/{tpl}")
+    flip(daemon, point["memoryFiles"][-1]["id"] + ".state", 1000)
+    r = mayfly("template", "verify", tpl)
+    assert r.returncode == 1 and "BAD  state" in r.stdout
+    sb = a_sandbox(daemon, **limits)
+    assert origin(daemon, sb)[0] == "boot" and run(daemon, sb, "echo alive") == "alive\n"
+    call(daemon, "DELETE", f"/v1/sandboxes/{sb}")
+    assert call(daemon, "GET", f"/v1/mayfly/templates/{tpl}")[0] == 404
+
+
+def test_snapshots_are_read_once_and_damage_is_found(daemon, mayfly):
+    source = a_sandbox(daemon)
+    run(daemon, source, "head -c 3000000 /dev/urandom > /dev/shm/f; md5sum /dev/shm/f > /tmp/sum")
+    snap = mayfly("snapshot", "create", source).stdout.strip()
+    end = time.monotonic() + SLOW
+    while call(daemon, "GET", f"/v1/snapshots/{snap}")[1]["status"]["state"] == "Creating":
+        assert time.monotonic() < end
+        time.sleep(0.3)
+    sb = a_sandbox(daemon, snapshotId=snap)
+    assert origin(daemon, sb) == ("memory snapshot", snap)
+    assert "OK" in run(daemon, sb, "md5sum -c /tmp/sum")
+    while not (seen := json.loads(mayfly("snapshot", "inspect", snap).stdout))["verifiedSinceBoot"] or not seen["workingSet"]["rounds"]:
+        assert time.monotonic() < end, seen
+        time.sleep(0.3)
+    assert mayfly("snapshot", "verify", snap).returncode == 0
+    call(daemon, "DELETE", f"/v1/sandboxes/{sb}")
+    newest = seen["memoryFiles"][-1]
+    flip(daemon, newest["id"] + ".mem", 4096 + 4321)
+    r = mayfly("snapshot", "verify", snap)
+    assert r.returncode == 1 and re.search("BAD  mem .*chunk [0-9]+ .*is damaged", r.stdout), r.stdout
+    _, s, _ = call(daemon, "GET", f"/v1/snapshots/{snap}")
+    assert s["status"]["state"] == "Failed" and s["status"]["reason"] == "snapshot_damaged" and "chunk" in s["status"]["message"]
+    status, e, _ = call(daemon, "POST", "/v1/sandboxes", {"snapshotId": snap, "resourceLimits": SMALL})
+    assert (status, e["code"]) == (409, "SNAPSHOT::NOT_READY")
+    call(daemon, "DELETE", f"/v1/sandboxes/{source}")
+    assert call(daemon, "DELETE", f"/v1/snapshots/{snap}")[0] == 204

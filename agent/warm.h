@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * warm.h: reads what nearly every first command needs (shell, loader, C library) into the page cache before a template is taken, so that it is in
+ * the template's memory, shared by all that are restored from it, and not read from the disk by each. In a thread. The files are the image's: hostile.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+/* Bytes that were read, at most WARM_MAX. */
+size_t warm_files(void);
+#define WARM_MAX MIB(16)

@@ -25,6 +25,7 @@
 #include "lib/log.h"
 #include "lib/snap.h"
 
+#define QUEUE_MAX 128u /* in the background: a restore that finds it full leaves it to the next */
 #define FILES_MAX (DISK_FROZEN_MAX + VMM_MAX_MEM + 2)
 
 enum file_kind { F_STATE, F_MEM, F_WS, F_LAYER };
@@ -42,6 +43,7 @@ struct file {
 struct job {
 	struct job *next;
 	struct http_req *r; /* NULL: in the background; or who asked has gone */
+	bool background;
 	unsigned int n;
 	struct file f[FILES_MAX];
 };
@@ -54,6 +56,7 @@ struct verify {
 	struct job *todo, *done;
 	struct job *running; /* the thread's; for whoever asks twice */
 	bool started;
+	unsigned int queued; /* in the background; the loop's */
 	int wake_fd;
 	struct watch *wake_w;
 	struct damaged {
@@ -202,8 +205,11 @@ static void job_free(struct job *j)
 
 static void mark_good(struct daemon *d, const char *id)
 {
-	_cleanup_close_ int fd = blob_make(d->blobs, id, "ok");
+	_cleanup_close_ int mem = blob_open(d->blobs, id, "mem", false), fd = -1;
 
+	if (mem < 0)
+		return; /* it went meanwhile */
+	fd = blob_make(d->blobs, id, "ok");
 	if (fd == -EEXIST)
 		fd = blob_open(d->blobs, id, "ok", true);
 	if (fd >= 0)
@@ -280,6 +286,7 @@ static void done_event(void *arg, uint32_t events)
 	pthread_mutex_unlock(&v->lock);
 	while ((j = list)) {
 		list = j->next;
+		v->queued -= j->background;
 		for (unsigned int i = 0; i < j->n; i++) {
 			if (j->f[i].kind != F_MEM)
 				continue;
@@ -356,13 +363,15 @@ void verify_restored(struct daemon *d, const struct memory *m)
 {
 	struct job *j;
 
-	for (int i = 0; i < m->nmem; i++) {
+	for (int i = 0; i < m->nmem && d->verify->queued < QUEUE_MAX; i++) {
 		if (is_good(d, m->mem[i]) || is_queued(d->verify, m->mem[i]))
 			continue;
 		j = calloc(1, sizeof(*j));
 		if (!j)
 			return;
 		add(d, j, F_MEM, m->mem[i], "mem");
+		d->verify->queued++;
+		j->background = true;
 		submit(d->verify, j);
 	}
 }

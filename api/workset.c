@@ -24,7 +24,7 @@ struct recording {
 	struct sandbox *sb; /* NULL: it has gone, and left its VM */
 	struct vm *vm;
 	struct timer *timer;
-	bool asked;
+	bool asked, lost; /* lost: the VM's connection is gone, its end follows */
 	int pid; /* of the VM: after a pause it is another one, with other files */
 	char point_id[37], ws_id[BLOB_ID];
 };
@@ -60,11 +60,6 @@ void workset_from_json(struct workset *w, const cJSON *o)
 
 /* ---- recording */
 
-static void let_go(void *arg)
-{
-	vm_abandon(arg);
-}
-
 static void recording_end(struct recording *rec)
 {
 	struct recording **at = &all;
@@ -78,8 +73,7 @@ static void recording_end(struct recording *rec)
 	timer_remove(rec->timer);
 	if (rec->sb)
 		sandbox_unref(rec->sb);
-	/* not from inside its own answer */
-	if (rec->vm && loop_defer(rec->d->loop, let_go, rec->vm) < 0)
+	if (rec->vm)
 		vm_abandon(rec->vm);
 	free(rec);
 }
@@ -104,9 +98,9 @@ static void recorded(void *arg, const struct vmm_answer *a)
 		log_info("%s %s: working set of %llu pages read, %llu written", v.kind, rec->point_id, (unsigned long long)v.ws->read,
 			(unsigned long long)v.ws->written);
 	}
-	if (a->err == ECONNRESET)
-		rec->vm = NULL; /* its own event told its end */
-	recording_end(rec);
+	rec->lost = a->err == ECONNRESET && rec->vm;
+	if (!rec->lost)
+		recording_end(rec);
 }
 
 static bool ask(struct recording *rec, struct vm *vm)
@@ -163,8 +157,10 @@ static void orphan_ended(void *arg, uint32_t reason, const char *text)
 {
 	struct recording *rec = arg;
 
-	/* the connection's end answers the request */
+	/* or the connection's end answers the request, later */
 	rec->vm = NULL;
+	if (rec->lost)
+		recording_end(rec);
 }
 
 static const struct vm_ops orphan_ops = {.ready = orphan_ready, .ended = orphan_ended};

@@ -55,9 +55,13 @@ void snap_mark_chunks(const struct snap *s, uint64_t gpa, uint64_t len, uint8_t 
 {
 	for (unsigned int i = 0; i < s->nextents; i++) {
 		const struct snap_extent *x = &s->ext[i];
-		uint64_t from = MAX(gpa, x->gpa), to = MIN(gpa + len, x->gpa + x->len);
+		uint64_t end = len > UINT64_MAX - gpa ? UINT64_MAX : gpa + len, from = MAX(gpa, x->gpa), to = MIN(end, x->gpa + x->len), last;
 
-		for (uint64_t c = (x->off + from - x->gpa) / SNAP_CHUNK; from < to && c <= (x->off + to - x->gpa - 1) / SNAP_CHUNK; c++)
+		if (from >= to)
+			continue;
+		/* a file longer than one may be is refused where it is opened */
+		last = MIN((x->off + to - x->gpa - 1) / SNAP_CHUNK, (uint64_t)MAX_CHUNKS - 1);
+		for (uint64_t c = (x->off + from - x->gpa) / SNAP_CHUNK; c <= last; c++)
 			map[x->file][c / 8] |= (uint8_t)(1u << c % 8);
 	}
 }

@@ -55,6 +55,11 @@ static void state(const uint8_t *data, size_t n, bool fix)
 				s->ext[i].gpa + s->ext[i].len > s->ext[i].gpa &&
 				s->ext[i].off + s->ext[i].len <=
 					s->head.file[s->ext[i].file].data_bytes);
+		static uint8_t map[SNAP_MAX_FILES][SNAP_CHUNK_MAP];
+
+		snap_mark_chunks(s, 0, UINT64_MAX, map);
+		if (s->nextents)
+			snap_mark_chunks(s, s->ext[0].gpa + s->ext[0].len / 2, s->ext[0].len, map);
 		for (unsigned int i = 0; i < s->nsecs; i++)
 			ASSERT(snap_crc(0, s->sec[i].p, s->sec[i].bytes) || true);
 	} else {

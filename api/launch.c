@@ -524,6 +524,8 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sandbox_ref(sb);
 	if (snap_vm_ended(sb, reason, text)) {
 		/* it was to end: paused */
+	} else if (sb->launch && (sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) && boot_instead(sb, text)) {
+		/* nothing of the user's ran in it */
 	} else if (sb->launch) {
 		launch_fail(sb, 500, START_FAILED, "%s", text);
 	} else if (sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "%s", text)) {

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates when monitors and the daemon fail at each step of making and using one: on this host, with the monitor that tests/e2e/fake has."""
+import time
+
+import pytest
+from hostdaemon import BOX, WAIT_S, HostDaemon
+
+TPL = {"image": "tiny", "publish": "s3://local/x", "resourceLimits": {"memory": "256Mi"}}
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    d.clean()
+
+
+def make(daemon, **more):
+    status, t, _ = daemon.ask("POST", "/v1/templates", TPL | more)
+    assert status == 201 and t["status"]["phase"] in ("Pending", "Building"), t
+    return t["templateId"]
+
+
+def built(daemon, tpl, *phases):
+    end = time.monotonic() + WAIT_S
+    while (t := daemon.ask("GET", f"/v1/templates/{tpl}")[1])["status"]["phase"] not in (phases or ("Succeeded", "Failed")):
+        assert time.monotonic() < end, t
+        time.sleep(0.02)
+    return t["status"]
+
+
+def blobs(daemon):
+    return sorted(p.name for p in (daemon.dir / "state" / "blobs").iterdir())
+
+
+def until_no_blobs(daemon):
+    end = time.monotonic() + WAIT_S
+    while blobs(daemon):
+        assert time.monotonic() < end, blobs(daemon)
+        time.sleep(0.02)
+
+
+def origin(daemon, box):
+    return [line.split(": ", 1)[1] for line in daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/inspect")[1].splitlines() if line.startswith("origin")]
+
+
+@pytest.mark.parametrize("how", ["error", "die"])
+def test_a_broken_template_costs_no_create(daemon, how):
+    daemon.start()
+    daemon.create()
+    end = time.monotonic() + WAIT_S
+    while [t["state"] for t in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]] != ["Ready"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    old = daemon.ask("GET", "/v1/mayfly/templates")[1]["items"][0]["id"]
+    daemon.plan(restore=how)
+    status, sb, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert status == 202 and sb["status"]["state"] == "Running", sb
+    assert origin(daemon, sb["id"])[0] == "boot"
+    assert daemon.ask("GET", f"/v1/mayfly/templates/{old}")[0] == 404
+
+
+def test_made_used_and_gone(daemon):
+    daemon.start({"runtime": {"templates": False}})
+    tpl = make(daemon, entrypoint=["server"], env={"A": "b"}, metadata={"of": "test"}, readiness={"probe": "cmd://true"})
+    assert built(daemon, tpl) == {"phase": "Succeeded", "manifestRef": f"mayfly://local/{tpl}"}
+    assert daemon.ask("GET", "/v1/sandboxes")[1]["items"] == []
+    assert [t["templateId"] for t in daemon.ask("GET", "/v1/templates?metadata=of%3Dtest")[1]["items"]] == [tpl]
+    assert daemon.ask("GET", "/v1/templates?metadata=of%3Dother")[1]["items"] == []
+    status, sb, _ = daemon.ask("POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 60})
+    assert status == 202 and sb["status"]["state"] == "Running" and sb["entrypoint"] == ["server"], sb
+    assert origin(daemon, sb["id"]) == ["memory snapshot", tpl[4:]]
+    assert daemon.ask("GET", f"/v1/sandboxes/{sb['id']}/endpoints/80")[2]["OPEN-SANDBOX-ORIGIN"] == "template"
+    point = daemon.ask("GET", f"/v1/mayfly/points/{tpl}")[1]
+    assert point["kind"] == "template" and len(point["memoryFiles"]) == 1
+    assert daemon.ask("DELETE", f"/v1/templates/{tpl}")[0] == 204
+    assert daemon.ask("DELETE", f"/v1/templates/{tpl}")[1]["code"] == "FSB::TEMPLATE_NOT_FOUND"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{sb['id']}")[0] == 204
+    until_no_blobs(daemon)
+
+
+@pytest.mark.parametrize("step,how", [("prepare", "die"), ("boot", "error"), ("boot", "die"), ("setup", "error"), ("setup", "die"), ("prep", "error"), ("prep", "die"),
+                                      ("snapshot", "error"), ("snapshot", "die"), ("snapshot", "die-after-reply"), ("snapshot", "fail-event"), ("entry", "exit 3")])
+def test_a_build_that_fails_says_so_and_leaves_nothing(daemon, step, how):
+    daemon.start({"runtime": {"templates": False}})
+    daemon.plan(**{step: how})
+    tpl = make(daemon, readiness={"probe": "cmd://exit 1"} if step == "entry" else None)
+    st = built(daemon, tpl)
+    assert st["phase"] == "Failed" and st["message"], st
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 60})
+    assert (status, e["code"]) == (404, "FSB::TEMPLATE_NOT_FOUND")
+    until_no_blobs(daemon)
+    daemon.plan()
+    assert built(daemon, make(daemon))["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("step", ["prepare", "boot", "setup", "prep", "snapshot"])
+def test_a_daemon_killed_at_each_step_builds_it_again(daemon, step):
+    daemon.start({"runtime": {"templates": False}})
+    daemon.plan(**{step: "hang"})
+    tpl = make(daemon)
+    end = time.monotonic() + WAIT_S
+    while step not in [s for _, s in daemon.steps()]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    daemon.end()
+    daemon.plan()
+    daemon.again()
+    assert built(daemon, tpl)["phase"] == "Succeeded"
+    assert daemon.ask("GET", "/v1/sandboxes")[1]["items"] == []
+    assert daemon.ask("POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 60})[0] == 202
+
+
+@pytest.mark.parametrize("step", ["boot", "prep", "snapshot"])
+def test_one_that_is_being_built_can_be_deleted(daemon, step):
+    daemon.start({"runtime": {"templates": False}})
+    daemon.plan(**{step: "hang"})
+    tpl = make(daemon)
+    end = time.monotonic() + WAIT_S
+    while step not in [s for _, s in daemon.steps()]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert daemon.ask("DELETE", f"/v1/templates/{tpl}")[0] == 204
+    daemon.settled(0)
+    until_no_blobs(daemon)
+
+
+def test_another_kernel_builds_them_again(daemon):
+    daemon.start({"runtime": {"templates": False}})
+    tpl = make(daemon)
+    built(daemon, tpl)
+    first = daemon.ask("GET", f"/v1/mayfly/points/{tpl}")[1]["memoryFiles"]
+    daemon.end()
+    kernel = daemon.dir / "root.tar"
+    kernel.write_bytes(kernel.read_bytes() + b"newer")
+    daemon.again()
+    end = time.monotonic() + WAIT_S
+    while daemon.ask("GET", f"/v1/mayfly/points/{tpl}")[1]["memoryFiles"] == first:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert built(daemon, tpl)["phase"] == "Succeeded"
+
+
+def test_bounds_and_taken_ahead(daemon):
+    daemon.start({"runtime": {"template_max": 2}})
+    status, t, _ = daemon.ask("POST", "/v1/mayfly/templates", {"image": "tiny", "resourceLimits": {"memory": "256Mi"}})
+    assert status == 201 and t["state"] == "Ready", t
+    box = daemon.create()
+    assert origin(daemon, box) == ["template", t["id"]]
+    for memory in ("512Mi", "1Gi"):
+        status, more, _ = daemon.ask("POST", "/v1/mayfly/templates", {"image": "tiny", "resourceLimits": {"memory": memory}})
+        assert status == 201, more
+    assert {i["id"] for i in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]} & {t["id"], more["id"]} == {t["id"], more["id"]}, "the least recently used goes"
+    assert daemon.ask("POST", "/v1/mayfly/templates", {"image": "no-such:1"})[0] >= 400
+    one, two = make(daemon), make(daemon)
+    status, e, _ = daemon.ask("POST", "/v1/templates", TPL)
+    assert status == 429 and "2 templates" in e["message"]
+    assert {built(daemon, one)["phase"], built(daemon, two)["phase"]} == {"Succeeded"}

@@ -193,6 +193,8 @@ bool sandbox_apply_saved(struct sandbox *sb, enum sb_event ev, const char *reaso
 	sandbox_note(sb, "%s %s", sb_state_names[to], sb->reason);
 	log_info("sandbox %s: %s (%s)", sb->id, sb_state_names[to], sb->reason);
 	sandboxes_wake(sb);
+	if (sb->build)
+		build_changed(sb->build);
 	return true;
 }
 

@@ -356,7 +356,8 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
 		return;
 	}
-	if (http_header(r, "Upgrade") &&
+	/* any other upgrade (Java's client offers h2c with each request) is an offer that may be left alone */
+	if (http_header(r, "Upgrade") && strcasestr(http_header(r, "Upgrade"), "websocket") &&
 		connection_names(http_header(r, "Connection"), "upgrade")) {
 		execd_error(r, 501, "NOT_SUPPORTED",
 			"upgrades (WebSocket) are not available in this version");

@@ -236,6 +236,13 @@ def test_a_sandbox_does_not_answer_for_the_server(daemon, web, answer):
     assert "evil" not in head
 
 
+def test_an_offer_to_upgrade_may_be_left_alone(daemon, web):
+    web.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    offer = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n\r\n"
+    status, _, body = talk(daemon, f"GET /{daemon.box}/{web.port}/a HTTP/1.1\r\nHost: x\r\n".encode() + offer)
+    assert status == 200 and body == b"ok" and b"h2c" not in web.seen and b"HTTP2" not in web.seen.upper(), web.seen
+
+
 def test_what_a_sandbox_says_about_itself_is_not_passed_on(daemon, web):
     web.answer = b"HTTP/1.1 200 OK\r\nServer: mine\r\nX-Request-ID: mine\r\nDate: never\r\nAccess-Control-Allow-Origin: evil\r\nConnection: X-Hop\r\nX-Hop: 1\r\nContent-Length: 2\r\n\r\nok"
     status, head, body = talk(daemon, f"GET /{daemon.box}/{web.port}/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())

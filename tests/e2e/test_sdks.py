@@ -101,8 +101,8 @@ def test_osb_does_the_same(osb, python_image, tmp_path):
             assert time.monotonic() < end
         osb("command", "interrupt", box, cid)
         s = osb("command", "session", "create", box)["session_id"]
-        osb("command", "session", "run", box, s, "--", "export A=kept", out="raw")
-        assert "kept" in osb("command", "session", "run", box, s, "--", "echo $A", out="raw")
+        osb("command", "session", "run", box, s, "--", "export", "A=kept", out="raw")
+        assert "kept" in osb("command", "session", "run", box, s, "--", "printenv", "A", out="raw")
         osb("command", "session", "delete", box, s)
         osb("file", "mkdir", box, "/tmp/o")
         osb("file", "write", box, "/tmp/o/x", "-c", "by osb")

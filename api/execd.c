@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/spec.h"
+
 #define FILES(prefix)                                                                              \
 	{"GET", prefix "/files/info", route_files_info, HTTP_BODY_NONE, 0, 0},                     \
 		{"DELETE", prefix "/files", route_files_remove, HTTP_BODY_NONE, 0, 0},             \
@@ -325,13 +327,10 @@ bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t ma
 	*out = 0;
 	if (!v)
 		return true;
-	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > (double)max ||
-		v->valuedouble != (double)(uint64_t)v->valuedouble) {
-		wrong_type(r, key, "a whole number within its range");
-		return false;
-	}
-	*out = (uint64_t)v->valuedouble;
-	return true;
+	if (whole_number(v, max, out))
+		return true;
+	wrong_type(r, key, "a whole number within its range");
+	return false;
 }
 
 bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out)

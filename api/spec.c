@@ -32,6 +32,15 @@ int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...
 	return -EINVAL;
 }
 
+bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out)
+{
+	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > (double)max ||
+		v->valuedouble != (double)(uint64_t)v->valuedouble)
+		return false;
+	*out = (uint64_t)v->valuedouble;
+	return true;
+}
+
 /* cJSON hands strings out terminated: an escaped NUL would cut one short behind a check. */
 static bool has_nul_escape(const char *p, size_t n)
 {
@@ -384,15 +393,16 @@ static int check_entrypoint(struct part *p)
 static int check_timeout(struct part *p)
 {
 	const cJSON *t = field(p->req, "timeout");
+	uint64_t s;
 
 	if (!t)
 		return p->s->source == SRC_TEMPLATE ? refuse(p->x, 400, PARAM, "timeout is required when templateId is provided.") : 0;
-	if (!cJSON_IsNumber(t) || t->valuedouble != (double)(int64_t)t->valuedouble || t->valuedouble < 60 || t->valuedouble > 4e9)
+	if (!whole_number(t, 4000000000, &s) || s < 60)
 		return refuse(p->x, 400, PARAM, "timeout must be a whole number of seconds, at least 60.");
-	if (p->c->max_sandbox_timeout_seconds && t->valuedouble > (double)p->c->max_sandbox_timeout_seconds)
+	if (p->c->max_sandbox_timeout_seconds && s > (uint64_t)p->c->max_sandbox_timeout_seconds)
 		return refuse(p->x, 400, PARAM, "timeout exceeds the server's maximum of %lld seconds.", (long long)p->c->max_sandbox_timeout_seconds);
 	p->s->has_timeout = true;
-	p->s->timeout_s = (uint64_t)t->valuedouble;
+	p->s->timeout_s = s;
 	return 0;
 }
 

@@ -18,6 +18,8 @@ struct refusal {
 };
 /* returns -EINVAL, for `return refuse(...)` */
 int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+/* A whole number from 0 to max; looked at before it is converted, which for any other double is undefined. */
+bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out);
 
 enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE };
 

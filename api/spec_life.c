@@ -44,22 +44,22 @@ static int only_keys(const cJSON *o, const char *what, const char *const *names,
 
 static int check_hook(const cJSON *h, const char *what, int limit_s, struct refusal *x)
 {
-	const cJSON *cmd = get(h, "command"), *t = get(h, "timeoutSeconds"), *v;
+	const cJSON *cmd = get(h, "command"), *limit = get(h, "timeoutSeconds"), *v;
+	uint64_t s;
 	int n = 0;
 
 	if (!cJSON_IsArray(cmd) || !cmd->child)
-		return refuse(
-			x, 400, PARAM, "%s.command must be a list of at least one string.", what);
-	cJSON_ArrayForEach(v,
-		cmd) if (!cJSON_IsString(v) || ++n > ARGV_MAX ||
-			 (n == 1 &&
-				 !v->valuestring[strspn(v->valuestring, " \t")])) return refuse(x,
-		400, PARAM, "%s.command must be a list of at most %d strings, the first not blank.",
-		what, ARGV_MAX);
-	if (t && (!cJSON_IsNumber(t) || t->valuedouble != (int)t->valuedouble ||
-			 t->valuedouble < 1 || t->valuedouble > limit_s))
-		return refuse(x, 400, PARAM, "%s.timeoutSeconds must be between 1 and %d.", what,
-			limit_s);
+		return refuse(x, 400, PARAM, "%s.command must be a list of at least one string.", what);
+	cJSON_ArrayForEach(v, cmd) {
+		bool blank = !cJSON_IsString(v) || !v->valuestring[strspn(v->valuestring, " \t")];
+
+		if (!cJSON_IsString(v) || ++n > ARGV_MAX || (n == 1 && blank))
+			return refuse(x, 400, PARAM,
+				"%s.command must be a list of at most %d strings, the first not blank.",
+				what, ARGV_MAX);
+	}
+	if (limit && (!whole_number(limit, (uint64_t)limit_s, &s) || s < 1))
+		return refuse(x, 400, PARAM, "%s.timeoutSeconds must be between 1 and %d.", what, limit_s);
 	return 0;
 }
 

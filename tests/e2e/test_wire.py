@@ -281,7 +281,7 @@ def test_diagnostics(wire):
     a("the scope is looked at first", "GET", "/v1/sandboxes/{NOBODY}/diagnostics/logs?scope=x", status=400, code="DIAGNOSTICS_SCOPE_UNSUPPORTED")
     some = [r'(?<="content":")[^"]+', r'(?<="contentLength":)\d+']
     a("events", "GET", box + "/events?scope=runtime", loose=some)
-    a("plain events", "GET", box + "/events?limit=1", loose=[r"(?s)^2.*"])
+    a("plain events", "GET", box + "/events?limit=50", loose=[r"(?s)^2.*"])
     a("inspect", "GET", box + "/inspect", loose=[r"(?s)^id: .*"])
     a("summary", "GET", box + "/summary?tail=5&event_limit=2", loose=[r"(?s)^== inspect ==.*"])
     wire.compare("diagnostics.txt")

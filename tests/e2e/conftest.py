@@ -80,6 +80,8 @@ class Daemon:
         self.domain = f"127.0.0.1:{machine.port}"
         self.url = f"http://{self.domain}"
         self.config_more = config_more
+        # a registry of a test's own is on the loopback of the host outside, which is not the daemon's
+        self.plain_http = True
         self.proc = None
         self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
 
@@ -91,13 +93,21 @@ class Daemon:
             'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"',
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
             "[limits]", "cpu_overcommit = 200", "memory_mib = 65536",
-            # a registry of a test's own, on the loopback of the host outside
-            "[images]", "insecure_registries = true", self.config_more, ""])
+            "[images]", f"insecure_registries = {str(self.plain_http).lower()}", self.config_more, ""])
+
+    def write_config(self):
+        self.machine.run("dd", "of=/run/mayfly-e2e/config.toml", "status=none", stdin=self.config(), check=True)
+
+    def reconfigure(self):
+        """The helper starts the next daemon, which reads it and adopts the sandboxes."""
+        self.write_config()
+        self.kill()
+        self.wait()
 
     def start(self):
         run = self.machine.run
         run("mkdir", "-p", "/run/mayfly-e2e", "/run/mayfly", "/var/lib/mayfly/state", check=True)
-        run("dd", "of=/run/mayfly-e2e/config.toml", "status=none", stdin=self.config(), check=True)
+        self.write_config()
         # one that an earlier KEEP=1 left has another key, and maybe older programs
         run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
         # detached: it outlives the connection that started it, as under an init

@@ -52,11 +52,21 @@ def registry(machine, tmp_path):
     r.close()
 
 
+@pytest.fixture
+def over_tls(daemon):
+    daemon.plain_http = False
+    daemon.reconfigure()
+    yield daemon
+    daemon.plain_http = True
+    daemon.reconfigure()
+
+
 def machine_exec(machine, *cmd):
     return [TOP / "build" / "bin" / "mayfly", "machine", "exec", "--name", machine.name, "--", *cmd]
 
 
-def test_by_name_and_certificate(machine, daemon, registry):
+def test_by_name_and_certificate(machine, over_tls, registry):
+    daemon = over_tls
     layout = subprocess.run([TOP / "images" / "recipes" / "build", "tiny"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
     subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{registry.host}/a/tls:1"], check=True)
     image = f"{NAME}:{registry.host.split(':')[1]}/a/tls:1"

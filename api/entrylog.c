@@ -31,7 +31,7 @@ static void path_of(const struct daemon *d, const char *id, char *to, size_t cap
 /* What was cut begins with a whole line. */
 static void answer(struct ask *a, const void *p, size_t n, bool cut)
 {
-	const uint8_t *line = cut ? memchr(p, '\n', n) : NULL;
+	const uint8_t *line = cut && p ? memchr(p, '\n', n) : NULL;
 	struct buf b;
 
 	buf_init(&b, 3 * ENTRYLOG_MAX + 16);

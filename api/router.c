@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * router.c: which table, which prefix, is a key needed, is it right. mayflyd's loop; every path is hostile. A sandbox's ports are reached
- * at [/v1]/sandboxes/{id}/proxy/{port}/... and at /{id}/{port}/...; both lead to the same three tables.
+ * router.c: which table, which prefix, is a key needed, is it right. mayflyd's loop; every path is
+ * hostile. A sandbox's ports are reached at [/v1]/sandboxes/{id}/proxy/{port}/... and at
+ * /{id}/{port}/...; both lead to the same three tables.
  */
 #include "api/router.h"
 
@@ -41,14 +42,18 @@ static bool key_refused(struct http_req *r)
 	if (!d->cfg.api_key[0] && !d->cfg.nkeys)
 		return false;
 	if (!key || !*key) {
-		http_error(r, 401, "MISSING_API_KEY", "Authentication credentials are missing. Provide a valid API key in the OPEN-SANDBOX-API-KEY header.");
+		http_error(r, 401, "MISSING_API_KEY",
+			"Authentication credentials are missing. Provide a valid API key in the "
+			"OPEN-SANDBOX-API-KEY header.");
 		return true;
 	}
 	ok = d->cfg.api_key[0] && same_key(key, d->cfg.api_key);
 	for (unsigned int i = 0; i < d->cfg.nkeys; i++)
 		ok |= same_key(key, d->cfg.keys[i].key);
 	if (!ok)
-		http_error(r, 401, "INVALID_API_KEY", "Authentication credentials are invalid. Check the API key in the OPEN-SANDBOX-API-KEY header.");
+		http_error(r, 401, "INVALID_API_KEY",
+			"Authentication credentials are invalid. Check the API key in the "
+			"OPEN-SANDBOX-API-KEY header.");
 	return !ok;
 }
 
@@ -132,7 +137,9 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 {
 	struct daemon *d = r->app;
 	struct sandbox *sb = e->id[0] ? sandbox_find(d, e->id) : NULL;
-	const struct http_table *t = e->port == EXECD_PORT ? &execd_table : e->port == EGRESS_PORT ? &egress_table : &proxy_table;
+	const struct http_table *t = e->port == EXECD_PORT    ? &execd_table
+				     : e->port == EGRESS_PORT ? &egress_table
+							      : &proxy_table;
 	const struct http_route *rt;
 	int status = 404;
 
@@ -145,7 +152,8 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 		return NULL;
 	}
 	if (is_websocket(r)) {
-		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED", "WebSocket is not available on this server yet.");
+		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
+			"WebSocket is not available on this server yet.");
 		return NULL;
 	}
 	r->prefix = http_strdup(r, r->path, e->prefix);
@@ -159,9 +167,13 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 	if (!rt)
 		return not_found(r, status);
 	if (e->port == EXECD_PORT &&
-		!execd_admit(r, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(sb->spec.env, "EXECD_ACCESS_TOKEN"))))
+		!execd_admit(r, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(
+					sb->spec.env, "EXECD_ACCESS_TOKEN"))))
 		return NULL;
-	if (strcmp(http_header(r, "OpenSandbox-Access-Renew") ? http_header(r, "OpenSandbox-Access-Renew") : "", "skip") != 0)
+	if (strcmp(http_header(r, "OpenSandbox-Access-Renew")
+			    ? http_header(r, "OpenSandbox-Access-Renew")
+			    : "",
+		    "skip") != 0)
 		sandbox_renew_on_access(sb);
 	sandbox_ref(sb);
 	r->sandbox = sb;
@@ -178,7 +190,8 @@ static const struct http_route *slash_redirect(struct http_req *r)
 
 	if (n < 2 || r->path[n - 1] != '/')
 		return NULL;
-	to = http_printf(r, "%s%.*s%s%.*s", r->prefix, (int)(n - 1), r->path, q ? "?" : "", (int)q, r->query);
+	to = http_printf(r, "%s%.*s%s%.*s", r->prefix, (int)(n - 1), r->path, q ? "?" : "", (int)q,
+		r->query);
 	/* only to a path of ours: "//host" would lead elsewhere */
 	if (!to || to[1] == '/' || strchr(to, '\\'))
 		return NULL;
@@ -192,7 +205,8 @@ const struct http_route *router_dispatch(struct http_req *r)
 	static const struct {
 		const struct http_table *t;
 		bool v1, plain;
-	} mounts[] = {{&lifecycle_table, true, true}, {&root_table, false, true}, {&v1_table, true, false}};
+	} mounts[] = {{&lifecycle_table, true, true}, {&root_table, false, true},
+		{&v1_table, true, false}};
 	bool v1 = !strncmp(r->path, "/v1/", 4);
 	const struct http_route *rt = NULL;
 	int status = 404, worst = 404;
@@ -244,7 +258,8 @@ void router_done(struct http_req *r, int status)
 
 	d->metrics.http_by_class[MIN(status / 100, 5)]++;
 	hist_add(&d->metrics.http, ns);
-	log_debug("%s %s%s %d %.1f ms request=%s", r->method, r->prefix, r->path, status, (double)ns / 1e6, r->id);
+	log_debug("%s %s%s %d %.1f ms request=%s", r->method, r->prefix, r->path, status,
+		(double)ns / 1e6, r->id);
 }
 
 struct sandbox *route_sandbox(struct http_req *r)
@@ -253,7 +268,8 @@ struct sandbox *route_sandbox(struct http_req *r)
 	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
 
 	if (!sb)
-		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.", id ? id : "");
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.",
+			id ? id : "");
 	return sb;
 }
 
@@ -269,7 +285,8 @@ void sandbox_count_exec(struct sandbox *sb, bool failed)
 
 /* ---- openapi.json: what is served, from the tables */
 
-static void describe_method(cJSON *p, const struct http_route *rt, const char *path, const char *method)
+static void describe_method(
+	cJSON *p, const struct http_route *rt, const char *path, const char *method)
 {
 	cJSON *op, *params;
 
@@ -287,9 +304,13 @@ static void describe_method(cJSON *p, const struct http_route *rt, const char *p
 		cJSON_AddItemToArray(params, q);
 	}
 	if (rt->body == HTTP_BODY_WHOLE)
-		cJSON_AddObjectToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "requestBody"), "content"), "application/json");
-	cJSON_AddStringToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"), "description",
-		"the answer, or {code, message}");
+		cJSON_AddObjectToObject(
+			cJSON_AddObjectToObject(
+				cJSON_AddObjectToObject(op, "requestBody"), "content"),
+			"application/json");
+	cJSON_AddStringToObject(
+		cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"),
+		"description", "the answer, or {code, message}");
 	if (!(rt->flags & HTTP_R_NO_KEY)) {
 		cJSON *sec = cJSON_AddArrayToObject(op, "security"), *o = cJSON_CreateObject();
 
@@ -315,7 +336,7 @@ static void describe(cJSON *paths, const struct http_table *t, const char *mount
 		p = cJSON_GetObjectItemCaseSensitive(paths, path);
 		if (!p)
 			p = cJSON_AddObjectToObject(paths, path);
-		for (; rt->method[n] && n < sizeof(method) - 1; n++)
+		for (; n < sizeof(method) - 1 && rt->method[n]; n++)
 			method[n] = (char)(rt->method[n] | 0x20);
 		method[n] = 0;
 		for (size_t m = 0; m < ARRAY_LEN(any) && rt->method[0] == '*'; m++)
@@ -333,7 +354,10 @@ void route_openapi(struct http_req *r)
 	info = cJSON_AddObjectToObject(o, "info");
 	cJSON_AddStringToObject(info, "title", "mayfly: the Sandbox Protocol");
 	cJSON_AddStringToObject(info, "version", PROTOCOL_VERSION);
-	key = cJSON_AddObjectToObject(cJSON_AddObjectToObject(cJSON_AddObjectToObject(o, "components"), "securitySchemes"), "apiKey");
+	key = cJSON_AddObjectToObject(
+		cJSON_AddObjectToObject(
+			cJSON_AddObjectToObject(o, "components"), "securitySchemes"),
+		"apiKey");
 	cJSON_AddStringToObject(key, "type", "apiKey");
 	cJSON_AddStringToObject(key, "in", "header");
 	cJSON_AddStringToObject(key, "name", "OPEN-SANDBOX-API-KEY");

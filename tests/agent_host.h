@@ -30,7 +30,8 @@ struct host {
 	pid_t pid;
 	bool own_ns;
 	bool guest; /* AGENT_VSOCK */
-	bool with_cgroup, with_record; /* wanted, before host_start: DIR/cg for cgroups, DIR/record */
+	bool with_cgroup,
+		with_record; /* wanted, before host_start: DIR/cg for cgroups, DIR/record */
 	uint32_t next_id;
 };
 
@@ -268,7 +269,7 @@ static inline void host_exec_body(struct buf *b, const char *id, uint32_t flags,
 	for (uint32_t i = 0; i < n; i++)
 		buf_str(b, argv[i]);
 	buf_u32(b, e / 2);
-	for (uint32_t i = 0; i < e; i++)
+	for (uint32_t i = 0; env && i < e; i++)
 		buf_str(b, env[i]);
 	buf_u32(b, 0); /* limits */
 }
@@ -340,7 +341,8 @@ static inline bool ran_wait(struct ran *r, int fd)
 }
 
 /* An identity with good random bytes, ids and no clock; k NULL: no environment. */
-static inline void host_put_identity(struct buf *b, uint64_t generation, const char *name, const char *k, const char *v)
+static inline void host_put_identity(
+	struct buf *b, uint64_t generation, const char *name, const char *k, const char *v)
 {
 	char entropy[65];
 
@@ -361,7 +363,8 @@ static inline void host_put_identity(struct buf *b, uint64_t generation, const c
 }
 
 /* AGENT_STATUS until it has ended: its state. */
-static inline uint32_t host_wait_state(struct host *h, int ctl, const char *id, uint32_t *code, struct got *g)
+static inline uint32_t host_wait_state(
+	struct host *h, int ctl, const char *id, uint32_t *code, struct got *g)
 {
 	uint32_t state = AGENT_RUNNING;
 	struct buf b;

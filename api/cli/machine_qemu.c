@@ -239,7 +239,8 @@ _noreturn_ static void become_qemu(struct launch *l, char **argv, int ready_fd)
 		O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (log_to < 0 || dup2(null_fd, 0) < 0 || dup2(log_to, 1) < 0 || dup2(log_to, 2) < 0)
 		_exit(1);
-	/* it lives longer than we do: what we were given ourselves, a lock of somebody's perhaps, is not handed on */
+	/* it lives longer than we do: what we were given ourselves, a lock of somebody's perhaps,
+	 * is not handed on */
 	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(l->m->lock_fd, F_SETFD, 0);
 	fcntl(ready_fd, F_SETFD, 0);
@@ -282,9 +283,10 @@ static int await_ready(const struct machine *m, int fd, struct err *e)
 		machine_path(m, "console.log", path));
 }
 
-/* QEMU's user network listens for its forwarded ports with a backlog of one. A burst of clients overflows that: the last packet of their
- * handshake is thrown away, they believe that they are connected, and a minute later they are reset. A second listen() on the same socket
- * widens it. Where we may not have the socket it stays as it was. */
+/* QEMU's user network listens for its forwarded ports with a backlog of one. A burst of clients
+ * overflows that: the last packet of their handshake is thrown away, they believe that they are
+ * connected, and a minute later they are reset. A second listen() on the same socket widens it.
+ * Where we may not have the socket it stays as it was. */
 static void widen_backlogs(pid_t pid)
 {
 	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -300,9 +302,10 @@ static void widen_backlogs(pid_t pid)
 
 		if (de->d_name[0] == '.')
 			continue;
-		fd = (int)syscall(SYS_pidfd_getfd, pidfd, atoi(de->d_name), 0);
-		if (fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n) && listening &&
-			!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &m) && domain == AF_INET)
+		fd = (int)syscall(SYS_pidfd_getfd, pidfd, (int)strtol(de->d_name, NULL, 10), 0);
+		if (fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n) &&
+			listening && !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &m) &&
+			domain == AF_INET)
 			listen(fd, FORWARD_BACKLOG);
 	}
 	if (d)

@@ -398,7 +398,7 @@ static void an_older_agent_is_spoken_to_in_its_version(void)
 	buf_init(&b, 4096);
 	agent_exec_encode(&b, spec());
 	snprintf(want, sizeof(want), "v%u v%u %u:%zu pid0/42", AGENT_VERSION, AGENT_VERSION - 1,
-		AGENT_EXEC, b.len);
+		(unsigned int)AGENT_EXEC, b.len);
 	agentc_up(T.a);
 	CHECK(agentc_call(T.a, AGENT_EXEC, &b, 0, got_pid, NULL) != NULL);
 	run(1);

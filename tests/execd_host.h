@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "api/agentc.h"
@@ -111,6 +112,24 @@ static inline bool agent_binary(char *out, size_t cap)
 	return !access(out, X_OK);
 }
 
+/* Its path is there before it listens: only a connection says that it is up. */
+static inline bool agent_listens(void)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	bool up = false;
+
+	snprintf(to.sun_path, sizeof(to.sun_path), "%s", S.sock);
+	for (int i = 0; i < 5000 && !up; i++) {
+		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		up = fd >= 0 && !connect(fd, (void *)&to, sizeof(to));
+		close(fd);
+		if (!up)
+			usleep(2000);
+	}
+	return up;
+}
+
 static inline bool start(int port)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET,
@@ -134,8 +153,8 @@ static inline bool start(int port)
 		execl(bin, bin, "--listen", S.sock, "--run-dir", run, (char *)NULL);
 		_exit(127);
 	}
-	for (int i = 0; i < 500 && access(S.sock, F_OK); i++)
-		usleep(2000);
+	if (!agent_listens())
+		return false;
 	S.loop = loop_create();
 	hc.listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(hc.listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));

@@ -221,7 +221,7 @@ int pull_blobs(struct source *s, const struct oci_manifest *m, struct err *e)
 	pthread_t t[WORKERS];
 	int n = 0, r;
 
-	dl.d = calloc(m->n + 1u, sizeof(*dl.d));
+	dl.d = calloc(m->n + 1u, sizeof(dl.d[0]));
 	if (!dl.d)
 		return err_set(e, ENOMEM, "blobs");
 	r = find_missing(&dl, m, e);

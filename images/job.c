@@ -191,7 +191,7 @@ static int do_import(struct job *j, struct cur *c, const int *fds, size_t nfds, 
 static int layer_from_peer(void *arg, uint32_t i, const struct descriptor *d, struct err *e)
 {
 	char text[DIGEST_STR];
-	int fd, r = job_need(arg, &d->digest, d->size, &fd, e);
+	int fd = -1, r = job_need(arg, &d->digest, d->size, &fd, e);
 
 	if (r == 0 && fd < 0)
 		r = err_plain(

@@ -386,7 +386,7 @@ int read_config(int dir_fd, const char *name, struct image_config *out, struct e
 /* image.json must say what the build was asked for, and the disk must be as long as it says. */
 static int check_built(const struct stage *st, const struct digest *id, struct err *e)
 {
-	struct image_config c;
+	struct image_config c = {0};
 	struct stat sb;
 	int r = read_config(st->fd, "image.json", &c, e);
 

@@ -367,7 +367,7 @@ int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err 
 /* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any other file, any TCP port without network, signals outwards. */
 static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *missing, struct err *e)
 {
-	uint64_t all;
+	uint64_t all = 0;
 	_cleanup_close_ int rules = landlock_ruleset(&all, c->keep_net, e);
 
 	if (rules == -EOPNOTSUPP && c->allow_weaker) {

@@ -13,7 +13,7 @@ enum kind { FLAG, TEXT, SIZE, NUMBER, DISK, FILE_ };
 static const struct option {
 	const char *name;
 	enum kind kind;
-	size_t at;
+	uint16_t at;
 	bool local; /* means developer mode */
 	const char *help;
 } options[] = {
@@ -46,6 +46,7 @@ static const struct option {
 	{"trace", FLAG, offsetof(struct config, trace), false, "log everything"},
 	{"help", FLAG, offsetof(struct config, help), false, "this text"},
 };
+static_assert(sizeof(struct config) <= UINT16_MAX, "at reaches every field");
 
 void config_usage(void)
 {

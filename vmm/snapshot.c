@@ -483,9 +483,7 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 		j->done.dropped[i] = -1;
 	vm->job = j;
 	vm->state = VMM_S_SNAPSHOTTING;
-	if (!j->was_running)
-		on_quiet(j);
-	else if (vm_quiesce(vm, on_quiet, j) == 0)
+	if (!j->was_running || vm_quiesce(vm, on_quiet, j) == 0)
 		on_quiet(j);
 	return 0;
 }

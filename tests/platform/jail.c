@@ -225,8 +225,8 @@ static void what_must_be_impossible_is(void)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 
 	memcpy(a.sun_path + 1, G.abstract, strlen(G.abstract));
-	bind(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(G.abstract)));
-	listen(s, 1);
+	CHECK_INT(bind(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(G.abstract))), 0);
+	CHECK_INT(listen(s, 1), 0);
 	CHECK_INT(in_new_pid_namespace(inside, NULL), 0);
 	close(s);
 	CHECK_INT(unlink(base), 0);

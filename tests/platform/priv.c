@@ -127,7 +127,9 @@ static void start_priv(void)
 	snprintf(sock, sizeof(sock), "%s/run/sock", dir);
 	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
 	snprintf(base, sizeof(base), "%d", UID_BASE);
-	snprintf(cgroup, sizeof(cgroup), access("/sys/fs/cgroup/cgroup.controllers", F_OK) ? "" : "/sys/fs/cgroup/priv-test-%d", getpid());
+	cgroup[0] = 0; /* none to make on a host of the first cgroup version */
+	if (access("/sys/fs/cgroup/cgroup.controllers", F_OK) == 0)
+		snprintf(cgroup, sizeof(cgroup), "/sys/fs/cgroup/priv-test-%d", getpid());
 	G.priv = fork();
 	if (G.priv == 0) {
 		char path[512], *slash;
@@ -370,7 +372,7 @@ static void bad_requests_are_refused_one_by_one(void)
 
 static void a_process_is_started_ends_and_is_reported(void)
 {
-	struct priv_msg o;
+	struct priv_msg o = {0};
 	int ctl, fd;
 
 	REQUIRE(begin());
@@ -388,7 +390,7 @@ static void a_process_is_started_ends_and_is_reported(void)
 
 static void it_outlives_the_daemon(void)
 {
-	struct priv_msg o;
+	struct priv_msg o = {0};
 	pid_t old = G.daemon;
 	char answer[8];
 
@@ -407,9 +409,9 @@ static void it_outlives_the_daemon(void)
 
 static void it_outlives_the_helper(void)
 {
-	struct priv_msg o;
+	struct priv_msg o = {0};
 	char answer[8];
-	int fd;
+	int fd = -1;
 
 	REQUIRE(vm2.pid > 0);
 	kill(G.priv, SIGKILL);

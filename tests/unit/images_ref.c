@@ -35,9 +35,9 @@ static void names_have_one_spelling(void)
 		{"[::1]:5000/a", "[::1]:5000/a:latest", "[::1]:5000/a:latest"},
 	};
 	static const char *const bad[] = {"", "/", "a//b", "A", "a:", "a:b:c", "a@", "a@sha256:12",
-		"a@md5:" HEX64, "-a", "a-", "a..b", "a/", "/a", ":t", "a:-t", "ghcr.io/",
+		("a@md5:" HEX64), "-a", "a-", "a..b", "a/", "/a", ":t", "a:-t", "ghcr.io/",
 		"ghcr.io:port/x", "ghcr.io:123456/x", "a b", "a\n", "..", "../a", "a/../b", "a___b",
-		"a@sha256:" HEX64 "0", "[::1/x", "a._b", "http://x.y/z", "x.y:/z", "a:t/b"};
+		("a@sha256:" HEX64 "0"), "[::1/x", "a._b", "http://x.y/z", "x.y:/z", "a:t/b"};
 	struct image_ref r;
 	char buf[REF_MAX];
 	struct err e;

@@ -77,21 +77,21 @@ static const struct raw_end {
 	const char *name;
 	uint8_t code[16];
 	uint32_t why;
-	const char *says;
 	bool forced; /* it would run for ever */
+	const char *says;
 } raw_ends[] = {
 	/* an empty IDT is what it is started with: int3. AMD's KVM has reset the vCPU by the time
 	 * it says so: its rip is no help */
-	{"triple fault", {0xcc}, VMM_X_TRIPLE_FAULT, "triple fault", false},
+	{"triple fault", {0xcc}, VMM_X_TRIPLE_FAULT, false, "triple fault"},
 	/* mov $0x30000000,%eax; jmp *%rax: an instruction where there is no memory */
-	{"no code there", {0xb8, 0, 0, 0, 0x30, 0xff, 0xe0}, VMM_X_KVM_ERROR,
-		"KVM internal error 1 at rip 0x30000000", false},
+	{"no code there", {0xb8, 0, 0, 0, 0x30, 0xff, 0xe0}, VMM_X_KVM_ERROR, false,
+		"KVM internal error 1 at rip 0x30000000"},
 	/* mov $0xfe,%al; out %al,$0x64 */
-	{"raw reset", {0xb0, 0xfe, 0xe6, 0x64}, VMM_X_RESET, "asked for a reset", false},
+	{"raw reset", {0xb0, 0xfe, 0xe6, 0x64}, VMM_X_RESET, false, "asked for a reset"},
 	/* cli; hlt: asleep for ever, nothing can wake it */
-	{"halted", {0xfa, 0xf4, 0xeb, 0xfd}, VMM_X_FORCED, "by request", true},
+	{"halted", {0xfa, 0xf4, 0xeb, 0xfd}, VMM_X_FORCED, true, "by request"},
 	/* cli; jmp . */
-	{"spinning", {0xfa, 0xeb, 0xfe}, VMM_X_FORCED, "by request", true},
+	{"spinning", {0xfa, 0xeb, 0xfe}, VMM_X_FORCED, true, "by request"},
 };
 
 static void raw_end(const struct raw_end *r, uint32_t vcpus)

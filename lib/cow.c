@@ -91,6 +91,8 @@ static int bitmap_load_part(void *arg, uint64_t off, uint64_t len)
 	for (uint64_t i = at; i < end; i++) {
 		uint8_t b = m->state[i];
 
+		if (i % 8 == 0 && cow_zero8(m->state + i))
+			i += 7;
 		if (!b)
 			continue;
 		m->pg[i / 4096] |= COW_PG_USED;
@@ -99,11 +101,13 @@ static int bitmap_load_part(void *arg, uint64_t off, uint64_t len)
 				"bitmap: unit %llu or one of the 3 after it: state 3 does not "
 				"exist",
 				(unsigned long long)i * 4);
-		for (unsigned int k = 0; k < 4; k++)
-			if (i * 4 + k >= cow_units(l->c->bytes) && (b >> (k * 2) & 3))
+		for (unsigned int k = 0; k < 4; k++) {
+			unsigned long long unit = i * 4 + k;
+
+			if (unit >= cow_units(l->c->bytes) && (b >> (k * 2) & 3))
 				return err_plain(l->e, EINVAL,
-					"bitmap: unit %llu is beyond the end of the disk",
-					(unsigned long long)(i * 4 + k));
+					"bitmap: unit %llu is beyond the end of the disk", unit);
+		}
 	}
 	return 0;
 }
@@ -129,6 +133,10 @@ static int index_check_part(void *arg, uint64_t off, uint64_t len)
 	uint64_t at = off - COW_HDR_BYTES, end = MIN(at + len, cow_index_bytes(c->bytes));
 
 	for (uint64_t i = at; i < end; i++) {
+		if (i % 8 == 0 && i + 8 <= end && cow_zero8(c->index + i)) {
+			i += 7;
+			continue;
+		}
 		if (c->index[i] > c->fds.nfrozen && c->index[i] != COW_IX_ZERO)
 			return err_plain(l->e, EINVAL, "index: unit %llu: layer %u, there are %u",
 				(unsigned long long)i, c->index[i], c->fds.nfrozen);

@@ -230,12 +230,19 @@ static bool merge_page(
 	const struct cow *c, uint64_t page, unsigned int drop, uint8_t newest, uint8_t *out)
 {
 	const uint8_t *state = c->map.state + page * 1024;
+	const uint8_t *below = c->index ? c->index + page * 4096 : NULL;
 	bool any = false;
 
+	memset(out, 0, 4096);
 	for (unsigned int i = 0; i < 4096; i++) {
-		uint8_t v = c->index ? c->index[page * 4096 + i] : 0;
+		uint8_t v = below ? below[i] : 0;
 		enum cow_state s = cow_state_get(state, i);
 
+		if (i % 8 == 0 && !state[i / 4] && !state[i / 4 + 1] &&
+			(!below || cow_zero8(below + i))) {
+			i += 7;
+			continue;
+		}
 		if (v != COW_IX_ZERO && v > drop)
 			v--;
 		out[i] = s == COW_DATA ? newest : s == COW_ZERO ? COW_IX_ZERO : v;

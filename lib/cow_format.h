@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include "lib/base.h"
 #include "lib/cow.h"
 
@@ -49,6 +51,15 @@ struct cow_index_hdr {
 static_assert(sizeof(struct cow_index_hdr) == 168, "format");
 
 uint32_t cow_crc32(const void *p, size_t n);
+
+/* Maps are mostly zero: whoever walks one passes over eight such bytes at a time. */
+static inline bool cow_zero8(const uint8_t *p)
+{
+	uint64_t w;
+
+	memcpy(&w, p, sizeof(w));
+	return w == 0;
+}
 
 static inline uint64_t cow_units(uint64_t bytes)
 {

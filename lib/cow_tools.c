@@ -190,6 +190,10 @@ static int check_states(void *arg, uint64_t off, uint64_t len)
 			bool beyond = at * 4 + i >= cow_units(k->bytes);
 			enum cow_state s = cow_state_get(page, i);
 
+			if (i % 32 == 0 && cow_zero8(page + i / 4)) {
+				i += 31;
+				continue;
+			}
 			if (s == COW_ABSENT || (s != COW_STATE_BAD && !beyond))
 				continue;
 			k->beyond += beyond;
@@ -320,6 +324,8 @@ static int index_part(void *arg, uint64_t off, uint64_t len)
 		for (unsigned int i = 0; i < 4096; i++) {
 			enum cow_state s = cow_state_get(state, i);
 
+			if (i % 32 == 0 && cow_zero8(state + i / 4))
+				i += 31;
 			if (s == COW_ABSENT)
 				continue;
 			if (s == COW_STATE_BAD || at * 4 + i >= b->units)

@@ -117,6 +117,9 @@ static int decompress(struct stream *s, struct archive *a, struct err *e)
 	for (;;) {
 		struct piece *b = &s->ring[s->head % RING];
 
+		/* most layers are small: a buffer is there once it is needed */
+		if (!b->p && !(b->p = malloc(PIECE)))
+			return err_set(e, ENOMEM, "decompressing");
 		b->len = 0;
 		while (b->len < PIECE) {
 			la_ssize_t k = archive_read_data(a, b->p + b->len, PIECE - b->len);
@@ -187,9 +190,6 @@ struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim
 	s->in = malloc(IN_BYTES);
 	s->blob = digest_begin();
 	s->tar = digest_begin();
-	for (uint32_t i = 0; i < RING; i++)
-		if (!(s->ring[i].p = malloc(PIECE)))
-			goto fail;
 	if (!s->in || !s->blob || !s->tar)
 		goto fail;
 	r = pthread_create(&s->thread, NULL, produce, s);

@@ -13,12 +13,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-#define CLIENTS 6u
+#define CLIENTS  6u
+#define RESTORES 4u /* an input; each costs as much as all the rest */
 
 static struct fake_vsock F;
 static int client[CLIENTS];
 static uint32_t seen[CLIENTS + 64]; /* host ports the guest was asked from */
-static unsigned int nseen;
+static unsigned int nseen, restores;
 static uint8_t junk[VSOCK_PKT_MAX];
 
 static void drain(bool answer)
@@ -153,7 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 
 	log_level = -1;
 	ASSERT(fv_up(&F, 8));
-	nseen = 0;
+	nseen = restores = 0;
 	for (unsigned int i = 0; i < CLIENTS; i++)
 		client[i] = -1;
 	for (int i = 0; i < 100 && cur_left(&c); i++) {
@@ -176,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 			drain(op & 8);
 			break;
 		default:
-			if (op & 0x40)
+			if (op & 0x40 && restores++ < RESTORES)
 				restore();
 			else
 				give_back_events();

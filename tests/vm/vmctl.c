@@ -6,9 +6,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -43,6 +45,8 @@ void vmctl_start(struct vmctl *v)
 	v->ctl = s[0];
 	v->pid = fork();
 	if (v->pid == 0) {
+		/* a driver that is cut short leaves no VMs that run on */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		/* out of the way first: the numbers wanted may be in use */
 		int from[4] = {fcntl(s[1], F_DUPFD, 20), fcntl(l, F_DUPFD, 20),
 			fcntl(v->words, F_DUPFD, 20), fcntl(kvm, F_DUPFD, 20)};

@@ -321,6 +321,6 @@ struct images *images_create(struct daemon *d, const char *bin_dir, struct err *
 	}
 	if (store_open(path, &im->store, e) < 0)
 		return NULL;
-	im->spawner = spawner_create(d->priv, im->wake_fd, bin_dir, e);
+	im->spawner = spawner_create(d->priv, d->loop, im->wake_fd, bin_dir, e);
 	return im->spawner ? im : NULL;
 }

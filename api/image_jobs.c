@@ -12,7 +12,8 @@
 #include "api/image.h"
 #include "lib/log.h"
 
-#define JOB_MEMORY (UINT64_C(2) << 30)
+#define JOB_MEMORY    (UINT64_C(2) << 30)
+#define FREE_RETRY_NS 20000000ull
 
 struct ask {
 	struct ask *next;
@@ -31,9 +32,11 @@ struct spawner {
 	pthread_mutex_t lock;
 	pthread_cond_t answered;
 	struct ask *asks;
-	/* A slot is given back when its process has ended and its worker is done with it: else the worker's kill could meet the next job. */
+	struct timer *retry;
+	/* A slot is given back when its process has ended and its worker is done with it: else the worker's kill could meet the next job. The
+	 * helper refuses while files of the job's user are in its folder, so it is asked again: they are adopted, or removed with the folder. */
 	struct {
-		bool used, exited, done;
+		bool used, exited, done, freeing;
 	} slot[IMAGE_SLOTS];
 	struct image_spawner ops;
 };
@@ -69,8 +72,45 @@ static void on_reply(void *arg, const struct priv_msg *reply, int fd)
 	pthread_mutex_unlock(&a->s->lock);
 }
 
+static void on_freed(void *arg, const struct priv_msg *reply, int fd)
+{
+	struct spawner *s = arg;
+	uint32_t i = reply->slot - s->first;
+
+	close_fd(&fd);
+	if (i >= IMAGE_SLOTS)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->slot[i].freeing = false;
+	if (reply->status == 0 || reply->status == -ENOENT)
+		memset(&s->slot[i], 0, sizeof(s->slot[i]));
+	pthread_mutex_unlock(&s->lock);
+	if (reply->status == -EBUSY)
+		timer_after(s->retry, FREE_RETRY_NS);
+	else if (reply->status < 0 && reply->status != -ENOENT)
+		log_warn("slot %u cannot be used again: %s", reply->slot, strerror(-reply->status));
+}
+
+static void free_slots(void *arg)
+{
+	struct spawner *s = arg;
+
+	for (uint32_t i = 0; s->retry && i < IMAGE_SLOTS; i++) {
+		struct priv_msg m = {.op = PRIV_FREE, .slot = s->first + i};
+		bool now;
+
+		pthread_mutex_lock(&s->lock);
+		now = s->slot[i].used && s->slot[i].exited && s->slot[i].done && !s->slot[i].freeing;
+		s->slot[i].freeing |= now;
+		pthread_mutex_unlock(&s->lock);
+		if (now && privctl_call(s->p, &m, NULL, 0, on_freed, s) < 0)
+			on_freed(s, &(struct priv_msg){.slot = m.slot, .status = -EBUSY}, -1);
+	}
+}
+
 void spawner_serve(struct spawner *s)
 {
+	free_slots(s);
 	for (;;) {
 		struct ask *a;
 		int r;
@@ -87,13 +127,6 @@ void spawner_serve(struct spawner *s)
 		if (r < 0)
 			on_reply(a, &(struct priv_msg){.status = r}, -1);
 	}
-}
-
-static void slot_reset(struct spawner *s, uint32_t i)
-{
-	pthread_mutex_lock(&s->lock);
-	memset(&s->slot[i], 0, sizeof(s->slot[i]));
-	pthread_mutex_unlock(&s->lock);
 }
 
 static int priv_spawn(void *arg, bool net, const int *fds, size_t nfds, struct err *e)
@@ -130,15 +163,17 @@ static void priv_end(void *arg, int handle)
 	struct spawner *s = arg;
 	uint32_t i = (uint32_t)handle - s->first;
 	struct ask a = {.m = {.op = PRIV_KILL, .slot = (uint32_t)handle}};
+	bool exited;
 
 	pthread_mutex_lock(&s->lock);
 	s->slot[i].done = true;
-	if (s->slot[i].exited)
-		a.m.op = PRIV_FREE;
+	exited = s->slot[i].exited;
 	pthread_mutex_unlock(&s->lock);
 	/* after a kill the end comes as an event, and the slot is given back then */
-	if (ask(s, &a) == 0 && a.m.op == PRIV_FREE)
-		slot_reset(s, i);
+	if (exited)
+		images_wake(s->wake_fd);
+	else
+		(void)ask(s, &a);
 }
 
 static int priv_adopt(void *arg, int fd)
@@ -148,31 +183,17 @@ static int priv_adopt(void *arg, int fd)
 	return ask(arg, &a);
 }
 
-static void on_freed(void *arg, const struct priv_msg *reply, int fd)
-{
-	struct spawner *s = arg;
-
-	close_fd(&fd);
-	if (reply->status < 0 || reply->slot < s->first || reply->slot - s->first >= IMAGE_SLOTS)
-		return; /* something of it still lives: the slot stays taken */
-	slot_reset(s, reply->slot - s->first);
-}
-
 void spawner_exited(struct spawner *s, const struct priv_msg *ev)
 {
-	struct priv_msg m = {.op = PRIV_FREE, .slot = ev->slot};
-	bool done;
-
 	if (ev->slot < s->first || ev->slot - s->first >= IMAGE_SLOTS)
 		return;
 	pthread_mutex_lock(&s->lock);
 	s->slot[ev->slot - s->first].exited = true;
-	done = s->slot[ev->slot - s->first].done;
 	pthread_mutex_unlock(&s->lock);
 	if (ev->usage.oom_kills)
 		log_warn("image job in slot %u: out of its memory limit", ev->slot);
-	if (done)
-		privctl_call(s->p, &m, NULL, 0, on_freed, s);
+	/* from the loop only: while the daemon starts, an answer that nobody waits for is dropped */
+	timer_after(s->retry, 1);
 }
 
 /* Jobs of the daemon before this one: nobody listens to them any more. */
@@ -194,7 +215,7 @@ static void end_old_jobs(struct spawner *s)
 	}
 }
 
-struct spawner *spawner_create(struct privctl *p, int wake_fd, const char *bin_dir, struct err *e)
+struct spawner *spawner_create(struct privctl *p, struct loop *loop, int wake_fd, const char *bin_dir, struct err *e)
 {
 	struct spawner *s = calloc(1, sizeof(*s));
 	char path[600];
@@ -218,6 +239,12 @@ struct spawner *spawner_create(struct privctl *p, int wake_fd, const char *bin_d
 		return NULL;
 	}
 	s->first = privctl_slots(p) - IMAGE_SLOTS;
+	s->retry = loop_timer(loop, free_slots, s);
+	if (!s->retry) {
+		err_set(e, ENOMEM, "image jobs");
+		free(s);
+		return NULL;
+	}
 	s->ops = (struct image_spawner){.spawn = priv_spawn, .end = priv_end, .adopt = priv_adopt, .arg = s};
 	end_old_jobs(s);
 	return s;

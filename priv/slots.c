@@ -5,6 +5,7 @@
  */
 #include "priv/slots.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
@@ -170,12 +171,28 @@ int slot_kill(struct slots *t, uint32_t slot)
 	return 0;
 }
 
+/* Until the daemon has taken them over or removed them, nobody else becomes the user of these. A job can make no folders in its own. */
+static bool leaves_files(const struct slot *s)
+{
+	int fd = s->stage_fd ? openat(s->stage_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *de;
+	bool left = false;
+	struct stat st;
+
+	for (int n = 0; d && !left && (de = readdir(d)); n++)
+		left = n > 10000 || (fstatat(fd, de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_uid == s->uid);
+	if (d)
+		closedir(d);
+	return left;
+}
+
 int slot_free(struct slots *t, uint32_t slot)
 {
 	struct slot *s = &t->s[slot];
 	char name[16];
 
-	if (s->pid)
+	if (s->pid || leaves_files(s))
 		return -EBUSY;
 	slot_name(name, sizeof(name), slot);
 	/* rmdir fails while one process is left in it: that is the check */
@@ -183,6 +200,8 @@ int slot_free(struct slots *t, uint32_t slot)
 		return errno == EBUSY ? -EBUSY : -errno;
 	if (unlinkat(t->dir_fd, name, 0) < 0 && errno != ENOENT)
 		return -errno;
+	if (s->stage_fd)
+		close(s->stage_fd);
 	*s = (struct slot){.pidfd = -1};
 	return 0;
 }

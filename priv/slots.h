@@ -14,6 +14,7 @@ struct slot {
 	uint32_t uid;
 	int32_t pid; /* 0: ended */
 	int pidfd;
+	int stage_fd; /* 0: none; the daemon's folder that it works in */
 	uint64_t start_time;
 	int32_t wait_status;
 	bool told; /* its end was reported */
@@ -39,5 +40,5 @@ int slot_usage(struct slots *t, uint32_t slot, struct priv_usage *u);
 int slot_used(struct slots *t, uint32_t slot, uint32_t kind, int32_t pid, int pidfd);
 void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status);
 int slot_kill(struct slots *t, uint32_t slot);
-/* 0, or -EBUSY while anything of it lives. */
+/* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it worked in. */
 int slot_free(struct slots *t, uint32_t slot);

@@ -23,7 +23,7 @@
 
 static const struct kind kinds[PRIV_K_COUNT] = {
 	[PRIV_K_VMM] = {.program = "mayfly-vmm", .min_fds = 4, .max_fds = PRIV_SPAWN_FDS, .pids_max = 64, .oom_score_adj = "600"},
-	[PRIV_K_NET] = {.program = "mayfly-net", .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 8, .memory_max = MIB(256),
+	[PRIV_K_NET] = {.program = "mayfly-net", .not_built = true, .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 8, .memory_max = MIB(256),
 		.oom_score_adj = "500"},
 	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image", .min_fds = 2, .max_fds = PRIV_SPAWN_FDS, .stage_fd = 4, .pids_max = 32,
 		.memory_max = GIB(2), .oom_score_adj = "400"},

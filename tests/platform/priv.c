@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * priv: the real mayfly-priv with this program in the place of mayflyd and of mayfly-vmm (it looks at the name it was started with).
+ * priv: the real mayfly-priv with this program in the place of mayflyd, of mayfly-vmm and of mayfly-image (it looks at the name it was started with).
  * Kills the daemon, then the helper, and looks whether what ran goes on and is found again. Needs root (77 = skipped). Where the host
  * delegates cgroup controllers the limits are tried too. The control channel to the false daemon is a Unix socket in the test's folder.
  */
@@ -25,8 +25,8 @@
 static char dir[64];
 static char cgroup[64]; /* of this test's own: another helper may run here */
 
-/* ---- in the place of mayfly-vmm: what it is told through its first descriptor */
-static int be_vmm(void)
+/* ---- in the place of mayfly-vmm and mayfly-image: what it is told through its first descriptor */
+static int be_jailed(int argc, char **argv)
 {
 	char c;
 	long n = 0;
@@ -43,6 +43,12 @@ static int be_vmm(void)
 				if (p == 0)
 					pause();
 			}
+		if (c == 'w') { /* a file of the jail's user in the staging folder */
+			int fd = openat(4, "of-the-job", O_CREAT | O_WRONLY, 0600);
+			uid_t uid = argc > 2 ? (uid_t)atoi(argv[2]) : 0;
+
+			n = fd >= 0 && fchown(fd, uid, uid) == 0;
+		}
 		if (c == 'm') { /* 256 MiB, touched */
 			char *m = mmap(NULL, MIB(256), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -185,17 +191,43 @@ static int ask(struct priv_msg m, const int *fds, size_t nfds, struct priv_msg *
 	return rc < 0 ? rc : o.id == m.id ? o.status : -EBADMSG;
 }
 
-static int vmm_start(uint32_t slot, struct priv_limits l, int *ctl, struct priv_msg *out)
+/* stage: the folder of an image job, or -1 */
+static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, int *ctl, struct priv_msg *out)
 {
 	int s[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC), rc;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) < 0)
 		return -errno;
-	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = slot, .limits = l}, (int[]){s[1], null, null, null}, 4, out, NULL);
+	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = kind, .slot = slot, .limits = l}, (int[]){s[1], stage >= 0 ? stage : null, null, null},
+		stage >= 0 ? 2 : 4, out, NULL);
 	close(s[1]);
 	close(null);
 	*ctl = s[0];
 	return rc;
+}
+
+static int vmm_start(uint32_t slot, struct priv_limits l, int *ctl, struct priv_msg *out)
+{
+	return start(PRIV_K_VMM, slot, l, -1, ctl, out);
+}
+
+/* A folder of the daemon's, as only the daemon has it: through its own mounts. */
+static int make_stage(char *path, size_t cap)
+{
+	char there[160];
+
+	snprintf(path, cap, "%s/run/stage", dir);
+	snprintf(there, sizeof(there), "/proc/%d/root%s", G.daemon, path);
+	if (mkdir(path, 0777) < 0 || chmod(path, 0777) < 0)
+		return -1;
+	return open(there, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+static int tell(int ctl, char what)
+{
+	long n = -1;
+
+	return write(ctl, &what, 1) == 1 && read(ctl, &n, sizeof(n)) == sizeof(n) ? (int)n : -1;
 }
 
 static int status_field(pid_t pid, const char *key, char *to, size_t cap)
@@ -218,7 +250,7 @@ static bool begin(void)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	char path[512], to[80];
-	static const char *const names[] = {"mayflyd", "mayfly-vmm"};
+	static const char *const names[] = {"mayflyd", "mayfly-vmm", "mayfly-image"};
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
 
 	if (n < 0 || G.priv)
@@ -330,6 +362,7 @@ static void bad_requests_are_refused_one_by_one(void)
 		{{.op = PRIV_SPAWN, .kind = 0, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = UINT32_MAX, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4}, 0, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 4, -EOPNOTSUPP}, /* does not exist yet */
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.memory_max = 1}}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.cpu_max_us = UINT64_MAX}}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.pids_max = 100000}}, 4, -EINVAL},
@@ -433,22 +466,135 @@ static void it_outlives_the_helper(void)
 	close(ctl2);
 }
 
-static void limits_hold(void)
+static bool has_cgroups(void)
 {
 	struct priv_msg o;
-	int ctl, fd;
-	long n = 0;
+	bool has = ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0 && !(o.flags & PRIV_H_NO_CGROUP);
 
-	REQUIRE(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0);
-	if (o.flags & PRIV_H_NO_CGROUP) {
-		printf("(no cgroup controllers are delegated here: limits are not tried)\n");
+	if (!has)
+		printf("(no cgroup controllers are delegated here: what needs them is not tried)\n");
+	return has;
+}
+
+/* a process that got out of its parent's sight, but not out of its cgroup */
+static void a_slot_is_taken_while_a_process_is_left(void)
+{
+	struct priv_msg o;
+	char path[128], pid[16];
+	pid_t left;
+	int ctl, fd;
+
+	REQUIRE(begin());
+	if (!has_cgroups())
 		return;
+	REQUIRE(vmm_start(6, (struct priv_limits){0}, &ctl, &o) == 0);
+	left = fork();
+	if (left == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
 	}
-	REQUIRE(vmm_start(3, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)}, &ctl, &o) == 0);
-	CHECK_INT(write(ctl, "f", 1), 1);
-	CHECK_INT(read(ctl, &n, sizeof(n)), sizeof(n));
+	snprintf(path, sizeof(path), "%s/s6/cgroup.procs", cgroup);
+	snprintf(pid, sizeof(pid), "%d", left);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	REQUIRE(fd >= 0 && write(fd, pid, strlen(pid)) > 0);
+	close(fd);
+	CHECK_INT(write(ctl, "q", 1), 1);
+	REQUIRE(next_msg(&o, &fd, 10000) == 0 && o.op == PRIV_EV_EXITED && o.slot == 6);
+	for (int i = 0; i < 20; i++)
+		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL), -EBUSY);
+	close(ctl);
+	CHECK_INT(vmm_start(6, (struct priv_limits){0}, &ctl, NULL), -EBUSY);
+	/* the daemon's way out: all of the group is killed */
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 6}, NULL, 0, NULL, NULL), 0);
+	CHECK_INT(waitpid(left, NULL, 0), left);
+	until_free(6);
+	close(ctl);
+}
+
+static void a_user_is_taken_while_a_file_of_its_is_left(void)
+{
+	struct priv_msg o;
+	char path[128], file[160];
+	int ctl, fd, stage;
+	struct stat st;
+
+	REQUIRE(begin());
+	stage = make_stage(path, sizeof(path));
+	REQUIRE(stage >= 0 && start(PRIV_K_IMAGE_BUILD, 6, (struct priv_limits){0}, stage, &ctl, &o) == 0);
+	CHECK_INT(tell(ctl, 'w'), 1);
+	CHECK_INT(write(ctl, "q", 1), 1);
+	REQUIRE(next_msg(&o, &fd, 10000) == 0 && o.op == PRIV_EV_EXITED && o.slot == 6);
+	for (int i = 0; i < 20; i++)
+		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL), -EBUSY);
+	close(ctl);
+	CHECK_INT(start(PRIV_K_IMAGE_BUILD, 6, (struct priv_limits){0}, stage, &ctl, NULL), -EBUSY);
+	close(ctl);
+	/* taken over by the daemon it is no longer that user's */
+	snprintf(file, sizeof(file), "%s/of-the-job", path);
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	REQUIRE(fd >= 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_ADOPT}, &fd, 1, NULL, NULL), 0);
+	CHECK(fstat(fd, &st) == 0 && st.st_uid == DAEMON_UID && (st.st_mode & 07777) == 0444);
+	close(fd);
+	until_free(6);
+	CHECK_INT(unlink(file), 0);
+	close(stage);
+	CHECK_INT(rmdir(path), 0);
+}
+
+static int oom_score(pid_t pid)
+{
+	char path[48], text[16] = "";
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		return 9999;
+	close(fd);
+	return atoi(text);
+}
+
+static void when_memory_ends_monitors_go_first_and_the_helper_last(void)
+{
+	struct priv_msg vmm, job, o;
+	int c1, c2, fd, stage;
+	char path[128];
+
+	REQUIRE(begin());
+	stage = make_stage(path, sizeof(path));
+	REQUIRE(stage >= 0 && vmm_start(6, (struct priv_limits){0}, &c1, &vmm) == 0);
+	REQUIRE(start(PRIV_K_IMAGE_PULL, 7, (struct priv_limits){0}, stage, &c2, &job) == 0);
+	/* they answer: the score was set before the program began */
+	CHECK_INT(tell(c1, 'x'), 0);
+	CHECK_INT(tell(c2, 'x'), 0);
+	CHECK(oom_score(vmm.pid) > oom_score(job.pid));
+	CHECK(oom_score(job.pid) > oom_score(getpid()));
+	if (oom_score(G.priv) == oom_score(getpid()))
+		printf("(nobody may lower a score here: the daemon's and the helper's are not tried)\n");
+	else
+		CHECK(oom_score(getpid()) > oom_score(G.daemon) && oom_score(G.daemon) > oom_score(G.priv));
+	for (uint32_t slot = 6; slot < 8; slot++) {
+		CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = slot}, NULL, 0, NULL, NULL), 0);
+		REQUIRE(next_msg(&o, &fd, 10000) == 0);
+		until_free(slot);
+	}
+	close(c1);
+	close(c2);
+	close(stage);
+	CHECK_INT(rmdir(path), 0);
+}
+
+static void limits_hold(uint32_t kind, uint32_t slot, int stage)
+{
+	struct priv_msg o;
+	int ctl, fd, n;
+
+	REQUIRE(start(kind, slot, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)}, stage, &ctl, &o) == 0);
+	n = tell(ctl, 'f');
 	CHECK(n > 0 && n < 20);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_USAGE, .slot = 3}, NULL, 0, &o, NULL), 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_USAGE, .slot = slot}, NULL, 0, &o, NULL), 0);
 	CHECK(o.usage.pids == 20 && o.usage.memory_bytes > 0);
 	CHECK_INT(write(ctl, "m", 1), 1);
 	REQUIRE(next_msg(&o, &fd, 20000) == 0);
@@ -458,10 +604,27 @@ static void limits_hold(void)
 	close(ctl);
 }
 
+static void limits_hold_for_each_kind(void)
+{
+	char path[128];
+	int stage;
+
+	REQUIRE(begin());
+	if (!has_cgroups())
+		return;
+	stage = make_stage(path, sizeof(path));
+	REQUIRE(stage >= 0);
+	limits_hold(PRIV_K_IMAGE_BUILD, 6, stage);
+	until_free(6);
+	limits_hold(PRIV_K_VMM, 3, -1); /* its slot stays taken: the end must do without */
+	close(stage);
+	CHECK_INT(rmdir(path), 0);
+}
+
 static void the_end_leaves_nothing(void)
 {
 	char path[128];
-	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin", "run/sock", "run", "state", "run-priv/lock", "run-priv/s3", "run-priv"};
+	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin/mayfly-image", "bin", "run/sock", "run", "state", "run-priv/lock", "run-priv/s3", "run-priv"};
 	int st;
 
 	REQUIRE(G.priv > 0);
@@ -470,7 +633,7 @@ static void the_end_leaves_nothing(void)
 	CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		snprintf(path, sizeof(path), "%s/%s", dir, files[i]);
-		if (remove(path) < 0 && i != 7)
+		if (remove(path) < 0 && i != 8)
 			printf("%s: %s\n", path, strerror(errno));
 	}
 	CHECK_INT(rmdir(dir), 0);
@@ -491,7 +654,10 @@ static const struct test tests[] = {
 	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},
-	{"limits_hold", limits_hold},
+	{"a_slot_is_taken_while_a_process_is_left", a_slot_is_taken_while_a_process_is_left},
+	{"a_user_is_taken_while_a_file_of_its_is_left", a_user_is_taken_while_a_file_of_its_is_left},
+	{"when_memory_ends_monitors_go_first_and_the_helper_last", when_memory_ends_monitors_go_first_and_the_helper_last},
+	{"limits_hold_for_each_kind", limits_hold_for_each_kind},
 	{"the_end_leaves_nothing", the_end_leaves_nothing},
 };
 
@@ -499,8 +665,8 @@ int main(int argc, char **argv)
 {
 	if (!strcmp(argv[0], "mayflyd"))
 		return be_daemon(argc > 1 ? argv[1] : "");
-	if (!strcmp(argv[0], "mayfly-vmm"))
-		return be_vmm();
+	if (!strcmp(argv[0], "mayfly-vmm") || !strcmp(argv[0], "mayfly-image"))
+		return be_jailed(argc, argv);
 	if (geteuid() != 0) {
 		printf("needs root\n");
 		return 77;

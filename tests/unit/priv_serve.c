@@ -137,6 +137,43 @@ static void a_slot_is_used_once_and_freed_when_empty(void)
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, 0, NULL), -ENOENT);
 }
 
+/* a job's files keep its user taken, whatever the daemon says */
+static void a_user_is_not_used_again_while_it_owns_a_file(void)
+{
+	static const struct priv_msg give_back = {.op = PRIV_FREE, .slot = 3};
+	struct priv_msg m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_SPAWN, .kind = PRIV_K_IMAGE_BUILD, .slot = 3}, out;
+	char stage[] = "/tmp/priv_serve-stage.XXXXXX";
+	int fds[2] = {0, -1}, fd;
+
+	REQUIRE(set_up() && mkdtemp(stage));
+	fds[1] = open(stage, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	serve_request(&S, &m, sizeof(m), fds, 2, &out, &fd);
+	CHECK_INT(out.status, 0);
+	close_fd(&fd);
+	close(openat(fds[1], "of-the-job", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	slot_ended(&T, 3, 0);
+	/* who runs this test stands for the job's user, which needs no root */
+	T.s[3].uid = getuid();
+	CHECK_INT(ask(give_back, 0, NULL), -EBUSY);
+	serve_request(&S, &m, sizeof(m), fds, 2, &out, &fd);
+	CHECK_INT(out.status, -EBUSY);
+	CHECK_INT(unlinkat(fds[1], "of-the-job", 0), 0);
+	CHECK_INT(rmdir(stage), 0);
+	CHECK_INT(ask(give_back, 0, NULL), 0);
+	CHECK_INT(T.s[3].stage_fd, 0);
+	close(fds[1]);
+}
+
+static void a_process_that_does_not_exist_yet_is_refused_by_name(void)
+{
+	int before = spawned;
+
+	REQUIRE(set_up());
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 1, NULL), -EOPNOTSUPP);
+	CHECK_INT(spawned, before);
+	CHECK_INT(T.s[4].kind, 0);
+}
+
 static void users_of_kinds_never_meet(void)
 {
 	REQUIRE(set_up());
@@ -177,6 +214,8 @@ static const struct test tests[] = {
 	{"what_is_not_in_the_table_is_refused", what_is_not_in_the_table_is_refused},
 	{"short_and_long_messages_are_refused", short_and_long_messages_are_refused},
 	{"a_slot_is_used_once_and_freed_when_empty", a_slot_is_used_once_and_freed_when_empty},
+	{"a_user_is_not_used_again_while_it_owns_a_file", a_user_is_not_used_again_while_it_owns_a_file},
+	{"a_process_that_does_not_exist_yet_is_refused_by_name", a_process_that_does_not_exist_yet_is_refused_by_name},
 	{"users_of_kinds_never_meet", users_of_kinds_never_meet},
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
 	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},

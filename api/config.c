@@ -40,7 +40,7 @@ static const struct key {
 	{"runtime", "bin_dir", STR(bin_dir), "", "where mayfly-vmm is, without the helper; empty: beside mayflyd"},
 	{"runtime", "kernel", STR(kernel), "", "guest kernel; empty: guest-vmlinux in state_dir"},
 	{"runtime", "initrd", STR(initrd), "", "initramfs with the agent; empty: guest-initrd in state_dir"},
-	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false", "for debugging only"},
+	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false", "as --no-jail, once: for debugging only"},
 	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false", "start on a host without Landlock or cgroup limits (mayfly doctor names what lacks)"},
 	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true", "restore sandboxes from templates"},
 	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64", "templates that are kept: automatic ones, and as many of the user's"},

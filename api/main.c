@@ -500,14 +500,13 @@ int main(int argc, char **argv)
 		puts("ok");
 		return 0;
 	}
-	if (D.cfg.no_jail && !o.no_jail)
-		o.no_jail = 1;
-	if (o.no_jail && geteuid() == 0 && o.no_jail < 2 && !D.cfg.no_jail)
+	o.no_jail += D.cfg.no_jail;
+	if (o.no_jail == 1 && geteuid() == 0)
 		die("--no-jail as root runs guests' VMMs as root: say it twice if you mean it", NULL);
 	log_init("mayflyd", 2, D.cfg.log_json);
 	set_log_level(&D.cfg, o.verbose);
 	if (o.no_jail)
-		log_warn("VMs are NOT jailed (--no-jail): for debugging only");
+		log_warn("--no-jail: VMS ARE NOT JAILED, and image jobs neither: for debugging only");
 	start(o.no_jail > 0);
 	rc = loop_run(D.loop);
 	/* the records are written; processes and files stay as they are for the next daemon */

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { FLAG, TEXT, SIZE, NUMBER, DISK, FILE_ };
+enum kind { FLAG, COUNT, TEXT, SIZE, NUMBER, DISK, FILE_ };
+#define TAKES_NOTHING(o) ((o)->kind == FLAG || (o)->kind == COUNT)
 
 static const struct option {
 	const char *name;
@@ -40,8 +41,8 @@ static const struct option {
 	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: bring that snapshot back"},
 	{"jail", NUMBER, offsetof(struct config, jail_uid), false,
 		"UID: enter the jail as this user"},
-	{"no-jail", FLAG, offsetof(struct config, no_jail), false,
-		"no jail and no system-call filter (said loudly)"},
+	{"no-jail", COUNT, offsetof(struct config, no_jail), false,
+		"no jail and no system-call filter: for debugging (as root: twice)"},
 	{"json-log", FLAG, offsetof(struct config, json_log), false, "log lines as JSON"},
 	{"trace", FLAG, offsetof(struct config, trace), false, "log everything"},
 	{"help", FLAG, offsetof(struct config, help), false, "this text"},
@@ -89,6 +90,9 @@ static int set(struct config *c, const struct option *o, const char *v, struct e
 	switch (o->kind) {
 	case FLAG:
 		*(bool *)(void *)at = true;
+		return 0;
+	case COUNT:
+		++*(unsigned int *)(void *)at;
 		return 0;
 	case TEXT:
 		*(const char **)(void *)at = v;
@@ -148,7 +152,7 @@ static int config_line(struct config *c, char *line, struct err *e)
 	o = find(name, strlen(name));
 	if (!o || o->kind == FILE_)
 		return err_plain(e, EINVAL, "\"%s\" is not an option", name);
-	if (o->kind != FLAG && !eq)
+	if (!TAKES_NOTHING(o) && !eq)
 		return err_plain(e, EINVAL, "%s: needs a value", name);
 	value = eq ? strdup(trim(eq + 1)) : NULL;
 	if (eq && !value)
@@ -185,9 +189,9 @@ int config_parse(struct config *c, int argc, char **argv, struct err *e)
 		if (!o)
 			return err_plain(
 				e, EINVAL, "\"%s\" is not an option; --help lists them", a);
-		if (o->kind != FLAG && !eq && ++i == argc)
+		if (!TAKES_NOTHING(o) && !eq && ++i == argc)
 			return err_plain(e, EINVAL, "%s: needs a value", a);
-		rc = set(c, o, o->kind == FLAG ? NULL : eq ? eq + 1 : argv[i], e);
+		rc = set(c, o, TAKES_NOTHING(o) ? NULL : eq ? eq + 1 : argv[i], e);
 		if (rc < 0)
 			return rc;
 	}

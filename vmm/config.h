@@ -15,7 +15,8 @@ struct config {
 	uint64_t memory_bytes;
 	uint32_t vcpus;
 	uint32_t jail_uid;
-	bool jail, no_jail, serial, json_log, help, trace, local, stay;
+	unsigned int no_jail; /* how often it was said */
+	bool jail, serial, json_log, help, trace, local, stay;
 };
 
 /* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the

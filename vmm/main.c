@@ -127,6 +127,9 @@ int main(int argc, char **argv)
 	int proc_fd = -1, rc;
 
 	rc = config_parse(&c, argc, argv, &e);
+	if (rc == 0 && c.no_jail == 1 && geteuid() == 0)
+		rc = err_plain(&e, EPERM,
+			"--no-jail as root: say it twice if you mean it");
 	if (rc == 0 && !c.local && !c.help)
 		rc = check_fds(given, &e);
 	if (rc == 0 && c.jail)
@@ -152,6 +155,9 @@ int main(int argc, char **argv)
 	vm.sealed = !c.no_jail && !c.local; /* a developer's VM opens files as it goes */
 	if (c.no_jail)
 		log_warn("--no-jail: NOTHING BUT KVM STANDS BETWEEN THE GUEST AND THIS HOST");
+	else if (c.local)
+		log_warn("started by hand: no jail and no system-call filter, the guest is held by "
+			 "KVM and by what this user may do");
 	else if (!c.jail)
 		log_warn("started without --jail: system calls are filtered, but files and network "
 			 "are this user's");

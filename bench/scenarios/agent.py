@@ -29,7 +29,7 @@ class Guest:
         output([tool, "disk", "create", "--base", base, "--data", d + "/data", "--bitmap", d + "/bitmap"])
         # the guest's page cache holds the big file: what is measured is the way, not the disk (its own scenario)
         with open(d + "/log", "w") as log:
-            self.vm = subprocess.Popen([vmm(), "--no-jail", "--kernel", kernel(), "--initrd", initrd, "--memory", f"{4 * MIB}M", "--vcpus", "1",
+            self.vm = subprocess.Popen([vmm(), "--no-jail", "--no-jail", "--kernel", kernel(), "--initrd", initrd, "--memory", f"{4 * MIB}M", "--vcpus", "1",
                                         "--cmdline", "quiet loglevel=1", "--disk", f"{base},{d}/data,{d}/bitmap", "--vsock", sock],
                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         ctx.at_end(self.close)

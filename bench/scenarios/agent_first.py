@@ -70,7 +70,7 @@ class Restored:
 
     def command(self, ctx):
         d = ctx.once("agent snapshot", lambda: self.snapshot(ctx))
-        return [vmm(), "--no-jail", "--restore", d, "--disk", self.disk, "--vsock", self.sock]
+        return [vmm(), "--no-jail", "--no-jail", "--restore", d, "--disk", self.disk, "--vsock", self.sock]
 
     def snapshot(self, ctx):
         """Taken when the agent announces itself: as an automatic template is."""

@@ -17,7 +17,7 @@ PROGRAM = r'#include <unistd.h>' "\n" r'int main(void) { return write(1, "hello 
 SCRIPT = """
 cd $(mktemp -d)
 {p}/mayfly disk create --data data --bitmap bitmap --base {p}/{image} || exit 90
-{p}/mayfly-vmm --no-jail --kernel {p}/guest-vmlinux --initrd {p}/initramfs.cpio --disk {p}/{image},data,bitmap --vsock $PWD/v.sock >log 2>&1 &
+{p}/mayfly-vmm --no-jail --no-jail --kernel {p}/guest-vmlinux --initrd {p}/initramfs.cpio --disk {p}/{image},data,bitmap --vsock $PWD/v.sock >log 2>&1 &
 vm=$!
 for i in $(seq 300); do grep -q 'host port 1023' log && break; sleep 0.2; done
 export AGENT_VSOCK=$PWD/v.sock AGENT_PROGRAM=/bin/program SOAK={soak}

@@ -19,7 +19,7 @@ INSIDE = r"""
 set -u
 at=$1 each=$2 restores=$3 restored=$4
 d=$(mktemp -d) && cd "$d" && mkdir snap
-vmm() { rm -f vs.sock; "$at/mayfly-vmm" --no-jail --vsock "$d/vs.sock" "$@" >> vmm.log 2>&1 & v=$!; while [ ! -S vs.sock ]; do sleep 0.05; done; }
+vmm() { rm -f vs.sock; "$at/mayfly-vmm" --no-jail --no-jail --vsock "$d/vs.sock" "$@" >> vmm.log 2>&1 & v=$!; while [ ! -S vs.sock ]; do sleep 0.05; done; }
 end() { kill -HUP $v; sleep 0.5; kill $v; wait $v; }
 load() { timeout 1800 "$at/vsockload" vs.sock "$@" || echo "FAILED $*"; }
 vmm --kernel "$at/guest-vmlinux" --initrd "$at/testinit.cpio" --cmdline testinit=vsock --memory 256M --snapshot "$d/snap" --stay
@@ -85,7 +85,7 @@ def test_nothing_was_wrong_with_the_devices(ran):
 INSIDE_ASAN = r"""
 set -u
 at=$1; d=$(mktemp -d) && cd "$d"
-LD_LIBRARY_PATH=$at ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 "$at/mayfly-vmm" --no-jail --vsock "$d/vs.sock" --kernel "$at/guest-vmlinux" \
+LD_LIBRARY_PATH=$at ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 "$at/mayfly-vmm" --no-jail --no-jail --vsock "$d/vs.sock" --kernel "$at/guest-vmlinux" \
 	--initrd "$at/testinit.cpio" --cmdline testinit=vsock --memory 256M > vmm.log 2>&1 & v=$!
 while [ ! -S vs.sock ]; do sleep 0.1; done
 timeout 120 "$at/vsockload" vs.sock echo 16 262144

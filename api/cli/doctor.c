@@ -60,6 +60,16 @@ static void look_cgroup(struct finding *f)
 	f->how = v2 && strstr(text, "memory") && strstr(text, "cpu") && strstr(text, "pids")
 			 ? GOOD
 			 : SO_SO;
+	/* only root can tell, as which the helper runs: a container may have them to look at */
+	if (f->how == GOOD && geteuid() == 0 &&
+		access("/sys/fs/cgroup/cgroup.subtree_control", W_OK) < 0) {
+		f->how = SO_SO;
+		snprintf(f->what, sizeof(f->what), "v2, but not delegated: %s", strerror(errno));
+		snprintf(f->todo, sizeof(f->todo),
+			"a writable /sys/fs/cgroup for mayfly-priv; without it no limits can be "
+			"set");
+		return;
+	}
 	snprintf(f->what, sizeof(f->what),
 		v2 ? "v2 with: %.120s" : "no cgroup v2 at /sys/fs/cgroup%.0s", v2 ? text : "");
 	if (f->how != GOOD)

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import secrets
+import shlex
 import shutil
 import subprocess
 import time
@@ -64,6 +65,16 @@ class Machine:
         assert r.returncode == 0, r.stderr
         return r.stdout.strip()
 
+    def traced(self):
+        """tests/trace/make: what comes before a command whose sealed threads' calls are wanted, folded into a file of the exchange folder."""
+        some = os.environ.get("E2E_TRACE")
+        if not some:
+            return []
+        fold = self.publish(TOP / "tests" / "trace" / "fold") + "/fold"
+        # some calls only: the others are not even stopped at, and everything is nearly as fast as without
+        some = [] if some == "1" else ["--seccomp-bpf", "-e", f"trace={some}"]
+        return ["strace", "-f", "-Y", "-q", *some, "-e", "raw=all", "-e", "signal=none", "-o", f"|{fold} >>/exchange/trace"]
+
     def stop(self):
         return self.cli("stop")
 
@@ -82,6 +93,8 @@ class Daemon:
         self.config_more = config_more
         # a registry of a test's own is on the loopback of the host outside, which is not the daemon's
         self.plain_http = True
+        # what its helper is started by, a shell's words: a host that lacks something
+        self.under = ""
         self.proc = None
         self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
 
@@ -110,18 +123,12 @@ class Daemon:
         self.write_config()
         # one that an earlier KEEP=1 left has another key, and maybe older programs
         run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
+        trace = "".join(shlex.quote(a) + " " for a in self.machine.traced())
         # detached: it outlives the connection that started it, as under an init
-        run("sh", "-c", f"setsid {self.trace()}{self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
+        run("sh", "-c", f"setsid {trace}{self.under} {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
             f"--user mayfly -- --config /run/mayfly-e2e/config.toml {self.args} </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
         self.wait()
         return self
-
-    def trace(self):
-        """tests/trace/make: what every process of the daemon's calls, folded into a file of the exchange folder."""
-        if not os.environ.get("E2E_TRACE"):
-            return ""
-        fold = self.machine.publish(TOP / "tests" / "trace" / "fold") + "/fold"
-        return f"strace -f -Y -q -e raw=all -e signal=none -o '|{fold} >>/exchange/trace' "
 
     def wait(self):
         """Until /health answers: the forwarded port accepts long before anybody listens behind it, so it is asked."""

@@ -18,7 +18,7 @@ def driver(machine):
 
     def run(*what, limit=600, deny=()):
         under = [f"{at}/deny", *deny, "--"] if deny else []
-        r = machine.run("timeout", limit, *under, f"{at}/vm-drive", f"{at}/mayfly-vmm", f"{at}/guest-vmlinux", f"{at}/vmguest.cpio", "/tmp/vm-drive",
+        r = machine.run("timeout", limit, *machine.traced(), *under, f"{at}/vm-drive", f"{at}/mayfly-vmm", f"{at}/guest-vmlinux", f"{at}/vmguest.cpio", "/tmp/vm-drive",
                         *what, timeout=limit + 30)
         print(r.stdout, r.stderr)
         machine.run("rm", "-rf", "/tmp/vm-drive")

@@ -44,6 +44,7 @@ static const struct key {
 	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false", "start on a host without Landlock or cgroup limits (mayfly doctor names what lacks)"},
 	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true", "restore sandboxes from templates"},
 	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64", "templates that are kept: automatic ones, and as many of the user's"},
+	{"runtime", "template_retry_seconds", K_INT, AT(template_retry_seconds), 1, 86400, "30", "an automatic template that could not be taken: the next try is not sooner"},
 	{"runtime", "template_mib", K_INT, AT(template_mib), 64, 1ll << 30, "20480", "disk that automatic templates may take"},
 	{"runtime", "blank_pool", K_INT, AT(blank_pool), 0, 256, "2", "blank VMMs that wait, per size class in use"},
 	{"runtime", "create_timeout_seconds", K_INT, AT(create_timeout_seconds), 1, 86400, "600", "one deadline, image pull included"},

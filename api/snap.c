@@ -22,10 +22,11 @@
 #include "lib/log.h"
 
 #define PREPARE_LIMIT_MS 10000u
-/* A template is taken on the way of a create that somebody waits for: it may take a few times what
- * the boot took, then the sandbox goes on without. */
-#define TEMPLATE_MIN_MS 3000u
-#define TEMPLATE_MAX_MS 12000u
+/* A template is taken on the way of a create that somebody waits for: it may take as long again as
+ * the boot took, then the sandbox goes on without, and the template is taken of one that nobody
+ * waits for (template.c). */
+#define TEMPLATE_MIN_MS 1000u
+#define TEMPLATE_MAX_MS 4000u
 
 void snap_free(struct snap *s)
 {
@@ -90,7 +91,8 @@ void snap_source_goes_on(struct snap *s)
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	sandbox_ref(sb);
-	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS * 6, thawed, sb) != NULL;
+	sb->frozen =
+		agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS * 6, thawed, sb) != NULL;
 	if (!sb->frozen)
 		sandbox_unref(sb);
 	buf_fini(&b);
@@ -122,7 +124,7 @@ void snap_failed(struct snap *s, int err, const char *text)
 	if (s->kind == SNAP_PAUSE)
 		pause_failed(s, text);
 	if (s->kind == SNAP_TEMPLATE)
-		template_failed(s->d, s->key);
+		template_failed(s->d, s->key, s->held);
 	if (s->fn)
 		s->fn(s->arg, err ? err : EIO, text, NULL, NULL);
 	if (s->orphan)
@@ -450,9 +452,11 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 
 static uint32_t template_limit_ms(const struct sandbox *sb)
 {
-	uint64_t boots = 3 * (sb->phase_ns[PH_BOOT] + sb->phase_ns[PH_AGENT]) / 1000000;
+	uint64_t boot = (sb->phase_ns[PH_BOOT] + sb->phase_ns[PH_AGENT]) / 1000000;
 
-	return (uint32_t)MIN(MAX(boots, TEMPLATE_MIN_MS), TEMPLATE_MAX_MS);
+	if (sb->build)
+		return PREPARE_LIMIT_MS * 2;
+	return (uint32_t)MIN(MAX(boot, TEMPLATE_MIN_MS), TEMPLATE_MAX_MS);
 }
 
 static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t prep)
@@ -485,11 +489,13 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 
 struct snap *snap_template(struct sandbox *sb)
 {
-	/* its disk is never without its memory: the root need not be frozen, and each restore is spared the thaw, which writes and waits */
+	/* its disk is never without its memory: the root need not be frozen, and each restore is
+	 * spared the thaw, which writes and waits */
 	struct snap *s = snap_begin(sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_DROP);
 
 	if (s) {
 		snprintf(s->key, sizeof(s->key), "%s", sb->template_key);
+		s->held = !sb->build;
 		template_begun(sb->d, s->key);
 	}
 	return s;

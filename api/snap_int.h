@@ -17,6 +17,7 @@ struct snap {
 	 * sandbox's disk is known to stand on the new layers; taken_up: from the record, an earlier
 	 * daemon began it */
 	bool noted, asked, followed, thawed, taken_up, asking;
+	bool held; /* a template: somebody waits for its sandbox */
 	uint32_t kept_mem;
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
 		key[200]; /* referenced while they are not "" */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template.c: see template.h. Bounded in number, least recently used go first; one whose kernel, initramfs or board changed is never found
- * again under its key and goes at the next start. mayflyd's loop.
+ * template.c: see template.h. Bounded in number, least recently used go first; one whose kernel,
+ * initramfs or board changed is never found again under its key and goes at the next start.
+ * mayflyd's loop.
  */
 #include "api/template.h"
 
@@ -18,16 +19,16 @@
 #include "api/workset.h"
 #include "lib/log.h"
 
-/* One that could not be taken is tried again, but not by each of the creates that follow: they would all be held up by it. */
-#define RETRY_AFTER_NS 30000000000ull
 /* When it was last used is written so seldom. */
 #define USED_SAVE_NS 60000000000ll
 
-struct template {
+struct template
+{
 	struct template *next;
 	char id[37], key[200], image[300];
 	bool ready;
-	uint64_t failed_ns; /* 0: it did not */
+	bool failed;
+	uint64_t again_ns; /* then: not before that is it tried again */
 	struct disk disk;
 	struct memory mem;
 	int64_t created_ns, used_ns, saved_ns; /* wall clock: it outlives the daemon */
@@ -111,8 +112,10 @@ static void template_save(struct daemon *d, struct template *t)
 static void load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
-	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"), *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
-		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"), *used = cJSON_GetObjectItemCaseSensitive(o, "used");
+	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"),
+		    *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
+		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"),
+		    *used = cJSON_GetObjectItemCaseSensitive(o, "used");
 	struct template *t = calloc(1, sizeof(*t));
 
 	ASSERT(t);
@@ -121,10 +124,12 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
 	snprintf(t->image, sizeof(t->image), "%s", cJSON_IsString(image) ? image->valuestring : "");
 	t->created_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
-	t->used_ns = t->saved_ns = cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
+	t->used_ns = t->saved_ns =
+		cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
 	workset_from_json(&t->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
 	t->ready = disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) &&
-		memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) && t->mem.nmem > 0;
+		   memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) &&
+		   t->mem.nmem > 0;
 	disk_ref(d->blobs, &t->disk);
 	memory_ref(d->blobs, &t->mem);
 	t->next = d->templates->all;
@@ -165,8 +170,8 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	struct daemon *d = sb->d;
 	struct template *t;
 
-	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest, sb->cls.mem_mib, sb->cls.vcpus,
-		(unsigned long long)sb->disk.bytes, d->boot_key);
+	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest,
+		sb->cls.mem_mib, sb->cls.vcpus, (unsigned long long)sb->disk.bytes, d->boot_key);
 	t = d->cfg.templates ? find(d, sb->template_key) : NULL;
 	if (!t || !t->ready)
 		return false;
@@ -183,22 +188,59 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	return true;
 }
 
+static void again_built(
+	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
+{
+	if (err)
+		log_warn("a template is not there yet: %s", text);
+	cJSON_Delete(base);
+}
+
+/* No second create is held up by what held up the first: the next one has a sandbox started that
+ * nobody waits for, now and then. */
+static void take_again(struct template *t, const struct sandbox *sb)
+{
+	static const char *const tail[] = {"tail", "-f", "/dev/null"};
+	struct spec s = {.source = SRC_IMAGE,
+		.has_entrypoint = true,
+		.cpu_millis = sb->spec.cpu_millis,
+		.vcpus = sb->spec.vcpus,
+		.memory_bytes = sb->spec.memory_bytes};
+	struct refusal x;
+
+	if (mono_ns() < t->again_ns)
+		return;
+	t->again_ns = mono_ns() + (uint64_t)t->d->cfg.template_retry_seconds * 1000000000ull;
+	s.image = strdup(sb->spec.image);
+	s.entrypoint = cJSON_CreateStringArray(tail, ARRAY_LEN(tail));
+	if (!s.image || !s.entrypoint || !build_start(t->d, &s, NULL, again_built, NULL, &x))
+		log_warn("template of %s is not taken again yet: %s", t->image,
+			s.image && s.entrypoint ? x.msg : "out of memory");
+	spec_fini(&s);
+}
+
 bool template_wanted(struct sandbox *sb)
 {
 	struct daemon *d = sb->d;
 	struct template *t, *oldest = NULL;
 	unsigned int n = 0;
 
-	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE || !*sb->template_key)
+	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE ||
+		!*sb->template_key)
 		return false;
 	t = find(d, sb->template_key);
-	if (t && (!t->failed_ns || mono_ns() - t->failed_ns < RETRY_AFTER_NS))
+	if (t && !t->failed)
 		return false;
+	if (t && !sb->build) {
+		take_again(t, sb);
+		return false;
+	}
 	if (t)
 		template_remove(d, t);
 	for (t = d->templates->all; t; t = t->next) {
 		n++;
-		if ((t->ready || t->failed_ns) && !t->ws.recording && (!oldest || t->used_ns < oldest->used_ns))
+		if ((t->ready || t->failed) && !t->ws.recording &&
+			(!oldest || t->used_ns < oldest->used_ns))
 			oldest = t;
 	}
 	if (n < (unsigned int)d->cfg.template_max)
@@ -245,12 +287,15 @@ void template_begun(struct daemon *d, const char *key)
 	d->templates->all = t;
 }
 
-void template_failed(struct daemon *d, const char *key)
+void template_failed(struct daemon *d, const char *key, bool held)
 {
 	struct template *t = find(d, key);
 
-	if (t && !t->ready)
-		t->failed_ns = mono_ns();
+	if (!t || t->ready)
+		return;
+	t->failed = true;
+	t->again_ns =
+		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
 }
 
 static uint64_t bytes_of(struct daemon *d, const struct template *t)
@@ -273,17 +318,30 @@ static void bound_bytes(struct daemon *d, const struct template *newest)
 
 		for (struct template *t = d->templates->all; t; t = t->next) {
 			sum += t->ready ? bytes_of(d, t) : 0;
-			if (t->ready && t != newest && !t->ws.recording && (!oldest || t->used_ns < oldest->used_ns))
+			if (t->ready && t != newest && !t->ws.recording &&
+				(!oldest || t->used_ns < oldest->used_ns))
 				oldest = t;
 		}
 		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
 			return;
-		log_info("template %s of %s goes: %llu MiB are too many", oldest->id, oldest->image, (unsigned long long)(sum >> 20));
+		log_info("template %s of %s goes: %llu MiB are too many", oldest->id, oldest->image,
+			(unsigned long long)(sum >> 20));
 		template_remove(d, oldest);
 	}
 }
 
-void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
+void templates_bound(struct daemon *d)
+{
+	struct template *newest = NULL;
+
+	for (struct template *t = d->templates->all; t; t = t->next)
+		if (t->ready && (!newest || t->created_ns > newest->created_ns))
+			newest = t;
+	bound_bytes(d, newest);
+}
+
+void template_made(
+	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
 {
 	struct template *t = find(d, key);
 
@@ -298,7 +356,8 @@ void template_made(struct daemon *d, const char *key, const struct disk *disk, c
 	t->ready = true;
 	template_save(d, t);
 	bound_bytes(d, t);
-	log_info("template %s of %s is ready: %llu KiB", t->id, t->image, (unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
+	log_info("template %s of %s is ready: %llu KiB", t->id, t->image,
+		(unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
 }
 
 static struct template *by_id(struct daemon *d, const char *id)
@@ -337,13 +396,14 @@ static cJSON *to_json(struct daemon *d, const struct template *t)
 	cJSON_AddStringToObject(i, "id", t->id);
 	cJSON_AddStringToObject(i, "image", t->image);
 	cJSON_AddStringToObject(i, "key", t->key);
-	cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed_ns ? "Failed" : "Creating");
+	cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed ? "Failed" : "Creating");
 	if (t->ready) {
 		cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
 		cJSON_AddStringToObject(i, "usedAt", time_format(t->used_ns, text));
 		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(d, t));
 		cJSON_AddNumberToObject(i, "uses", (double)t->uses);
-		cJSON_AddBoolToObject(i, "workingSet", *t->mem.ws != 0); /* all about it: GET /mayfly/points/{id} */
+		cJSON_AddBoolToObject(i, "workingSet",
+			*t->mem.ws != 0); /* all about it: GET /mayfly/points/{id} */
 	}
 	return i;
 }
@@ -363,7 +423,8 @@ static struct template *route_one(struct http_req *r)
 	struct template *t = by_id(r->app, http_param(r, "id"));
 
 	if (!t)
-		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.", http_param(r, "id"));
+		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
+			http_param(r, "id"));
 	return t;
 }
 
@@ -381,7 +442,7 @@ void route_auto_template_delete(struct http_req *r)
 
 	if (!t)
 		return;
-	if ((!t->ready && !t->failed_ns) || t->ws.recording) {
+	if ((!t->ready && !t->failed) || t->ws.recording) {
 		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
 	} else {
 		template_remove(r->app, t);
@@ -391,7 +452,8 @@ void route_auto_template_delete(struct http_req *r)
 
 /* ---- ahead: a sandbox of the image is started for the template it leaves */
 
-static void ahead_built(void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
+static void ahead_built(
+	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
 	struct http_req *r = arg;
 	struct daemon *d = r->app;
@@ -403,7 +465,8 @@ static void ahead_built(void *arg, int err, const char *text, struct disk *disk,
 	else if (err)
 		http_error(r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
 	else
-		http_error(r, 503, "FSB::TEMPLATE_FAILED", "The template could not be taken in time; the log says why. Try again.");
+		http_error(r, 503, "FSB::TEMPLATE_FAILED",
+			"The template could not be taken in time; the log says why. Try again.");
 	cJSON_Delete(base);
 }
 
@@ -424,7 +487,8 @@ void route_auto_template_create(struct http_req *r)
 
 	cJSON_Delete(req);
 	if (rc == 0 && (!d->cfg.templates || !d->cfg.template_max))
-		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT", "This server keeps no templates: runtime.templates, runtime.template_max.");
+		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT",
+			"This server keeps no templates: runtime.templates, runtime.template_max.");
 	if (rc == 0) {
 		r->user = build_start(d, &s, NULL, ahead_built, r, &x);
 		rc = r->user ? 0 : -EINVAL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template.h: automatic templates: for each image, size class, kernel and board the machine as it was when its agent was ready and nothing of
- * the user's had run. Taken from the first sandbox, used by every later one. mayflyd's loop.
+ * template.h: automatic templates: for each image, size class, kernel and board the machine as it
+ * was when its agent was ready and nothing of the user's had run. Taken from the first sandbox,
+ * used by every later one. mayflyd's loop.
  */
 #pragma once
 
@@ -15,14 +16,20 @@ unsigned int templates_count(const struct daemon *d);
 /* Does one stand on, or is one made of, the image of that digest (hex)? */
 bool templates_stand_on(const struct daemon *d, const char *image);
 
-/* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is what to restore. */
+/* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is
+ * what to restore. */
 bool template_use(struct sandbox *sb, struct memory *from);
-/* This one booted, is quiet and new: shall it become the template? */
+/* This one booted, is quiet and new: shall it become the template? Where one could not be taken
+ * before, another is started for that. */
 bool template_wanted(struct sandbox *sb);
-void template_bad(struct sandbox *sb, const char *why); /* its restore was refused: do not use that template again */
+void template_bad(struct sandbox *sb,
+	const char *why); /* its restore was refused: do not use that template again */
+void templates_bound(struct daemon *d);                     /* one that could not go may go now */
 void templates_damaged(struct daemon *d, const char *blob); /* those that stand on this file go */
 
 /* snap.c tells how it went; disk and mem are handed over with their references */
 void template_begun(struct daemon *d, const char *key);
-void template_made(struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
-void template_failed(struct daemon *d, const char *key);
+void template_made(
+	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
+/* held: somebody's create was held up by it; else it was one that nobody waits for. */
+void template_failed(struct daemon *d, const char *key, bool held);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * workset.c: see workset.h. mayflyd's loop. A set only makes a restore faster; one that cannot be recorded is no failure.
+ * workset.c: see workset.h. mayflyd's loop. A set only makes a restore faster; one that cannot be
+ * recorded is no failure.
  */
 #include "api/workset.h"
 
@@ -9,14 +10,16 @@
 #include <string.h>
 
 #include "api/route_lifecycle.h"
+#include "api/template.h"
 #include "api/verify.h"
 #include "api/vmmctl.h"
 #include "lib/buf.h"
 #include "lib/log.h"
 
-/* What a restore touches is looked at when its first command had time to run. Later ones than the first few add nothing. */
+/* What a restore touches is looked at when its first command had time to run. Later ones than the
+ * first few add nothing. */
 #define AFTER_NS 1500000000ull
-#define ROUNDS	 3
+#define ROUNDS   3
 
 struct recording {
 	struct recording *next;
@@ -25,7 +28,7 @@ struct recording {
 	struct vm *vm;
 	struct timer *timer;
 	bool asked, lost; /* lost: the VM's connection is gone, its end follows */
-	int pid; /* of the VM: after a pause it is another one, with other files */
+	int pid;          /* of the VM: after a pause it is another one, with other files */
 	char point_id[37], ws_id[BLOB_ID];
 };
 
@@ -50,12 +53,20 @@ cJSON *workset_to_json(const struct workset *w)
 
 void workset_from_json(struct workset *w, const cJSON *o)
 {
-	const cJSON *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"), *r = cJSON_GetObjectItemCaseSensitive(o, "pagesRead"),
+	const cJSON *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"),
+		    *r = cJSON_GetObjectItemCaseSensitive(o, "pagesRead"),
 		    *wr = cJSON_GetObjectItemCaseSensitive(o, "pagesWritten");
 
-	*w = (struct workset){.rounds = cJSON_IsNumber(rounds) && rounds->valuedouble >= 0 && rounds->valuedouble < 1e6 ? (unsigned int)rounds->valuedouble : 0,
-		.read = cJSON_IsNumber(r) && r->valuedouble >= 0 && r->valuedouble < 1e12 ? (uint64_t)r->valuedouble : 0,
-		.written = cJSON_IsNumber(wr) && wr->valuedouble >= 0 && wr->valuedouble < 1e12 ? (uint64_t)wr->valuedouble : 0};
+	*w = (struct workset){.rounds = cJSON_IsNumber(rounds) && rounds->valuedouble >= 0 &&
+							rounds->valuedouble < 1e6
+						? (unsigned int)rounds->valuedouble
+						: 0,
+		.read = cJSON_IsNumber(r) && r->valuedouble >= 0 && r->valuedouble < 1e12
+				? (uint64_t)r->valuedouble
+				: 0,
+		.written = cJSON_IsNumber(wr) && wr->valuedouble >= 0 && wr->valuedouble < 1e12
+				   ? (uint64_t)wr->valuedouble
+				   : 0};
 }
 
 /* ---- recording */
@@ -68,8 +79,10 @@ static void recording_end(struct recording *rec)
 	while (*at != rec)
 		at = &(*at)->next;
 	*at = rec->next;
-	if (point_find(rec->d, rec->point_id, &v))
+	if (point_find(rec->d, rec->point_id, &v)) {
 		v.ws->recording = false;
+		templates_bound(rec->d);
+	}
 	timer_remove(rec->timer);
 	if (rec->sb)
 		sandbox_unref(rec->sb);
@@ -95,7 +108,8 @@ static void recorded(void *arg, const struct vmm_answer *a)
 		blob_unref(rec->d->blobs, v.mem->ws);
 		memcpy(v.mem->ws, rec->ws_id, BLOB_ID);
 		v.save(v.owner);
-		log_info("%s %s: working set of %llu pages read, %llu written", v.kind, rec->point_id, (unsigned long long)v.ws->read,
+		log_info("%s %s: working set of %llu pages read, %llu written", v.kind,
+			rec->point_id, (unsigned long long)v.ws->read,
 			(unsigned long long)v.ws->written);
 	}
 	rec->lost = a->err == ECONNRESET && rec->vm;
@@ -122,7 +136,8 @@ static void record_now(void *arg)
 {
 	struct recording *rec = arg;
 
-	if (rec->sb->state != SB_RUNNING || rec->sb->gone || rec->sb->vm_pid != rec->pid || !ask(rec, rec->sb->vm))
+	if (rec->sb->state != SB_RUNNING || rec->sb->gone || rec->sb->vm_pid != rec->pid ||
+		!ask(rec, rec->sb->vm))
 		recording_end(rec);
 }
 
@@ -136,7 +151,11 @@ void workset_ran(struct sandbox *sb)
 	rec = calloc(1, sizeof(*rec));
 	if (!rec)
 		return;
-	*rec = (struct recording){.d = sb->d, .sb = sb, .pid = sb->vm_pid, .timer = loop_timer(sb->d->loop, record_now, rec), .next = all};
+	*rec = (struct recording){.d = sb->d,
+		.sb = sb,
+		.pid = sb->vm_pid,
+		.timer = loop_timer(sb->d->loop, record_now, rec),
+		.next = all};
 	all = rec;
 	snprintf(rec->point_id, sizeof(rec->point_id), "%s", sb->origin_id);
 	sandbox_ref(sb);
@@ -175,7 +194,8 @@ void workset_sandbox_goes(struct sandbox *sb)
 
 	while (rec && rec->sb != sb)
 		rec = rec->next;
-	if (!rec || rec->asked || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl || sb->state == SB_PENDING || sb->d->ending)
+	if (!rec || rec->asked || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl ||
+		sb->state == SB_PENDING || sb->d->ending)
 		return;
 	timer_set(rec->timer, 0);
 	vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, paused, NULL);
@@ -197,7 +217,8 @@ static bool route_point(struct http_req *r, struct point_view *v)
 {
 	if (point_find(r->app, http_param(r, "id"), v))
 		return true;
-	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.", http_param(r, "id"));
+	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.",
+		http_param(r, "id"));
 	return false;
 }
 
@@ -224,7 +245,8 @@ void route_point_get(struct http_req *r)
 	for (int k = 0; k < v.disk->nfrozen; k++) {
 		i = cJSON_CreateObject();
 		cJSON_AddStringToObject(i, "id", v.disk->frozen[k]);
-		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, v.disk->frozen[k]));
+		cJSON_AddNumberToObject(
+			i, "bytes", (double)blob_bytes(d->blobs, v.disk->frozen[k]));
 		cJSON_AddItemToArray(a, i);
 	}
 	cJSON_AddItemToObject(o, "workingSet", workset_to_json(v.ws));

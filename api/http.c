@@ -524,6 +524,8 @@ void http_body_read(struct http_req *pub, http_body_fn fn)
 	r->body_fn = fn;
 	if (!r->has_body)
 		r->body_ended = true;
+	else /* an end that comes with data in one event is not seen by libmicrohttpd, whose epoll is edge-triggered */
+		request_watch_client(r);
 	request_resume(r);
 }
 

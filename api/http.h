@@ -86,8 +86,9 @@ void http_body_resume(struct http_req *r);
 
 /* Called once, from the loop, when the client went away before the request was finished. */
 void http_on_gone(struct http_req *r, http_fn fn);
-/* Called last of all, when the request is freed: to drop what `user` holds. The dispatcher and the handler may each ask: up to four,
- * the last one first. */
+/* Called last of all, when the request is freed: to drop what `user` holds, and to take back what was put off and names the request
+ * (loop_undefer, a timer): a client that breaks off can end it in the same turn. The dispatcher and the handler may each ask: up to
+ * four, the last one first. */
 void http_on_free(struct http_req *r, http_fn fn);
 
 /* ---- memory that lives as long as the request; NULL only when there is none */

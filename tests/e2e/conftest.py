@@ -4,7 +4,8 @@
 The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
   machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
   daemon    the running daemon: .domain, .api_key, .url, .kill(), .start(), .log()
-KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance.
+KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance,
+E2E_MEMORY gives it another size.
 """
 import json
 import os
@@ -172,7 +173,7 @@ class Daemon:
 @pytest.fixture(scope="session")
 def machine():
     assert MAYFLY.exists(), "build/bin/mayfly is missing: make"
-    m = Machine(os.environ.get("E2E_MACHINE", "e2e")).start()
+    m = Machine(os.environ.get("E2E_MACHINE", "e2e"), memory=os.environ.get("E2E_MEMORY", "3G")).start()
     yield m
     if not KEEP:
         m.stop()

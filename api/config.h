@@ -23,7 +23,8 @@ struct config {
 	/* [runtime] */
 	char state_dir[256], run_dir[96], bin_dir[256], kernel[256], initrd[256];
 	bool no_jail, weaker_jail, templates;
-	int64_t create_timeout_seconds, pending_after_seconds, blank_pool, template_max, template_retry_seconds, template_mib;
+	int64_t create_timeout_seconds, step_timeout_seconds, resume_timeout_seconds, pending_after_seconds;
+	int64_t blank_pool, template_max, template_retry_seconds, template_mib;
 	/* [limits] */
 	int64_t max_sandboxes, memory_mib, cpu_overcommit, disk_mib, disk_reserve_mib, max_vcpus, max_memory_mib;
 	/* [storage] */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent's word, identity, entrypoint. mayflyd's loop.
- * Each step is an event's handler; one deadline stands over all of them, and a failure names its step. Nothing is handed to the
+ * Each step is an event's handler; one deadline stands over all of them, a shorter one over each of a VMM's, and a failure names its step. Nothing is handed to the
  * user before the agent has confirmed that the machine is another one (THAW after every restore): it fails closed.
  */
 #include "api/launch.h"
@@ -33,6 +33,24 @@ const char *const step_names[STEP_COUNT] = {
 	[STEP_RESTORE] = "restoring", [STEP_AGENT] = "waiting for the agent", [STEP_THAW] = "giving it its identity",
 	[STEP_SNAPSHOT] = "taking the template", [STEP_SETUP] = "starting the entrypoint", [STEP_RUN] = "running"};
 
+/* One deadline over all, and a shorter one for what a VMM alone must answer: one that hangs is not waited for as a registry is. */
+static void step_deadline(struct sandbox *sb)
+{
+	struct launch *l = sb->launch;
+	const struct config *c = &sb->d->cfg;
+	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE ||
+		   (l->step == STEP_AGENT && *l->from.state);
+	uint64_t at = l->ends_ns;
+
+	l->limit_s = l->resume ? c->resume_timeout_seconds : c->create_timeout_seconds;
+	if (vmm && l->step_ns + (uint64_t)c->step_timeout_seconds * SEC < at) {
+		l->limit_s = c->step_timeout_seconds;
+		at = l->step_ns + (uint64_t)l->limit_s * SEC;
+	}
+	if (sb->deadline)
+		timer_set(sb->deadline, at);
+}
+
 static void step_to(struct sandbox *sb, enum step s)
 {
 	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE, [STEP_DISK] = PH_DISK, [STEP_VMM] = PH_BLANK,
@@ -44,6 +62,7 @@ static void step_to(struct sandbox *sb, enum step s)
 	sb->phase_ns[phases[l->step]] += now - l->step_ns;
 	l->step = s;
 	l->step_ns = now;
+	step_deadline(sb);
 	if (sb->state == SB_PENDING)
 		snprintf(sb->message, sizeof(sb->message), "%s", step_names[s]);
 }
@@ -112,7 +131,7 @@ static void deadline_passed(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->d->cfg.create_timeout_seconds);
+	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->launch->limit_s);
 }
 
 static void is_pending(void *arg)
@@ -624,8 +643,8 @@ static struct launch *launch_begin(struct sandbox *sb, bool resume)
 	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
 	sb->deadline = loop_timer(sb->d->loop, deadline_passed, sb);
 	sb->pending = loop_timer(sb->d->loop, is_pending, sb);
-	if (sb->deadline)
-		timer_after(sb->deadline, (uint64_t)sb->d->cfg.create_timeout_seconds * SEC);
+	l->ends_ns = l->step_ns + (uint64_t)(resume ? sb->d->cfg.resume_timeout_seconds : sb->d->cfg.create_timeout_seconds) * SEC;
+	step_deadline(sb);
 	if (sb->pending && !resume)
 		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
 	return l;

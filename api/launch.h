@@ -17,7 +17,8 @@ struct launch {
 	struct sandbox *sb;
 	enum step step;
 	bool resume, took_template;
-	uint64_t step_ns;
+	uint64_t step_ns, ends_ns; /* when the step began; when all of it must be done */
+	int64_t limit_s;	   /* what sb->deadline was set to: of the step, or of all */
 	struct image_job *image;
 	struct memory from; /* what to restore; state "" = boot */
 	struct snap *snap;

@@ -53,7 +53,7 @@ struct sandbox {
 	struct agentc *agent;
 	struct agent_exec *entry;
 
-	struct timer *expiry, *deadline, *pending;
+	struct timer *expiry, *deadline, *pending; /* pending: when a client is told that it is under way */
 	struct launch *launch;	   /* while it is being made, paused or resumed */
 	struct snap *snap;	   /* while a point of it is taken */
 	struct build *build;	   /* whose it is, if it is internal */

@@ -31,13 +31,15 @@
 void snap_free(struct snap *s)
 {
 	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
-	bool noted = s->noted;
+	bool noted = s->noted, pause = s->kind == SNAP_PAUSE;
 
 	agent_call_cancel(s->prepare);
 	free(s);
 	if (!sb)
 		return;
 	sb->snap = NULL;
+	if (pause)
+		timer_remove(take_ptr(sb->pending));
 	/* that nothing is under way any more; a record that still says so is only looked into once
 	 * more */
 	if (noted && !sb->gone)
@@ -358,6 +360,7 @@ void snap_sandbox_gone(struct sandbox *sb)
 
 	if (!s)
 		return;
+	timer_remove(take_ptr(sb->pending));
 	sb->snap = NULL;
 	s->thawed = true;
 	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
@@ -513,6 +516,28 @@ int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
 	return 0;
 }
 
+/* The client is told in time; the record says Pausing until it is done, and why when it fails. */
+static void pause_is_long(void *arg)
+{
+	struct sandbox *sb = arg;
+	struct http_req *r = sb->answer;
+
+	timer_remove(take_ptr(sb->pending));
+	sb->answer = NULL;
+	if (r && sb->state == SB_PAUSING)
+		http_reply_empty(r, 202);
+	else
+		sb->answer = r;
+}
+
+static void pause_in_time(struct sandbox *sb)
+{
+	timer_remove(sb->pending);
+	sb->pending = loop_timer(sb->d->loop, pause_is_long, sb);
+	if (sb->pending)
+		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
+}
+
 void launch_pause(struct sandbox *sb)
 {
 	struct http_req *r = sb->answer;
@@ -529,6 +554,7 @@ void launch_pause(struct sandbox *sb)
 	}
 	s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
 	if (s && sandbox_apply_saved(sb, EV_PAUSE, "PAUSING")) {
+		pause_in_time(sb);
 		fault_at(sb, FAULT_POINT_BEGUN);
 		return;
 	}

@@ -166,6 +166,22 @@ def test_one_deadline_stands_over_every_step(daemon, step, how, says):
         assert daemon.state(first) == "Running"
 
 
+def test_a_monitor_that_takes_a_restore_and_never_answers(daemon):
+    """A template's, at a create: its step has a deadline, which is not the one that waits for registries."""
+    daemon.start({"runtime": {"step_timeout_seconds": 2}})
+    first, end = daemon.create(), time.monotonic() + 60
+    while [t["state"] for t in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]] != ["Ready"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for step, says in (("restore", "restoring"), ("ready", "waiting for the agent")):
+        daemon.plan(**{step: "never" if step == "ready" else "hang"})
+        status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX, timeout=25)
+        assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"] == f"{says}: not done within 2 s", e
+    daemon.plan()
+    assert daemon.state(first) == "Running" and daemon.run(daemon.create(), "echo next")[-1]["type"] == "execution_complete"
+    daemon.settled(2)
+
+
 def test_what_takes_long_is_pending_and_ping_is_held(daemon):
     daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1, "create_timeout_seconds": 5}}).plan(ready="never")
     status, b, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
@@ -397,6 +413,41 @@ def test_a_resume_that_fails_before_the_guest_ran_can_be_tried_again(daemon, ste
     daemon.plan()
     assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202 and daemon.state(box) == "Running"
     assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+@pytest.mark.parametrize("step,how,says", [("prepare", "hang", "starting the VMM"), ("restore", "hang", "restoring"), ("ready", "never", "waiting for the agent"),
+                                           ("thaw", "hang", "giving it its identity")])
+def test_a_resume_has_an_end_before_its_client(daemon, step, how, says):
+    """The SDKs give up at 30 s; they are told which step it was, and it can be tried again."""
+    assert "resume_timeout_seconds = 25" in mayflyd("init-config").stdout
+    daemon.start({"runtime": {"templates": False, "resume_timeout_seconds": 2}})
+    box = daemon.create()
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+    daemon.plan(**{step: how})
+    status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/resume", timeout=25)
+    assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"] == f"{says}: not done within 2 s", e
+    assert daemon.state(box) == "Paused"
+    daemon.settled(0)
+    daemon.end()
+    daemon.plan().config({"runtime": {"templates": False}})
+    daemon.again()
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+def test_a_long_pause_is_accepted_and_goes_on(daemon):
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}})
+    box, hangs = daemon.create(), daemon.create()
+    daemon.plan(snapshot="slow")
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause", timeout=25)[0] == 202 and daemon.state(box) == "Pausing"
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 409
+    daemon.until(box, "Paused")
+    daemon.plan(snapshot="hang")
+    assert daemon.ask("POST", f"/v1/sandboxes/{hangs}/pause", timeout=25)[0] == 202 and daemon.state(hangs) == "Pausing"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{hangs}")[0] == 204
+    daemon.settled(0)
+    daemon.plan()
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202 and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
 
 
 def test_a_machine_that_will_not_take_its_identity_is_never_handed_out(daemon):

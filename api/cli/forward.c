@@ -173,7 +173,7 @@ int cmd_port_forward(int argc, char **argv)
 	if (!client_begin(&c, &co,
 		    "port-forward SANDBOX [LOCAL:]PORT\n\nA local port (0: any) for an HTTP server "
 		    "in the sandbox.\n"
-		    "Other protocols than HTTP (and WebSocket) are not carried: use mayfly exec or cp.\n",
+		    "Other protocols than HTTP are not carried: use mayfly exec or cp.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	colon = strchr(argv[at + 1], ':');

@@ -33,6 +33,7 @@ static const struct key {
 	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30", "for the headers of a request"},
 	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60", "for its body; for one that is streamed, each piece"},
 	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75", "between requests; the SDKs keep connections for 30"},
+	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180", "for a server in a sandbox to begin its answer"},
 	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
 	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false", ""},
 	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly", "state, images, snapshots, disks"},

@@ -13,7 +13,7 @@
 struct config {
 	/* [server] */
 	char host[64], eip[128], log_level[16], api_key[256];
-	int64_t port, max_sandbox_timeout_seconds, max_connections, header_timeout_seconds, body_timeout_seconds, idle_timeout_seconds;
+	int64_t port, max_sandbox_timeout_seconds, max_connections, header_timeout_seconds, body_timeout_seconds, idle_timeout_seconds, backend_timeout_seconds;
 	bool insecure, log_json;
 	/* [server.api_keys] name = "key" */
 	struct {

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/daemon.h"
 #include "api/http1.h"
 
-#define BACKEND_LIMIT_NS (180ull * 1000000000) /* between two bytes of the answer's head */
 #define REQUEST_HEAD_MAX (256u * 1024)
 
 struct proxy {
@@ -63,6 +63,14 @@ static void proxy_gone(struct http_req *r)
 	x->done = true;
 	agent_dial_close(take_ptr(x->dial));
 	http_abort(r);
+}
+
+/* From the last thing that was done for it until the answer's head is whole. */
+static uint64_t backend_limit_ns(const struct http_req *r)
+{
+	const struct daemon *d = r->app;
+
+	return (uint64_t)(d ? d->cfg.backend_timeout_seconds : 180) * 1000000000u;
 }
 
 static void too_late(void *arg)
@@ -208,7 +216,7 @@ static void dial_opened(void *arg)
 	x->opened = true;
 	agent_dial_send(x->dial, x->head.p, x->head.len);
 	buf_reset(&x->head);
-	timer_after(x->limit, BACKEND_LIMIT_NS);
+	timer_after(x->limit, backend_limit_ns(x->r));
 	end_body(x);
 	if (x->has_body && !x->body_done)
 		http_body_resume(x->r);
@@ -377,7 +385,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		x->done = true;
 		return;
 	}
-	timer_after(x->limit, BACKEND_LIMIT_NS);
+	timer_after(x->limit, backend_limit_ns(x->r));
 	http_on_gone(r, proxy_gone);
 	http_stream_writable(r, answer_writable);
 	x->dial = agent_dial_tcp(a, port, &dial_ops, x);

@@ -285,8 +285,7 @@ void sandbox_count_exec(struct sandbox *sb, bool failed)
 
 /* ---- openapi.json: what is served, from the tables */
 
-static void describe_method(
-	cJSON *p, const struct http_route *rt, const char *path, const char *method)
+static void describe_method(cJSON *p, const struct http_route *rt, const char *path, const char *method, bool open)
 {
 	cJSON *op, *params;
 
@@ -311,7 +310,7 @@ static void describe_method(
 	cJSON_AddStringToObject(
 		cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"),
 		"description", "the answer, or {code, message}");
-	if (!(rt->flags & HTTP_R_NO_KEY)) {
+	if (!open && !(rt->flags & HTTP_R_NO_KEY)) {
 		cJSON *sec = cJSON_AddArrayToObject(op, "security"), *o = cJSON_CreateObject();
 
 		cJSON_AddArrayToObject(o, "apiKey");
@@ -319,7 +318,8 @@ static void describe_method(
 	}
 }
 
-static void describe(cJSON *paths, const struct http_table *t, const char *mount)
+/* open: behind an endpoint, where no key is asked for */
+static void describe(cJSON *paths, const struct http_table *t, const char *mount, bool open)
 {
 	static const char *const any[] = {"get", "post", "put", "delete", "patch"};
 
@@ -340,9 +340,9 @@ static void describe(cJSON *paths, const struct http_table *t, const char *mount
 			method[n] = (char)(rt->method[n] | 0x20);
 		method[n] = 0;
 		for (size_t m = 0; m < ARRAY_LEN(any) && rt->method[0] == '*'; m++)
-			describe_method(p, rt, path, any[m]);
+			describe_method(p, rt, path, any[m], open);
 		if (rt->method[0] != '*')
-			describe_method(p, rt, path, method);
+			describe_method(p, rt, path, method, open);
 	}
 }
 
@@ -362,11 +362,11 @@ void route_openapi(struct http_req *r)
 	cJSON_AddStringToObject(key, "in", "header");
 	cJSON_AddStringToObject(key, "name", "OPEN-SANDBOX-API-KEY");
 	paths = cJSON_AddObjectToObject(o, "paths");
-	describe(paths, &root_table, "");
-	describe(paths, &lifecycle_table, "/v1");
-	describe(paths, &v1_table, "/v1");
-	describe(paths, &execd_table, "/v1/sandboxes/{id}/proxy/44772");
-	describe(paths, &egress_table, "/v1/sandboxes/{id}/proxy/18080");
-	describe(paths, &proxy_table, "/v1/sandboxes/{id}/proxy/{port}");
+	describe(paths, &root_table, "", false);
+	describe(paths, &lifecycle_table, "/v1", false);
+	describe(paths, &v1_table, "/v1", false);
+	describe(paths, &execd_table, "/v1/sandboxes/{id}/proxy/44772", true);
+	describe(paths, &egress_table, "/v1/sandboxes/{id}/proxy/18080", true);
+	describe(paths, &proxy_table, "/v1/sandboxes/{id}/proxy/{port}", true);
 	http_reply_json(r, 200, o);
 }

@@ -244,7 +244,8 @@ def test_processors_are_given_away_up_to_a_limit(daemon):
     n = os.sysconf("SC_NPROCESSORS_ONLN")
     for _ in range(n):
         daemon.create()
-    assert daemon.ask("POST", "/v1/sandboxes", BOX)[0] == 429
+    status, e, head = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert (status, e["code"]) == (429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED") and int(head["Retry-After"]) > 0 and "CPU" in e["message"], e
 
 
 # ---- idempotency
@@ -263,6 +264,21 @@ def test_one_key_is_one_sandbox(daemon):
     assert daemon.ask("POST", "/v1/sandboxes", BOX, {"Idempotency-Key": "twice"})[1]["id"] != box
     daemon.ask("DELETE", f"/v1/sandboxes/{box}")
     assert daemon.create() != box, "what is deleted is not handed out again"
+
+
+def test_a_key_holds_for_24_hours_whatever_the_body_says(daemon, tmp_path):
+    step = stepped_clock(daemon, tmp_path)
+    daemon.start(NO_TEMPLATES)
+    daemon.headers = {"Idempotency-Key": "k"}
+    box = daemon.create(metadata={"a": "b"})
+    status, again, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"metadata": {"a": "other"}, "timeout": 60})
+    assert status == 202 and again["id"] == box and again["metadata"] == {"a": "b"} and "expiresAt" not in again, again
+    assert daemon.ask("POST", "/v1/sandboxes", b"[")[:2] == (202, again), "the key is looked at first"
+    step.write_text(str(24 * 3600 - 60))
+    assert daemon.create() == box
+    step.write_text(str(24 * 3600 + 60))
+    second = daemon.create()
+    assert second != box and daemon.state(box) == "Running" and daemon.create() == second
 
 
 def test_a_failed_create_leaves_its_key_free(daemon):
@@ -322,13 +338,19 @@ int clock_gettime(clockid_t c, struct timespec *t)
 """
 
 
-def test_expiry_is_right_across_steps_of_the_clock(daemon, tmp_path):
-    """expiresAt is a promise in wall-clock time: a clock set back makes it later, one set forward sooner, whatever the timer was set to."""
+def stepped_clock(daemon, tmp_path):
+    """The daemon's wall clock is so many seconds off as the file says."""
     (tmp_path / "step.c").write_text(STEPPED)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "step.so", tmp_path / "step.c"], check=True)
     step = tmp_path / "step"
     step.write_text("0")
     daemon.env = {"LD_PRELOAD": str(tmp_path / "step.so"), "CLOCK_STEP": str(step)}
+    return step
+
+
+def test_expiry_is_right_across_steps_of_the_clock(daemon, tmp_path):
+    """expiresAt is a promise in wall-clock time: a clock set back makes it later, one set forward sooner, whatever the timer was set to."""
+    step = stepped_clock(daemon, tmp_path)
     daemon.start()
     box = daemon.create(timeout=60)
     assert daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(2)})[0] == 200

@@ -45,8 +45,8 @@ static int make(int *to)
 	return 0;
 }
 
-/* The good disk is made once. An input works on copies of its files, and only what was written since
- * is copied again: that is most of what a run would cost. */
+/* The good disk is made once. An input works on copies of its files, and only what was written
+ * since is copied again: that is most of what a run would cost. */
 static int good[F_COUNT], fd[F_COUNT], rebuilt;
 static bool dirty[F_COUNT];
 
@@ -78,8 +78,8 @@ static void start_over(void)
 		if (!dirty[i])
 			continue;
 		ASSERT(ftruncate(fd[i], 0) == 0 && ftruncate(fd[i], n) == 0);
-		ASSERT(cow_each_data(good[i], 0, (uint64_t)n, copy_part,
-			       (int[2]){good[i], fd[i]}) == 0);
+		ASSERT(cow_each_data(
+			       good[i], 0, (uint64_t)n, copy_part, (int[2]){good[i], fd[i]}) == 0);
 		dirty[i] = i == F_DATA || i == F_BITMAP; /* what is used is written */
 	}
 }

@@ -425,7 +425,8 @@ static void options(void)
 {
 	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1",
 		"x --kernel", "x kernel 1", "x --vcpus 4294967296", "x --memory 99999999999G",
-		"x --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a"};
+		"x --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a "
+		"--disk=a"};
 	struct config c;
 
 	CHECK_INT(

@@ -51,12 +51,16 @@ static void packet(struct cur *c)
 static void raw_packet(struct cur *c)
 {
 	struct fg_range out = {F.tx, 1 + cur_u8(c) % 80u};
+	uint16_t head;
+	uint32_t used;
 
 	if (F.g.q[VQ_TX].nfree < 1)
 		return;
 	cur_copy(c, fg_ptr(&F.g, F.tx), MIN(out.len, cur_left(c)));
 	fg_add(&F.g, VQ_TX, &out, 1, NULL, 0);
 	fg_kick(&F.g, VQ_TX);
+	while (fg_used(&F.g, VQ_TX, &head, &used))
+		;
 }
 
 static void client_does(struct cur *c)

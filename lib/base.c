@@ -45,78 +45,57 @@ uint64_t wall_ns(void)
 	return clock_ns(CLOCK_REALTIME);
 }
 
-int read_full(int fd, void *p, size_t n)
-{
-	char *at = p;
+enum transfer { READ, WRITE, PREAD, PWRITE };
 
+static ssize_t once(enum transfer how, int fd, char *p, size_t n, uint64_t off)
+{
+	switch (how) {
+	case READ:
+		return read(fd, p, n);
+	case WRITE:
+		return write(fd, p, n);
+	case PREAD:
+		return pread(fd, p, n, (off_t)off);
+	case PWRITE:
+		break;
+	}
+	return pwrite(fd, p, n, (off_t)off);
+}
+
+static int all_of(enum transfer how, int fd, char *p, size_t n, uint64_t off)
+{
 	while (n > 0) {
-		ssize_t k = read(fd, at, n);
+		ssize_t k = once(how, fd, p, n, off);
 
 		if (k < 0 && errno == EINTR)
 			continue;
-		if (k < 0)
-			return -errno;
-		if (k == 0)
-			return -EPIPE;
-		at += k;
+		if (k <= 0) /* nothing was moved: the end of what is read, or never to be */
+			return k < 0 ? -errno : -EPIPE;
+		p += k;
+		off += (uint64_t)k;
 		n -= (size_t)k;
 	}
 	return 0;
+}
+
+int read_full(int fd, void *p, size_t n)
+{
+	return all_of(READ, fd, p, n, 0);
 }
 
 int write_full(int fd, const void *p, size_t n)
 {
-	const char *at = p;
-
-	while (n > 0) {
-		ssize_t k = write(fd, at, n);
-
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return -errno;
-		at += k;
-		n -= (size_t)k;
-	}
-	return 0;
+	return all_of(WRITE, fd, (char *)(uintptr_t)p, n, 0);
 }
 
 int pread_full(int fd, void *p, size_t n, uint64_t off)
 {
-	char *at = p;
-
-	while (n > 0) {
-		ssize_t k = pread(fd, at, n, (off_t)off);
-
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return -errno;
-		if (k == 0)
-			return -EPIPE;
-		at += k;
-		off += (uint64_t)k;
-		n -= (size_t)k;
-	}
-	return 0;
+	return all_of(PREAD, fd, p, n, off);
 }
 
 int pwrite_full(int fd, const void *p, size_t n, uint64_t off)
 {
-	const char *at = p;
-
-	while (n > 0) {
-		ssize_t k = pwrite(fd, at, n, (off_t)off);
-
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return -errno;
-		at += k;
-		off += (uint64_t)k;
-		n -= (size_t)k;
-	}
-	return 0;
+	return all_of(PWRITE, fd, (char *)(uintptr_t)p, n, off);
 }
 
 int fd_set_nonblock(int fd, bool on)

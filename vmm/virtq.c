@@ -274,11 +274,14 @@ void virtq_disarm(struct virtq *q)
 		store16(q->used, USED_NO_NOTIFY);
 }
 
-size_t iov_read(const struct iovec *v, unsigned int n, size_t off, void *to, size_t len)
+/* Between ours and [off, off+len) of the ranges; how many bytes there were. */
+static size_t iov_copy(
+	const struct iovec *v, unsigned int n, size_t off, char *ours, size_t len, bool in)
 {
 	size_t done = 0;
 
 	for (; n > 0 && done < len; v++, n--) {
+		char *theirs = v->iov_base;
 		size_t k = v->iov_len;
 
 		if (off >= k) {
@@ -286,30 +289,24 @@ size_t iov_read(const struct iovec *v, unsigned int n, size_t off, void *to, siz
 			continue;
 		}
 		k = MIN(k - off, len - done);
-		memcpy((char *)to + done, (const char *)v->iov_base + off, k);
+		if (in)
+			memcpy(theirs + off, ours + done, k);
+		else
+			memcpy(ours + done, theirs + off, k);
 		done += k;
 		off = 0;
 	}
 	return done;
 }
 
+size_t iov_read(const struct iovec *v, unsigned int n, size_t off, void *to, size_t len)
+{
+	return iov_copy(v, n, off, to, len, false);
+}
+
 size_t iov_write(const struct iovec *v, unsigned int n, size_t off, const void *from, size_t len)
 {
-	size_t done = 0;
-
-	for (; n > 0 && done < len; v++, n--) {
-		size_t k = v->iov_len;
-
-		if (off >= k) {
-			off -= k;
-			continue;
-		}
-		k = MIN(k - off, len - done);
-		memcpy((char *)v->iov_base + off, (const char *)from + done, k);
-		done += k;
-		off = 0;
-	}
-	return done;
+	return iov_copy(v, n, off, (char *)(uintptr_t)from, len, true);
 }
 
 unsigned int iov_slice(const struct iovec *v, unsigned int n, size_t off, size_t len,

@@ -160,17 +160,39 @@ static int config_line(struct config *c, char *line, struct err *e)
 	return set(c, o, value, e);
 }
 
+/* 1: a line, 0: there are no more. */
+static int read_line(FILE *f, char *line, size_t cap, struct err *e)
+{
+	size_t n = 0;
+	int ch;
+
+	errno = 0;
+	while ((ch = getc(f)) != EOF && ch != '\n') {
+		if (!ch)
+			return err_plain(e, EINVAL, "a byte of value 0");
+		if (n == cap - 2)
+			return err_plain(e, EINVAL, "longer than %zu bytes", cap - 2);
+		line[n++] = (char)ch;
+	}
+	line[n] = 0;
+	if (ferror(f))
+		return err_set(e, errno ? errno : EIO, "read");
+	return n > 0 || ch == '\n';
+}
+
 static int config_file(struct config *c, const char *path, struct err *e)
 {
 	FILE *f = fopen(path, "re");
 	char line[4096];
-	int rc = 0, at = 0;
+	int rc = 1, at = 0;
 
 	if (!f)
 		return err_set(e, errno, "open %s", path);
-	while (rc == 0 && fgets(line, sizeof(line), f)) {
+	while (rc > 0) {
 		at++;
-		rc = config_line(c, line, e);
+		rc = read_line(f, line, sizeof(line), e);
+		if (rc > 0)
+			rc = config_line(c, line, e) < 0 ? -e->code : 1;
 	}
 	fclose(f);
 	return rc < 0 ? err_wrap(e, "%s:%d", path, at) : 0;

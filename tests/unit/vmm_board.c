@@ -173,6 +173,14 @@ static void boot_parameters(void)
 	b.cmdline = "";
 	CHECK(ftruncate(ifd, MIB(120)) == 0);
 	CHECK_INT(arch_boot_load(&m, &b, &entry, &e), -EFBIG);
+	munmap(m.base, m.span_bytes);
+	/* the tables that it starts with end there */
+	m = fake_mem(GIB(2));
+	k.h.e_entry = k.p[0].p_paddr = GIB(1);
+	CHECK_INT(pwrite_full(kfd, &k, sizeof(k), 0), 0);
+	b.initrd_fd = -1;
+	CHECK_INT(arch_boot_load(&m, &b, &entry, &e), -ENOEXEC);
+	CHECK_STR(e.msg, "kernel: entry 0x40000000 is beyond the first GiB");
 	close(kfd);
 	close(ifd);
 	munmap(m.base, m.span_bytes);
@@ -316,17 +324,16 @@ static void templates(void)
 	free(host);
 }
 
-static int parse(struct config *c, const char *line)
+static int parse(struct config *c, const char *line, struct err *e)
 {
 	static char copy[256]; /* the strings stay pointed into */
 	char *argv[32], *save = NULL;
 	int n = 0;
-	struct err e;
 
 	snprintf(copy, sizeof(copy), "%s", line);
 	for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
 		argv[n++] = w;
-	return config_parse(c, n, argv, &e);
+	return config_parse(c, n, argv, e);
 }
 
 static uint8_t sent[8];
@@ -428,15 +435,55 @@ static void options(void)
 		"x --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a "
 		"--disk=a"};
 	struct config c;
+	struct err e;
 
 	CHECK_INT(
-		parse(&c, "x --memory 2G --vcpus=4 --kernel k --serial --disk=a --disk b,c,d"), 0);
+		parse(&c, "x --memory 2G --vcpus=4 --kernel k --serial --disk=a --disk b,c,d", &e),
+		0);
 	CHECK_INT(c.memory_bytes, GIB(2));
 	CHECK_INT(c.vcpus, 4);
 	CHECK_INT(c.ndisks, 2);
 	CHECK(c.local && c.serial);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-		CHECK(parse(&c, bad[i]) < 0);
+		CHECK(parse(&c, bad[i], &e) < 0);
+}
+
+/* A file of options; what is said of it, or how long the command line is. */
+static void option_file(const void *text, size_t n, const char *says, size_t cmdline)
+{
+	char path[64], where[128], line[80];
+	int fd = memfd_create("conf", MFD_CLOEXEC);
+	struct config c;
+	struct err e = {0};
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	CHECK_INT(write_full(fd, text, n), 0);
+	snprintf(line, sizeof(line), "x --config %s", path);
+	CHECK_INT(parse(&c, line, &e), says ? -EINVAL : 0);
+	if (says) {
+		snprintf(where, sizeof(where), "%s:%s", path, says);
+		CHECK_STR(e.msg, where);
+	} else {
+		CHECK_INT(strlen(c.cmdline), cmdline);
+	}
+	close(fd);
+}
+
+static void option_files(void)
+{
+	static char text[8192] = "vcpus = 2\ncmdline = ";
+	size_t n = strlen(text);
+	struct config c;
+	struct err e;
+
+	memset(text + n, 'c', sizeof(text) - n);
+	option_file(text, 4000, NULL, 4000 - n);
+	/* its end would be taken for an option of its own */
+	option_file(text, sizeof(text), "2: longer than 4094 bytes", 0);
+	option_file("vcpus = 2\0", 10, "1: a byte of value 0", 0);
+	option_file(
+		"vcpus = 2\n\nmemory = x\n", 22, "3: memory: \"x\" is not a size (256M, 2G)", 0);
+	CHECK_INT(parse(&c, "x --config /proc", &e), -EISDIR);
 }
 
 static const struct test tests[] = {
@@ -448,5 +495,6 @@ static const struct test tests[] = {
 	{"serial_port", serial_port},
 	{"serial_hears", serial_hears},
 	{"options", options},
+	{"option_files", option_files},
 };
 TEST_MAIN(tests)

@@ -133,6 +133,9 @@ int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, st
 	rc = elf_load(m, b->kernel_fd, &at, &end, e);
 	if (rc < 0)
 		return rc;
+	if (at >= GIB(1))
+		return err_plain(e, ENOEXEC, "kernel: entry %#llx is beyond the first GiB",
+			(unsigned long long)at);
 	/* right behind the kernel: what the guest leaves there stays in few extents of a snapshot
 	 */
 	initrd = ALIGN_UP(end, MIB(2));

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <netinet/in.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,14 +35,21 @@
 #include "lib/log.h"
 
 #define BOARD_VERSION "1"
+#define SERVICE_USER  "mayfly" /* mayfly-priv's --user */
+#define BAD_CONFIG    2 /* trying again does not mend it: mayfly-priv ends then, too */
 #define DRAIN_NS      (10ull * 1000000000)
 
 static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
 
-_noreturn_ static void die(const char *what, const struct err *e)
+_noreturn_ static void die_with(int status, const char *what, const struct err *e)
 {
 	fprintf(stderr, "mayflyd: %s%s%s\n", what, e ? ": " : "", e ? e->msg : "");
-	exit(1);
+	exit(status);
+}
+
+_noreturn_ static void die(const char *what, const struct err *e)
+{
+	die_with(1, what, e);
 }
 
 struct options {
@@ -106,6 +114,7 @@ static int init_config(const char *path)
 {
 	_cleanup_free_ char *text = conf_example();
 	_cleanup_close_ int fd = -1;
+	const struct passwd *pw;
 
 	if (!text)
 		return 1;
@@ -113,6 +122,11 @@ static int init_config(const char *path)
 		return write_full(1, text, strlen(text)) < 0;
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
 	if (fd < 0 || write_full(fd, text, strlen(text)) < 0) {
+		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
+		return 1;
+	}
+	/* made by root for the service, whose user reads it, and nobody else: it will hold a key */
+	if (geteuid() == 0 && (pw = getpwnam(SERVICE_USER)) && fchown(fd, 0, pw->pw_gid) < 0) {
 		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
 		return 1;
 	}
@@ -493,9 +507,9 @@ int main(int argc, char **argv)
 		return init_config(o.init_config);
 	conf_defaults(&D.cfg);
 	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
-		die("configuration", &e);
+		die_with(BAD_CONFIG, "configuration", &e);
 	if (D.cfg.faults && !o.faults)
-		die("configuration: debug.faults makes the daemon die where a file says so: for tests only, and with --faults", NULL);
+		die_with(BAD_CONFIG, "configuration: debug.faults makes the daemon die where a file says so: for tests only, and with --faults", NULL);
 	if (o.check) {
 		puts("ok");
 		return 0;

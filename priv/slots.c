@@ -287,8 +287,9 @@ static int open_cgroup(const char *given, struct err *e)
 		return err_set(e, errno, "open %s", path);
 	snprintf(parent, sizeof(parent), "%s/../cgroup.subtree_control", path);
 	(void)file_put(AT_FDCWD, parent, controllers); /* fails where it is given already, or not ours: the next line tells */
-	rc = enter_leaf(fd, "priv");
-	if (rc == 0)
+	rc = file_put(fd, "cgroup.subtree_control", controllers);
+	/* a group with processes of its own gives nothing to those below it: we are one of them */
+	if (rc == -EBUSY && (rc = enter_leaf(fd, "priv")) == 0)
 		rc = file_put(fd, "cgroup.subtree_control", controllers);
 	if (rc < 0)
 		return err_set(e, -rc, "delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);

@@ -60,7 +60,7 @@ def test_a_bad_configuration_is_refused_with_its_place(tmp_path, text, says):
     f.write_text(text)
     for more in (["--check"], ["--no-jail", "--no-jail"]):
         r = mayflyd("--config", f, *more)
-        assert r.returncode == 1 and says in r.stderr, r.stderr
+        assert r.returncode == 2 and says in r.stderr, r.stderr
 
 
 @pytest.mark.parametrize("text", ['[server]\nhost = "0.0.0.0"\napi_key = "k"\n', '[server]\nhost = "0.0.0.0"\ninsecure = true\n',

@@ -254,5 +254,5 @@ def test_faults_are_refused_without_the_flag(daemon, faulty):
     m = daemon.machine
     m.run("dd", "of=/run/mayfly-e2e/f.toml", "status=none", stdin="[debug]\nfaults = true\n", check=True)
     r = m.run(f"{daemon.bin}/mayflyd", "--config", "/run/mayfly-e2e/f.toml", "--check")
-    assert r.returncode == 1 and "--faults" in r.stderr, r
+    assert r.returncode == 2 and "--faults" in r.stderr, r
     assert m.run(f"{daemon.bin}/mayflyd", "--config", "/run/mayfly-e2e/f.toml", "--faults", "--check").returncode == 0

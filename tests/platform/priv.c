@@ -476,6 +476,34 @@ static bool has_cgroups(void)
 	return has;
 }
 
+static void group_of(pid_t pid, char *to, size_t cap)
+{
+	char path[40];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/cgroup", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, to, cap - 1);
+	to[n > 0 ? n : 0] = 0;
+	close(fd);
+}
+
+/* A group that hands controllers down takes no process: a service manager could not start the next helper in one that we had moved to. */
+static void the_helper_stays_in_the_group_it_was_started_in(void)
+{
+	char its[512], ours[512], jail[64];
+
+	REQUIRE(begin());
+	if (!has_cgroups())
+		return;
+	group_of(G.priv, its, sizeof(its));
+	group_of(getpid(), ours, sizeof(ours));
+	snprintf(jail, sizeof(jail), "/priv-test-%d", getpid());
+	CHECK_STR(its, ours);
+	CHECK(!strstr(its, jail) && its[0]);
+}
+
 /* a process that got out of its parent's sight, but not out of its cgroup */
 static void a_slot_is_taken_while_a_process_is_left(void)
 {
@@ -654,6 +682,7 @@ static const struct test tests[] = {
 	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},
+	{"the_helper_stays_in_the_group_it_was_started_in", the_helper_stays_in_the_group_it_was_started_in},
 	{"a_slot_is_taken_while_a_process_is_left", a_slot_is_taken_while_a_process_is_left},
 	{"a_user_is_taken_while_a_file_of_its_is_left", a_user_is_taken_while_a_file_of_its_is_left},
 	{"when_memory_ends_monitors_go_first_and_the_helper_last", when_memory_ends_monitors_go_first_and_the_helper_last},

@@ -3,8 +3,8 @@
  * sealed: goes into each kind of jail as its program does, the last stage included, and tries what
  * must be impossible: the monitor's device thread, its vCPU threads, the forked snapshot writer,
  * image jobs with and without network. Each try is a process of its own, because most end it.
- * (mayfly-net does not exist yet.) Needs root (77 = skipped); a neighbour to attack is another
- * process of the test's, under another user.
+ * (mayfly-net does not exist yet: tests/platform/priv.c sees its kind refused.) Needs root (77 =
+ * skipped); a neighbour to attack is another process of the test's, under another user.
  */
 #include "lib/test.h"
 
@@ -32,6 +32,7 @@
 #define JAIL_UID     312345
 #define NEIGHBOUR    312346
 #define FD_STAGE     4 /* a folder; the monitor has its vsock listener there */
+#define FD_LENT      3 /* what a job reads of the store: read-only */
 #define FD_BASE      6 /* the base image: read-only, and nobody's who is jailed */
 #define DIES         (128 + SIGSYS)
 #define ANY_ERRNO(r) ((r) < 0 ? errno : 0)
@@ -107,6 +108,24 @@ static int try_map_base(void)
 static int try_reopen_base(void)
 {
 	return ANY_ERRNO(openat(G.proc_fd, "self/fd/6", O_RDWR));
+}
+static int try_write_lent(void)
+{
+	return ANY_ERRNO(pwrite(FD_LENT, "x", 1, 0));
+}
+static int try_cut_lent(void)
+{
+	return ANY_ERRNO(ftruncate(FD_LENT, 0));
+}
+static int try_map_lent(void)
+{
+	void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, FD_LENT, 0);
+
+	return p == MAP_FAILED ? errno : 0;
+}
+static int try_reopen_lent(void)
+{
+	return ANY_ERRNO(openat(AT_FDCWD, "/proc/self/fd/3", O_RDWR));
 }
 static int try_exec(void)
 {
@@ -292,6 +311,11 @@ static const struct {
 	{"cut the base image", try_cut_base, M(DEVICE) | M(WRITER), {EINVAL, EBADF}},
 	{"map the base image writable", try_map_base, M(DEVICE) | M(WRITER), {EACCES}},
 	{"open the base image again for writing", try_reopen_base, M(DEVICE) | M(WRITER), {EACCES}},
+	{"write what it was lent of the store", try_write_lent, JOBS, {EBADF}},
+	{"cut it", try_cut_lent, JOBS, {EINVAL}},
+	{"map it writable", try_map_lent, JOBS, {EACCES}},
+	{"open it again for writing", try_reopen_lent, JOBS, {ENOENT}},
+	{"use a descriptor that nobody listed", try_write_base, JOBS, {EBADF}},
 	{"keep a descriptor across exec", try_exec, ALL, {DIES}},
 	{"run what a descriptor holds", try_execveat, ALL, {DIES}},
 	{"mount", try_mount, ALL, {DIES}},
@@ -335,6 +359,8 @@ static int enter(enum kind k, struct err *e)
 {
 	uint32_t missing;
 
+	if ((k == BUILD || k == PULL) && dup2(FD_BASE, FD_LENT) < 0)
+		return err_set(e, errno, "dup2");
 	if (k == BUILD || k == PULL)
 		return job_sandbox(JAIL_UID, k == PULL, e);
 	if (vmm_jail(JAIL_UID, &G.proc_fd, &missing, e) < 0)

@@ -41,9 +41,17 @@ void route_diag_summary(struct http_req *r);
 /* route_egress.c */
 void route_policy_get(struct http_req *r);
 
+/* A list as it is asked for: by state, by metadata where there is any, a page of it. */
+struct list {
+	const char *states[16];
+	size_t nstates;
+	struct http_pair meta[32];
+	int nmeta;
+	long page, size, total;
+	struct cJSON *o, *items;
+};
 /* false: answered with 400 */
-bool page_query(struct http_req *r, long *page, long *size);
-void pagination_add(struct cJSON *o, long page, long size, long total);
-/* what all lists are asked with: the `metadata` filter and the page. false: answered with 400 */
-bool list_query(struct http_req *r, struct http_pair *meta, size_t max, int *nmeta, long *page, long *size);
-bool metadata_fits(const struct cJSON *m, const struct http_pair *want, int n);
+bool list_begin(struct http_req *r, struct list *l, bool by_metadata);
+bool list_wants(const struct list *l, const char *state, const struct cJSON *metadata); /* state NULL: not asked for */
+bool list_shows(struct list *l); /* counts one; true if it is on this page */
+void list_end(struct http_req *r, struct list *l);

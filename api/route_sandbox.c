@@ -93,7 +93,7 @@ void route_get(struct http_req *r)
 		http_reply_json(r, 200, sandbox_to_json(sb, false));
 }
 
-bool page_query(struct http_req *r, long *page, long *size)
+static bool page_query(struct http_req *r, long *page, long *size)
 {
 	static const struct {
 		const char *name;
@@ -114,7 +114,7 @@ bool page_query(struct http_req *r, long *page, long *size)
 	return true;
 }
 
-void pagination_add(cJSON *o, long page, long size, long total)
+static void pagination_add(cJSON *o, long page, long size, long total)
 {
 	cJSON *p = cJSON_AddObjectToObject(o, "pagination");
 	long pages = (total + size - 1) / size;
@@ -169,54 +169,61 @@ static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
 	return (int)n;
 }
 
-bool list_query(struct http_req *r, struct http_pair *meta, size_t max, int *nmeta, long *page, long *size)
+bool list_begin(struct http_req *r, struct list *l, bool by_metadata)
 {
-	*nmeta = metadata_query(r, meta, max);
-	if (*nmeta >= 0)
-		return page_query(r, page, size);
-	http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
-	return false;
+	*l = (struct list){0};
+	l->nstates = http_query_all(r, "state", l->states, ARRAY_LEN(l->states));
+	l->nmeta = by_metadata ? metadata_query(r, l->meta, ARRAY_LEN(l->meta)) : 0;
+	if (l->nmeta < 0) {
+		http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
+		return false;
+	}
+	if (!page_query(r, &l->page, &l->size))
+		return false;
+	l->o = cJSON_CreateObject();
+	l->items = cJSON_AddArrayToObject(l->o, "items");
+	return true;
 }
 
-bool metadata_fits(const cJSON *m, const struct http_pair *want, int n)
+bool list_wants(const struct list *l, const char *state, const cJSON *metadata)
 {
-	for (int i = 0; i < n; i++) {
-		const cJSON *v = cJSON_GetObjectItemCaseSensitive(m, want[i].key);
+	bool fits = l->nstates == 0 || !state;
 
-		if (!cJSON_IsString(v) || strcmp(v->valuestring, want[i].val) != 0)
-			return false;
+	for (size_t i = 0; i < l->nstates && !fits; i++)
+		fits = !strcasecmp(l->states[i], state);
+	for (int i = 0; i < l->nmeta && fits; i++) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(metadata, l->meta[i].key);
+
+		fits = cJSON_IsString(v) && !strcmp(v->valuestring, l->meta[i].val);
 	}
-	return true;
+	return fits;
+}
+
+bool list_shows(struct list *l)
+{
+	long n = l->total++;
+
+	return n >= (l->page - 1) * l->size && n < l->page * l->size;
+}
+
+void list_end(struct http_req *r, struct list *l)
+{
+	pagination_add(l->o, l->page, l->size, l->total);
+	http_reply_json(r, 200, l->o);
 }
 
 void route_list(struct http_req *r)
 {
 	struct daemon *d = r->app;
-	const char *states[16];
-	size_t nstates = http_query_all(r, "state", states, ARRAY_LEN(states));
-	struct http_pair meta[32];
-	long page, size, n = 0;
-	cJSON *o, *items;
-	int nmeta;
+	struct list l;
 
-	if (!list_query(r, meta, ARRAY_LEN(meta), &nmeta, &page, &size))
+	if (!list_begin(r, &l, true))
 		return;
-	o = cJSON_CreateObject();
-	items = cJSON_AddArrayToObject(o, "items");
 	/* the table is in order of creation, newest first */
-	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next) {
-		bool fits = nstates == 0;
-
-		for (size_t i = 0; i < nstates; i++)
-			fits |= !strcasecmp(states[i], sb_state_names[sb->state]);
-		if (!fits || sb->internal || !metadata_fits(sb->spec.metadata, meta, nmeta))
-			continue;
-		if (n >= (page - 1) * size && n < page * size)
-			cJSON_AddItemToArray(items, sandbox_to_json(sb, false));
-		n++;
-	}
-	pagination_add(o, page, size, n);
-	http_reply_json(r, 200, o);
+	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (!sb->internal && list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) && list_shows(&l))
+			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));
+	list_end(r, &l);
 }
 
 /* ---- metadata, renew */

@@ -298,28 +298,16 @@ void route_snapshot_create(struct http_req *r)
 void route_snapshot_list(struct http_req *r)
 {
 	struct daemon *d = r->app;
-	const char *states[16], *sandbox = http_query(r, "sandboxId"), *name = http_query(r, "name");
-	size_t nstates = http_query_all(r, "state", states, ARRAY_LEN(states));
-	long page, size, n = 0;
-	cJSON *o, *items;
+	const char *sandbox = http_query(r, "sandboxId"), *name = http_query(r, "name");
+	struct list l;
 
-	if (!page_query(r, &page, &size))
+	if (!list_begin(r, &l, false))
 		return;
-	o = cJSON_CreateObject();
-	items = cJSON_AddArrayToObject(o, "items");
-	for (const struct snapshot *s = d->snapshots; s; s = s->next) {
-		bool fits = nstates == 0;
-
-		for (size_t i = 0; i < nstates; i++)
-			fits |= !strcasecmp(states[i], state_names[s->state]);
-		if (!fits || (sandbox && strcmp(sandbox, s->sandbox_id)) || (name && strcmp(name, s->name)))
-			continue;
-		if (n >= (page - 1) * size && n < page * size)
-			cJSON_AddItemToArray(items, to_json(s));
-		n++;
-	}
-	pagination_add(o, page, size, n);
-	http_reply_json(r, 200, o);
+	for (const struct snapshot *s = d->snapshots; s; s = s->next)
+		if (list_wants(&l, state_names[s->state], NULL) && (!sandbox || !strcmp(sandbox, s->sandbox_id)) &&
+			(!name || !strcmp(name, s->name)) && list_shows(&l))
+			cJSON_AddItemToArray(l.items, to_json(s));
+	list_end(r, &l);
 }
 
 static struct snapshot *route_one(struct http_req *r)

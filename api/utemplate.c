@@ -344,24 +344,14 @@ void route_template_create(struct http_req *r)
 void route_template_list(struct http_req *r)
 {
 	struct daemon *d = r->app;
-	struct http_pair meta[32];
-	long page, size, n = 0;
-	cJSON *o, *items;
-	int nmeta;
+	struct list l;
 
-	if (!list_query(r, meta, ARRAY_LEN(meta), &nmeta, &page, &size))
+	if (!list_begin(r, &l, true))
 		return;
-	o = cJSON_CreateObject();
-	items = cJSON_AddArrayToObject(o, "items");
-	for (const struct utemplate *t = d->utemplates; t; t = t->next) {
-		if (!metadata_fits(cJSON_GetObjectItemCaseSensitive(t->req, "metadata"), meta, nmeta))
-			continue;
-		if (n >= (page - 1) * size && n < page * size)
-			cJSON_AddItemToArray(items, to_json(t));
-		n++;
-	}
-	pagination_add(o, page, size, n);
-	http_reply_json(r, 200, o);
+	for (const struct utemplate *t = d->utemplates; t; t = t->next)
+		if (list_wants(&l, NULL, cJSON_GetObjectItemCaseSensitive(t->req, "metadata")) && list_shows(&l))
+			cJSON_AddItemToArray(l.items, to_json(t));
+	list_end(r, &l);
 }
 
 static struct utemplate *route_one(struct http_req *r)

@@ -4,8 +4,9 @@
 The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
   machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
   daemon    the running daemon: .domain, .api_key, .url, .kill(), .start(), .log()
-KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance,
-E2E_MEMORY gives it another size.
+KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance, E2E_MEMORY gives it another size. A whole
+run has two sides (pytest-xdist, tests/run), each with an appliance and a daemon of its own and every test of a file on one side; the
+second appliance's name ends in -2.
 """
 import json
 import os
@@ -25,6 +26,10 @@ MAYFLY = BIN / "mayfly"
 CACHE = pathlib.Path(os.environ.get("MAYFLY_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "mayfly")
 KEEP = bool(os.environ.get("KEEP"))
 DAEMON_WAIT_S = 60
+SIDE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + 1
+# What takes longest begins first, so that both sides end together: measured, over ten seconds each. A file that is not named comes after.
+LONG_FIRST = ("points", "vm", "faults", "image_boot", "agent", "sdks", "pull", "daemon", "images", "hostile", "soak", "guest_kernel", "lifecycle",
+              "machine", "disk", "previous", "templates", "wire", "vsock", "exec", "burst", "jail", "vmm_cli", "bench", "cli", "hooks")
 
 
 class Machine:
@@ -173,7 +178,8 @@ class Daemon:
 @pytest.fixture(scope="session")
 def machine():
     assert MAYFLY.exists(), "build/bin/mayfly is missing: make"
-    m = Machine(os.environ.get("E2E_MACHINE", "e2e"), memory=os.environ.get("E2E_MEMORY", "3G")).start()
+    name = os.environ.get("E2E_MACHINE", "e2e") + (f"-{SIDE}" if SIDE > 1 else "")
+    m = Machine(name, memory=os.environ.get("E2E_MEMORY", "3G")).start()
     yield m
     if not KEEP:
         m.stop()
@@ -245,12 +251,18 @@ def fresh_machine(request):
         m.remove()
 
 
+def pytest_collection_modifyitems(items):
+    at = {f"test_{name}": i for i, name in enumerate(LONG_FIRST)}
+    items.sort(key=lambda item: at.get(item.path.stem, len(at)))
+
+
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    # a failed test shows what the daemon said last
-    if call.when == "call" and call.excinfo is not None and "daemon" in item.fixturenames and call.excinfo.typename != "Skipped":
-        d = item.funcargs.get("daemon")
-        if d:
-            print("--- daemon log ---\n" + d.log(50))
+    # a failed test shows what the daemon said last; as a section of its report, which also comes over from another process
+    report = (yield).get_result()
+    d = getattr(item, "funcargs", {}).get("daemon")
+    if d and report.failed and call.when == "call":
+        report.sections.append(("daemon log", d.log(50)))
 
 
 def has(program):

@@ -351,7 +351,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	sigset_t set;
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	int sfd;
+	int sfd, rc;
 
 	if (n > 0 && strrchr(self, '/'))
 		*strrchr(self, '/') = 0;
@@ -390,5 +390,7 @@ int main(int argc, char **argv)
 		if (P.slots.s[i].pidfd >= 0)
 			watch_slot(&P.serve, i);
 	daemon_start(NULL);
-	return loop_run(P.loop);
+	rc = loop_run(P.loop);
+	log_info("ended: %llu requests, %llu refused", (unsigned long long)P.serve.served, (unsigned long long)P.serve.refused);
+	return rc;
 }

@@ -431,6 +431,18 @@ static inline bool host_stop(struct host *h)
 	return WIFEXITED(st) && WEXITSTATUS(st) == 0;
 }
 
+/* The first and the last test of most files: an agent, and one control connection to it. */
+static inline int host_begin(struct host *h, struct got *g)
+{
+	return host_start(h) ? host_open(h, AGENT_CONN_CONTROL, g) : -1;
+}
+
+static inline bool host_end(struct host *h, int ctl)
+{
+	close(ctl);
+	return host_stop(h);
+}
+
 /* The helper of sessions is /proc/self/exe: the test program itself. */
 #define AGENT_TEST_MAIN(table)                                                                     \
 	int main(int argc, char **argv)                                                            \

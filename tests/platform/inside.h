@@ -10,6 +10,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/jail.h"
+
+/* Whether a jail can be entered here at all; says why not. */
+static inline bool inside_can(void)
+{
+	if (geteuid() != 0)
+		printf("needs root\n");
+	else if (!jail_landlock_abi())
+		printf("this kernel has no Landlock\n");
+	else
+		return true;
+	return false;
+}
+
 /* The exit code of fn(arg) as pid 1 of a new pid namespace; 128 + the signal that ended it. */
 static inline int in_new_pid_namespace(int (*fn)(void *arg), void *arg)
 {

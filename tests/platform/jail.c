@@ -291,13 +291,7 @@ static const struct test tests[] = {
 
 int main(int argc, char **argv)
 {
-	if (geteuid() != 0) {
-		printf("needs root\n");
+	if (!inside_can())
 		return 77;
-	}
-	if (!jail_landlock_abi()) {
-		printf("this kernel has no Landlock\n");
-		return 77;
-	}
 	return test_main(argc, argv, tests, ARRAY_LEN(tests));
 }

@@ -514,17 +514,15 @@ static void as_another_user(void)
 
 static void start(void)
 {
-	REQUIRE(host_start(&H));
+	ctl = host_begin(&H, &G);
+	REQUIRE(ctl >= 0);
 	snprintf(D, sizeof(D), "%s/t", H.dir);
 	CHECK(!mkdir(D, 0755));
-	ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
-	REQUIRE(ctl >= 0);
 }
 
 static void stop(void)
 {
-	close(ctl);
-	CHECK(host_stop(&H));
+	CHECK(host_end(&H, ctl));
 }
 
 static const struct test tests[] = {

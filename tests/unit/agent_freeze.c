@@ -285,8 +285,7 @@ static void a_guest_that_broke_its_names_stays_closed(void)
 static void start(void)
 {
 	H.with_cgroup = true;
-	REQUIRE(host_start(&H));
-	ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	ctl = host_begin(&H, &G);
 	REQUIRE(ctl >= 0);
 }
 
@@ -294,8 +293,7 @@ static void stop(void)
 {
 	close_fd(&ticker);
 	ran_fini(&ticks);
-	close(ctl);
-	CHECK(host_stop(&H));
+	CHECK(host_end(&H, ctl));
 }
 
 static const struct test tests[] = {

@@ -165,15 +165,13 @@ static void nothing_is_left(void)
 
 static void start(void)
 {
-	REQUIRE(host_start(&H));
-	ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	ctl = host_begin(&H, &G);
 	REQUIRE(ctl >= 0);
 }
 
 static void stop(void)
 {
-	close(ctl);
-	CHECK(host_stop(&H));
+	CHECK(host_end(&H, ctl));
 }
 
 static const struct test tests[] = {

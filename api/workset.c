@@ -16,10 +16,14 @@
 #include "lib/buf.h"
 #include "lib/log.h"
 
-/* What a restore touches is looked at when its first command had time to run. Later ones than the
- * first few add nothing. */
+/* The first restore is looked at when it runs: that is what each of them touches. The next ones when
+ * their first command had time to run; later ones than those add nothing. */
 #define AFTER_NS 1500000000ull
-#define ROUNDS   3
+#define ROUNDS	 3
+/* Each later restore pays for all of it, and has what was written for itself: a command that went
+ * through its memory is no reason for that. 64 MiB and 8 MiB. */
+#define READ_MAX    16384
+#define WRITTEN_MAX 2048
 
 struct recording {
 	struct recording *next;
@@ -102,15 +106,22 @@ static void recorded(void *arg, const struct vmm_answer *a)
 		if (a->err && a->err != ECONNRESET)
 			log_debug("working set: %s %s", strerror(a->err), a->text);
 	} else {
-		v.ws->read = cur_u64(&body);
-		v.ws->written = cur_u64(&body);
+		uint64_t n_read = cur_u64(&body), n_written = cur_u64(&body);
+		bool fits = !body.bad && n_read <= READ_MAX && n_written <= WRITTEN_MAX;
+
 		v.ws->rounds++;
-		blob_unref(rec->d->blobs, v.mem->ws);
-		memcpy(v.mem->ws, rec->ws_id, BLOB_ID);
+		if (fits) {
+			v.ws->read = n_read;
+			v.ws->written = n_written;
+			blob_unref(rec->d->blobs, v.mem->ws);
+			memcpy(v.mem->ws, rec->ws_id, BLOB_ID);
+		} else {
+			blob_unref(rec->d->blobs, rec->ws_id);
+		}
 		v.save(v.owner);
-		log_info("%s %s: working set of %llu pages read, %llu written", v.kind,
-			rec->point_id, (unsigned long long)v.ws->read,
-			(unsigned long long)v.ws->written);
+		log_info("%s %s: working set of %llu pages read, %llu written%s", v.kind,
+			rec->point_id, (unsigned long long)n_read, (unsigned long long)n_written,
+			fits ? "" : ": too many, not used");
 	}
 	rec->lost = a->err == ECONNRESET && rec->vm;
 	if (!rec->lost)
@@ -161,7 +172,7 @@ void workset_ran(struct sandbox *sb)
 	sandbox_ref(sb);
 	v.ws->recording = true;
 	if (rec->timer)
-		timer_after(rec->timer, AFTER_NS);
+		timer_after(rec->timer, v.ws->rounds ? AFTER_NS : 1);
 	else
 		recording_end(rec);
 }

@@ -151,7 +151,8 @@ def test_bounds_and_taken_ahead(daemon):
     for memory in ("512Mi", "1Gi"):
         status, more, _ = daemon.ask("POST", "/v1/mayfly/templates", {"image": "tiny", "resourceLimits": {"memory": memory}})
         assert status == 201, more
-    assert {i["id"] for i in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]} & {t["id"], more["id"]} == {t["id"], more["id"]}, "the least recently used goes"
+        assert origin(daemon, daemon.create())[0] == "template"
+    assert {i["id"] for i in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]} == {t["id"], more["id"]}, "the least recently used goes"
     assert daemon.ask("POST", "/v1/mayfly/templates", {"image": "no-such:1"})[0] >= 400
     one, two = make(daemon), make(daemon)
     status, e, _ = daemon.ask("POST", "/v1/templates", TPL)
@@ -250,3 +251,31 @@ def test_bytes_are_bounded(daemon):
         time.sleep(0.02)
     small = take("256Mi", 10)
     assert set(automatic(daemon)) == {small}
+
+
+def test_working_sets_are_recorded_and_bounded(daemon):
+    """The first restore at once, two more after a while; what one that went through its memory touched is not for all the others."""
+    daemon.start()
+    daemon.create()
+    until_ready(daemon)
+    tpl, = automatic(daemon)
+    kept = None
+    for rounds, said in ((1, "800 60"), (2, "900 2049"), (3, "16385 70")):
+        daemon.plan(workset=said)
+        box = daemon.create()
+        if rounds > 1:  # this one goes before it would have been looked at
+            daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+        end = time.monotonic() + WAIT_S
+        while (ws := daemon.ask("GET", f"/v1/mayfly/points/{tpl}")[1]["workingSet"])["rounds"] < rounds:
+            assert time.monotonic() < end, ws
+            time.sleep(0.02)
+        assert (ws["pagesRead"], ws["pagesWritten"]) == (800, 60), ws
+        files = [b for b in blobs(daemon) if b.endswith(".ws")]
+        assert len(files) == 1 and kept in (None, files), "the first one's stays"
+        kept = files
+    # three are enough; and it is there after a restart
+    daemon.end()
+    daemon.again()
+    daemon.create()
+    assert daemon.ask("GET", f"/v1/mayfly/points/{tpl}")[1]["workingSet"] == {"rounds": 3, "pagesRead": 800, "pagesWritten": 60}
+    assert len([s for _, s in daemon.steps() if s == "workset"]) == 3

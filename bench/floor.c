@@ -6,8 +6,8 @@
  * checksums beyond what the readers do. One vCPU. It uses the monitor's own readers and register
  * lists, so that both arms restore the same.
  *
- *   bench-floor STATE MEMORY...: writes the guest's console to stdout; after the second TICK it
- * prints `PHASE name microseconds` and ends.
+ *   bench-floor MARK STATE MEMORY...: writes the guest's console to stdout; after the second MARK
+ * (a word of the guest's output) it prints `PHASE name microseconds` and ends.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,8 +33,9 @@ struct floor_vm {
 	struct kvm_run *run;
 	struct snap snap;
 	uint64_t last_ns;
+	const char *mark;   /* a word without a prefix of itself inside */
+	unsigned int at;    /* as much of it was seen */
 	unsigned int marks; /* the first may have stood in the queue at the time of the snapshot */
-	char seen[4];       /* the last bytes of output */
 	unsigned int nphases;
 	struct {
 		const char *name;
@@ -68,9 +69,11 @@ static void on_console(void *ctx, const void *p, size_t n)
 
 	(void)!write(1, p, n);
 	for (size_t i = 0; i < n; i++) {
-		memmove(v->seen, v->seen + 1, 3);
-		v->seen[3] = s[i];
-		v->marks += memcmp(v->seen, "TICK", 4) == 0;
+		v->at = s[i] == v->mark[v->at] ? v->at + 1 : s[i] == v->mark[0];
+		if (v->mark[v->at])
+			continue;
+		v->marks++;
+		v->at = 0;
 	}
 }
 
@@ -194,16 +197,17 @@ int main(int argc, char **argv)
 	size_t n = 0;
 	int fd, rc;
 
-	if (argc < 3) {
-		fprintf(stderr, "usage: bench-floor STATE MEMORY...\n");
+	if (argc < 4 || !argv[1][0] || !argv[1][1]) {
+		fprintf(stderr, "usage: bench-floor MARK STATE MEMORY...\n");
 		return 2;
 	}
 	log_level = LOG_ERROR;
+	v.mark = argv[1];
 	v.last_ns = mono_ns();
 	v.loop = loop_create();
 	v.env = (struct dev_env){.mem = &v.mem, .loop = v.loop, .ctx = &v, .irq = on_irq};
-	fd = open(argv[1], O_RDONLY | O_CLOEXEC);
-	rc = fd < 0 ? err_set(&e, errno, "%s", argv[1]) : snap_read_file(fd, &state, &n, &e);
+	fd = open(argv[2], O_RDONLY | O_CLOEXEC);
+	rc = fd < 0 ? err_set(&e, errno, "%s", argv[2]) : snap_read_file(fd, &state, &n, &e);
 	if (rc == 0)
 		rc = snap_parse(&v.snap, state, n, &e);
 	if (rc == 0 && v.snap.head.vcpus != 1)
@@ -214,7 +218,7 @@ int main(int argc, char **argv)
 		rc = make_objects(&v, &e);
 	mark(&v, "objects");
 	if (rc == 0)
-		rc = map_memory(&v, argv + 2, (unsigned int)argc - 2, &e);
+		rc = map_memory(&v, argv + 3, (unsigned int)argc - 3, &e);
 	mark(&v, "map");
 	if (rc == 0)
 		rc = load_state(&v, &e);

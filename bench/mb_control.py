@@ -7,15 +7,16 @@ import socket
 import struct
 import time
 
-from mb_core import Failed, vmm
+from mb_core import MIB, Failed, vmm
 
-PREPARE, RESTORE, STATS, F_RUN = 2, 4, 9, 1
+PREPARE, RESTORE, SNAPSHOT, STATS, EV_SNAPSHOT = 2, 4, 7, 9, 0x4005
+F_RUN, F_LIVE, F_DIFF = 1, 4, 8
 
 
 class Control:
     def __init__(self, tmp):
         self.path = os.path.join(tmp, f"ctl-{time.monotonic_ns()}")
-        self.id = 0
+        self.id, self.events = 0, []
         listen = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listen.bind(self.path)
         listen.listen(4)
@@ -43,15 +44,41 @@ class Control:
         hdr = struct.pack("<IHHIIiI", 0x314d564d, 1, kind, self.id, len(payload), 0, len(fds))
         socket.send_fds(self.s, [hdr + payload], list(fds))
         while True:
-            got = self.s.recv(65536)
-            if len(got) < 24:
-                raise Failed("the monitor closed its control socket")
-            _, _, typ, mid, n, status, _ = struct.unpack("<IHHIIiI", got[:24])
-            if mid != self.id:
-                continue  # an event
-            if status < 0:
-                raise Failed(f"request {kind}: {os.strerror(-status)}: {got[28:24 + n].decode('utf-8', 'replace')}")
-            return got[24:24 + n]
+            typ, mid, status, data = self.message()
+            if mid == self.id:
+                break
+            self.events.append((typ, data))
+        if status < 0:
+            raise Failed(f"request {kind}: {os.strerror(-status)}: {data[4:].decode('utf-8', 'replace')}")
+        return data
+
+    def message(self):
+        got = self.s.recv(65536)
+        if len(got) < 24:
+            raise Failed("the monitor closed its control socket")
+        _, _, typ, mid, n, status, _ = struct.unpack("<IHHIIiI", got[:24])
+        return typ, mid, status, got[24:24 + n]
+
+    def event(self, kind):
+        """The payload of the next event of that kind; others are forgotten."""
+        while True:
+            while self.events:
+                typ, data = self.events.pop(0)
+                if typ == kind:
+                    return data
+            typ, _, _, data = self.message()
+            self.events.append((typ, data))
+
+    def restored(self, files):
+        """Objects made, then running: what a restore answers. The memory files are those behind the first."""
+        fds = [os.open(f, os.O_RDONLY) for f in files]
+        try:
+            self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
+            t0 = time.monotonic_ns()
+            return t0, self.call(RESTORE, struct.pack("<IHH", F_RUN, len(files) - 1, 0), fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def close(self):
         os.kill(self.pid, signal.SIGKILL)

@@ -128,6 +128,7 @@ class Context:
         self.store, self.state, self.api_url = store, state, api
         self.shared = {}
         self.closing = []
+        self.other_build = False  # while an arm is made for --against
 
     def once(self, key, make):
         """make() the first time; a failure is remembered, too: the next arm is absent for the same reason."""
@@ -177,6 +178,8 @@ class Context:
     def daemon(self, **runtime):
         """The daemon that all share, or one with other settings of [runtime] (templates=False, blank_pool=0) or jail=False."""
         import mb_daemon
+        if self.other_build:
+            raise Absent("a daemon starts the monitor that lies beside it: --against is for scenarios without one")
         if self.api_url:
             if runtime:
                 raise Absent("the daemon given has its own settings")

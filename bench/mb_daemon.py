@@ -26,9 +26,14 @@ class Given:
         self.image, self.one, self.pid = os.environ.get("MAYFLY_BENCH_IMAGE", IMAGE), None, None
 
     def sandbox(self):
-        """One that all scenarios may run commands in; it is warm."""
+        """One that all scenarios may run commands in; it is warm. If it ended, that is told once, and the next has a new one."""
+        if self.one is not None:
+            status = self.api.call("GET", f"/v1/sandboxes/{self.one}")["status"]
+            if status["state"] != "Running":
+                gone, self.one = self.one, None
+                raise Failed(f"the sandbox that scenarios share, {gone}, is {status['state']}: {status.get('reason', '')} {status.get('message', '')}")
         if self.one is None:
-            self.one = self.api.create(self.image)
+            self.one = self.api.create(self.image, entrypoint=["sleep", "86400"])
             self.api.command(self.one)
         return self.one
 

@@ -50,6 +50,26 @@ def steal_percent(seconds=0.5):
     return 100.0 * (sb - sa) / max(1, b - a)
 
 
+def stalls(seconds=0.5, gap_us=1000):
+    """(percent of the time lost in gaps, the longest in us) of a loop that only looks at the clock: what others do to whoever wants to compute here,
+    also where the hypervisor reports no steal."""
+    lost = longest = 0
+    begun = last = time.monotonic_ns()
+    while last - begun < seconds * 1e9:
+        now = time.monotonic_ns()
+        gap = (now - last) / 1000
+        if gap > gap_us:
+            lost += gap
+        longest, last = max(longest, gap), now
+    return 100.0 * lost / (seconds * 1e6), longest
+
+
+def governors():
+    base = "/sys/devices/system/cpu"
+    got = {read(f"{base}/{c}/cpufreq/scaling_governor") for c in os.listdir(base) if c[3:].isdigit()} if os.path.isdir(base) else set()
+    return ", ".join(sorted(got - {""})) or "none"
+
+
 def stamp():
     mem = {l.split(":")[0]: int(l.split()[1]) for l in read("/proc/meminfo").splitlines() if len(l.split()) > 1}
     return {
@@ -57,7 +77,7 @@ def stamp():
         "virtualization": virtualization(),
         "memory_mib": mem.get("MemTotal", 0) // 1024, "memory_free_mib": mem.get("MemAvailable", 0) // 1024,
         "swap_mib": (mem.get("SwapTotal", 0) - mem.get("SwapFree", 0)) // 1024,
-        "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "none"),
+        "governor": governors(),
         "thp": read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "aslr": read("/proc/sys/kernel/randomize_va_space"),
         "load": read("/proc/loadavg").split(" ")[0], "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -81,16 +101,22 @@ def checks():
     gov = s["governor"]
     out.append((gov in ("performance", "none"), f"frequency governor: {gov}",
                 "" if gov in ("performance", "none") else "the first samples run slow: set it to performance"))
-    turbo = read("/sys/devices/system/cpu/intel_pstate/no_turbo")
+    turbo = {"1": "off", "0": "on"}.get(read("/sys/devices/system/cpu/intel_pstate/no_turbo")) or \
+        {"1": "on", "0": "off"}.get(read("/sys/devices/system/cpu/cpufreq/boost"))
     if turbo:
-        out.append((turbo == "1", "turbo " + ("off" if turbo == "1" else "on"),
-                    "" if turbo == "1" else "maxima and long runs drift with temperature"))
+        out.append((turbo == "off", "turbo " + turbo, "" if turbo == "off" else "maxima and long runs drift with temperature"))
     steal = steal_percent()
     out.append((steal < 1, f"steal: {steal:.1f}% of the CPU time", "" if steal < 1 else "a neighbour takes it: p95 and above are theirs"))
+    lost, longest = stalls()
+    s["stalls_percent"], s["steal_percent"] = round(lost, 1), round(steal, 1)
+    out.append((lost < 2, f"stalls: {lost:.1f}% of half a second lost in gaps above 1 ms, the longest {longest / 1000:.1f} ms",
+                "" if lost < 2 else "a neighbour computes, whatever steal says: p95 and above, and the drift between passes, are theirs"))
     load = float(s["load"] or 0)
     out.append((load < 0.3 * (s["cpus"] or 1), f"load: {load} on {s['cpus']} CPUs",
                 "" if load < 0.3 * (s["cpus"] or 1) else "something else runs: expect wide tails"))
     out.append((s["swap_mib"] == 0, f"swap in use: {s['swap_mib']} MiB", "" if s["swap_mib"] == 0 else "cold pages may come from disk"))
+    roomy = s["memory_free_mib"] >= 3072
+    out.append((roomy, f"memory available: {s['memory_free_mib']} MiB", "" if roomy else "a whole run wants 3 GiB: the kernel may kill monitors in it"))
     out.append((s["aslr"] != "2" or v != "emulated", f"address randomisation: {s['aslr']}",
                 "" if s["aslr"] != "2" or v != "emulated" else "triples the start of position-independent programs under emulation"))
     out.append(("[always]" in s["thp"], "huge pages: " + s["thp"], "" if "[always]" in s["thp"] else "boots touch 4 KiB pages one by one"))

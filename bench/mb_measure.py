@@ -17,6 +17,9 @@ import mb_host
 from mb_core import HERE, Absent, Context, Failed
 
 
+AGAINST = " (B)"  # behind an arm's name: the same with the other build, as --against gave it
+
+
 def load():
     """Every scenario of bench/scenarios/*.py, in the order of the files' names: {name: scenario}."""
     sys.path.insert(0, HERE)
@@ -37,85 +40,139 @@ def why(e):
     return str(e) if isinstance(e, (Failed, OSError)) else f"{type(e).__name__}: {e}"
 
 
+class Turn:
+    """Every way of alternating two builds of the monitor: while it stands, what is started is that build."""
+
+    def __init__(self, vmm):
+        self.vmm, self.was = vmm, None
+
+    def __enter__(self):
+        self.was = os.environ.get("MAYFLY_BENCH_VMM")
+        if self.vmm:
+            os.environ["MAYFLY_BENCH_VMM"] = self.vmm
+
+    def __exit__(self, *_):
+        if not self.vmm:
+            return
+        if self.was is None:
+            del os.environ["MAYFLY_BENCH_VMM"]
+        else:
+            os.environ["MAYFLY_BENCH_VMM"] = self.was
+
+
+class Live:
+    """An arm that is ready, under the name its rows have, and what its rounds took so far."""
+
+    def __init__(self, ctx, cls, vmm):
+        self.name, self.turn = cls.name + (AGAINST if vmm else ""), Turn(vmm)
+        ctx.other_build = bool(vmm)
+        with self.turn:
+            self.arm = cls(ctx)
+
+    def sample(self, warm):
+        """warm: the one that is dropped; an arm whose samples take minutes has a smaller one for it."""
+        with self.turn:
+            return self.arm.warm() if warm and hasattr(self.arm, "warm") else self.arm.sample()
+
+
 class Measure:
-    def __init__(self, ctx, scenarios, samples, passes, scale, out):
-        self.ctx, self.scenarios, self.samples, self.passes, self.scale, self.out = ctx, scenarios, samples, passes, scale, out
-        self.arms = {}
+    """The time asked for holds: before each part of the run, what is left of it is shared out by the scenarios' weights ("seconds"). Who has its
+    samples earlier leaves the rest to those behind it; who has used up its share stops, which is told. Only a first sample is never refused."""
+
+    def __init__(self, ctx, scenarios, a, out):
+        self.ctx, self.scenarios, self.samples, self.passes, self.out = ctx, scenarios, a.samples, a.passes, out
+        self.builds = [None, a.against] if a.against else [None]
+        self.end = time.monotonic() + a.minutes * 60
+        self.arms, self.round_s = {}, {}
 
     def emit(self, **what):
         self.out.write(json.dumps(what) + "\n")
         self.out.flush()
 
     def prepare(self, name):
-        """The arms of a scenario, made when it is first reached; they stay for the later passes."""
-        sc, live = self.scenarios[name], []
-        for cls in sc["arms"]:
+        live = []
+        for cls, build in ((c, b) for b in self.builds for c in self.scenarios[name]["arms"]):
+            label = cls.name + (AGAINST if build else "")
             try:
-                arm = cls(self.ctx)
-                self.emit(event="arm", scenario=name, arm=cls.name)
-                live.append(arm)
+                live.append(Live(self.ctx, cls, build))
+                self.emit(event="arm", scenario=name, arm=label)
             except Absent as e:
-                self.emit(event="absent", scenario=name, arm=cls.name, why=str(e))
+                self.emit(event="absent", scenario=name, arm=label, why=str(e))
             except Exception as e:  # noqa: BLE001: a broken arm costs its own rows, and is told, not the run
-                self.emit(event="absent", scenario=name, arm=cls.name, why="could not be prepared: " + why(e))
+                self.emit(event="absent", scenario=name, arm=label, why="could not be prepared: " + why(e))
         self.arms[name] = live
 
-    def one(self, name, arm, i, part):
+    def one(self, name, live, i, part):
         try:
-            self.emit(event="sample", scenario=name, arm=arm.name, i=i, part=part, values=arm.sample())
+            self.emit(event="sample", scenario=name, arm=live.name, i=i, part=part, values=live.sample(i == 0))
         except Exception as e:  # noqa: BLE001: the same
-            self.emit(event="failed", scenario=name, arm=arm.name, i=i, part=part, why=why(e)[:300])
+            self.emit(event="failed", scenario=name, arm=live.name, i=i, part=part, why=why(e)[:300])
 
-    def part(self, name, part):
+    def share(self, part, names):
+        """Seconds for the first of these in this part, when these are still to come in it, and all of them in the later ones."""
+        passes = {n: self.passes_of(n) for n in self.arms}
+        weight = {n: self.scenarios[n]["seconds"] / passes[n] for n in passes}
+        to_come = sum(weight[n] for n in names) + sum(weight[n] * max(0, passes[n] - part - 1) for n in passes)
+        return max(0.0, self.end - time.monotonic()) * weight[names[0]] / to_come
+
+    def passes_of(self, name):
+        return min(self.passes, self.scenarios[name].get("passes", self.passes))
+
+    def part(self, name, part, share):
         """One pass of one scenario: its share of the samples, and one before them that is dropped."""
-        sc = self.scenarios[name]
-        passes = sc.get("passes", self.passes)
-        if part >= passes:
-            return
+        live, passes = self.arms[name], self.passes_of(name)
         self.emit(event="part", scenario=name, part=part, passes=passes)
+        n = -(-min(self.samples, self.scenarios[name].get("samples", self.samples)) // passes)
+        over = self.end <= time.monotonic()
+        if over or (part and 2 * self.round_s.get(name, 0) > share):
+            self.emit(event="cut", scenario=name, part=part, after=0, seconds=round(share, 1), over=over)
+            return
         began = time.monotonic()
-        if name not in self.arms:
-            self.prepare(name)
-        n = -(-min(self.samples, sc.get("samples", self.samples)) // passes)
-        limit = sc["seconds"] * self.scale / passes
-        live = self.arms[name]
         for i in range(n + 1):
-            if i > 1 and time.monotonic() - began > limit:
-                self.emit(event="cut", scenario=name, part=part, after=i - 1, seconds=round(limit))
+            now = time.monotonic()
+            # from the second sample on; before each, whether a round as long as the last one still fits
+            if i > 1 and now - began + self.round_s[name] > share:
+                self.emit(event="cut", scenario=name, part=part, after=i - 1, seconds=round(share, 1), over=False)
                 return
             # each round begins with another arm: none is always the one behind the same neighbour
             k = (i + part) % max(1, len(live))
             for arm in live[k:] + live[:k]:
                 self.one(name, arm, i, part)
+            self.round_s[name] = time.monotonic() - now
 
     def run(self, names):
         stamp, checks = mb_host.checks()
         self.emit(event="host", host=stamp, checks=checks)
         for name in names:
             sc = self.scenarios[name]
-            self.emit(event="scenario", scenario=name, n=self.samples, passes=sc.get("passes", self.passes),
-                      **{k: sc[k] for k in ("unit", "what", "start", "stop", "rate", "phase_rate") if k in sc})
+            self.emit(event="scenario", scenario=name, n=self.samples, passes=self.passes_of(name),
+                      **{k: sc[k] for k in ("unit", "what", "start", "stop", "rate", "phase_rate", "phase_unit") if k in sc})
         try:
+            for name in names:
+                self.emit(event="prepare", scenario=name)
+                self.prepare(name)
             for part in range(self.passes):
-                for name in names:
-                    self.part(name, part)
+                todo = [n for n in names if self.arms[n] and part < self.passes_of(n)]
+                while todo:
+                    self.part(todo[0], part, self.share(part, todo))
+                    todo.pop(0)
         finally:
-            for live in self.arms.values():
-                for arm in live:
-                    if hasattr(arm, "close"):
-                        try:
-                            arm.close()
-                        except (Failed, OSError, subprocess.SubprocessError):
-                            pass
+            self.close()
+
+    def close(self):
+        for arm in (live.arm for arms in self.arms.values() for live in arms):
+            if hasattr(arm, "close"):
+                try:
+                    arm.close()
+                except (Failed, OSError, subprocess.SubprocessError):
+                    pass
 
 
 def run(names, scenarios, a, out):
     for sig in (signal.SIGTERM, signal.SIGHUP):  # nothing that was started may be left behind, computing
         signal.signal(sig, lambda *_: sys.exit(1))
     ctx = Context(a.store, a.state, a.api)
-    # all of it in the time asked for: each scenario's share shrinks alike
-    scale = min(1.0, a.minutes * 60 / max(1.0, sum(scenarios[n]["seconds"] for n in names)))
     try:
-        Measure(ctx, scenarios, a.samples, a.passes, scale, out).run(names)
+        Measure(ctx, scenarios, a, out).run(names)
     finally:
         ctx.close()

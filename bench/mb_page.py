@@ -16,8 +16,8 @@ PHASES = [("#0f766e", "#2dd4bf"), ("#1d4ed8", "#60a5fa"), ("#c2410c", "#fb923c")
           ("#be185d", "#f472b6"), ("#4d7c0f", "#a3e635"), ("#0369a1", "#7dd3fc"), ("#b91c1c", "#fca5a5"), ("#57534e", "#d6d3d1")]
 
 CSS = """
-:root{--bg:#fff;--fg:#1f2328;--dim:#59636e;--line:#d1d9e0;--grid:#eaeef2;--warn-bg:#fff8c5;--warn:#6b4e00}
-@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--line:#3d444d;--grid:#21262d;--warn-bg:#3a2d08;--warn:#f2cc60}}
+:root{--bg:#fff;--fg:#1f2328;--dim:#59636e;--line:#d1d9e0;--grid:#eaeef2;--warn-bg:#fff8c5;--warn:#6b4e00;--bad:#b42318}
+@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--line:#3d444d;--grid:#21262d;--warn-bg:#3a2d08;--warn:#f2cc60;--bad:#ff9f95}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:24px 20px 60px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}h1{font-size:26px;line-height:1.25;margin:0 0 6px}
 h2{font-size:20px;margin:44px 0 2px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:15px;margin:20px 0 6px}
@@ -25,7 +25,7 @@ p{margin:4px 0}a{color:inherit}.dim{color:var(--dim)}code{font:13px ui-monospace
 .warn{background:var(--warn-bg);color:var(--warn);padding:10px 14px;border-radius:6px;margin:14px 0;font-weight:600}
 .wide{overflow-x:auto}table{border-collapse:collapse;margin:10px 0;font-variant-numeric:tabular-nums;font-size:14px;white-space:nowrap}
 th,td{padding:4px 12px;text-align:right;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
-th.t,td.t{text-align:left}tr.sub td{color:var(--dim);font-size:13px}tr.sub td.t+td.t{padding-left:26px}
+th.t,td.t{text-align:left}tr.sub td{color:var(--dim);font-size:13px}tr.sub td.t+td.t{padding-left:26px}td.bad{color:var(--bad);white-space:normal;overflow-wrap:anywhere}
 ul{margin:6px 0;padding-left:20px}svg{display:block;max-width:100%;height:auto;margin:6px 0}
 svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg text.d{fill:var(--dim)}svg text.halo{paint-order:stroke;stroke:var(--bg);stroke-width:4px}.g{stroke:var(--grid)}.ax{stroke:var(--line)}
 .key{display:inline-flex;align-items:center;gap:6px;margin-right:16px;font-size:13px}.key i{width:11px;height:11px;border-radius:2px;display:inline-block}
@@ -34,6 +34,10 @@ svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg text.d{fill:var(--dim
 
 def esc(s):
     return html.escape(str(s))
+
+
+def prose(s):
+    return re.sub("`([^`]+)`", r"<code>\1</code>", esc(s))
 
 
 fmt = mb_result.show
@@ -130,12 +134,12 @@ def distribution(arms, unit):
             f'<svg viewBox="0 0 1040 {h}" role="img" aria-label="distribution of samples">{s}</svg>')
 
 
-def phases(arms, unit):
+def phases(sc):
     """Medians of the phases, stacked; what no phase covers is grey."""
-    names = []
+    arms, unit, names = sc["arms"], sc["unit"], []
     for a in arms.values():
         for s in a["samples"]:
-            names += [p for p in s if p != "total" and p not in names]
+            names += [p for p in s if p != "total" and p not in names and mb_result.unit_of(sc, p) == unit]
     rows = []
     for n, a in arms.items():
         if any(len(s) > 1 for s in a["samples"]):
@@ -219,12 +223,10 @@ def table(name, sc):
         cells = mb_result.cells(name, sc, arm, a, phase, values, parts)
         out += (f"<tr{'' if phase == 'total' else ' class=sub'}><td class='t'>{esc(arm) if phase == 'total' else ''}</td><td class='t'>{esc(phase)}</td>"
                 + "".join(f"<td>{esc(c)}</td>" for c in cells) + "</tr>")
+        if phase == "total":
+            out += "".join(f"<tr><td class='t'></td><td class='t bad' colspan='{len(mb_result.HEAD) + 1}'>{esc(why)}</td></tr>"
+                           for why in mb_result.failures(a)[:3])
     return out + "</table></div>"
-
-
-def failures(sc):
-    out = "".join(f"<li>{esc(arm)}: {esc(why)}</li>" for arm, a in sc["arms"].items() for why in sorted(set(a["failed"]))[:5])
-    return f"<h3>Failures</h3><ul>{out}</ul>" if out else ""
 
 
 def page(res, command):
@@ -236,7 +238,7 @@ def page(res, command):
            f"<title>{esc(title)}</title><style>{CSS}{colours(res)}</style></head><body><h1>{esc(title)}</h1>"
            f"<p class='dim'>{esc(host.get('time', ''))} · {esc(host.get('cpu', ''))}, {esc(host.get('cpus', ''))} CPU{'' if host.get('cpus') == 1 else 's'}, "
            f"{esc(host.get('memory_mib', ''))} MiB · Linux {esc(host.get('kernel', ''))} · virtualization: {esc(host.get('virtualization', ''))}</p>"
-           f"<p><code>{esc(command)}</code></p>"]
+           f"<p><code>{esc(command)}</code>{esc(mb_result.took(res))}</p>"]
     if emulated:
         out.append("<p class='warn'>Measured under software emulation. Compare arms of this run with each other; quote none of the times.</p>")
     bad = [(w, e) for g, w, e in res.get("checks", []) if not g]
@@ -245,11 +247,11 @@ def page(res, command):
     groups = {}
     out.append("<p>" + " · ".join(f"<a href='#{esc(n)}'>{esc(n)}</a>" for n in res["scenarios"]) + "</p>")
     for name, sc in res["scenarios"].items():
-        cut = f"<p class='dim'>cut short in {sc['cut']} of {sc['passes']} passes: its time was over</p>" if sc.get("cut") else ""
-        out.append(f"<h2 id='{esc(name)}'>{esc(name)}</h2><p>{esc(sc['what'])}</p><p class='dim'>from: {esc(sc['start'])}; to: {esc(sc['stop'])}</p>{cut}")
+        cut = f"<p class='dim'>cut short, its share of the time was over: {esc(mb_result.cut(sc))}</p>" if mb_result.cut(sc) else ""
+        out.append(f"<h2 id='{esc(name)}'>{esc(name)}</h2><p>{prose(sc['what'])}</p><p class='dim'>from: {prose(sc['start'])}; to: {prose(sc['stop'])}</p>{cut}")
         if sc["host"].get("kernel") != host.get("kernel"):
             out.append(f"<p class='dim'>measured outside of the appliance: {esc(sc['host'].get('cpu'))}, Linux {esc(sc['host'].get('kernel'))}</p>")
-        out.append(table(name, sc) + distribution(sc["arms"], sc["unit"]) + phases(sc["arms"], sc["unit"]) + failures(sc))
+        out.append(table(name, sc) + distribution(sc["arms"], sc["unit"]) + phases(sc))
         m = re.fullmatch(r"(.*)-(\d+)", name)
         if m:
             groups.setdefault(m.group(1), []).append((int(m.group(2)), sc))

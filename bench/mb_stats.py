@@ -55,6 +55,23 @@ def difference(a, pa, b, pb):
     return mb - ma, max((na * na + nb * nb) ** 0.5, 0.02 * ma, 5.0)
 
 
+def pairs(a, b):
+    """Differences b - a of samples taken next to each other, by (pass, round): {key: value} each."""
+    return sorted(b[k] - a[k] for k in a.keys() & b.keys())
+
+
+def sign_interval(differences, error=0.01):
+    """(lo, hi) of the median difference, by the order of the pairs alone (the sign test turned round): exact, whatever the samples' distribution and
+    whatever the machine did to both of a pair; wrong in at most `error` of runs. None: too few pairs to say anything."""
+    d, n = sorted(differences), len(differences)
+    k, tail, term = 0, 0.0, 0.5 ** n
+    while tail + term <= error / 2:  # P(Binomial(n, 1/2) <= k)
+        tail += term
+        term *= (n - k) / (k + 1)
+        k += 1
+    return (d[k - 1], d[n - k]) if k else None
+
+
 def short(v):
     return f"{v:,.0f}" if v >= 100 else f"{v:.1f}" if v >= 10 else f"{v:.2f}"
 

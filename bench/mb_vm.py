@@ -63,14 +63,14 @@ def krun(job, disk=""):
 TICKS = 2
 
 
-def ticking(ctx):
-    """A snapshot of a guest that prints TICK for ever, made once a run with the monitor's own command: its folder."""
+def looping(ctx, job, mark, times, *more):
+    """A snapshot, made once a run with the monitor's own command, of a guest that prints a mark for ever: its folder."""
     def make():
-        d = os.path.join(ctx.tmp, "ticking")
+        d = os.path.join(ctx.tmp, job)
         os.makedirs(d)
-        p = Proc(mayfly("tick", "--snapshot", d))
+        p = Proc(mayfly(job, "--snapshot", d, *more))
         try:
-            p.wait_mark(b"TICK", 90, 200)  # well past its first pages
+            p.wait_mark(mark, 90, times)
             p.p.send_signal(signal.SIGUSR2)
             end = time.monotonic() + 120
             while p.p.poll() is None:  # read on, or a full pipe would hold the guest's console
@@ -83,7 +83,17 @@ def ticking(ctx):
         finally:
             p.close()
         return d
-    return ctx.once("ticking", make)
+    return ctx.once("snapshot " + job, make)
+
+
+def ticking(ctx):
+    """The guest computes and prints TICK; well past its first pages."""
+    return looping(ctx, "tick", b"TICK", 200)
+
+
+def commanding(ctx):
+    """The guest runs `echo COMMAND` of the root disk, again and again; its pages are in the guest's own cache."""
+    return looping(ctx, "commands", b"COMMAND", 20, "--disk", ctx.disk())
 
 
 def snapshot_files(d):
@@ -91,3 +101,22 @@ def snapshot_files(d):
     if "state" not in names or "mem.0" not in names:
         raise Absent("the snapshot folder holds " + ", ".join(names))
     return os.path.join(d, "state"), os.path.join(d, "mem.0")
+
+
+def floor(mark, d):
+    return [find("bench-floor"), mark, *snapshot_files(d)]
+
+
+def floor_sample(argv, mark):
+    """The floor says what its steps took, behind the guest's mark: `PHASE name us`."""
+    p = Proc(argv)
+    try:
+        got = {"total": p.wait_mark(mark, 30, TICKS)}
+        p.wait_mark(b"PHASE end", 5)
+        for line in p.out.decode("utf-8", "replace").splitlines():
+            w = line.split()
+            if len(w) == 3 and w[0] == "PHASE":
+                got[w[1]] = float(w[2])
+        return got
+    finally:
+        p.close()

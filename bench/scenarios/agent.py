@@ -87,17 +87,23 @@ class Transfer:
     def __init__(self, ctx):
         self.g = guest(ctx)
 
-    def sample(self):
-        up, down = self.g.ask("put" + self.what), self.g.ask("get" + self.what)
+    def both(self, what):
+        up, down = self.g.ask("put" + what), self.g.ask("get" + what)
         return {"total": up + down, "to the guest": up, "from the guest": down}
+
+    def sample(self):
+        return self.both(self.what)
+
+    def warm(self):
+        return self.both(self.little)
 
 
 class Big(Transfer):
-    name, what = "mayfly-agent", f" {BIG}"
+    name, what, little = "mayfly-agent", f" {BIG}", f" {BIG // 32}"
 
 
 class Many(Transfer):
-    name, what = "mayfly-agent", f"s {MANY} {SMALL}"
+    name, what, little = "mayfly-agent", f"s {MANY} {SMALL}", f"s {MANY // 32} {SMALL}"
 
 
 BYTES = {"start": "before the first byte to the agent", "stop": "to the guest: the agent has said that all is written (not synced); from it: every byte was compared"}
@@ -107,14 +113,14 @@ SCENARIOS = {
         "start": "ping: before an empty request is written; true: before AGENT_EXEC is written (connecting: before the connection is made); "
                  "fork+exec+wait: before the fork (guest's clock)",
         "stop": "the answer is read; AGENT_EXIT is read; after the wait",
-        "arms": [arm("ping", "ping"), arm("true", "true"), arm("true, connecting", "true-cold"), arm("fork+exec+wait", "fork")], "seconds": 15,
+        "arms": [arm("ping", "ping"), arm("true", "true"), arm("true, connecting", "true-cold"), arm("fork+exec+wait", "fork")], "seconds": 8,
     },
     "agent-256m": {
-        "what": "a file of 256 MiB to the guest and back", **BYTES, "arms": [Big], "seconds": 60, "samples": 12, "rate": (512, "MiB/s"),
+        "what": "a file of 256 MiB to the guest and back", **BYTES, "arms": [Big], "seconds": 50, "samples": 6, "passes": 2, "rate": (512, "MiB/s"),
         "phase_rate": {"to the guest": 256, "from the guest": 256},
     },
     "agent-2000": {
-        "what": "2,000 files of 4 KiB to the guest and back, one after the other on one connection", **BYTES, "arms": [Many], "seconds": 60, "samples": 9,
+        "what": "2,000 files of 4 KiB to the guest and back, one after the other on one connection", **BYTES, "arms": [Many], "seconds": 70, "samples": 4, "passes": 2,
         "rate": (2 * MANY, "files/s"), "phase_rate": {"to the guest": MANY, "from the guest": MANY},
     },
 }

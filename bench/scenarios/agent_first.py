@@ -147,9 +147,9 @@ class Qemu:
 
 
 SCENARIOS = {
-    "first-output": {
+    "agent-first": {
         "what": "to the first output of a command through the agent, no daemon: restored (`mayfly-vmm`), booted (`mayfly-vmm-boot`, `qemu`)",
         "start": "before the monitor is spawned", "stop": "the read that brings the first byte of `echo hi` from the agent",
-        "arms": [Restored, Booted, Qemu], "seconds": 110,
+        "arms": [Restored, Booted, Qemu], "seconds": 80,
     },
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cold boots: nothing of the guest runs, then the first byte of a command of the root disk."""
+"""From nothing to the first byte of a command's output, over the console: cold boots, and beside them the restores that spare one."""
 import os
 
 import mb_vm
-from mb_core import Absent, find, spawned
+from mb_core import Absent, find, kvm_needed, spawned, vmm
 
 MARK = b"COMMAND"
 
@@ -74,6 +74,34 @@ class Runc(Boot):
         self.argv = [runc, "run", "--bundle", bundle, f"mayfly-bench-{os.getpid()}"]
 
 
+class Restored:
+    """The guest of the snapshot runs the command again and again: the second output after a restore is that of a command started after it."""
+    name = "mayfly-vmm"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = [vmm(), "--restore", mb_vm.commanding(ctx), "--disk", ctx.disk()]
+
+    def sample(self):
+        return spawned(self.argv, MARK, 60, mb_vm.TICKS)
+
+
+class RestoredFloor:
+    """The same snapshot; the guest has the command in its page cache and asks no disk."""
+    name = "floor"
+
+    def __init__(self, ctx):
+        kvm_needed()
+        self.argv = mb_vm.floor(MARK.decode(), mb_vm.commanding(ctx))
+
+    def sample(self):
+        return mb_vm.floor_sample(self.argv, MARK)
+
+
+class MayflyBoot(Mayfly):
+    name = "mayfly-vmm-boot"
+
+
 SCENARIOS = {
     "boot": {
         "what": "a cold boot to a command of the root disk",
@@ -81,5 +109,13 @@ SCENARIOS = {
         "stop": "the read that brings the first byte of `echo COMMAND`, a program of the root disk, over the console",
         "arms": [Mayfly, Qemu, Firecracker, CloudHypervisor, Krun, Docker, Runc],
         "seconds": 120,
+    },
+    "first-output": {
+        "what": "to the first output of a command of the root disk, without a daemon: restored (`floor`, `mayfly-vmm`), booted (`mayfly-vmm-boot`, `qemu`)",
+        "start": "before the monitor is spawned",
+        "stop": "the read that brings the first byte of `echo COMMAND`, a program of the root disk, over the console; restored: of a command that was "
+                "started after the restore (see below)",
+        "arms": [RestoredFloor, Restored, MayflyBoot, Qemu],
+        "seconds": 100,
     },
 }

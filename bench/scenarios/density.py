@@ -112,7 +112,7 @@ class Fill:
 
 SCENARIOS = {
     "density": {
-        "what": "memory of one restored, running monitor", "start": "-", "stop": "0.2 s after its mark", "unit": "KiB", "arms": [One], "seconds": 15,
+        "what": "memory of one restored, running monitor", "start": "-", "stop": "0.2 s after its mark", "unit": "KiB", "arms": [One], "seconds": 20,
     },
     "density-fill": {
         "what": "idle sandboxes from one template, as many as memory allows (at most 64, or what 60 s bring): proportional share of each monitor",

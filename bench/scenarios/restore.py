@@ -3,12 +3,11 @@
 import os
 import select
 import signal
-import struct
 import time
 
 import mb_vm
-from mb_control import F_RUN, PREPARE, RESTORE, STATS, Control, named
-from mb_core import MIB, Absent, Failed, Proc, find, kvm_needed, spawned, us_since, vmm
+from mb_control import STATS, Control, named
+from mb_core import Absent, Failed, Proc, kvm_needed, spawned, us_since, vmm
 from mb_vm import TICKS
 
 
@@ -28,21 +27,10 @@ class Floor:
 
     def __init__(self, ctx):
         kvm_needed()
-        self.argv = [find("bench-floor"), *mb_vm.snapshot_files(mb_vm.ticking(ctx))]
+        self.argv = mb_vm.floor("TICK", mb_vm.ticking(ctx))
 
     def sample(self):
-        """The floor says what its steps took, behind the guest's mark: `PHASE name us`."""
-        p = Proc(self.argv)
-        try:
-            got = {"total": p.wait_mark(b"TICK", 30, TICKS)}
-            p.wait_mark(b"PHASE end", 5)
-            for line in p.out.decode("utf-8", "replace").splitlines():
-                w = line.split()
-                if len(w) == 3 and w[0] == "PHASE":
-                    got[w[1]] = float(w[2])
-            return got
-        finally:
-            p.close()
+        return mb_vm.floor_sample(self.argv, b"TICK")
 
 
 def drop_caches():
@@ -77,11 +65,8 @@ class BlankMayfly:
 
     def sample(self):
         c = Control(self.tmp)
-        fds = [os.open(f, os.O_RDONLY) for f in self.files]
         try:
-            c.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
-            t0 = time.monotonic_ns()
-            answer = c.call(RESTORE, struct.pack("<IHH", F_RUN, 1, 0), fds)
+            t0, answer = c.restored(self.files)
             answered = us_since(t0)
             # over when the vCPU goes into the guest, as the floor's clock stops before its KVM_RUN: on one CPU the guest then runs first, and
             # the answer, and the step "run", wait for the scheduler
@@ -90,8 +75,6 @@ class BlankMayfly:
                 entered = named(c.call(STATS, b""))["entered_at_ns"]
             return {"total": (entered - t0) / 1000, "until the answer": answered, **{k: v / 1000 for k, v in named(answer).items()}}
         finally:
-            for fd in fds:
-                os.close(fd)
             c.close()
 
 
@@ -149,7 +132,7 @@ def burst(k):
 
     class BurstFloor(Burst):
         name = "floor"
-        command = staticmethod(lambda ctx: [find("bench-floor"), *mb_vm.snapshot_files(mb_vm.ticking(ctx))])
+        command = staticmethod(lambda ctx: mb_vm.floor("TICK", mb_vm.ticking(ctx)))
     return [BurstFloor, Burst]
 
 
@@ -197,7 +180,7 @@ SCENARIOS = {
     },
     **{f"burst-{k}": {
         "what": f"{k} restore{'s' * (k > 1)} at once", "start": "before the first process is spawned", "stop": "the second mark of the last one",
-        "arms": burst(k), "seconds": {1: 10, 8: 35, 32: 50}[k], "samples": {1: 30, 8: 30, 32: 15}[k], "rate": (k, "restores/s"),
+        "arms": burst(k), "seconds": {1: 10, 8: 30, 32: 60}[k], "samples": {1: 30, 8: 30, 32: 15}[k], "rate": (k, "restores/s"),
     } for k in (1, 8, 32)},
     "teardown": {
         "what": "the end of one monitor", "start": "before SIGKILL to the running monitor", "stop": "it is reaped",

@@ -2,8 +2,8 @@
  *
  * testinit.c: PID 1 of a test guest: says how long the boot took and how many CPUs came up, then
  * does what the kernel's command line asks (testinit=config: print /proc/config.gz in hex;
- * testinit=echo: answer lines from the console until "end"; tick, disk, check, mount, run:
- * below) and resets.
+ * testinit=echo: answer lines from the console until "end"; tick, disk, check, mount, run,
+ * commands: below) and resets.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -168,18 +168,23 @@ static void mount_disk(void)
 	printf("MOUNT ok mark=%s umount=%d\n", line[0] ? line : "none", umount("/mnt"));
 }
 
-/* the bench's stop line: a command of the root disk, /dev/vda, from there on as in any sandbox */
-static void run_command(void)
+/* the bench's stop line: a command of the root disk, /dev/vda, which is mounted before */
+static bool mount_root(void)
 {
-	char *const argv[] = {(char[]){"echo"}, (char[]){"COMMAND"}, NULL};
-
 	mkdir("/dev", 0755);
 	mkdir("/mnt", 0755);
 	mount("dev", "/dev", "devtmpfs", 0, NULL);
-	if (mount("/dev/vda", "/mnt", "ext4", MS_RDONLY | MS_NOATIME, "noload") < 0) {
-		printf("MOUNT failed: %m\n");
-		return;
-	}
+	if (mount("/dev/vda", "/mnt", "ext4", MS_RDONLY | MS_NOATIME, "noload") == 0)
+		return true;
+	printf("MOUNT failed: %m\n");
+	return false;
+}
+
+/* from there on as in any sandbox */
+static void one_command(void)
+{
+	char *const argv[] = {(char[]){"echo"}, (char[]){"COMMAND"}, NULL};
+
 	if (fork() == 0) {
 		if (chroot("/mnt") == 0 && chdir("/") == 0)
 			execv("/bin/echo", argv);
@@ -189,12 +194,28 @@ static void run_command(void)
 	wait(NULL);
 }
 
+static void run_command(void)
+{
+	if (mount_root())
+		one_command();
+}
+
+/* one after the other, for ever: wherever the guest is stopped and brought back, the second output
+ * that comes then is that of a command which was started after it. */
+static void run_commands(void)
+{
+	if (mount_root())
+		for (;;)
+			one_command();
+}
+
 static const struct {
 	const char *word;
 	void (*fn)(void);
-} jobs[] = {{"testinit=config", print_config}, {"testinit=echo", echo_lines}, {"testinit=tick", tick}, {"testinit=disk", use_disk},
-	{"testinit=check", check_disk}, {"testinit=mount", mount_disk}, {"testinit=run", run_command},
-	{"testinit=vsock", testinit_vsock}};
+} jobs[] = {{"testinit=config", print_config}, {"testinit=echo", echo_lines},
+	{"testinit=tick", tick}, {"testinit=disk", use_disk}, {"testinit=check", check_disk},
+	{"testinit=mount", mount_disk}, {"testinit=run", run_command},
+	{"testinit=commands", run_commands}, {"testinit=vsock", testinit_vsock}};
 
 int main(void)
 {

@@ -3,12 +3,15 @@
 
 No test here fails by a time: what is asserted is that rows are there, that noise is called noise, and that a difference is called one.
 """
+import argparse
+import io
 import json
 import os
 import random
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import TOP
@@ -16,6 +19,7 @@ from conftest import TOP
 BENCH = TOP / "bench"
 sys.path.insert(0, str(BENCH))
 import mb_measure  # noqa: E402
+import mb_page  # noqa: E402
 import mb_result  # noqa: E402
 import mb_stats  # noqa: E402
 
@@ -24,9 +28,9 @@ def made_up(seed, shift=0.0, drift=0.0, n=30, passes=3):
     """A result of one scenario whose samples lie around 20 ms with a long tail."""
     rng = random.Random(seed)
     samples = [{"total": 20000 + shift + rng.expovariate(1 / 1500) + drift * (i % passes), "cpus": 900 + shift + rng.expovariate(1 / 200)} for i in range(n)]
-    arm = {"samples": samples, "parts": [i % passes for i in range(n)], "failed": [], "absent": None}
+    arm = {"samples": samples, "parts": [i % passes for i in range(n)], "rounds": [i // passes + 1 for i in range(n)], "failed": [], "absent": None}
     return {"host": {"cpu": "x"}, "command": "made up", "scenarios": {"restore": {
-        "unit": "us", "what": "w", "start": "s", "stop": "e", "passes": passes, "cut": 0, "host": {}, "arms": {"mayfly-vmm": arm}}}}
+        "unit": "us", "what": "w", "start": "s", "stop": "e", "n": n, "passes": passes, "cut": [], "host": {}, "arms": {"mayfly-vmm": arm}}}}
 
 
 def compare(tmp_path, a, b, *more):
@@ -51,6 +55,97 @@ def test_compare_calls_a_drift_of_the_machine_noise(tmp_path):
     assert compare(tmp_path, made_up(1, drift=2000), made_up(2, drift=2000, shift=2000))[1]["total"] == "noise"
     assert compare(tmp_path, made_up(1, drift=2000), made_up(2, drift=2000, shift=20000))[1]["total"] == "slower"
     assert compare(tmp_path, made_up(1, drift=2000, shift=20000), made_up(2, drift=2000))[1]["total"] == "faster"
+
+
+def taking_turns(seed, shift, wander):
+    """The two results of one run that took turns: the machine's speed wanders, and neighbours share it."""
+    rng, a, b = random.Random(seed), made_up(seed), made_up(seed + 5000, shift=shift)
+    for x, y in zip(a["scenarios"]["restore"]["arms"]["mayfly-vmm"]["samples"], b["scenarios"]["restore"]["arms"]["mayfly-vmm"]["samples"]):
+        now = rng.uniform(0, wander)
+        for s in (x, y):
+            s["total"] += now
+    a["pair"] = b["pair"] = f"run {seed}"
+    return a, b
+
+
+def test_pairs_find_five_milliseconds_where_the_machine_wanders_by_forty(tmp_path):
+    wrong = 0
+    for seed in range(8):
+        wrong += compare(tmp_path, *taking_turns(seed, 0, 40000))[1]["total"] != "noise"
+        _, verdicts, text = compare(tmp_path, *taking_turns(seed, 5000, 40000))
+        assert verdicts["total"] == "slower" and "99% of the difference" in text, text
+    assert wrong <= 1, f"{wrong} of 8 equal builds were called different"
+    # the same samples from two runs: neighbours mean nothing, and nothing is claimed
+    a, b = taking_turns(1, 5000, 40000)
+    del b["pair"]
+    assert compare(tmp_path, a, b)[1]["total"] == "noise"
+
+
+def test_the_interval_of_pairs_is_the_binomial_one():
+    # by hand: P(Binomial(10, 1/2) <= 0) = 1/1024, <= 1: 11/1024; of 7 pairs not even the extremes are sure to 1%
+    assert mb_stats.sign_interval(range(10)) == (0, 9) and mb_stats.sign_interval(range(7)) is None
+    assert mb_stats.sign_interval(range(10), error=0.03) == (1, 8)
+    rng, missed = random.Random(5), 0
+    for _ in range(1000):
+        lo, hi = mb_stats.sign_interval([rng.expovariate(1) - 0.6931471805599453 for _ in range(31)])
+        missed += not lo <= 0 <= hi
+    assert missed <= 25, f"{missed} of 1000 intervals missed the median; 1% is claimed"
+    # a sample that failed on one side has no pair
+    assert mb_stats.pairs({(0, 1): 5.0, (0, 2): 6.0}, {(0, 2): 9.0, (0, 3): 1.0}) == [3.0]
+
+
+class Fake:
+    """Arms without a machine: what the measuring itself does."""
+
+    def __init__(self, name, seconds, fails=0, absent=None):
+        outer = self
+
+        class Arm:
+            def __init__(self, ctx):
+                if absent:
+                    raise mb_measure.Absent(absent)
+
+            def sample(self):
+                time.sleep(seconds)
+                outer.calls += 1
+                if fails and outer.calls % fails == 0:
+                    raise mb_measure.Failed(f"call {outer.calls} came to nothing")
+                return {"total": 1e6 * seconds, "half": 5e5 * seconds}
+        Arm.name, self.calls, self.cls = name, 0, Arm
+
+
+def measured(fakes, minutes, samples=9, passes=3):
+    """{scenario: arms} measured as bench/run does it, without a machine; the result and the seconds it took."""
+    scenarios = {n: {"what": "w", "start": "s", "stop": "e", "unit": "us", "where": "host", "seconds": sec, "arms": [f.cls for f in fs]}
+                 for n, (sec, fs) in fakes.items()}
+    a, out, notes = argparse.Namespace(samples=samples, passes=passes, minutes=minutes, against=None), io.StringIO(), []
+    progress = argparse.Namespace(note=notes.append, part=lambda *_: None, step=lambda *_: None)
+    began = time.monotonic()
+    mb_measure.Measure(argparse.Namespace(), scenarios, a, out).run(list(scenarios))
+    took = time.monotonic() - began
+    return {"command": "made up", **mb_result.collect(out.getvalue().splitlines(), progress)}, took, notes
+
+
+def test_a_run_keeps_to_its_time_and_says_what_it_left_out():
+    dear, cheap, later = Fake("floor", 0.2), Fake("floor", 0.001), Fake("floor", 0.001)
+    res, took, _ = measured({"dear": (30, [dear]), "cheap": (5, [cheap]), "later": (5, [later])}, minutes=2 / 60, samples=90)
+    assert took < 4, f"2 s were asked for, {took:.1f} were taken"  # a round and the host's checks on top; it would be 18 s
+    n = {k: len(sc["arms"]["floor"]["samples"]) for k, sc in res["scenarios"].items()}
+    assert n["cheap"] == n["later"] == 90 and 1 <= n["dear"] < 15, n
+    assert not res["scenarios"]["cheap"]["cut"] and re.search("pass 1 after . of its 30 rounds", mb_result.cut(res["scenarios"]["dear"]))
+    assert "- `dear` was cut short" in mb_result.markdown(res) and "cut short, its share" in mb_page.page(res, "x")
+
+
+def test_the_first_failure_of_a_row_is_shown_everywhere(tmp_path, capsys):
+    res, _, notes = measured({"fails": (5, [Fake("floor", 0.001, fails=2), Fake("qemu", 0, absent="no qemu here")])}, minutes=1, samples=4, passes=1)
+    arm = res["scenarios"]["fails"]["arms"]["floor"]
+    assert arm["failed"] == ["call 2 came to nothing", "call 4 came to nothing"] and len(arm["samples"]) == 2
+    mb_result.table(res)
+    mb_result.write(res, str(tmp_path / "r"))
+    shown = [capsys.readouterr().out, mb_result.markdown(res), mb_page.page(res, "x")]
+    assert all("1 of 4 failed: call 2 came to nothing" in text and "no qemu here" in text for text in shown), shown
+    assert '"first_failure": "call 2 came to nothing"' in (tmp_path / "r").read_text()
+    assert any("call 2 came to nothing" in n for n in notes)
 
 
 def test_percentiles_are_measured_values():

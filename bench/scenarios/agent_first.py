@@ -59,6 +59,12 @@ def first_output(s):
             raise Failed("the command ended without output")
 
 
+def whole(s, t0, up):
+    first_output(s)
+    total = us_since(t0)
+    return {"total": total, "agent announced": up, "first command": total - up}
+
+
 class Restored:
     name = "mayfly-vmm"
 
@@ -100,9 +106,7 @@ class Restored:
             p.wait_mark(ANNOUNCED, 120)
             up = us_since(t0)
             with self.connect() as s:
-                first_output(s)
-            total = us_since(t0)
-            return {"total": total, "agent announced": up, "first command": total - up}
+                return whole(s, t0, up)
         finally:
             p.close()
 
@@ -136,9 +140,7 @@ class Qemu:
             with ready, socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as s:
                 s.settimeout(60)
                 s.connect((CID, AGENT))
-                first_output(s)
-                total = us_since(t0)
-            return {"total": total, "agent announced": up, "first command": total - up}
+                return whole(s, t0, up)
         finally:
             p.close()
 

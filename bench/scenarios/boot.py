@@ -13,41 +13,30 @@ class Boot:
         return spawned(self.argv, MARK)
 
 
-class Mayfly(Boot):
-    name = "mayfly-vmm"
+def booted(label, argv, program=None):
+    """An arm: argv(ctx) is the command line; program: the arm is absent without it."""
+    class Monitor(Boot):
+        name = label
 
-    def __init__(self, ctx):
-        self.argv = mb_vm.mayfly("run", "--disk", ctx.disk())
-
-
-class Qemu(Boot):
-    name = "qemu"
-
-    def __init__(self, ctx):
-        self.argv = mb_vm.qemu("run", ctx.disk())
+        def __init__(self, ctx):
+            if program:
+                find(program)
+            self.argv = argv(ctx)
+    return Monitor
 
 
-class Firecracker(Boot):
-    name = "firecracker"
-
-    def __init__(self, ctx):
-        find("firecracker")
-        self.argv = mb_vm.firecracker(ctx, "run", ctx.disk())
+def mayfly(ctx):
+    return mb_vm.mayfly("run", "--disk", ctx.disk())
 
 
-class CloudHypervisor(Boot):
-    name = "cloud-hypervisor"
-
-    def __init__(self, ctx):
-        find("cloud-hypervisor")
-        self.argv = mb_vm.cloud_hypervisor("run", ctx.disk())
-
-
-class Krun(Boot):
-    name = "krun"
-
-    def __init__(self, ctx):
-        self.argv = mb_vm.krun("run", ctx.disk())
+Qemu = booted("qemu", lambda ctx: mb_vm.qemu("run", ctx.disk()))
+MONITORS = [
+    booted("mayfly-vmm", mayfly),
+    Qemu,
+    booted("firecracker", lambda ctx: mb_vm.firecracker(ctx, "run", ctx.disk()), "firecracker"),
+    booted("cloud-hypervisor", lambda ctx: mb_vm.cloud_hypervisor("run", ctx.disk()), "cloud-hypervisor"),
+    booted("krun", lambda ctx: mb_vm.krun("run", ctx.disk())),
+]
 
 
 class Docker(Boot):
@@ -98,16 +87,12 @@ class RestoredFloor:
         return mb_vm.floor_sample(self.argv, MARK)
 
 
-class MayflyBoot(Mayfly):
-    name = "mayfly-vmm-boot"
-
-
 SCENARIOS = {
     "boot": {
         "what": "a cold boot to a command of the root disk",
         "start": "before the monitor is spawned",
         "stop": "the read that brings the first byte of `echo COMMAND`, a program of the root disk, over the console",
-        "arms": [Mayfly, Qemu, Firecracker, CloudHypervisor, Krun, Docker, Runc],
+        "arms": [*MONITORS, Docker, Runc],
         "seconds": 120,
     },
     "first-output": {
@@ -115,7 +100,7 @@ SCENARIOS = {
         "start": "before the monitor is spawned",
         "stop": "the read that brings the first byte of `echo COMMAND`, a program of the root disk, over the console; restored: of a command that was "
                 "started after the restore (see below)",
-        "arms": [RestoredFloor, Restored, MayflyBoot, Qemu],
+        "arms": [RestoredFloor, Restored, booted("mayfly-vmm-boot", mayfly), Qemu],
         "seconds": 100,
     },
 }

@@ -246,6 +246,9 @@ def page(res, command):
         out.append("<h3>What this host does to the numbers</h3><ul>" + "".join(f"<li>{esc(w)}{': ' + esc(e) if e else ''}</li>" for w, e in bad) + "</ul>")
     groups = {}
     out.append("<p>" + " · ".join(f"<a href='#{esc(n)}'>{esc(n)}</a>" for n in res["scenarios"]) + "</p>")
+    near = mb_result.beside(res)
+    if near:
+        out.append("<h3>Beside each other, worst first</h3><ul>" + "".join(f"<li>{prose(text)}</li>" for _, text in near) + "</ul>")
     for name, sc in res["scenarios"].items():
         cut = f"<p class='dim'>cut short, its share of the time was over: {esc(mb_result.cut(sc))}</p>" if mb_result.cut(sc) else ""
         out.append(f"<h2 id='{esc(name)}'>{esc(name)}</h2><p>{prose(sc['what'])}</p><p class='dim'>from: {prose(sc['start'])}; to: {prose(sc['stop'])}</p>{cut}")

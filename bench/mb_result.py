@@ -135,6 +135,23 @@ def took(res):
     return f" ({'; '.join(said)})" if said else ""
 
 
+OTHERS = ("floor", "qemu", "krun", "firecracker", "cloud-hypervisor", "docker", "runc", "tar+mke2fs", "fork+exec+wait")
+
+
+def beside(res):
+    """Each arm of ours beside those that are not, by the medians of one run: [(ratio, text)], worst first. Generated, so that none is passed over."""
+    out = []
+    for name, sc in res["scenarios"].items():
+        med = {arm: ([s["total"] for s in a["samples"]], a["parts"]) for arm, a in sc["arms"].items() if a["samples"]}
+        for arm, other in ((x, y) for x in med if x not in OTHERS for y in med if y in OTHERS):
+            diff, noise = mb_stats.difference(*med[other], *med[arm])
+            mine, theirs = (mb_stats.summary(med[k][0])["p50_us"] for k in (arm, other))
+            few = min(len(med[k][0]) for k in (arm, other)) < 5
+            out.append((mine / theirs, f"`{name}`: `{arm}` takes {mine / theirs:.2f} times `{other}` ({show(mine, sc['unit'])}, {show(theirs, sc['unit'])})" + (
+                "; few samples" if few else "; within the noise" if abs(diff) <= noise else "")))
+    return sorted(out, reverse=True)
+
+
 def markdown(res, phases=True):
     """The result as a page to paste: stamp, command, one table; nothing left out."""
     h = res.get("host", {})
@@ -161,6 +178,8 @@ def markdown(res, phases=True):
             out.append(f"- `{name}` was cut short, its share of the time was over: {cut(sc)}")
         for arm, a in sc["arms"].items():
             out += [f"- `{name}`, `{arm}`: {why}" for why in failures(a)[:3]]
+    near = beside(res)
+    out += ["", "Beside each other, worst first:", "", *(f"- {text}" for _, text in near)] if near else []
     return "\n".join(out) + "\n"
 
 

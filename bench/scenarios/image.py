@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import time
 
-from mb_core import ROOT, Failed, find, root_needed, us_since
+from mb_core import Failed, find, root_needed, us_since
 
 GIB = 1 << 30
 SMALL, LARGE = 20000, 16  # files: half of the bytes in many, half in few
@@ -39,7 +39,7 @@ def add(tar, name, data=None, mode=0o644):
 
 
 def make_layout(path):
-    """An OCI layout of one gzip layer of 1 GiB, once: it is kept in build/bench. The layer's file."""
+    """An OCI layout of one gzip layer of 1 GiB, once: it is kept in the cache folder. The layer's file."""
     blobs = os.path.join(path, "blobs", "sha256")
     if not os.path.exists(os.path.join(path, "index.json")):
         shutil.rmtree(path, ignore_errors=True)
@@ -92,10 +92,11 @@ def digest_of(f):
 class Arm:
     def __init__(self, ctx):
         root_needed()  # the reference unpacks owners
-        self.layout = os.path.join(ROOT, "build", "bench", "image-1g")
+        here = os.path.join(os.environ.get("MAYFLY_CACHE") or os.path.expanduser("~/.cache/mayfly"), "bench")
+        self.layout = os.path.join(here, "image-1g")
         self.layer = make_layout(self.layout)
         # beside the layout: the same disk for both, and not a tmpfs
-        self.dir = os.path.join(ROOT, "build", "bench", "image-" + self.name)
+        self.dir = os.path.join(here, f"image-{self.name}-{os.getpid()}")
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def warm(self):

@@ -115,6 +115,9 @@ class Measure:
         to_come = sum(weight[n] for n in names) + sum(weight[n] * max(0, passes[n] - part - 1) for n in passes)
         return max(0.0, self.end - time.monotonic()) * weight[names[0]] / to_come
 
+    def wanted(self, name):
+        return min(self.samples, self.scenarios[name].get("samples", self.samples))
+
     def passes_of(self, name):
         return min(self.passes, self.scenarios[name].get("passes", self.passes))
 
@@ -122,7 +125,7 @@ class Measure:
         """One pass of one scenario: its share of the samples, and one before them that is dropped."""
         live, passes = self.arms[name], self.passes_of(name)
         self.emit(event="part", scenario=name, part=part, passes=passes)
-        n = -(-min(self.samples, self.scenarios[name].get("samples", self.samples)) // passes)
+        n = -(-self.wanted(name) // passes)
         over = self.end <= time.monotonic()
         if over or (part and 2 * self.round_s.get(name, 0) > share):
             self.emit(event="cut", scenario=name, part=part, after=0, seconds=round(share, 1), over=over)
@@ -145,7 +148,7 @@ class Measure:
         self.emit(event="host", host=stamp, checks=checks)
         for name in names:
             sc = self.scenarios[name]
-            self.emit(event="scenario", scenario=name, n=self.samples, passes=self.passes_of(name),
+            self.emit(event="scenario", scenario=name, n=self.wanted(name), passes=self.passes_of(name),
                       **{k: sc[k] for k in ("unit", "what", "start", "stop", "rate", "phase_rate", "phase_unit") if k in sc})
         try:
             for name in names:

@@ -430,10 +430,11 @@ static void serial_hears(void)
 
 static void options(void)
 {
+	static const char nine[] = "x --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a "
+				   "--disk=a --disk=a --disk=a";
 	static const char *const bad[] = {"x --memory 2X", "x --vcpus -1", "x --nonsense 1",
 		"x --kernel", "x kernel 1", "x --vcpus 4294967296", "x --memory 99999999999G",
-		"x --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a --disk=a "
-		"--disk=a"};
+		nine};
 	struct config c;
 	struct err e;
 

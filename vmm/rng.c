@@ -61,7 +61,7 @@ static bool rng_kick(struct virtio_dev *d, unsigned int queue)
 			uint32_t want = (uint32_t)MIN(c.in_bytes, RNG_REQUEST), n;
 
 			/* less than asked for is an answer, nothing is not */
-			if (r->tokens < MIN(want, 64u)) {
+			if (r->tokens < RNG_LEAST) {
 				virtq_unpop(q, 1);
 				r->waiting = true;
 				r->waits++;
@@ -69,12 +69,10 @@ static bool rng_kick(struct virtio_dev *d, unsigned int queue)
 				return false;
 			}
 			n = fill(&c, (uint32_t)MIN(want, r->tokens));
-			r->tokens -= n;
+			r->tokens -= MAX(n, RNG_LEAST);
 			r->bytes += n;
-			if (n == 0) {
+			if (n == 0)
 				atomic_fetch_add(&d->n.refused, 1);
-				r->tokens -= MIN(r->tokens, 64u); /* empty requests are work, too */
-			}
 			virtq_push(q, c.head, n);
 		}
 		if (rc < 0) {

@@ -57,11 +57,17 @@ int pm_list_add(struct pm_list *l, uint64_t gpa, uint64_t len, bool priv)
 	return 0;
 }
 
-/* 1: done; 0: this kernel has no PAGEMAP_SCAN */
+/* 1: done; 0: this kernel has no PAGEMAP_SCAN.
+ *
+ * walk_end is not believed: the kernel collects 512 ranges at a time, sets it when these are full and
+ * leaves it as it is when the rest then fits, so that with 513 to 1023 ranges it says where the first
+ * 512 ended although all of it was walked (6.12, 6.18). What is sure is that all before the end of
+ * the last range was looked at, and that there is no more where there was room for another one. */
 static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private,
 	struct pm_list *out)
 {
 	uint64_t base = (uintptr_t)m->base, at = base + gpa, end = at + len;
+	size_t had = out->n;
 	struct scan_region *v = malloc(REGIONS * sizeof(*v));
 	int rc = v ? 1 : -ENOMEM;
 
@@ -80,6 +86,7 @@ static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool on
 		n = ioctl(fd, SCAN_IOCTL, &a);
 		if (n < 0) {
 			rc = errno == ENOTTY || errno == EINVAL ? 0 : -errno;
+			out->n = had; /* it is asked for in the other way */
 			break;
 		}
 		for (long i = 0; rc > 0 && i < n; i++) {
@@ -89,7 +96,7 @@ static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool on
 
 			rc = k < 0 ? k : rc;
 		}
-		at = a.walk_end;
+		at = n < (long)REGIONS ? end : v[n - 1].end;
 	}
 	free(v);
 	return rc;

@@ -237,6 +237,16 @@ static int write_memory(
 	return rc;
 }
 
+/* A point that no restore would take is not one: better that this fails, and the VM goes on. */
+static int can_be_read(const struct snap_writer *w, struct err *e)
+{
+	_cleanup_free_ struct snap *s = malloc(sizeof(*s));
+
+	if (!s)
+		return err_set(e, ENOMEM, "snapshot state");
+	return snap_parse(s, w->out.p, w->out.len, e);
+}
+
 static int write_state(struct vm *vm, struct snap_writer *w, const struct memplan *p,
 	const struct snap_file *f, int fd, struct err *e)
 {
@@ -252,6 +262,8 @@ static int write_state(struct vm *vm, struct snap_writer *w, const struct mempla
 	w->head.file[k++] = *f;
 	w->head.nfiles = k;
 	rc = snap_write_finish(w, e);
+	if (rc == 0)
+		rc = can_be_read(w, e);
 	if (rc < 0)
 		return rc;
 	rc = pwrite_full(fd, w->out.p, w->out.len, 0);

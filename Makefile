@@ -16,7 +16,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat
 CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
 CFLAGS_BASE := -std=gnu11 -g -O2 $(WARN) -fno-strict-aliasing
 SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
-SANFLAGS_tsan := -fsanitize=thread -O1
+SANFLAGS_tsan := -fsanitize=thread -O1 $(if $(findstring clang,$(CC)),,-Wno-tsan)
 SANFLAGS_fuzz := -Wno-gnu-variable-sized-type-not-at-end -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANFLAGS_cov := --coverage -O0
 HARDEN := $(if $(SAN),,-D_FORTIFY_SOURCE=2 -fstack-protector-strong)

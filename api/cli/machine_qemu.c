@@ -20,6 +20,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <time.h>
@@ -28,7 +29,8 @@
 #include "api/cli/kvm_probe.h"
 #include "api/cli/run.h"
 
-#define QEMU "qemu-system-x86_64"
+#define QEMU       "qemu-system-x86_64"
+#define DISK_LEAST MIB(256)
 
 enum { READY_WAIT_MS = 90000, ATTEMPTS = 3, ARGV_MAX = 80, FORWARD_BACKLOG = 1024 };
 
@@ -128,8 +130,16 @@ static int ensure_data(const struct machine *m, uint64_t bytes, struct err *e)
 	const char *const mkfs[] = {
 		"mkfs.xfs", "-q", "-f", "-K", "-m", "reflink=1", "-L", "mayfly", tmp, NULL};
 	_cleanup_close_ int fd = -1;
+	struct statvfs fs;
 	int rc;
 
+	/* a disk that ends while it is written to is found by whoever writes in there, as an I/O
+	 * error: said here, where somebody can do something about it */
+	if (statvfs(m->dir, &fs) == 0 && fs.f_bavail * fs.f_frsize < DISK_LEAST)
+		return err_plain(e, ENOSPC,
+			"%s has %" PRIu64 " MiB free, the machine's disk needs %" PRIu64
+			" to begin with: make room, or set XDG_STATE_HOME to a larger disk",
+			m->dir, (uint64_t)fs.f_bavail * fs.f_frsize >> 20, DISK_LEAST >> 20);
 	if (access(machine_path(m, "data.img", path), F_OK) == 0)
 		return 0;
 	fd = open(

@@ -285,7 +285,7 @@ static void framing_header(void *arg, const char *k, const char *v)
 		f->length = strtoull(v, NULL, 10);
 	} else if (!strcasecmp(k, "Transfer-Encoding")) {
 		f->codings++;
-		if (strcasecmp(v, "chunked"))
+		if (strcasecmp(v, "chunked") != 0)
 			f->bad = true;
 	}
 }
@@ -380,7 +380,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 	if (!r->pub.uri || !r->hc || !request_split(r, method))
 		return MHD_NO;
 	http_headers_each(&r->pub, framing_header, &f);
-	if (f.bad || f.lengths + f.codings > 1 || (f.codings && strcmp(version, "HTTP/1.1"))) {
+	if (f.bad || f.lengths + f.codings > 1 || (f.codings && strcmp(version, "HTTP/1.1") != 0)) {
 		h->stats.refused++;
 		r->has_body = refused = true;
 		http_error(&r->pub, 400, "SANDBOX::INVALID_PARAMETER",

@@ -395,20 +395,18 @@ static void on_ready(void *arg, bool prepared)
 		return;
 	if (l->resume)
 		fault_at(sb, FAULT_RESUME_READY);
-	if (prepared && sb->origin == FROM_TEMPLATE && !l->resume) {
-		/* set-up carries the identity, too, and is the thaw of a machine that never had one */
-		do_setup(sb);
-	} else if (prepared) {
+	if (prepared && (sb->origin != FROM_TEMPLATE || l->resume)) {
 		do_thaw(sb);
-	} else if (*l->from.state) {
+	} else if (!prepared && *l->from.state) {
 		launch_fail(sb, 500, START_FAILED, "the restored machine does not ask for a new identity");
-	} else if (template_wanted(sb)) {
+	} else if (!prepared && template_wanted(sb)) {
 		l->took_template = true;
 		step_to(sb, STEP_SNAPSHOT);
 		l->snap = snap_template(sb);
 		if (!l->snap)
 			do_setup(sb);
 	} else {
+		/* it carries the identity, too, and is the thaw of a template's machine, which never had one */
 		do_setup(sb);
 	}
 }
@@ -541,10 +539,9 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 	sb->vm = NULL;
 	sandbox_ref(sb);
-	if (snap_vm_ended(sb, reason, text)) {
-		/* it was to end: paused */
-	} else if (sb->launch && (sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) && boot_instead(sb, text)) {
-		/* nothing of the user's ran in it */
+	if (snap_vm_ended(sb, reason, text) ||
+		(sb->launch && (sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) && boot_instead(sb, text))) {
+		/* it was to end: paused; or nothing of the user's ran in it */
 	} else if (sb->launch) {
 		launch_fail(sb, 500, START_FAILED, "%s", text);
 	} else if (sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "%s", text)) {

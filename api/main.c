@@ -270,7 +270,7 @@ static int listen_on(const struct config *c, struct err *e)
 
 static void say_listening(int fd)
 {
-	struct sockaddr_storage sa;
+	struct sockaddr_storage sa = {0};
 	socklen_t n = sizeof(sa);
 	uint16_t port = 0;
 

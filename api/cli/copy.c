@@ -140,6 +140,8 @@ static int copy_in(
 		W.to = target;
 		W.skip = strlen(from);
 		rc = nftw(from, walk, 32, FTW_PHYS);
+		W.c = NULL;
+		W.id = W.to = NULL;
 		if (rc)
 			*e = W.e;
 		return rc ? -e->code : 0;
@@ -196,13 +198,13 @@ static int copy_tree_out(
 			   *rel = full + strlen(from);
 		_cleanup_free_ char *local = NULL;
 
-		if (strncmp(full, from, strlen(from)) || !name_is_safe(rel))
+		if (strncmp(full, from, strlen(from)) != 0 || !name_is_safe(rel))
 			return err_plain(e, EINVAL, "the sandbox names a file outside of %s: '%s'",
 				from, full);
 		local = client_path("%s%s", to, rel);
 		if (!strcmp(type, "directory") && mkdir(local, 0755) < 0 && errno != EEXIST)
 			return err_set(e, errno, "create %s", local);
-		if (strcmp(type, "file"))
+		if (strcmp(type, "file") != 0)
 			continue;
 		rc = fetch(c, id, full, local, e);
 		if (rc < 0)

@@ -93,7 +93,7 @@ static int do_create(const struct disk_args *a, struct err *e)
 static int do_measure(const struct disk_args *a, struct err *e)
 {
 	struct cow_fds f;
-	struct cow_usage u;
+	struct cow_usage u = {0};
 	int rc = fds_open(a, &f, e);
 
 	if (rc == 0)

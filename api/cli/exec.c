@@ -390,7 +390,7 @@ int cmd_create(int argc, char **argv)
 	}
 	for (int i = at + (o.snapshot || o.template_id ? 0 : 1);
 		i < argc && o.entrypoint.n < ARRAY_LEN(o.entrypoint.v); i++)
-		if (o.entrypoint.n || strcmp(argv[i], "--"))
+		if (o.entrypoint.n || strcmp(argv[i], "--") != 0)
 			o.entrypoint.v[o.entrypoint.n++] = argv[i];
 	if (make(&c, &o, argv[at], &o.env, id, &made, &e) < 0)
 		return complain(EXIT_FAILED, &e);

@@ -126,9 +126,7 @@ static int each(const struct kind *k, const char *verb, const char *method, int 
 		_cleanup_free_ char *id = client_escape(argv[at]),
 				    *path = client_path("%s/%s", path_of(k, argv[at]), id);
 
-		if (client_call(&c, method, path, NULL, &a, &e) < 0)
-			code = complain(EXIT_FAILED, &e);
-		else if (a.json && add_point(&c, id, a.json, &e) < 0)
+		if (client_call(&c, method, path, NULL, &a, &e) < 0 || (a.json && add_point(&c, id, a.json, &e) < 0))
 			code = complain(EXIT_FAILED, &e);
 		else if (a.json)
 			print_json(a.json);

@@ -40,7 +40,7 @@ static void bad_commands_are_refused(void)
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		ask("POST", "/command", bad[i]);
-		if (R.status != 400 || strcmp(code_of(), "INVALID_REQUEST_BODY"))
+		if (R.status != 400 || strcmp(code_of(), "INVALID_REQUEST_BODY") != 0)
 			printf("for %s: %d %s\n", bad[i], R.status, R.body);
 		CHECK_INT(R.status, 400);
 		CHECK_STR(code_of(), "INVALID_REQUEST_BODY");

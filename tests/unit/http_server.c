@@ -487,7 +487,8 @@ static void uploads_are_taken_in_pieces(void)
 	for (int i = 0; i < 40; i++) {
 		n = snprintf(part, sizeof(part), "10000\r\n");
 		memset(part + n, 'x', 65536);
-		memcpy(part + n + 65536, "\r\n", 2);
+		part[n + 65536] = '\r';
+		part[n + 65537] = '\n';
 		REQUIRE(!write_full(s, part, (size_t)n + 65538));
 	}
 	CHECK_INT(talk(s, "0\r\n\r\n", 0, "2621440"), 200);

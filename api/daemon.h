@@ -8,6 +8,7 @@
 #include "api/config.h"
 #include "api/http.h"
 #include "api/metrics.h"
+#include "api/turn.h"
 #include "lib/loop.h"
 
 struct blobs;
@@ -41,6 +42,7 @@ struct daemon {
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct metrics metrics;
+	struct turns turns;
 	int kernel_fd, initrd_fd, kvm_fd;
 	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and size */
 	char host_boot_id[40];

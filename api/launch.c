@@ -29,7 +29,7 @@
 #define LAST_WORDS_LIMIT_MS 3000u
 
 const char *const step_names[STEP_COUNT] = {
-	[STEP_IMAGE] = "getting the image", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
+	[STEP_IMAGE] = "getting the image", [STEP_TURN] = "waiting for its turn", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
 	[STEP_RESTORE] = "restoring", [STEP_AGENT] = "waiting for the agent", [STEP_THAW] = "giving it its identity",
 	[STEP_SNAPSHOT] = "taking the template", [STEP_SETUP] = "starting the entrypoint", [STEP_RUN] = "running"};
 
@@ -53,7 +53,7 @@ static void step_deadline(struct sandbox *sb)
 
 static void step_to(struct sandbox *sb, enum step s)
 {
-	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE, [STEP_DISK] = PH_DISK, [STEP_VMM] = PH_BLANK,
+	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE, [STEP_TURN] = PH_TURN, [STEP_DISK] = PH_DISK, [STEP_VMM] = PH_BLANK,
 		[STEP_BOOT] = PH_BOOT, [STEP_RESTORE] = PH_RESTORE, [STEP_AGENT] = PH_AGENT, [STEP_THAW] = PH_SETUP,
 		[STEP_SNAPSHOT] = PH_SNAPSHOT, [STEP_SETUP] = PH_SETUP, [STEP_RUN] = PH_SETUP};
 	struct launch *l = sb->launch;
@@ -74,6 +74,7 @@ static void launch_end(struct sandbox *sb)
 	if (!l)
 		return;
 	sb->launch = NULL;
+	turn_end(&l->turn);
 	if (l->image)
 		image_cancel(l->image);
 	snap_cancel(l->snap);
@@ -598,6 +599,20 @@ static int disk_of_image(struct sandbox *sb, const char *path, struct err *e)
 	return 0;
 }
 
+static void has_turn(struct sandbox *sb)
+{
+	/* only now: while it waited, one before it may have made the template */
+	if (sb->spec.source == SRC_IMAGE && template_use(sb, &sb->launch->from))
+		sb->origin = FROM_TEMPLATE;
+	make_disk(sb);
+}
+
+static void wait_turn(struct sandbox *sb)
+{
+	step_to(sb, STEP_TURN);
+	turn_take(&sb->launch->turn, sb, has_turn);
+}
+
 static void on_image(void *arg, struct image *img, const struct err *failed)
 {
 	struct sandbox *sb = arg;
@@ -616,9 +631,7 @@ static void on_image(void *arg, struct image *img, const struct err *failed)
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 		return;
 	}
-	if (template_use(sb, &sb->launch->from))
-		sb->origin = FROM_TEMPLATE;
-	make_disk(sb);
+	wait_turn(sb);
 }
 
 static void on_progress(void *arg, const char *text)
@@ -665,7 +678,7 @@ void launch_create(struct sandbox *sb)
 	/* a snapshot's or template's point was put into the sandbox by its route */
 	l->from = sb->memory;
 	sb->origin = *l->from.state ? FROM_MEMORY : FROM_BOOT;
-	make_disk(sb);
+	wait_turn(sb);
 }
 
 void launch_resume(struct sandbox *sb)

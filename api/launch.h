@@ -6,9 +6,10 @@
 
 #include "api/agentc.h"
 #include "api/sandbox.h"
+#include "api/turn.h"
 #include "lib/buf.h"
 
-enum step { STEP_IMAGE, STEP_DISK, STEP_VMM, STEP_BOOT, STEP_RESTORE, STEP_AGENT, STEP_THAW, STEP_SNAPSHOT, STEP_SETUP, STEP_RUN, STEP_COUNT };
+enum step { STEP_IMAGE, STEP_TURN, STEP_DISK, STEP_VMM, STEP_BOOT, STEP_RESTORE, STEP_AGENT, STEP_THAW, STEP_SNAPSHOT, STEP_SETUP, STEP_RUN, STEP_COUNT };
 extern const char *const step_names[STEP_COUNT];
 
 struct snap;
@@ -22,6 +23,7 @@ struct launch {
 	struct image_job *image;
 	struct memory from; /* what to restore; state "" = boot */
 	struct snap *snap;
+	struct turn turn;
 };
 
 /* The running launch ends: status, code, and a reason that names the step. */

@@ -14,7 +14,7 @@
 
 #define BUCKET0_NS 250000ull
 
-const char *const phase_names[PH_COUNT] = {[PH_IMAGE] = "image", [PH_DISK] = "disk", [PH_BLANK] = "blank", [PH_BOOT] = "boot",
+const char *const phase_names[PH_COUNT] = {[PH_IMAGE] = "image", [PH_TURN] = "turn", [PH_DISK] = "disk", [PH_BLANK] = "blank", [PH_BOOT] = "boot",
 	[PH_RESTORE] = "restore", [PH_AGENT] = "agent", [PH_SETUP] = "setup", [PH_CREATE] = "create", [PH_PAUSE] = "pause",
 	[PH_RESUME] = "resume", [PH_SNAPSHOT] = "snapshot"};
 

@@ -248,6 +248,31 @@ def test_processors_are_given_away_up_to_a_limit(daemon):
     assert (status, e["code"]) == (429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED") and int(head["Retry-After"]) > 0 and "CPU" in e["message"], e
 
 
+def test_creates_take_their_turn(daemon):
+    """So many make their VM at one time (turn.h), the next waits and says so; one that ends or takes long lets it in."""
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}}).plan(boot="hang")
+    n = max(8, 4 * os.sysconf("SC_NPROCESSORS_ONLN"))
+    with concurrent.futures.ThreadPoolExecutor(n + 1) as pool:
+        boxes = list(pool.map(lambda _: daemon.create(), range(n)))
+    end = time.monotonic() + 60
+    while [s for _, s in daemon.steps()].count("boot") < n:
+        assert time.monotonic() < end, daemon.steps()
+        time.sleep(0.02)
+    daemon.plan()
+    status, b, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert status == 202 and b["status"]["state"] == "Pending" and b["status"]["message"] == "waiting for its turn", b
+    gone = daemon.ask("POST", "/v1/sandboxes", BOX)[1]
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{gone['id']}")[0] == 204, "one that waits can be deleted"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{boxes[0]}")[0] == 204
+    daemon.until(b["id"], "Running")
+    daemon.plan(boot="hang")
+    daemon.create()
+    daemon.plan()
+    box = daemon.create()
+    daemon.until(box, "Running")
+    assert [daemon.state(b) for b in boxes[1:]] == ["Pending"] * (n - 1), "they hang, and nobody waits for them"
+
+
 # ---- idempotency
 
 def test_one_key_is_one_sandbox(daemon):

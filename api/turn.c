@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * turn.c: see turn.h. One that takes long (a guest that boots and boots) gives its place away after a while and goes on beside the others:
+ * what a guest does cannot keep everybody else waiting.
+ */
+#include "api/turn.h"
+
+#include <unistd.h>
+
+#include "api/daemon.h"
+#include "api/sandbox.h"
+
+#define PLACE_NS (10ull * 1000000000)
+#define LEAST	 8u
+
+static unsigned int places(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return MAX(LEAST, 4u * (unsigned int)MAX(n, 1l));
+}
+
+static void next(void *arg);
+
+static void give_up_place(struct turn *t)
+{
+	struct daemon *d = t->d;
+
+	if (!t->working)
+		return;
+	t->working = false;
+	timer_remove(take_ptr(t->limit));
+	d->turns.working--;
+	/* not from within the one that ends */
+	loop_undefer(d->loop, next, d);
+	if (d->turns.first && loop_defer(d->loop, next, d) < 0)
+		next(d);
+}
+
+static void took_long(void *arg)
+{
+	give_up_place(arg);
+}
+
+static void leave_queue(struct turn *t)
+{
+	struct turns *q = &t->d->turns;
+
+	if (!t->waiting)
+		return;
+	t->waiting = false;
+	*(t->prev ? &t->prev->next : &q->first) = t->next;
+	*(t->next ? &t->next->prev : &q->last) = t->prev;
+	t->prev = t->next = NULL;
+}
+
+static void start(struct turn *t)
+{
+	t->working = true;
+	t->d->turns.working++;
+	t->limit = loop_timer(t->d->loop, took_long, t);
+	if (t->limit)
+		timer_after(t->limit, PLACE_NS);
+	t->go(t->sb);
+}
+
+static void next(void *arg)
+{
+	struct daemon *d = arg;
+
+	while (d->turns.first && d->turns.working < places()) {
+		struct turn *t = d->turns.first;
+
+		leave_queue(t);
+		start(t);
+	}
+}
+
+void turn_take(struct turn *t, struct sandbox *sb, void (*go)(struct sandbox *sb))
+{
+	struct turns *q = &sb->d->turns;
+
+	*t = (struct turn){.d = sb->d, .sb = sb, .go = go};
+	if (!q->first && q->working < places()) {
+		start(t);
+		return;
+	}
+	t->waiting = true;
+	t->prev = q->last;
+	*(q->last ? &q->last->next : &q->first) = t;
+	q->last = t;
+}
+
+void turn_end(struct turn *t)
+{
+	if (!t->d)
+		return;
+	leave_queue(t);
+	give_up_place(t);
+}

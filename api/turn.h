@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * turn.h: how many creates make their VM at one time. mayflyd's loop. Two hundred at once on one CPU are none after a minute; eight at a
+ * time are all done after the same minute, the first of them at once.
+ */
+#pragma once
+
+#include "lib/base.h"
+#include "lib/loop.h"
+
+struct daemon;
+struct sandbox;
+
+struct turns {
+	unsigned int working;
+	struct turn *first, *last; /* who waits, in the order of coming */
+};
+
+struct turn {
+	struct daemon *d;
+	struct sandbox *sb;
+	struct turn *prev, *next;
+	bool waiting, working;
+	struct timer *limit;
+	void (*go)(struct sandbox *sb);
+};
+
+/* Calls go now, or when it is this one's turn (and not if turn_end comes first). */
+void turn_take(struct turn *t, struct sandbox *sb, void (*go)(struct sandbox *sb));
+/* Done with it, or given up; also for one that was never taken. */
+void turn_end(struct turn *t);

@@ -27,6 +27,7 @@
 #define START_FAILED "DOCKER::SANDBOX_START_FAILED"
 #define AGENT_LIMIT_MS 60000u
 #define LAST_WORDS_LIMIT_MS 3000u
+#define PROMISED "PENDING" /* status.reason of one whose client was told that it is coming */
 
 const char *const step_names[STEP_COUNT] = {
 	[STEP_IMAGE] = "getting the image", [STEP_TURN] = "waiting for its turn", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
@@ -140,6 +141,8 @@ static void is_pending(void *arg)
 	struct sandbox *sb = arg;
 
 	if (sb->state == SB_PENDING) {
+		/* from here on it is promised: the next daemon makes it, if this one does not */
+		snprintf(sb->reason, sizeof(sb->reason), PROMISED);
 		sandbox_save(sb, false);
 		answer_created(sb);
 	}
@@ -679,6 +682,35 @@ void launch_create(struct sandbox *sb)
 	l->from = sb->memory;
 	sb->origin = *l->from.state ? FROM_MEMORY : FROM_BOOT;
 	wait_turn(sb);
+}
+
+static void create_again(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (!sb->gone && sb->state == SB_PENDING)
+		launch_create(sb);
+	sandbox_unref(sb);
+}
+
+bool launch_take_up(struct sandbox *sb)
+{
+	/* a snapshot's point is in the sandbox already, and half used */
+	if (sb->spec.source != SRC_IMAGE || strcmp(sb->reason, PROMISED) != 0)
+		return false;
+	disk_unref(sb->d->blobs, &sb->disk);
+	memory_unref(sb->d->blobs, &sb->memory);
+	sb->disk = (struct disk){0};
+	sb->memory = (struct memory){0};
+	sb->origin = FROM_BOOT;
+	sb->origin_id[0] = 0;
+	sb->vm_pid = 0;
+	cJSON_Delete(take_ptr(sb->image_config));
+	sandbox_ref(sb);
+	if (!loop_defer(sb->d->loop, create_again, sb))
+		return true;
+	sandbox_unref(sb);
+	return false;
 }
 
 void launch_resume(struct sandbox *sb)

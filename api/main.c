@@ -316,6 +316,8 @@ static void take_up_one(struct sandbox *sb)
 
 	if (snap_take_up(sb)) {
 		/* paused by its files, or its VM is asked */
+	} else if (sb->state == SB_PENDING && launch_take_up(sb)) {
+		log_info("sandbox %s: made anew", sb->id);
 	} else if (sb->state == SB_PENDING) {
 		sandbox_apply(sb, EV_START_FAILED, "START_FAILED", "The server was stopped while the sandbox was made.");
 	} else if (sb->state == SB_RESUMING && !sb->resident) {

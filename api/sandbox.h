@@ -92,6 +92,8 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const stru
 
 /* launch.c: making one run */
 void launch_create(struct sandbox *sb);
+/* One that an earlier daemon was making: made from the start, if its client knows of it. false: not. */
+bool launch_take_up(struct sandbox *sb);
 void launch_pause(struct sandbox *sb);
 void launch_resume(struct sandbox *sb);
 bool launch_adopt(struct sandbox *sb);	 /* false: it does not run any more */

@@ -602,6 +602,31 @@ def test_the_next_daemon_takes_up_what_is_there(daemon):
     assert half["status"]["state"] == "Failed" and "stopped while" in half["status"]["message"]
 
 
+def test_what_was_promised_is_made_by_the_next_daemon(daemon):
+    for templates in (False, True):
+        daemon.start({"runtime": {"templates": templates, "pending_after_seconds": 1}})
+        if templates:
+            daemon.create()
+            end = time.monotonic() + 60
+            while [t["state"] for t in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]] != ["Ready"]:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        for step in ("prepare", "restore" if templates else "boot", "setup"):
+            daemon.plan(**{step: "hang"})
+            status, b, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"metadata": {"a": "b"}, "timeout": 600, "env": {"A": "b"}})
+            assert status == 202 and b["status"]["state"] == "Pending", b
+            daemon.end()
+            daemon.plan().again()
+            daemon.until(b["id"], "Running")
+            now = daemon.ask("GET", f"/v1/sandboxes/{b['id']}")[1]
+            assert {k: now[k] for k in ("metadata", "createdAt", "expiresAt", "entrypoint")} == {k: b[k] for k in ("metadata", "createdAt", "expiresAt", "entrypoint")}
+            assert daemon.run(b["id"], "echo on")[-1]["type"] == "execution_complete"
+            assert daemon.ask("DELETE", f"/v1/sandboxes/{b['id']}")[0] == 204
+        daemon.end()
+        for pid in daemon.monitors():  # without the helper nobody knows those of a daemon that died
+            os.kill(pid, signal.SIGKILL)
+
+
 # ---- what is described and measured
 
 def table_routes():

@@ -55,10 +55,13 @@ def client(daemon, end, n):
             wrong += [] if status in (429, 500, 503) else [(status, text)]
             continue
         sb = json.loads(text)["id"]
-        r = ask(daemon, "POST", f"/{sb}/44772/command", {"command": f"echo {n}-{seen[202]}"})
-        seen["ran"] += bool(r and r[0] == 200 and "execution_complete" in r[1])
-        if r and r[0] == 200 and "execution_complete" in r[1] and f"{n}-{seen[202]}" not in r[1]:
-            wrong.append(r)
+        # a daemon that dies cuts the stream: what was acknowledged is there afterwards, or is still made
+        r = None
+        while time.monotonic() < limit and not (r and (r[0] != 200 or "execution_complete" in r[1])):
+            r = until_answered(limit, daemon, "POST", f"/{sb}/44772/command", {"command": f"echo {n}-{seen[202]}"})
+        seen["ran"] += r[0] == 200
+        if r[0] != 200 or f'"{n}-{seen[202]}\\n"' not in r[1]:
+            wrong.append((r, until_answered(limit, daemon, "GET", f"/v1/sandboxes/{sb}")))
         status, text = until_answered(limit, daemon, "GET", f"/v1/sandboxes/{sb}")
         if status != 200:
             wrong.append(("acknowledged and lost", sb, status, text))
@@ -116,7 +119,7 @@ def test_clients_and_kills(daemon):
     seen, wrong = sum((s for s, _ in done), collections.Counter()), [w for _, ws in done for w in ws]
     print(f"{CLIENTS} clients, {SECONDS} s, {KILLS} kills, answers to create and commands that ran: {dict(seen)}")
     assert not wrong, wrong[:5]
-    assert seen[202] >= CLIENTS and seen["ran"] > seen[202] / 2
+    assert seen[202] >= CLIENTS
     # what an interrupted create left is recorded as failed, and goes with its record
     items = json.loads(until_answered(time.monotonic() + 60, daemon, "GET", "/v1/sandboxes?pageSize=200")[1])["items"]
     assert not [i for i in items if i["status"]["state"] not in ("Failed", "Terminated")], items

@@ -125,7 +125,7 @@ static void start(void)
 
 	c.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	S.at.sun_family = AF_UNIX;
-	/* a name of its own, chosen by the kernel */
+	/* a name chosen by the kernel */
 	ASSERT(!bind(c.listen_fd, (void *)&S.at, sizeof(S.at.sun_family)) && !listen(c.listen_fd, 64));
 	S.at_len = sizeof(S.at);
 	ASSERT(!getsockname(c.listen_fd, (void *)&S.at, &S.at_len));
@@ -170,6 +170,8 @@ static void talk(const uint8_t *p, size_t n, size_t cut)
 	_cleanup_close_ int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	size_t got = 0;
 
+	/* with a name of its own: the server asks who it is */
+	ASSERT(!bind(s, (const void *)&(struct sockaddr_un){.sun_family = AF_UNIX}, sizeof(sa_family_t)));
 	ASSERT(!connect(s, (void *)&S.at, S.at_len));
 	turns(2);
 	(void)!send(s, p, cut, MSG_NOSIGNAL);

@@ -686,6 +686,13 @@ def test_what_is_measured(daemon):
                  'mayfly_phase_seconds_count{phase="restore"}': 1, 'mayfly_phase_seconds_count{phase="pause"}': 1, "mayfly_templates": 1,
                  "mayfly_sandbox_memory_bytes": 256 << 20}.items():
         assert values.get(k) == v, (k, values.get(k))
+    for name in {k.split("{")[0] for k in values if "_seconds_bucket{" in k}:
+        for labels in {re.sub(r',?le="[^"]*"', "", k.split("{")[1][:-1]) for k in values if k.startswith(name)}:
+            row = [v for k, v in values.items() if k.startswith(name) and re.sub(r',?le="[^"]*"', "", k.split("{")[1][:-1]) == labels]
+            count = values[name.replace("_bucket", "_count") + (f"{{{labels}}}" if labels else "")]
+            assert len(row) > 10 and row == sorted(row) and row[-1] == count, (name, labels)
+    assert {"turn", "image", "disk", "blank", "boot", "restore", "agent", "setup"} <= {m[1] for k in values if (m := re.search(r'_count\{phase="(\w+)"', k))}
+    assert values['mayfly_phase_seconds_sum{phase="create"}'] > 0
     assert values["mayfly_http_bytes_out_total"] > 0 and 'mayfly_blank_vms' in values and values['mayfly_http_responses_total{class="4xx"}'] >= 1
     assert values["mayfly_daemon_memory_bytes"] > 1 << 20
 

@@ -4,6 +4,7 @@ notices. The server's own unit tests (http_server, http1, multipart, sse) and th
 import concurrent.futures
 import json
 import os
+import re
 import resource
 import socket
 import threading
@@ -174,16 +175,34 @@ PARAMETERS = [(m, p) for p in ("/v1/sandboxes/{}", "/v1/snapshots/{}", "/v1/temp
     ("GET", "/BOX/44772/v1/filesystem/0/{}/files/info?path=/"), ("GET", "/BOX/44772/proxy/{}/"), ("GET", "/v1/pools/{}"), ("GET", "/BOX/44772/pty/{}"), ("GET", "/BOX/44772/v1/isolated/session/{}")]
 
 
-@pytest.mark.parametrize("method,pattern", PARAMETERS)
-def test_every_path_parameter(daemon, method, pattern):
+def found_no_way_out(daemon, method, pattern):
     for way in WAYS:
         path = pattern.replace("BOX", daemon.box).replace("{}", way)
-        status, head, body = talk(daemon, f"{method} {path} HTTP/1.1\r\nHost: x\r\nOPEN-SANDBOX-API-KEY: k\r\nConnection: close\r\n\r\n".encode())
+        status, head, body = talk(daemon, f"{method} {path} HTTP/1.1\r\nHost: x\r\nOPEN-SANDBOX-API-KEY: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
         assert 307 == status or 400 <= status < 600, (path, status, body)
         assert b"root:" not in body and b"uid=" not in body and "X-Evil" not in head, (path, body)
         assert "\nLocation: //" not in head and "\nLocation: http" not in head
         assert status != 500 or b"RUNTIME_ERROR" in body, (path, body)
     assert daemon.state(daemon.box) == "Running"
+
+
+@pytest.mark.parametrize("method,pattern", PARAMETERS)
+def test_every_path_parameter(daemon, method, pattern):
+    found_no_way_out(daemon, method, pattern)
+
+
+def test_every_path_parameter_of_every_route(daemon):
+    """As /openapi.json names them, so that a new one is tried, too; the others of the path are good ones (nothing listens on port 1)."""
+    good, asked = {"id": "BOX", "port": "1", "name": "x", "uid": "0", "gid": "0", "rest": "a"}, 0
+    for path, ops in daemon.ask("GET", "/openapi.json")[1]["paths"].items():
+        names = re.findall(r"\{(\w+)\}", path)
+        for at, _ in enumerate(names):
+            n = iter(range(len(names)))
+            pattern = re.sub(r"\{(\w+)\}", lambda m: "{}" if next(n) == at else good[m[1]], path)
+            for method in ops:
+                found_no_way_out(daemon, method.upper(), pattern)
+                asked += 1
+    assert asked > 100
 
 
 @pytest.fixture

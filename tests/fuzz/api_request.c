@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_request: what a client may send to the daemon's listener, into the real server: the first byte says where it is cut in two, the rest
- * goes over a socket as it is. Routes ask for everything that can be asked of a request. Whatever came, the server's own turns end it: each
- * answer has only headers that we send, no request and no connection is left, and the next client is served.
+ * api_request: what a client may send to the daemon's listener, into the real server: the first
+ * byte says where it is cut in two, the rest goes over a socket as it is. Routes ask for everything
+ * that can be asked of a request. Whatever came, the server's own turns end it: each answer has
+ * only headers that we send, no request and no connection is left, and the next client is served.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,17 +36,20 @@ static void each(void *arg, const char *k, const char *v)
 
 static void show(struct http_req *r)
 {
-	const char *vals[8], *a = http_param(r, "a"), *rest = http_param(r, "rest"), *q = http_query(r, "q");
+	const char *vals[8], *a = http_param(r, "a"), *rest = http_param(r, "rest"),
+			     *q = http_query(r, "q");
 	size_t n = http_query_all(r, "q", vals, ARRAY_LEN(vals)), bytes = 0;
 	char ip[64], *text;
 
-	ASSERT(n <= ARRAY_LEN(vals) && (q != NULL) == (n > 0) && (!q || q == vals[0] || !strcmp(q, vals[0])));
+	ASSERT(n <= ARRAY_LEN(vals) && (q != NULL) == (n > 0) &&
+		(!q || q == vals[0] || !strcmp(q, vals[0])));
 	ASSERT(!a || (*a && strcmp(a, "..") != 0 && strcmp(a, ".") != 0));
 	http_headers_each(r, each, &bytes);
 	(void)http_address(r, ip, sizeof(ip));
 	http_add_header(r, "X-Echo", q ? q : "");
 	http_add_header(r, "X-Echo", a ? a : "");
-	text = http_printf(r, "%s %s %s %zu %zu", http_host(r), a ? a : "", rest ? rest : "", bytes, r->body_len);
+	text = http_printf(r, "%s %s %s %zu %zu", http_host(r), a ? a : "", rest ? rest : "", bytes,
+		r->body_len);
 	http_reply(r, 200, "text/plain", text, strlen(text));
 }
 
@@ -75,7 +79,8 @@ static size_t form_piece(struct http_req *r, const uint8_t *p, size_t n)
 	while ((ev = multipart_next(&f->m, &p, &left, &data, &len)) != MP_MORE && ev != MP_BAD)
 		f->parts += ev == MP_PART;
 	if (ev == MP_BAD)
-		http_error(r, 400, "INVALID_FILE_CONTENT", "%s", f->m.why ? f->m.why : "not multipart");
+		http_error(r, 400, "INVALID_FILE_CONTENT", "%s",
+			f->m.why ? f->m.why : "not multipart");
 	return n;
 }
 
@@ -126,7 +131,8 @@ static void start(void)
 	c.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	S.at.sun_family = AF_UNIX;
 	/* a name chosen by the kernel */
-	ASSERT(!bind(c.listen_fd, (void *)&S.at, sizeof(S.at.sun_family)) && !listen(c.listen_fd, 64));
+	ASSERT(!bind(c.listen_fd, (void *)&S.at, sizeof(S.at.sun_family)) &&
+		!listen(c.listen_fd, 64));
 	S.at_len = sizeof(S.at);
 	ASSERT(!getsockname(c.listen_fd, (void *)&S.at, &S.at_len));
 	S.loop = loop_create();
@@ -142,12 +148,15 @@ static void turns(int n)
 
 static bool name_is_ours(const char *line, size_t n)
 {
-	static const char *const names[] = {"Date", "Content-Type", "Content-Length", "Connection", "X-Request-ID", "X-Echo", "Allow",
-		"Transfer-Encoding", "Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers",
-		"Access-Control-Allow-Methods", "Access-Control-Max-Age", "Access-Control-Allow-Headers", "Vary"};
+	static const char *const names[] = {"Date", "Content-Type", "Content-Length", "Connection",
+		"X-Request-ID", "X-Echo", "Allow", "Transfer-Encoding",
+		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials",
+		"Access-Control-Expose-Headers", "Access-Control-Allow-Methods",
+		"Access-Control-Max-Age", "Access-Control-Allow-Headers", "Vary"};
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (n > strlen(names[i]) && line[strlen(names[i])] == ':' && !strncasecmp(line, names[i], strlen(names[i])))
+		if (n > strlen(names[i]) && line[strlen(names[i])] == ':' &&
+			!strncasecmp(line, names[i], strlen(names[i])))
 			return true;
 	return false;
 }
@@ -171,7 +180,8 @@ static void talk(const uint8_t *p, size_t n, size_t cut)
 	size_t got = 0;
 
 	/* with a name of its own: the server asks who it is */
-	ASSERT(!bind(s, (const void *)&(struct sockaddr_un){.sun_family = AF_UNIX}, sizeof(sa_family_t)));
+	ASSERT(!bind(s, (const void *)&(struct sockaddr_un){.sun_family = AF_UNIX},
+		sizeof(sa_family_t)));
 	ASSERT(!connect(s, (void *)&S.at, S.at_len));
 	turns(2);
 	(void)!send(s, p, cut, MSG_NOSIGNAL);

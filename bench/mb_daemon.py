@@ -59,6 +59,11 @@ def free_port():
         return s.getsockname()[1]
 
 
+def apart(k):
+    """Groups and users of its own for the helper of the k-th daemon: two that shared them would end each other's monitors, slot by slot."""
+    return ["--cgroup", f"/sys/fs/cgroup/mayfly-bench-{os.getpid()}-{k}", "--uid-base", str(300000 + k * 3 * 4096)]
+
+
 class Daemon(Given):
     count = 0
 
@@ -96,7 +101,8 @@ class Daemon(Given):
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
         self.log_path = os.path.join(self.run, "log")
         argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user,
-                "--show", kernel(), "--show", find("initramfs.cpio"), "--"]
+                "--show", kernel(), "--show", find("initramfs.cpio"), *apart(Daemon.count), "--"]
+        self.group = apart(Daemon.count)[1]
         if not jail:  # as root it wants to hear that twice
             argv = [os.path.join(self.bin, "mayflyd"), "--no-jail", "--no-jail"]
         with open(self.log_path, "w") as log:
@@ -135,4 +141,12 @@ class Daemon(Given):
         except subprocess.TimeoutExpired:
             os.killpg(self.p.pid, signal.SIGKILL)
             self.p.wait()
+        # what waited in its pool goes with it
+        for path, _, _ in os.walk(self.group, topdown=False):
+            try:
+                with open(os.path.join(path, "cgroup.kill"), "w") as f:
+                    f.write("1")
+                os.rmdir(path)
+            except OSError:
+                pass  # its processes are not reaped yet: an empty group stays
         shutil.rmtree(self.run, ignore_errors=True)

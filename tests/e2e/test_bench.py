@@ -17,6 +17,7 @@ from conftest import TOP
 
 BENCH = TOP / "bench"
 sys.path.insert(0, str(BENCH))
+import mb_daemon  # noqa: E402
 import mb_measure  # noqa: E402
 import mb_page  # noqa: E402
 import mb_result  # noqa: E402
@@ -177,6 +178,14 @@ def test_percentiles_are_measured_values():
     assert s["n"] == 31 and s["p50_us"] == v[15] and s["p95_us"] == v[29] and s["p99_us"] == v[30] == s["max_us"]
     assert mb_stats.summary([])["p50_us"] is None and mb_stats.noise([1.0], [0]) is None
     assert mb_stats.noise([10.0, 10.0, 30.0, 30.0], [0, 0, 1, 1]) >= 20.0
+
+
+def test_daemons_of_one_run_share_neither_group_nor_users():
+    # with one group for all of them, the helper of one that ended slot 3 ended slot 3 of the others, too
+    options = [dict(zip(argv[::2], argv[1::2])) for argv in map(mb_daemon.apart, range(1, 6))]
+    assert len({o["--cgroup"] for o in options}) == 5
+    users = [int(o["--uid-base"]) for o in options]
+    assert all(b - a >= 3 * 4096 for a, b in zip(users, users[1:])), "a helper has three ranges of 4096 users"
 
 
 def test_every_scenario_is_documented():

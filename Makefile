@@ -130,17 +130,19 @@ $(FUZZ:%=fuzz-%): fuzz-%: fuzz-bin-%
 		-artifact_prefix=tests/fuzz/regression/$*/ build/fuzz/new/$* $(wildcard tests/fuzz/corpus/$* tests/fuzz/regression/$*)
 fuzz-all: $(FUZZ:%=fuzz-%)
 replay-bins:
-	$(Q)$(MAKE) -s SAN=asan $(FUZZ:%=build/asan/replay/%)
+	$(Q)$(MAKE) -s SAN=asan $(FUZZ:%=build/asan/replay/%) build/asan/bin/mayfly-vmm
 fuzz-replay: replay-bins ; $(Q)tests/run fuzz
 
 # everything that must hold; the kernels are built side by side with what does not need them
 test: deps
 	$(Q)$(MAKE) -s -j2 kernel test-bins
 	$(Q)tests/run
-test-bins: all $(UNIT_BINS) replay-bins
-e2e: all kernel
+# what end-to-end tests ask make for: there before two sides ask at once
+E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_freeze agent_soak)
+test-bins: all $(UNIT_BINS) $(E2E_BINS) replay-bins
+e2e: all kernel $(E2E_BINS)
 	$(Q)tests/run e2e
-stress: all kernel
+stress: all kernel $(E2E_BINS)
 	$(Q)E2E_LIMIT_S=14400 MAYFLY_STRESS=1 tests/run e2e
 asan tsan:
 	$(Q)$(MAKE) -s SAN=$@ unit

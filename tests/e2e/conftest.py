@@ -4,8 +4,8 @@
 The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
   machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
   daemon    the running daemon: .domain, .api_key, .url, .kill(), .start(), .log()
-KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance, E2E_MEMORY gives it another size. A whole
-run has two sides (pytest-xdist, tests/run), each with an appliance and a daemon of its own and every test of a file on one side; the
+KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance, E2E_MEMORY and E2E_CPUS give it another size. A
+whole run has two sides (pytest-xdist, tests/run), each with an appliance and a daemon of its own and every test of a file on one side; the
 second appliance's name ends in -2.
 """
 import json
@@ -179,7 +179,7 @@ class Daemon:
 def machine():
     assert MAYFLY.exists(), "build/bin/mayfly is missing: make"
     name = os.environ.get("E2E_MACHINE", "e2e") + (f"-{SIDE}" if SIDE > 1 else "")
-    m = Machine(name, memory=os.environ.get("E2E_MEMORY", "3G")).start()
+    m = Machine(name, memory=os.environ.get("E2E_MEMORY", "3G"), cpus=os.environ.get("E2E_CPUS", "1")).start()
     yield m
     if not KEEP:
         m.stop()

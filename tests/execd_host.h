@@ -22,12 +22,13 @@
 
 #include "api/agentc.h"
 #include "api/execd.h"
+#include "tests/loopthread.h"
 
 static struct {
 	struct loop *loop;
 	struct http *http;
 	struct agentc *agent;
-	pthread_t thread;
+	struct loop_thread thread;
 	pid_t child;
 	int port;
 	char dir[64], sock[96];
@@ -82,12 +83,6 @@ static inline const struct http_route *dispatch(struct http_req *r)
 static inline void invoke(struct http_req *r)
 {
 	r->route->fn(r);
-}
-
-static inline void *serve(void *arg)
-{
-	loop_run(S.loop);
-	return NULL;
 }
 
 static inline bool agent_binary(char *out, size_t cap)
@@ -165,22 +160,14 @@ static inline bool start(int port)
 	S.http = http_create(S.loop, &hc);
 	S.agent = agentc_create(S.loop, S.sock, 0);
 	agentc_up(S.agent);
-	pthread_create(&S.thread, NULL, serve, NULL);
-	return true;
-}
-
-static inline void stop_now(void *arg)
-{
-	loop_stop(S.loop, 0);
+	return loop_thread_start(&S.thread, S.loop);
 }
 
 static inline void stop(void)
 {
 	char cmd[128];
 
-	loop_defer(S.loop, stop_now, NULL);
-	loop_wake(S.loop);
-	pthread_join(S.thread, NULL);
+	loop_thread_stop(&S.thread);
 	agentc_destroy(S.agent);
 	http_destroy(S.http);
 	loop_destroy(S.loop);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http_server: the real server against raw sockets: framing attacks, limits, streaming both ways, clients that leave.
+ * http_server: the real server against raw sockets: framing attacks, limits, streaming both ways,
+ * clients that leave.
  */
 #include "lib/test.h"
 
@@ -13,11 +14,12 @@
 #include <sys/socket.h>
 
 #include "api/http.h"
+#include "tests/loopthread.h"
 
 static struct {
 	struct loop *loop;
 	struct http *http;
-	pthread_t thread;
+	struct loop_thread thread;
 	int port;
 	_Atomic int gone, freed, handled, body_pauses, stalled;
 	sem_t go_on;
@@ -47,7 +49,8 @@ static void h_echo(struct http_req *r)
 
 static void h_param(struct http_req *r)
 {
-	char *s = http_printf(r, "%s|%s|%s", http_param(r, "a"), http_query(r, "q") ? http_query(r, "q") : "-", r->path);
+	char *s = http_printf(r, "%s|%s|%s", http_param(r, "a"),
+		http_query(r, "q") ? http_query(r, "q") : "-", r->path);
 
 	http_reply(r, 200, "text/plain", s, strlen(s));
 }
@@ -82,7 +85,7 @@ static void h_late(struct http_req *r)
 	timer_after(S.t, 20000000);
 }
 
-static int stream_left;
+static _Atomic int stream_left;
 static void stream_fill(struct http_req *r)
 {
 	static char block[65536];
@@ -205,8 +208,9 @@ static void h_upload(struct http_req *r)
 	S.handled++;
 }
 
-/* Holds the server until the test says go on, in a deferred call: it then has a turn before it in which the sockets are looked at
- * first and the calls put off meanwhile come behind the server's own. */
+/* Holds the server until the test says go on, in a deferred call: it then has a turn before it in
+ * which the sockets are looked at first and the calls put off meanwhile come behind the server's
+ * own. */
 static void stall(void *arg)
 {
 	struct http_req *r = arg;
@@ -256,10 +260,10 @@ static void invoke(struct http_req *r)
 	r->route->fn(r);
 }
 
-static void *serve(void *arg)
+/* what is in the middle of a stream is let go */
+static void drop_stream(void)
 {
-	loop_run(S.loop);
-	return NULL;
+	S.stream = NULL;
 }
 
 static int server_start(void)
@@ -278,12 +282,15 @@ static int server_start(void)
 	S.loop = loop_create();
 	S.t = loop_timer(S.loop, on_timer, NULL);
 	S.http = http_create(S.loop, &c);
-	return S.http ? pthread_create(&S.thread, NULL, serve, NULL) : -1;
+	S.thread.at_end = drop_stream;
+	return S.http && loop_thread_start(&S.thread, S.loop) ? 0 : -1;
 }
 
 static int dial(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)S.port)};
+	struct sockaddr_in a = {.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+		.sin_port = htons((uint16_t)S.port)};
 	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct timeval tv = {.tv_sec = 3};
 
@@ -341,7 +348,10 @@ static void simple_requests(void)
 	CHECK_INT(ask("GET /hello HTTP/1.1\r\n" H "\r\n", "hello"), 200);
 	CHECK(strstr(answer, "X-Request-ID: "));
 	CHECK(strstr(answer, "Date: "));
-	CHECK_INT(ask("GET /hello HTTP/1.1\r\n" H "X-Request-ID: my id 7\r\nOrigin: http://x\r\n\r\n", "hello"), 200);
+	CHECK_INT(
+		ask("GET /hello HTTP/1.1\r\n" H "X-Request-ID: my id 7\r\nOrigin: http://x\r\n\r\n",
+			"hello"),
+		200);
 	CHECK(strstr(answer, "X-Request-ID: my id 7\r\n"));
 	CHECK(strstr(answer, "Access-Control-Allow-Origin: *\r\n"));
 	CHECK_INT(ask("GET /nope HTTP/1.1\r\n" H "\r\n", "}"), 404);
@@ -354,23 +364,38 @@ static void simple_requests(void)
 	CHECK_INT(ask("GET /p/%2e%2e/x HTTP/1.1\r\n" H "\r\n", "}"), 404);
 	CHECK_INT(ask("GET /p/a%00b/x HTTP/1.1\r\n" H "\r\n", "}"), 404);
 	CHECK_INT(ask("GET /p//x HTTP/1.1\r\n" H "\r\n", "}"), 404);
-	CHECK_INT(ask("POST /echo?inject=a%0d%0aX-Evil:1 HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nok", "ok"), 200);
+	CHECK_INT(ask("POST /echo?inject=a%0d%0aX-Evil:1 HTTP/1.1\r\n" H
+		      "Content-Length: 2\r\n\r\nok",
+			  "ok"),
+		200);
 	CHECK(!strstr(answer, "X-Evil") && !strstr(answer, "X-Bad"));
-	CHECK_INT(ask("OPTIONS /hello HTTP/1.1\r\n" H "Origin: a\r\nAccess-Control-Request-Method: GET\r\n\r\n", "OK"), 200);
+	CHECK_INT(ask("OPTIONS /hello HTTP/1.1\r\n" H
+		      "Origin: a\r\nAccess-Control-Request-Method: GET\r\n\r\n",
+			  "OK"),
+		200);
 }
 
 static void two_lengths_are_refused(void)
 {
 	static const char *const bad[] = {
 		"POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nContent-Length: 2\r\n\r\nok",
-		"POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
-		"POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H "\r\n",
-		"POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: gzip\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H "\r\n",
+		"POST /echo HTTP/1.1\r\n" H
+		"Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
+		"POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nTransfer-Encoding: "
+					    "chunked\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H
+		"\r\n",
+		"POST /echo HTTP/1.1\r\n" H
+		"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"POST /echo HTTP/1.1\r\n" H
+		"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H "\r\n",
 		"POST /echo HTTP/1.1\r\n" H "Content-Length: +2\r\n\r\nok",
-		"POST /echo HTTP/1.1\r\n" H "Content-Length : 2\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
-		"DELETE /none HTTP/1.1\r\n" H "Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
-		"PATCH /none HTTP/1.1\r\n" H "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
+		"POST /echo HTTP/1.1\r\n" H "Content-Length : 2\r\n\r\nokGET /hello HTTP/1.1\r\n" H
+		"\r\n",
+		"DELETE /none HTTP/1.1\r\n" H
+		"Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
+		"PATCH /none HTTP/1.1\r\n" H
+		"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nokGET /hello HTTP/1.1\r\n" H
+		"\r\n",
 	};
 	int before = S.handled;
 
@@ -393,7 +418,8 @@ static void bodies_have_limits(void)
 	int n;
 
 	CHECK_INT(ask("POST /echo HTTP/1.1\r\n" H "Content-Length: 999999999\r\n\r\n", NULL), 413);
-	n = snprintf(big, sizeof(big), "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n7d0\r\n");
+	n = snprintf(big, sizeof(big),
+		"POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n7d0\r\n");
 	memset(big + n, 'x', 2000);
 	memcpy(big + n + 2000, "\r\n0\r\n\r\n", 8);
 	CHECK_INT(ask(big, "}"), 413);
@@ -403,12 +429,23 @@ static void bodies_have_limits(void)
 	n = ask(big, "nothing");
 	CHECK(n == 431 || n == 0 || n == 400 || n == 413);
 	/* a handler that refuses before the body came */
-	CHECK_INT(ask("POST /early HTTP/1.1\r\n" H "Content-Length: 5000000\r\nExpect: 100-continue\r\n\r\n", NULL), 403);
+	CHECK_INT(ask("POST /early HTTP/1.1\r\n" H
+		      "Content-Length: 5000000\r\nExpect: 100-continue\r\n\r\n",
+			  NULL),
+		403);
 	CHECK(!strstr(answer, "100 Continue"));
-	/* small body, early answer: the connection goes on and the body is not taken for a request */
-	CHECK_INT(ask("POST /early HTTP/1.1\r\n" H "Content-Length: 18\r\n\r\nGET /hello HTTP/1.GET /p/1/x HTTP/1.1\r\n" H "\r\n", "1|-|/p"), 403);
+	/* small body, early answer: the connection goes on and the body is not taken for a request
+	 */
+	CHECK_INT(
+		ask("POST /early HTTP/1.1\r\n" H
+		    "Content-Length: 18\r\n\r\nGET /hello HTTP/1.GET /p/1/x HTTP/1.1\r\n" H "\r\n",
+			"1|-|/p"),
+		403);
 	CHECK(strstr(answer, "1|-|/p"));
-	CHECK_INT(ask("DELETE /none HTTP/1.1\r\n" H "Content-Length: 3\r\n\r\nabcGET /p/1/x HTTP/1.1\r\n" H "\r\n", "1|-|/p"), 200);
+	CHECK_INT(ask("DELETE /none HTTP/1.1\r\n" H
+		      "Content-Length: 3\r\n\r\nabcGET /p/1/x HTTP/1.1\r\n" H "\r\n",
+			  "1|-|/p"),
+		200);
 	CHECK(strstr(answer, "1|-|/p"));
 }
 
@@ -417,7 +454,9 @@ static void late_answers_and_pipelines(void)
 	_cleanup_close_ int s = dial();
 
 	CHECK_INT(ask("GET /late HTTP/1.1\r\n" H "\r\n", "late"), 200);
-	CHECK_INT(talk(s, "GET /late HTTP/1.1\r\n" H "\r\nGET /hello HTTP/1.1\r\n" H "\r\n", 0, "hello"), 200);
+	CHECK_INT(talk(s, "GET /late HTTP/1.1\r\n" H "\r\nGET /hello HTTP/1.1\r\n" H "\r\n", 0,
+			  "hello"),
+		200);
 	CHECK(strstr(answer, "late") && strstr(answer, "hello"));
 }
 
@@ -505,12 +544,14 @@ static void uploads_are_taken_in_pieces(void)
 	wait_for(&S.gone, n + 1);
 }
 
-/* A piece and the end of the connection in one turn: nothing touches the request after it was freed (under ASan it would show). */
+/* A piece and the end of the connection in one turn: nothing touches the request after it was freed
+ * (under ASan it would show). */
 static void upload_breaks_off_with_its_last_piece(void)
 {
 	for (int i = 0; i < 5; i++) {
 		_cleanup_close_ int s = dial();
-		int up = dial(), gone = S.gone, freed = S.freed, handled = S.handled, stalled = S.stalled;
+		int up = dial(), gone = S.gone, freed = S.freed, handled = S.handled,
+		    stalled = S.stalled;
 
 		put(up, "POST /upload HTTP/1.1\r\n" H "Content-Length: 100\r\n\r\n");
 		wait_for(&S.handled, handled + 1);
@@ -541,15 +582,15 @@ static void many_idle_connections_do_not_stall(void)
 		close(fds[n]);
 }
 
-/* The tests before leave it work (closing 1500 connections takes a loaded machine its time), so it is asked whether it comes to
- * rest: a server that spins never does. */
+/* The tests before leave it work (closing 1500 connections takes a loaded machine its time), so it
+ * is asked whether it comes to rest: a server that spins never does. */
 static void idle_server_sleeps(void)
 {
 	struct timespec a, b;
 	clockid_t c;
 	bool rested = false;
 
-	pthread_getcpuclockid(S.thread, &c);
+	pthread_getcpuclockid(S.thread.thread, &c);
 	for (int i = 0; i < 20 && !rested; i++) {
 		clock_gettime(c, &a);
 		poll(NULL, 0, 200);
@@ -573,11 +614,6 @@ static const struct test tests[] = {
 	{"idle_server_sleeps", idle_server_sleeps},
 };
 
-static void stop_loop(void *arg)
-{
-	loop_stop(S.loop, 0);
-}
-
 int main(int argc, char **argv)
 {
 	int rc;
@@ -587,11 +623,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	rc = test_main(argc, argv, tests, ARRAY_LEN(tests));
-	/* stop from the loop's own thread */
-	S.stream = NULL;
-	loop_defer(S.loop, stop_loop, NULL);
-	loop_wake(S.loop);
-	pthread_join(S.thread, NULL);
+	loop_thread_stop(&S.thread);
 	http_destroy(S.http);
 	timer_remove(S.t);
 	loop_destroy(S.loop);

@@ -112,11 +112,11 @@ def checks():
     out.append((lost < 2, f"stalls: {lost:.1f}% of half a second lost in gaps above 1 ms, the longest {longest / 1000:.1f} ms",
                 "" if lost < 2 else "a neighbour computes, whatever steal says: p95 and above, and the drift between passes, are theirs"))
     load = float(s["load"] or 0)
-    out.append((load < 0.3 * (s["cpus"] or 1), f"load: {load} on {s['cpus']} CPUs",
+    out.append((load < 0.3 * (s["cpus"] or 1), f"load: {load} on {s['cpus']} CPU{'' if s['cpus'] == 1 else 's'}",
                 "" if load < 0.3 * (s["cpus"] or 1) else "something else runs: expect wide tails"))
     out.append((s["swap_mib"] == 0, f"swap in use: {s['swap_mib']} MiB", "" if s["swap_mib"] == 0 else "cold pages may come from disk"))
     roomy = s["memory_free_mib"] >= 3072
-    out.append((roomy, f"memory available: {s['memory_free_mib']} MiB", "" if roomy else "a whole run wants 3 GiB: the kernel may kill monitors in it"))
+    out.append((roomy, f"memory available: {s['memory_free_mib']} MiB", "" if roomy else "a whole run wants 3 GiB: its larger bursts may not fit"))
     out.append((s["aslr"] != "2" or v != "emulated", f"address randomisation: {s['aslr']}",
                 "" if s["aslr"] != "2" or v != "emulated" else "triples the start of position-independent programs under emulation"))
     out.append(("[always]" in s["thp"], "huge pages: " + s["thp"], "" if "[always]" in s["thp"] else "boots touch 4 KiB pages one by one"))

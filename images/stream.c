@@ -14,6 +14,7 @@
 #define RING	 8u
 #define PIECE	 (256u * 1024)
 #define IN_BYTES (128u * 1024)
+#define STACK	 (512u * 1024) /* decompressors work on the heap; a sanitizer clears all of a stack for each thread */
 
 struct piece {
 	uint8_t *p;
@@ -174,6 +175,20 @@ static void *produce(void *arg)
 	return NULL;
 }
 
+static int start(struct stream *s)
+{
+	pthread_attr_t a;
+	int r = pthread_attr_init(&a);
+
+	if (r)
+		return r;
+	r = pthread_attr_setstacksize(&a, STACK);
+	if (r == 0)
+		r = pthread_create(&s->thread, &a, produce, s);
+	pthread_attr_destroy(&a);
+	return r;
+}
+
 struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim, struct err *e)
 {
 	struct stream *s = calloc(1, sizeof(*s));
@@ -192,7 +207,7 @@ struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim
 	s->tar = digest_begin();
 	if (!s->in || !s->blob || !s->tar)
 		goto fail;
-	r = pthread_create(&s->thread, NULL, produce, s);
+	r = start(s);
 	if (r)
 		goto fail;
 	s->started = true;

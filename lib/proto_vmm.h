@@ -99,7 +99,7 @@ enum vmm_exit {
 	VMM_X_FORCED,	     /* VMM_SHUTDOWN 1 */
 	VMM_X_SNAPSHOTTED,   /* VMM_F_EXIT done */
 	VMM_X_KVM_ERROR,
-	VMM_X_HOST_ERROR,    /* disk full under a layer, I/O error, SIGBUS of a memory file */
+	VMM_X_HOST_ERROR,    /* SIGBUS of a memory file: shortened, or not readable. A layer without room is an I/O error in the guest */
 	VMM_X_INTERNAL,
 	VMM_X_COUNT
 };

@@ -58,13 +58,6 @@ static void dev_needs_reset(void *ctx, const char *dev, const char *why)
 	b->hooks.needs_reset(b->hooks.ctx, dev, why);
 }
 
-static void dev_host_error(void *ctx, const char *dev, int err, const char *why)
-{
-	struct board *b = ctx;
-
-	b->hooks.host_error(b->hooks.ctx, dev, err, why);
-}
-
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
@@ -73,8 +66,7 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 		.loop = l,
 		.ctx = b,
 		.irq = pulse,
-		.needs_reset = dev_needs_reset,
-		.host_error = dev_host_error};
+		.needs_reset = dev_needs_reset};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;
 	serial_init(&b->serial, b, serial_irq, serial_byte);

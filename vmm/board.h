@@ -22,7 +22,6 @@ struct board_hooks {
 	void (*panicked)(void *ctx);                                 /* vCPU thread */
 	void (*end)(void *ctx, enum vmm_exit why, const char *text); /* any thread */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
-	void (*host_error)(void *ctx, const char *dev, int err, const char *why);
 	void (*serial_out)(void *ctx, uint8_t byte);
 };
 

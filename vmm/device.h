@@ -47,9 +47,6 @@ struct dev_env {
 		void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
 	/* something the daemon must hear of: on the device thread, at most ten a minute and device, device's lock held */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
-	/* any thread */
-	void (*host_error)(void *ctx, const char *dev, int err,
-		const char *why); /* ends this VM with VMM_X_HOST_ERROR */
 };
 
 struct virtio_dev; /* vmm/virtio.h: transport, queues, ops table */

@@ -103,14 +103,6 @@ static void hook_needs_reset(void *ctx, const char *dev, const char *why)
 	buf_fini(&b);
 }
 
-static void hook_host_error(void *ctx, const char *dev, int err, const char *why)
-{
-	char text[VM_TEXT_MAX];
-
-	snprintf(text, sizeof(text), "%s: %s: %s", dev, why, strerror(err < 0 ? -err : err));
-	vm_end(ctx, VMM_X_HOST_ERROR, text);
-}
-
 void vm_console_bytes(struct vm *vm, const void *p, size_t n)
 {
 	const char *c = p;
@@ -321,7 +313,6 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 		.panicked = hook_panicked,
 		.end = hook_end,
 		.needs_reset = hook_needs_reset,
-		.host_error = hook_host_error,
 		.serial_out = hook_serial};
 	int rc;
 

@@ -30,14 +30,6 @@ static void on_needs_reset(void *ctx, const char *dev, const char *why)
 	g->why = why;
 }
 
-static void on_host_error(void *ctx, const char *dev, int err, const char *why)
-{
-	struct fake_guest *g = ctx;
-
-	g->host_errors++;
-	g->why = why;
-}
-
 void fg_init(struct fake_guest *g)
 {
 	memset(g, 0, sizeof(*g));
@@ -52,8 +44,7 @@ void fg_init(struct fake_guest *g)
 		.loop = g->loop,
 		.ctx = g,
 		.irq = on_irq,
-		.needs_reset = on_needs_reset,
-		.host_error = on_host_error};
+		.needs_reset = on_needs_reset};
 	g->brk = PAGE_BYTES;
 }
 

@@ -29,7 +29,7 @@ struct fake_guest {
 	struct virtio_dev *dev;
 	struct fg_queue q[VIRTIO_MAX_QUEUES];
 	uint64_t brk; /* next free guest address */
-	unsigned int irqs[24], needs_resets, host_errors;
+	unsigned int irqs[24], needs_resets;
 	const char *why;
 };
 

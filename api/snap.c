@@ -414,8 +414,12 @@ static int ask_vmm(struct snap *s, struct err *e)
 	index = blob_make(b, s->index_id, "index");
 	data = blob_make(b, s->data_id, "data");
 	bitmap = blob_make(b, s->data_id, "bitmap");
-	if (state < 0 || mem < 0 || index < 0 || data < 0 || bitmap < 0)
-		return err_plain(e, ENOSPC, "the snapshot's files cannot be made");
+	for (size_t i = 0; i < 5; i++) {
+		int fd = (int[]){state, mem, index, data, bitmap}[i];
+
+		if (fd < 0)
+			return err_set(e, -fd, "making the snapshot's files");
+	}
 	s->noted = true;
 	fault_at(sb, FAULT_POINT_QUIET);
 	if (sandbox_save(sb, s->kind == SNAP_PAUSE) < 0)

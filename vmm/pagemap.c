@@ -59,10 +59,11 @@ int pm_list_add(struct pm_list *l, uint64_t gpa, uint64_t len, bool priv)
 
 /* 1: done; 0: this kernel has no PAGEMAP_SCAN.
  *
- * walk_end is not believed: the kernel collects 512 ranges at a time, sets it when these are full and
- * leaves it as it is when the rest then fits, so that with 513 to 1023 ranges it says where the first
- * 512 ended although all of it was walked (6.12, 6.18). What is sure is that all before the end of
- * the last range was looked at, and that there is no more where there was room for another one. */
+ * walk_end is not believed: the kernel collects 512 ranges at a time, sets it when these are full
+ * and leaves it as it is when the rest then fits, so that with 513 to 1023 ranges it says where the
+ * first 512 ended although all of it was walked (6.12, 6.18). What is sure is that all before the
+ * end of the last range was looked at, and that there is no more where there was room for another
+ * one. */
 static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private,
 	struct pm_list *out)
 {

@@ -107,6 +107,13 @@ public class Tour {
 			manager.resumeSandbox(sandbox.getId());
 			check(sandbox.isHealthy() && text(sandbox.commands().run("cat /srv/index.html").getLogs().getStdout()).contains("from java"), "resumed as it was");
 		}
+		// this version of the SDK has these calls, and none for snapshots and templates
+		sandbox.pause();
+		check(sandbox.getInfo().getStatus().getState().equals("Paused"), "paused by itself");
+		sandbox.resume();
+		try (Sandbox again = Sandbox.connector().sandboxId(sandbox.getId()).connectionConfig(config).connect()) {
+			check(text(again.commands().run("cat /srv/index.html").getLogs().getStdout()).contains("from java"), "resumed, and connected to");
+		}
 		var id = sandbox.getId();
 		sandbox.kill();
 		try (SandboxManager manager = SandboxManager.builder().connectionConfig(config).build()) {

@@ -99,6 +99,35 @@ async function endpoints(box) {
   await proxied.close();
 }
 
+// Pause and resume, and a copy of the machine as it was: its files, and what runs in it.
+async function points(box) {
+  const looks = (b) => b.commands.run("kill -0 $(cat /root/pid) && cat /root/kept");
+  await box.commands.run("echo kept > /root/kept; (i=0; while :; do i=$((i+1)); echo $i > /root/count; sleep 0.1; done) >/dev/null 2>&1 & echo $! > /root/pid");
+  await box.pause();
+  const resumed = await box.resume({ readyTimeoutSeconds: 120 });
+  ok(text(await looks(resumed)) === "kept\n", "paused, and its processes with it");  // it shares the connections of box
+  await resumed.pause();
+  const again = await Sandbox.resume({ sandboxId: box.id, connectionConfig: config(), readyTimeoutSeconds: 120 });
+  ok(text(await looks(again)) === "kept\n", "the same by its id");
+  await again.close();
+  const m = SandboxManager.create({ connectionConfig: config() });
+  let point = await m.createSnapshot(box.id, { name: tag });
+  while ((point = await m.getSnapshot(point.id)).status.state === "Creating") await pause(100);
+  ok(point.status.state === "Ready" && point.sandboxId === box.id, "a snapshot, while it ran");
+  await box.commands.run("echo other > /root/kept");
+  ok((await m.listSnapshots({ sandboxId: box.id, name: tag })).items.map((s) => s.id).join() === point.id, "the snapshot is listed");
+  const copy = await Sandbox.create({ connectionConfig: config(), snapshotId: point.id, timeoutSeconds: 300, readyTimeoutSeconds: 120, resource: { cpu: "1", memory: "512Mi" } });
+  try {
+    ok(text(await looks(copy)) === "kept\n" && text(await looks(box)) === "other\n", "a copy goes on from there");
+  } finally {
+    await copy.kill();
+    await copy.close();
+  }
+  await m.deleteSnapshot(point.id);
+  await refused(() => m.getSnapshot(point.id), 404, "the snapshot is gone");
+  await m.close();
+}
+
 async function manager(box) {
   const m = SandboxManager.create({ connectionConfig: config() });
   const found = await m.listSandboxInfos({ states: ["Running"], metadata: { tour: tag }, pageSize: 5 });
@@ -136,6 +165,7 @@ try {
   await box.renew(3600);
   ok((await box.getInfo()).expiresAt > before, "renewed");
   await endpoints(box);
+  await points(box);
   await manager(box);
 } catch (e) {
   await box.kill();

@@ -16,7 +16,7 @@ from opensandbox.exceptions import SandboxApiException
 from opensandbox.models.execd import RunCommandOpts
 from opensandbox.models.execd_sync import ExecutionHandlersSync
 from opensandbox.models.filesystem import ContentReplaceEntry, DirectoryListEntry, MoveEntry, SearchEntry, SetPermissionEntry, WriteEntry
-from opensandbox.models.sandboxes import SandboxFilter
+from opensandbox.models.sandboxes import SandboxFilter, SnapshotFilter
 
 TAG = f"python-{os.getpid()}"
 IMAGE = os.environ.get("MAYFLY_IMAGE", "python")
@@ -123,6 +123,31 @@ def manager(box):
         refused(lambda: m.get_sandbox_info(box.id), 404, "killed")
 
 
+def points(box):
+    """Pause and resume, and a copy of the machine as it was: its files, and what runs in it."""
+    box.commands.run("echo kept > /root/kept; (i=0; while :; do i=$((i+1)); echo $i > /root/count; sleep 0.1; done) >/dev/null 2>&1 & echo $! > /root/pid")
+    box.pause()
+    resumed = SandboxSync.resume(box.id, connection_config=ConnectionConfigSync(request_timeout=timedelta(minutes=2)), resume_timeout=timedelta(minutes=2))
+    ok(resumed.commands.run("kill -0 $(cat /root/pid) && cat /root/kept").text == "kept", "paused, and its processes with it")
+    resumed.close()
+    with SandboxManagerSync.create(ConnectionConfigSync(request_timeout=timedelta(minutes=2))) as m:
+        point = box.create_snapshot(name=TAG)
+        while (point := m.get_snapshot(point.id)).status.state == "Creating":
+            time.sleep(0.1)
+        ok(point.status.state == "Ready" and point.sandbox_id == box.id, "a snapshot, while it ran")
+        box.commands.run("echo other > /root/kept")
+        ok([s.id for s in m.list_snapshots(SnapshotFilter(sandbox_id=box.id, name=TAG)).snapshot_infos] == [point.id], "the snapshot is listed")
+        copy = SandboxSync.create(snapshot_id=point.id, timeout=timedelta(minutes=5), ready_timeout=timedelta(minutes=2), resource={"cpu": "1", "memory": "512Mi"},
+                                  connection_config=ConnectionConfigSync(request_timeout=timedelta(minutes=2)))
+        try:
+            ok(copy.commands.run("kill -0 $(cat /root/pid) && cat /root/kept").text == "kept" and box.commands.run("cat /root/kept").text == "other", "a copy goes on from there")
+        finally:
+            copy.kill()
+            copy.close()
+        m.delete_snapshot(point.id)
+        refused(lambda: m.get_snapshot(point.id), 404, "the snapshot is gone")
+
+
 def tour(box):
     ok(box.is_healthy() and box.commands.run("echo $FROM_CREATE").text == "yes", "created, with its environment")
     commands(box)
@@ -134,6 +159,7 @@ def tour(box):
     box.renew(timedelta(hours=1))
     ok(box.get_info().expires_at > before, "renewed")
     endpoints(box)
+    points(box)
     manager(box)
 
 

@@ -174,6 +174,16 @@ def test_a_template_is_taken_ahead_and_a_bad_one_costs_no_create(daemon, mayfly)
         assert time.monotonic() < end, seen
         time.sleep(0.3)
     assert seen["workingSet"]["pagesRead"] > 0
+    # the next two add what they touched beyond it; then it stands
+    for rounds in (2, 3):
+        before = seen["workingSet"]
+        sb = a_sandbox(daemon, **limits)
+        run(daemon, sb, "seq 100 | sort -r | md5sum")
+        call(daemon, "DELETE", f"/v1/sandboxes/{sb}")
+        while (seen := json.loads(mayfly("template", "inspect", tpl).stdout))["workingSet"] is True or seen["workingSet"]["rounds"] < rounds:
+            assert time.monotonic() < end, seen
+            time.sleep(0.3)
+        assert sum(seen["workingSet"][k] - before[k] for k in ("pagesRead", "pagesWritten")) >= 0, (before, seen)
     assert mayfly("template", "verify", tpl).returncode == 0
     # a state is checked at every restore, before anything runs: the sandbox boots instead, and leaves a new template
     _, point, _ = call(daemon, "GET", f"/v1/mayfly/points/{tpl}")

@@ -28,7 +28,7 @@ KEEP = bool(os.environ.get("KEEP"))
 DAEMON_WAIT_S = 60
 SIDE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + 1
 # What takes longest begins first, so that both sides end together: measured, over ten seconds each. A file that is not named comes after.
-LONG_FIRST = ("points", "vm", "faults", "image_boot", "agent", "sdks", "pull", "daemon", "images", "hostile", "soak", "guest_kernel", "lifecycle",
+LONG_FIRST = ("points", "vm", "faults", "rounds", "image_boot", "agent", "sdks", "pull", "daemon", "images", "hostile", "soak", "guest_kernel", "lifecycle",
               "machine", "disk", "previous", "templates", "wire", "vsock", "exec", "burst", "jail", "vmm_cli", "bench", "cli", "hooks")
 
 
@@ -101,6 +101,7 @@ class Daemon:
         self.plain_http = True
         # what its helper is started by, a shell's words: a host that lacks something
         self.under = ""
+        self.limits_more = ""  # lines of that table
         self.proc = None
         self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
 
@@ -111,7 +112,7 @@ class Daemon:
             "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initrd = "{self.bin}/initramfs.cpio"',
             'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"',
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
-            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536",
+            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.limits_more,
             "[images]", f"insecure_registries = {str(self.plain_http).lower()}", self.config_more, ""])
 
     def write_config(self):

@@ -42,6 +42,21 @@ while True:
 '''
 
 
+def ask(*words):
+    """As a shell's words: the helper is asked, and its answer is printed."""
+    return f"echo {' '.join(str(w) for w in words)} > /root/in; cat /root/out"
+
+
+def wall(daemon):
+    """How far the clock that the daemon gives to its guests is ahead of ours, and how far from that it may be: the best of a few looks."""
+    def look():
+        begun = time.time()
+        inside = float(daemon.machine.run("date", "+%s.%N").stdout)
+        return (time.time() - begun) / 2, inside - (begun + time.time()) / 2
+    unsure, ahead = min(look() for _ in range(5))
+    return ahead, unsure
+
+
 class Box:
     def __init__(self, daemon, body, **more):
         self.daemon = daemon
@@ -59,7 +74,7 @@ class Box:
         return run(self.daemon, self.id, command)
 
     def ask(self, *words):
-        answer = self.run(f"echo {' '.join(str(w) for w in words)} > /root/in; cat /root/out").strip()
+        answer = self.run(ask(*words)).strip()
         assert not answer.startswith("error"), answer
         return answer
 

@@ -393,6 +393,8 @@ static void on_signal(void *arg, uint32_t events)
 	}
 }
 
+static struct watch *signals;
+
 static void watch_signals(void)
 {
 	static int fd;
@@ -404,7 +406,8 @@ static void watch_signals(void)
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (fd < 0 || !loop_watch(D.loop, fd, EPOLLIN, on_signal, &fd))
+	signals = fd < 0 ? NULL : loop_watch(D.loop, fd, EPOLLIN, on_signal, &fd);
+	if (!signals)
 		die("signals", NULL);
 }
 
@@ -526,6 +529,7 @@ int main(int argc, char **argv)
 	start(o.no_jail > 0);
 	rc = loop_run(D.loop);
 	/* the records are written; processes and files stay as they are for the next daemon */
+	watch_remove(signals);
 	http_destroy(D.http);
 	state_close(D.state);
 	log_info("ended");

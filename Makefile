@@ -157,7 +157,7 @@ layering headers:
 	$(Q)CC=$(CC) tests/check/$@
 FILES ?= $(shell git ls-files '*.c')
 format:
-	$(Q)clang-format -i $$(tests/check/changed)
+	$(Q)tests/check/changed | xargs -r clang-format -i
 cppcheck:
 	$(Q)[ -z "$(strip $(FILES))" ] || tests/check/cppcheck $(FILES)
 tidy:

@@ -22,7 +22,7 @@
 #define DYING      "only on the way to an abort"
 #define NEWER_LIBC "C libraries newer than the one that was traced"
 #define NO_VDSO    "hosts whose clock cannot be read without a call"
-#define STOPPED    "after a stop and continue by the host's owner, or a debugger"
+#define STOPPED    "poll and clock_nanosleep, stopped and continued by the host's owner"
 #define SQLITE_FILES                                                                               \
 	"SQLite opens its files before the list is in place, and again if it must recover them"
 
@@ -32,8 +32,6 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(write, "sockets, files, log"),
 	JAIL_CALL(epoll_wait, "lib/loop"),
 	JAIL_CALL(epoll_ctl, "lib/loop"),
-	JAIL_CALL(eventfd2, "loop_post from worker threads",
-		.unseen = "a loop of a worker's: the one there is is made before the list"),
 	JAIL_CALL(accept4, "HTTP, the guests' ready connections"),
 	JAIL_CALL_EQ(socket, 0, AF_UNIX, "monitors, agents"),
 	JAIL_CALL_EQ(socketpair, 0, AF_UNIX, "image jobs"),
@@ -83,7 +81,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(geteuid, "SQLite", .unseen = SQLITE_FILES),
 	JAIL_CALL(sysinfo, "admission",
 		.unseen = "limits.memory_mib is not set: the tests set it; sorting of long lists"),
-	JAIL_CALL(sched_getaffinity, "how many CPUs", .unseen = "the same, for CPUs"),
+	JAIL_CALL(sched_getaffinity, "how many CPUs", .unseen = NEWER_LIBC),
 	/* memory: never executable */
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, SQLite's shared memory, thread stacks"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "heap, thread stacks"),

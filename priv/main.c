@@ -42,7 +42,7 @@ static struct priv {
 	struct priv_msg reply; /* waits for room in the socket */
 	int reply_fd;
 	bool reply_waits, ending;
-} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1};
+} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1, .cgroup = "", .user = "mayfly", .uid_base = 300000, .nslots = 1024, .backoff_ns = RESPAWN_MIN_NS};
 
 static void daemon_start(void *arg);
 
@@ -358,11 +358,6 @@ int main(int argc, char **argv)
 	P.daemon.bin_dir = self;
 	P.daemon.run_dir = "/run/mayfly";
 	P.daemon.state_dir = "/var/lib/mayfly";
-	P.cgroup = "";
-	P.user = "mayfly";
-	P.uid_base = 300000;
-	P.nslots = 1024;
-	P.backoff_ns = RESPAWN_MIN_NS;
 	log_init("mayfly-priv", 2, false);
 	parse(argc, argv);
 	if (set_up(&e) < 0) {

@@ -40,7 +40,8 @@ static int do_spawn(struct serve *s, struct req *r)
 {
 	const struct kind *k = kind_of(r->in.kind);
 	struct slot *slot = &s->slots->s[r->in.slot];
-	int pidfd = -1, stage = 0, pid, rc;
+	_cleanup_close_ int stage = -1;
+	int pidfd = -1, pid, rc;
 
 	if (!k || r->nfds < k->min_fds || r->nfds > k->max_fds || !limits_ok(&r->in.limits))
 		return -EINVAL;
@@ -53,13 +54,10 @@ static int do_spawn(struct serve *s, struct req *r)
 	if (k->stage_fd && (stage = fcntl(r->fds[k->stage_fd - 3], F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
 	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, &r->in.limits, r->fds, r->nfds, &pidfd);
-	if (pid < 0) {
-		if (stage)
-			close(stage);
+	if (pid < 0)
 		return pid;
-	}
 	rc = slot_used(s->slots, r->in.slot, r->in.kind, pid, pidfd);
-	slot->stage_fd = stage;
+	slot->stage_fd = stage < 0 ? 0 : take_fd(&stage);
 	if (rc < 0)
 		log_error("slot %u: its state file could not be written: %s", r->in.slot, strerror(-rc));
 	s->started(s, r->in.slot);

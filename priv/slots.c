@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -171,7 +172,7 @@ int slot_kill(struct slots *t, uint32_t slot)
 	return 0;
 }
 
-/* Until the daemon has taken them over or removed them, nobody else becomes the user of these. A job can make no folders in its own. */
+/* Nobody else becomes their user until the daemon has adopted or removed them. A job can make no folders in its own. */
 static bool leaves_files(const struct slot *s)
 {
 	int fd = s->stage_fd ? openat(s->stage_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -312,6 +313,9 @@ int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, 
 	t->cgroup_fd = open_cgroup(cgroup, &ce);
 	if (t->cgroup_fd < 0)
 		log_warn("no cgroup limits: %s", ce.msg);
+	/* its kill of slot N would be ours, too, and so would its users */
+	else if (flock(t->cgroup_fd, LOCK_EX | LOCK_NB) < 0)
+		return err_set(e, errno, "another mayfly-priv has this cgroup: --cgroup and --uid-base keep two apart");
 	for (uint32_t i = 0; i < n; i++)
 		take_over(t, i);
 	return 0;

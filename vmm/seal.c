@@ -29,7 +29,6 @@
 #define OLD_KERNEL  "Linux before 6.7: plain pagemap entries; and checksums of files that are folded in"
 #define NO_VDSO	    "hosts whose clock cannot be read without a call"
 #define NO_RING	    "hosts that forbid io_uring: e2e/test_vm.py goes this way under tools/deny, the trace does not"
-#define STOPPED	    "after a stop and continue by the host's owner, or a debugger"
 #define THREAD_ENDS "threads end before their process only if a VM's preparation fails"
 #define GROWS	    "heap beyond what small guests need"
 
@@ -90,8 +89,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(getpid, "abort"),
 	JAIL_CALL(rt_sigprocmask, "thread start"),
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),
-	JAIL_CALL(restart_syscall, "after a stop", .unseen = STOPPED),
-	JAIL_CALL(sched_yield, "C library locks", .unseen = DYING),
+	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first", .unseen = DYING),
 	JAIL_CALL(wait4, "the snapshot child's end"),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "rng device, vmgenid"),
@@ -127,8 +125,7 @@ static const struct jail_rule vcpu[] = {
 	JAIL_CALL(write, "irqfds, waking the device thread, log"),
 	JAIL_CALL(futex, "device locks, the gate"),
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),
-	JAIL_CALL(restart_syscall, "after a stop", .unseen = STOPPED),
-	JAIL_CALL(sched_yield, "C library locks", .unseen = DYING),
+	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first", .unseen = DYING),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(pwrite64, "last words", .unseen = DYING),
 	JAIL_CALL(rseq, "thread end", .unseen = THREAD_ENDS),
@@ -161,7 +158,7 @@ static const struct jail_rule writer[] = {
 	JAIL_CALL(mremap, "heap", .unseen = GROWS),
 	JAIL_CALL(madvise, "giving copied pages back", .unseen = GROWS),
 	JAIL_CALL(brk, "heap", .unseen = GROWS),
-	JAIL_CALL(sched_yield, "C library locks", .unseen = DYING),
+	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first", .unseen = DYING),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "ids of layers"),
 	JAIL_CALL(rt_sigprocmask, "abort", .unseen = DYING),

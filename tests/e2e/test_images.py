@@ -140,18 +140,43 @@ def test_sparse_files_keep_their_holes(store, tmp_path):
     assert os.stat(store.disk("s")).st_blocks * 512 < 16 << 20
 
 
+def test_a_folder_with_holes_and_a_marked_link(store, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    with open(root / "sparse", "wb") as f:
+        f.write(b"begin")
+        f.seek(300 << 20)
+        f.write(b"end")
+    (root / "link").symlink_to("sparse")
+    os.setxattr(root / "link", "security.note", b"of the link", follow_symlinks=False)
+    store.run("import", root, "folder")
+    is_clean(store.disk("folder"))
+    have, want = list_disk(store.disk("folder")), list_tree(root)
+    assert have[b"/sparse"][7] == want[b"/sparse"][7]
+    assert have[b"/link"][8] == want[b"/link"][8] and have[b"/link"][8]
+    assert os.stat(store.disk("folder")).st_blocks * 512 < 16 << 20
+
+
 def test_acls_survive(store, tmp_path):
     root = tmp_path / "root"
     (root / "d").mkdir(parents=True)
     (root / "f").write_text("x")
-    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in [(1, 6, 2**32 - 1), (2, 4, 1234), (4, 4, 2**32 - 1), (16, 4, 2**32 - 1), (32, 0, 2**32 - 1)])
+    (root / "many").write_text("x")
+
+    def acl(*users):
+        rows = [(1, 6, 2**32 - 1), *((2, 4, u) for u in users), (4, 4, 2**32 - 1), (16, 4, 2**32 - 1), (32, 0, 2**32 - 1)]
+        return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in rows)
+
+    access = acl(1234)
     os.setxattr(root / "f", "system.posix_acl_access", access)
+    # as many as the C library sorts another way
+    os.setxattr(root / "many", "system.posix_acl_access", acl(*range(2000, 2250)))
     os.setxattr(root / "d", "system.posix_acl_default", access)
     subprocess.run(["tar", "-C", root, "--acls", "-cf", tmp_path / "a.tar", "."], check=True)
     store.run("import", tmp_path / "a.tar", "a")
     is_clean(store.disk("a"))
     have, want = list_disk(store.disk("a")), list_tree(root)
-    for p in (b"/f", b"/d"):
+    for p in (b"/f", b"/d", b"/many"):
         assert have[p][8] == want[p][8] and have[p][8], p
 
 

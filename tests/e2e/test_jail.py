@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from conftest import BIN, TOP
-from test_lifecycle import call, create
+from test_lifecycle import call, create, run
 
 PLATFORM = sorted(p.stem for p in (TOP / "tests" / "platform").glob("*.c"))
 
@@ -72,6 +72,15 @@ def test_monitors_by_proc(machine, daemon, two):
         assert int(p["Seccomp_filters"]) >= 1
     for what in ("Uid", "cgroup", *(f"ns_{n}" for n in host)):
         assert len({p[what] for p in vmms}) == len(vmms), f"two monitors share their {what}"
+
+
+def test_stopped_and_continued_they_go_on(machine, daemon, two):
+    """By the host's owner, or a debugger: a call that waited is begun again, and nothing that a list forbids."""
+    for _ in range(3):
+        for sig in ("STOP", "CONT"):
+            machine.run("pkill", f"-{sig}", "-x", "mayfly-vmm|mayflyd", check=True)
+    for sandbox in two:
+        assert run(daemon, sandbox, "echo on it goes").strip() == "on it goes"
 
 
 def test_the_daemon_by_proc(machine, daemon):

@@ -143,6 +143,29 @@ def test_many_requests_for_one_image_do_one_download(bad_registry, store, tmp_pa
     assert len(blobs) == len(set(blobs)) == 7 and len(bad_registry.seen) == 8
 
 
+def test_a_pull_that_is_stopped_goes_on(bad_registry, store, tmp_path):
+    """A stop and continue of the job, as its host's owner may: a call that waits is begun again by the kernel, which the job's list allows."""
+    asked, go = threading.Event(), threading.Event()
+
+    def blob(h, data, n):
+        asked.set()
+        assert go.wait(60)
+        h.reply(200, data)
+    name = bad_registry.serve(small_layout(tmp_path / "l"), blob)
+    p = subprocess.Popen([MAYFLY, "image", "pull", "--store", store.path, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    job = int(subprocess.run(["pgrep", "-P", str(p.pid)], capture_output=True, text=True, check=True).stdout)
+    for _ in range(3):
+        for sig, states in ((signal.SIGSTOP, "Tt"), (signal.SIGCONT, "S")):
+            os.kill(job, sig)
+            end = time.monotonic() + 30
+            while pathlib.Path(f"/proc/{job}/stat").read_text().rsplit(")", 1)[1].split()[0] not in states:
+                assert time.monotonic() < end, f"not {states}"
+    go.set()
+    assert p.wait(120) == 0, p.stderr.read()
+    is_clean(store.disk(name))
+
+
 def test_downloads_are_resumed(bad_registry, store, tmp_path):
     def half(h, data, n):
         start = range_of(h)
@@ -454,6 +477,18 @@ print("refused")
     r = subprocess.run(["unshare", "-n", "python3", tmp_path / "run.py"], capture_output=True, text=True, timeout=120)
     assert r.stdout == "refused\n", r.stdout + r.stderr
     left_nothing(store)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file of names of its own needs root")
+def test_a_registry_with_several_addresses(bad_registry, store, tmp_path):
+    """The resolver sorts them, for which it asks the kernel about ways to each; the first leads nowhere."""
+    layout = small_layout(tmp_path / "l", 1000)
+    bad_registry.serve(layout)
+    (tmp_path / "hosts").write_text("127.0.0.2 many.test\n127.0.0.1 many.test\n127.0.0.3 many.test\n")
+    (tmp_path / "registries").write_text(f"many.test http://many.test:{bad_registry.port} plain-http private\n")
+    r = subprocess.run(["unshare", "-m", "sh", "-c", 'mount --bind "$1" /etc/hosts; shift; exec "$@"', "_", tmp_path / "hosts", MAYFLY, "image", "pull",
+                        "--store", store.path, "--registries", tmp_path / "registries", "many.test/x:1"], capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and r.stdout.startswith("many.test/x:1 sha256:"), r.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")

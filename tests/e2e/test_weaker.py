@@ -28,12 +28,12 @@ def test_it_is_named_and_refused(machine, daemon, lacking, what):
     assert machine.run(f"{daemon.bin}/mayfly", "doctor", what).returncode == 0, "the whole host is called good"
     # beside the daemon that runs: its own folders and socket, and it ends by itself
     folder = machine.run("mktemp", "-d", check=True).stdout.strip()
-    helper = (f"{lacking[what]} {daemon.bin}/mayfly-priv --bin-dir {daemon.bin} --run-dir {folder}/run --state-dir {folder}/state --user mayfly "
+    helper = (f"{lacking[what]} {daemon.bin}/mayfly-priv --cgroup /sys/fs/cgroup/weaker-test --bin-dir {daemon.bin} --run-dir {folder}/run --state-dir {folder}/state --user mayfly "
               f"-- --config {folder}/config.toml")
     config = daemon.config().replace("/var/lib/mayfly/state", f"{folder}/state").replace('"/run/mayfly"', f'"{folder}/run"').replace("port = 8080", "port = 8081")
     machine.run("dd", f"of={folder}/config.toml", "status=none", stdin=config, check=True)
     r = machine.run("timeout", 60, "sh", "-c", helper)
-    machine.run("rm", "-rf", folder)
+    machine.run("sh", "-c", 'rm -rf "$1"; rmdir /sys/fs/cgroup/weaker-test', "_", folder)
     assert r.returncode == 2, r.stderr
     assert f"this host has no {SAYS[what]}, so jails would be weaker" in r.stderr and "weaker_jail = true" in r.stderr, r.stderr
 

@@ -18,6 +18,7 @@
 
 #include "lib/fdpass.h"
 #include "lib/proto_priv.h"
+#include "priv/slots.h"
 
 #define DAEMON_UID 64321
 #define UID_BASE   400000
@@ -489,6 +490,23 @@ static void group_of(pid_t pid, char *to, size_t cap)
 	close(fd);
 }
 
+/* Its kill of a slot would be the other's, too. */
+static void a_second_helper_is_kept_out(void)
+{
+	struct slots *t = calloc(1, sizeof(*t));
+	char path[80];
+	struct err e;
+
+	REQUIRE(begin() && t);
+	snprintf(path, sizeof(path), "%s/other", dir);
+	if (has_cgroups()) {
+		CHECK_INT(slots_init(t, 8, UID_BASE, path, cgroup, &e), -EWOULDBLOCK);
+		CHECK(strstr(e.msg, "another mayfly-priv"));
+		CHECK_INT(rmdir(path), 0);
+	}
+	free(t);
+}
+
 /* A group that hands controllers down takes no process: a service manager could not start the next helper in one that we had moved to. */
 static void the_helper_stays_in_the_group_it_was_started_in(void)
 {
@@ -682,6 +700,7 @@ static const struct test tests[] = {
 	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},
+	{"a_second_helper_is_kept_out", a_second_helper_is_kept_out},
 	{"the_helper_stays_in_the_group_it_was_started_in", the_helper_stays_in_the_group_it_was_started_in},
 	{"a_slot_is_taken_while_a_process_is_left", a_slot_is_taken_while_a_process_is_left},
 	{"a_user_is_taken_while_a_file_of_its_is_left", a_user_is_taken_while_a_file_of_its_is_left},

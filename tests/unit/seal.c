@@ -15,6 +15,8 @@
 
 #define RULES_MAX 256
 #define CALLS_MAX 2000
+#define PROC_FD   9 /* of a monitor's list here */
+#define VMM_PROC_FD_MAX 64
 
 struct call {
 	char kind[16], name[32], text[96];
@@ -45,6 +47,11 @@ static bool load(void)
 			c->known[i] = strcmp(arg[i], "-") != 0;
 			c->arg[i] = strtoull(arg[i], NULL, 16);
 		}
+		/* a monitor opens below its own /proc only, which has another number with other
+		 * descriptors before it; standard input to error are none of them */
+		if (strstr("device writer", c->kind) && !strcmp(c->name, "openat") &&
+			c->arg[0] > 2 && c->arg[0] < VMM_PROC_FD_MAX)
+			c->arg[0] = PROC_FD;
 		ncalls++;
 	}
 	if (f)
@@ -64,15 +71,6 @@ static bool matches(const struct jail_rule *r, const struct call *c)
 			return false;
 	}
 	return true;
-}
-
-/* proc_fd of the traced monitors: the only folder where openat began */
-static int proc_fd_of(const char *kind)
-{
-	for (size_t i = 0; i < ncalls; i++)
-		if (!strcmp(calls[i].kind, kind) && !strcmp(calls[i].name, "openat"))
-			return (int)calls[i].arg[0];
-	return -1;
 }
 
 /* used: the kinds whose calls go through this list, blank between them; their own lists may lie on
@@ -115,20 +113,21 @@ static void compare(const char *list, const struct jail_rule *r, size_t n, const
 			free(name);
 			CHECK(!"a reason");
 		}
+		if (seen && r[k].unseen)
+			printf("%s: system call %d is said to be unseen, and was called: %s\n",
+				list, r[k].nr, r[k].need);
+		CHECK(!seen || !r[k].unseen);
 	}
 }
 
 static void the_monitors_lists_are_what_it_needs(void)
 {
 	struct jail_rule r[VMM_RULES_MAX];
-	int proc = -1;
 
 	REQUIRE(load());
-	proc = proc_fd_of("writer");
-	CHECK(proc > 2);
-	compare("device", r, vmm_seal_rules(VMM_T_DEVICE, proc, r), "device vcpu writer");
-	compare("vcpu", r, vmm_seal_rules(VMM_T_VCPU, proc, r), "vcpu");
-	compare("writer", r, vmm_seal_rules(VMM_T_WRITER, proc, r), "writer");
+	compare("device", r, vmm_seal_rules(VMM_T_DEVICE, PROC_FD, r), "device vcpu writer");
+	compare("vcpu", r, vmm_seal_rules(VMM_T_VCPU, PROC_FD, r), "vcpu");
+	compare("writer", r, vmm_seal_rules(VMM_T_WRITER, PROC_FD, r), "writer");
 }
 
 static void an_image_jobs_list_is_what_it_needs(void)

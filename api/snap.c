@@ -126,7 +126,7 @@ void snap_failed(struct snap *s, int err, const char *text)
 	if (s->kind == SNAP_PAUSE)
 		pause_failed(s, text);
 	if (s->kind == SNAP_TEMPLATE)
-		template_failed(s->d, s->key, s->held);
+		template_failed(s->d, s->key, s->held, s->sb);
 	if (s->fn)
 		s->fn(s->arg, err ? err : EIO, text, NULL, NULL);
 	if (s->orphan)

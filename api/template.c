@@ -196,8 +196,8 @@ static void again_built(
 	cJSON_Delete(base);
 }
 
-/* No second create is held up by what held up the first: the next one has a sandbox started that
- * nobody waits for, now and then. */
+/* No second create is held up by what held up the first: a sandbox is started that nobody waits
+ * for. */
 static void take_again(struct template *t, const struct sandbox *sb)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
@@ -287,7 +287,7 @@ void template_begun(struct daemon *d, const char *key)
 	d->templates->all = t;
 }
 
-void template_failed(struct daemon *d, const char *key, bool held)
+void template_failed(struct daemon *d, const char *key, bool held, const struct sandbox *sb)
 {
 	struct template *t = find(d, key);
 
@@ -296,6 +296,8 @@ void template_failed(struct daemon *d, const char *key, bool held)
 	t->failed = true;
 	t->again_ns =
 		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
+	if (held && sb && !sb->gone && !d->ending)
+		take_again(t, sb);
 }
 
 static uint64_t bytes_of(struct daemon *d, const struct template *t)

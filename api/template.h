@@ -31,5 +31,6 @@ void templates_damaged(struct daemon *d, const char *blob); /* those that stand 
 void template_begun(struct daemon *d, const char *key);
 void template_made(
 	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
-/* held: somebody's create was held up by it; else it was one that nobody waits for. */
-void template_failed(struct daemon *d, const char *key, bool held);
+/* held: somebody's create was held up by it, sb if that is still there: then another sandbox is
+ * started for it at once, which nobody waits for. Else the next create tries, a while later. */
+void template_failed(struct daemon *d, const char *key, bool held, const struct sandbox *sb);

@@ -10,14 +10,11 @@
 #include "api/daemon.h"
 #include "api/sandbox.h"
 
-#define PLACE_NS (10ull * 1000000000)
-#define LEAST	 8u
-
 static unsigned int places(void)
 {
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
 
-	return MAX(LEAST, 4u * (unsigned int)MAX(n, 1l));
+	return 4u * (unsigned int)MAX(n, 1l);
 }
 
 static void next(void *arg);
@@ -60,7 +57,7 @@ static void start(struct turn *t)
 	t->d->turns.working++;
 	t->limit = loop_timer(t->d->loop, took_long, t);
 	if (t->limit)
-		timer_after(t->limit, PLACE_NS);
+		timer_after(t->limit, (uint64_t)t->d->cfg.step_timeout_seconds * 1000000000u);
 	t->go(t->sb);
 }
 

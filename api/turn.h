@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turn.h: how many creates make their VM at one time. mayflyd's loop. Two hundred at once on one CPU are none after a minute; eight at a
+ * turn.h: how many creates make their VM at one time. mayflyd's loop. Two hundred at once on one CPU are none after a minute; four at a
  * time are all done after the same minute, the first of them at once.
  */
 #pragma once

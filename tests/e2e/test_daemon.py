@@ -250,12 +250,12 @@ def test_processors_are_given_away_up_to_a_limit(daemon):
 
 def test_creates_take_their_turn(daemon):
     """So many make their VM at one time (turn.h), the next waits and says so; one that ends or takes long lets it in."""
-    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}}).plan(boot="hang")
-    n = max(8, 4 * os.sysconf("SC_NPROCESSORS_ONLN"))
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1, "step_timeout_seconds": 20}}).plan(ready="never")
+    n = 4 * os.sysconf("SC_NPROCESSORS_ONLN")
     with concurrent.futures.ThreadPoolExecutor(n + 1) as pool:
         boxes = list(pool.map(lambda _: daemon.create(), range(n)))
     end = time.monotonic() + 60
-    while [s for _, s in daemon.steps()].count("boot") < n:
+    while [s for _, s in daemon.steps()].count("ready") < n:
         assert time.monotonic() < end, daemon.steps()
         time.sleep(0.02)
     daemon.plan()
@@ -265,7 +265,7 @@ def test_creates_take_their_turn(daemon):
     assert daemon.ask("DELETE", f"/v1/sandboxes/{gone['id']}")[0] == 204, "one that waits can be deleted"
     assert daemon.ask("DELETE", f"/v1/sandboxes/{boxes[0]}")[0] == 204
     daemon.until(b["id"], "Running")
-    daemon.plan(boot="hang")
+    daemon.plan(ready="never")
     daemon.create()
     daemon.plan()
     box = daemon.create()

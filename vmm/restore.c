@@ -121,10 +121,11 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 		rc = snap_parse(&p->snap, p->state, n, e);
 	if (rc == 0)
 		rc = check_fit(vm, &p->snap.head, nmem, e);
-	if (rc == 0)
-		rc = check_devices(vm, &p->snap, e);
+	/* disks first: a name says more than a slot */
 	if (rc == 0)
 		rc = check_disks(vm, &p->snap, e);
+	if (rc == 0)
+		rc = check_devices(vm, &p->snap, e);
 	for (unsigned int i = 0; rc == 0 && i < nmem; i++) {
 		struct snap_mem_head h;
 

@@ -62,7 +62,7 @@ def test_disks_freeze_with_memory(drive):
 def test_every_end_has_its_reason(drive):
     out = drive("ends")
     assert "FAILED" not in out and "refused the next time" in out
-    for what in ("triple fault", "KVM internal error 1", 'a device needs a reset: "rng: ', "no room for a snapshot", "a base that was shortened", "holds no socket"):
+    for what in ("triple fault", "KVM internal error 1", 'a device needs a reset: "rng: ', "no room for a snapshot", "a base that was shortened", "no room for a layer", "holds no socket"):
         assert what in out
 
 

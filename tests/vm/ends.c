@@ -304,6 +304,39 @@ static void short_base(void)
 	vmctl_kill(&v);
 }
 
+/* The host has no room for a layer: I/O errors in the guest, which goes on with what it has, and
+ * with all once there is room again. */
+static void full_layer(void)
+{
+	struct vmctl_disk d = {.base = make_file("base", 1), .index = -1};
+	char small[300];
+	struct tg_msg m;
+	struct vmctl v;
+
+	snprintf(small, sizeof(small), "%s/small", kit_dir);
+	mkdir(small, 0700);
+	MUST(mount("none", small, "tmpfs", 0, "size=4m") == 0);
+	MUST(ftruncate(d.base, DISK_BYTES) == 0);
+	new_layer_in(&d, "small/");
+	boot_on(&v, &d, KIT_MEM, 1);
+	MUST(ask(&v, TG_DISK_FILL, 0, 2, 1).a == 0);
+	m = ask(&v, TG_DISK_FILL, 2, 6, 1);
+	MUST(m.b >= 4);
+	check_disk(&v, 0, 2, 1);
+	check_guest(&v, 0);
+	MUST(mount("none", small, "tmpfs", MS_REMOUNT, "size=32m") == 0);
+	MUST(ask(&v, TG_DISK_FILL, 2, 6, 2).a == 0);
+	check_disk(&v, 0, 2, 1);
+	check_disk(&v, 2, 6, 2);
+	printf("ok no room for a layer: I/O errors in the guest, which goes on, and is whole again "
+	       "with room\n");
+	vmctl_kill(&v);
+	close(d.base);
+	close(d.data);
+	close(d.bitmap);
+	MUST(umount2(small, MNT_DETACH) == 0);
+}
+
 void ends(void)
 {
 	one_end("power-off", TG_POWEROFF, VMM_X_POWEROFF);
@@ -317,5 +350,6 @@ void ends(void)
 	truncated();
 	full_disk();
 	short_base();
+	full_layer();
 	writer_holds_files_only();
 }

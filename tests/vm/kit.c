@@ -109,10 +109,18 @@ static int layer_number;
 
 void new_layer(struct vmctl_disk *d)
 {
-	struct err e = {0};
+	new_layer_in(d, "");
+}
 
-	d->data = make_file("data", layer_number);
-	d->bitmap = make_file("bitmap", layer_number++);
+void new_layer_in(struct vmctl_disk *d, const char *folder)
+{
+	struct err e = {0};
+	char data[64], bitmap[64];
+
+	snprintf(data, sizeof(data), "%sdata", folder);
+	snprintf(bitmap, sizeof(bitmap), "%sbitmap", folder);
+	d->data = make_file(data, layer_number);
+	d->bitmap = make_file(bitmap, layer_number++);
 	if (cow_layer_create(d->data, d->bitmap, DISK_BYTES, &e) < 0)
 		printf("%s\n", e.msg);
 	MUST(e.code == 0);

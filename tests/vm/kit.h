@@ -44,6 +44,7 @@ struct stored snapshot(
 void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t flags, bool say);
 
 void new_layer(struct vmctl_disk *d);
+void new_layer_in(struct vmctl_disk *d, const char *folder); /* "" or "NAME/" */
 void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed);
 /* A snapshot that freezes: what its restores stand on. The source goes on with its new private
  * layer. */

@@ -84,6 +84,10 @@ echo helper-fds $(ls /proc/$(pgrep -x -o mayfly-priv)/fd | wc -l)
 """
 
 
+# what the pool's blanks, the template's working set and an idle connection may add; a leak adds one a round
+SLACK = {"monitors": 4, "images": 0, "cgroups": 4, "mounts": 2, "run": 24, "blobs": 12, "files": 8, "daemon-fds": 40, "helper-fds": 12}
+
+
 def left(daemon):
     """What there is of everything that a sandbox takes; the pool's blanks count, too."""
     return {k: int(v) for k, v in (line.split() for line in daemon.machine.run("sh", "-c", LEFT).stdout.splitlines())}
@@ -127,4 +131,4 @@ def test_clients_and_kills(daemon):
         assert until_answered(time.monotonic() + 60, daemon, "DELETE", f"/v1/sandboxes/{i['id']}")[0] in (204, 404)
     after = rested(daemon)
     print(f"before {before}\nafter  {after}")
-    assert all(after[k] <= before[k] for k in before), (before, after, daemon.machine.run("ps", "axo", "pid,args").stdout)
+    assert all(after[k] <= before[k] + SLACK[k] for k in before), (before, after, daemon.machine.run("ps", "axo", "pid,args").stdout)

@@ -138,11 +138,30 @@ static char *trim(char *s)
 	return s;
 }
 
+/* A file's strings, which live as long as the process. */
+static struct text {
+	struct text *next;
+	char s[];
+} * kept;
+
+static const char *keep(const char *s)
+{
+	size_t n = strlen(s) + 1;
+	struct text *t = malloc(sizeof(*t) + n);
+
+	if (!t)
+		return NULL;
+	memcpy(t->s, s, n);
+	t->next = kept;
+	kept = t;
+	return t->s;
+}
+
 static int config_line(struct config *c, char *line, struct err *e)
 {
 	char *name = trim(line), *eq = strchr(name, '=');
 	const struct option *o;
-	char *value;
+	const char *value;
 
 	if (!*name || *name == '#')
 		return 0;
@@ -154,7 +173,7 @@ static int config_line(struct config *c, char *line, struct err *e)
 		return err_plain(e, EINVAL, "\"%s\" is not an option", name);
 	if (!TAKES_NOTHING(o) && !eq)
 		return err_plain(e, EINVAL, "%s: needs a value", name);
-	value = eq ? strdup(trim(eq + 1)) : NULL;
+	value = eq ? keep(trim(eq + 1)) : NULL;
 	if (eq && !value)
 		return err_set(e, ENOMEM, "%s", name);
 	return set(c, o, value, e);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * idempotency.c: keys of POST /sandboxes and the sandboxes they made. mayflyd's loop. The client's key is hostile: it is kept as the
- * digest of itself and of the API key, so that one client cannot ask for another's.
+ * idempotency.c: keys of POST /sandboxes and the sandboxes they made. mayflyd's loop. The client's
+ * key is hostile: it is kept as the digest of itself and of the API key, so that one client cannot
+ * ask for another's.
  */
 #include "api/idempotency.h"
 
@@ -24,7 +25,8 @@ struct lookup {
 
 static bool key_digest(struct http_req *r, char out[65])
 {
-	const char *key = http_header(r, "Idempotency-Key"), *api = http_header(r, "OPEN-SANDBOX-API-KEY");
+	const char *key = http_header(r, "Idempotency-Key"),
+		   *api = http_header(r, "OPEN-SANDBOX-API-KEY");
 	uint8_t md[SHA256_DIGEST_LENGTH];
 	char *both;
 
@@ -43,7 +45,8 @@ static bool key_digest(struct http_req *r, char out[65])
 static void look(void *arg, const char *id, cJSON *o)
 {
 	struct lookup *l = arg;
-	const cJSON *sb = cJSON_GetObjectItemCaseSensitive(o, "sandbox"), *at = cJSON_GetObjectItemCaseSensitive(o, "at");
+	const cJSON *sb = cJSON_GetObjectItemCaseSensitive(o, "sandbox"),
+		    *at = cJSON_GetObjectItemCaseSensitive(o, "at");
 
 	if (!strcmp(id, l->want) && cJSON_IsString(sb) && cJSON_IsNumber(at)) {
 		snprintf(l->sandbox, sizeof(l->sandbox), "%s", sb->valuestring);
@@ -89,23 +92,34 @@ void idempotency_remember(struct http_req *r, const struct sandbox *sb)
 	cJSON_Delete(o);
 }
 
-struct old_keys {
+/* Keys that go: what is too old, and that of one sandbox. */
+struct useless {
 	struct daemon *d;
+	const char *sandbox;
 };
 
-static void drop_old(void *arg, const char *id, cJSON *o)
+static void drop_useless(void *arg, const char *id, cJSON *o)
 {
-	struct old_keys *k = arg;
+	struct useless *u = arg;
 	const cJSON *at = cJSON_GetObjectItemCaseSensitive(o, "at");
+	const char *sb = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "sandbox"));
 
-	if (!cJSON_IsNumber(at) || (int64_t)at->valuedouble + KEEP_NS < (int64_t)wall_ns())
-		state_delete(k->d->state, ST_IDEMPOTENCY, id, false, NULL);
+	if (!cJSON_IsNumber(at) || (int64_t)at->valuedouble + KEEP_NS < (int64_t)wall_ns() || !sb ||
+		(u->sandbox && !strcmp(sb, u->sandbox)))
+		state_delete(u->d->state, ST_IDEMPOTENCY, id, false, NULL);
 	cJSON_Delete(o);
 }
 
 void idempotency_load(struct daemon *d)
 {
-	struct old_keys k = {d};
+	struct useless u = {.d = d};
 
-	state_each(d->state, ST_IDEMPOTENCY, drop_old, &k, NULL);
+	state_each(d->state, ST_IDEMPOTENCY, drop_useless, &u, NULL);
+}
+
+void idempotency_forget(struct sandbox *sb)
+{
+	struct useless u = {.d = sb->d, .sandbox = sb->id};
+
+	state_each(sb->d->state, ST_IDEMPOTENCY, drop_useless, &u, NULL);
 }

@@ -10,3 +10,5 @@
 bool idempotency_answered(struct http_req *r);
 void idempotency_remember(struct http_req *r, const struct sandbox *sb);
 void idempotency_load(struct daemon *d);
+/* Nobody was told of this one, and it will not be made: its key makes another. */
+void idempotency_forget(struct sandbox *sb);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * main.c: mayflyd: command line, start in order, adoption of what the last daemon left, orderly end. Started by mayfly-priv under its own user
- * with PRIV_FD, or with --no-jail by a developer. Sandboxes outlive it.
+ * main.c: mayflyd: command line, start in order, adoption of what the last daemon left, orderly
+ * end. Started by mayfly-priv under its own user with PRIV_FD, or with --no-jail by a developer.
+ * Sandboxes outlive it.
  */
 #include <arpa/inet.h>
 #include <cjson/cJSON.h>
@@ -36,7 +37,7 @@
 
 #define BOARD_VERSION "1"
 #define SERVICE_USER  "mayfly" /* mayfly-priv's --user */
-#define BAD_CONFIG    2 /* trying again does not mend it: mayfly-priv ends then, too */
+#define BAD_CONFIG    2        /* trying again does not mend it: mayfly-priv ends then, too */
 #define DRAIN_NS      (10ull * 1000000000)
 
 static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
@@ -64,16 +65,20 @@ static void usage(void)
 	      "       mayflyd init-config [FILE]\n"
 	      "  --config FILE   the configuration; without it the defaults\n"
 	      "  --check         read it, say what is wrong, and end\n"
-	      "  --faults        allow debug.faults, for tests: files in run_dir then make the daemon die\n"
-	      "  --no-jail       start VMs directly, without mayfly-priv: for debugging (as root: twice)\n"
-	      "  -v              more log; again for more\n", stderr);
+	      "  --faults        allow debug.faults, for tests: files in run_dir then make the "
+	      "daemon die\n"
+	      "  --no-jail       start VMs directly, without mayfly-priv: for debugging (as root: "
+	      "twice)\n"
+	      "  -v              more log; again for more\n",
+		stderr);
 	exit(2);
 }
 
 static struct options parse_options(int argc, char **argv)
 {
-	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'}, {"no-jail", 0, NULL, 'J'}, {"faults", 0, NULL, 'F'},
-		{"verbose", 0, NULL, 'v'}, {"version", 0, NULL, 'V'}, {"help", 0, NULL, 'h'}, {0}};
+	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'},
+		{"no-jail", 0, NULL, 'J'}, {"faults", 0, NULL, 'F'}, {"verbose", 0, NULL, 'v'},
+		{"version", 0, NULL, 'V'}, {"help", 0, NULL, 'h'}, {0}};
 	struct options o = {0};
 	int c;
 
@@ -171,7 +176,8 @@ static void lock_state(void)
 	}
 	snprintf(path, sizeof(path), "%s/lock", D.cfg.state_dir);
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* kept for as long as we live */
-	/* of this process, not of the open file: a child between its fork and its exec must not hold it on when we are killed */
+	/* of this process, not of the open file: a child between its fork and its exec must not
+	 * hold it on when we are killed */
 	if (fd < 0 || fcntl(fd, F_SETLK, &whole) < 0) {
 		bool taken = errno == EACCES || errno == EAGAIN;
 
@@ -196,7 +202,8 @@ static const char *bin_dir(void)
 	return path;
 }
 
-/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it is there, at the next start. */
+/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it
+ * is there, at the next start. */
 static int guest_file(const char *configured, const char *dflt, const char *name, uint64_t *stamp)
 {
 	char path[400], installed[640];
@@ -217,7 +224,8 @@ static int guest_file(const char *configured, const char *dflt, const char *name
 		log_error("%s: %s: no sandbox can be started", path, strerror(errno));
 		return -1;
 	}
-	*stamp = *stamp * 1000003u ^ (uint64_t)st.st_size ^ (uint64_t)st.st_mtim.tv_sec << 20 ^ (uint64_t)st.st_mtim.tv_nsec;
+	*stamp = *stamp * 1000003u ^ (uint64_t)st.st_size ^ (uint64_t)st.st_mtim.tv_sec << 20 ^
+		 (uint64_t)st.st_mtim.tv_nsec;
 	return fd;
 }
 
@@ -227,14 +235,18 @@ static void open_guest_files(void)
 
 	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", "guest-vmlinux", &stamp);
 	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", "initramfs.cpio", &stamp);
-	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx", (unsigned long long)stamp);
+	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx",
+		(unsigned long long)stamp);
 }
 
-/* From here on only our own folders can be opened, whatever a client talks us into. Monitors and jobs are started by mayfly-priv, not by us. */
+/* From here on only our own folders can be opened, whatever a client talks us into. Monitors and
+ * jobs are started by mayfly-priv, not by us. */
 static void confine(void)
 {
-	const struct jail_path paths[] = {{D.cfg.state_dir, true}, {D.cfg.run_dir, true}, {"/dev/null", true}, {"/dev/urandom", false},
-		{"/proc", false}, {"/sys/devices/system/cpu", false}, {"/sys/fs/cgroup", false}, {"/etc/localtime", false}};
+	const struct jail_path paths[] = {{D.cfg.state_dir, true}, {D.cfg.run_dir, true},
+		{"/dev/null", true}, {"/dev/urandom", false}, {"/proc", false},
+		{"/sys/devices/system/cpu", false}, {"/sys/fs/cgroup", false},
+		{"/etc/localtime", false}};
 	struct err e;
 	int rc;
 
@@ -263,7 +275,8 @@ static int listen_on(const struct config *c, struct err *e)
 	if (fd < 0)
 		return err_set(e, errno, "socket");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (bind(fd, is6 ? (void *)&v6 : (void *)&v4, is6 ? sizeof(v6) : sizeof(v4)) < 0 || listen(fd, 1024) < 0)
+	if (bind(fd, is6 ? (void *)&v6 : (void *)&v4, is6 ? sizeof(v6) : sizeof(v4)) < 0 ||
+		listen(fd, 1024) < 0)
 		return err_set(e, errno, "listening on %s port %lld", host, (long long)c->port);
 	return take_fd(&fd);
 }
@@ -275,8 +288,9 @@ static void say_listening(int fd)
 	uint16_t port = 0;
 
 	if (!getsockname(fd, (void *)&sa, &n))
-		port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
-						      : ((struct sockaddr_in *)(void *)&sa)->sin_port);
+		port = ntohs(sa.ss_family == AF_INET6
+				     ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
+				     : ((struct sockaddr_in *)(void *)&sa)->sin_port);
 	log_info("listening on %s port %u", D.cfg.host, port);
 }
 
@@ -312,24 +326,30 @@ static void sort_sandboxes(void)
 
 static void take_up_one(struct sandbox *sb)
 {
-	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident, runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
+	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident,
+	     runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
 
 	if (snap_take_up(sb)) {
 		/* paused by its files, or its VM is asked */
 	} else if (sb->state == SB_PENDING && launch_take_up(sb)) {
 		log_info("sandbox %s: made anew", sb->id);
 	} else if (sb->state == SB_PENDING) {
-		sandbox_apply(sb, EV_START_FAILED, "START_FAILED", "The server was stopped while the sandbox was made.");
+		idempotency_forget(sb);
+		sandbox_apply(sb, EV_START_FAILED, "START_FAILED",
+			"The server was stopped while the sandbox was made.");
 	} else if (sb->state == SB_RESUMING && !sb->resident) {
 		/* what it was paused with is whole: nothing was promised about what ran since */
-		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "The server was stopped while the sandbox was resumed.");
+		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED",
+			"The server was stopped while the sandbox was resumed.");
 	} else if (ran && !runs) {
-		sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "The VM ended while no server was running.");
+		sandbox_apply(
+			sb, EV_VM_DIED, "VM_ENDED", "The VM ended while no server was running.");
 	}
 	if (sb->expires_ns)
 		sandbox_set_expiry(sb, sb->expires_ns);
 	if (runs)
-		log_info("sandbox %s: adopted (slot %u, process %d)", sb->id, sb->vm_slot, sb->vm_pid);
+		log_info("sandbox %s: adopted (slot %u, process %d)", sb->id, sb->vm_slot,
+			sb->vm_pid);
 }
 
 static void take_up(struct sandbox *sb)
@@ -415,16 +435,21 @@ static void watch_signals(void)
 static void accept_host(uint32_t flags)
 {
 	const char *lacks = !(flags & (PRIV_H_NO_CGROUP | PRIV_H_NO_LANDLOCK)) ? NULL
-			    : !(flags & PRIV_H_NO_LANDLOCK)		       ? "delegated cgroup v2 controllers"
-			    : !(flags & PRIV_H_NO_CGROUP)		       ? "Landlock"
-									       : "Landlock and delegated cgroup v2 controllers";
+			    : !(flags & PRIV_H_NO_LANDLOCK) ? "delegated cgroup v2 controllers"
+			    : !(flags & PRIV_H_NO_CGROUP)
+				    ? "Landlock"
+				    : "Landlock and delegated cgroup v2 controllers";
 
 	if (lacks && !D.cfg.weaker_jail) {
-		fprintf(stderr, "mayflyd: this host has no %s, so jails would be weaker: `mayfly doctor` says what to do, or set runtime.weaker_jail = true\n", lacks);
+		fprintf(stderr,
+			"mayflyd: this host has no %s, so jails would be weaker: `mayfly doctor` "
+			"says what to do, or set runtime.weaker_jail = true\n",
+			lacks);
 		exit(2); /* the helper does not try again */
 	}
 	if (lacks)
-		log_warn("this host has no %s: jails are weaker, as the configuration permits", lacks);
+		log_warn("this host has no %s: jails are weaker, as the configuration permits",
+			lacks);
 }
 
 static void open_kvm(void)
@@ -451,7 +476,10 @@ static int priv_socket(bool no_jail)
 
 static void start(bool no_jail)
 {
-	struct http_config hc = {.app = &D, .dispatch = router_dispatch, .invoke = router_invoke, .done = router_done};
+	struct http_config hc = {.app = &D,
+		.dispatch = router_dispatch,
+		.invoke = router_invoke,
+		.done = router_done};
 	struct rlimit nofile = {65536, 65536};
 	char path[300];
 	struct err e;
@@ -474,7 +502,8 @@ static void start(bool no_jail)
 	D.blobs = blobs_create(path, &e);
 	if (!D.blobs)
 		die("state", &e);
-	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
+	D.priv = privctl_create(
+		D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)))
 		die("processes", &e);
 	accept_host(privctl_host_flags(D.priv));
@@ -514,18 +543,23 @@ int main(int argc, char **argv)
 	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
 		die_with(BAD_CONFIG, "configuration", &e);
 	if (D.cfg.faults && !o.faults)
-		die_with(BAD_CONFIG, "configuration: debug.faults makes the daemon die where a file says so: for tests only, and with --faults", NULL);
+		die_with(BAD_CONFIG,
+			"configuration: debug.faults makes the daemon die where a file says so: "
+			"for tests only, and with --faults",
+			NULL);
 	if (o.check) {
 		puts("ok");
 		return 0;
 	}
 	o.no_jail += D.cfg.no_jail;
 	if (o.no_jail == 1 && geteuid() == 0)
-		die("--no-jail as root runs guests' VMMs as root: say it twice if you mean it", NULL);
+		die("--no-jail as root runs guests' VMMs as root: say it twice if you mean it",
+			NULL);
 	log_init("mayflyd", 2, D.cfg.log_json);
 	set_log_level(&D.cfg, o.verbose);
 	if (o.no_jail)
-		log_warn("--no-jail: VMS ARE NOT JAILED, and image jobs neither: for debugging only");
+		log_warn("--no-jail: VMS ARE NOT JAILED, and image jobs neither: for debugging "
+			 "only");
 	start(o.no_jail > 0);
 	rc = loop_run(D.loop);
 	/* the records are written; processes and files stay as they are for the next daemon */

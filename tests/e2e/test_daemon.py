@@ -314,6 +314,27 @@ def test_a_failed_create_leaves_its_key_free(daemon):
     assert daemon.ask("POST", "/v1/sandboxes", BOX, head)[0] == 202
 
 
+def test_a_create_cut_short_by_a_kill_leaves_its_key_free(daemon):
+    """Its client never heard of it: the same request, sent again, is another sandbox and not the one that was not made."""
+    daemon.start(NO_TEMPLATES).plan(boot="hang")
+    head = {"Idempotency-Key": "k"}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        lost = pool.submit(daemon.ask, "POST", "/v1/sandboxes", BOX, head)
+        end = time.monotonic() + 30
+        while "boot" not in (step for _, step in daemon.steps()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        daemon.end()
+        with pytest.raises((OSError, http.client.HTTPException)):
+            lost.result()
+    daemon.plan().again()
+    [cut] = daemon.ask("GET", "/v1/sandboxes")[1]["items"]
+    status, made, _ = daemon.ask("POST", "/v1/sandboxes", BOX, head)
+    assert cut["status"]["state"] == "Failed" and status == 202 and made["id"] != cut["id"], (cut, status, made)
+    assert daemon.run(made["id"], "echo on")[-1]["type"] == "execution_complete"
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, head)[1]["id"] == made["id"]
+
+
 # ---- time
 
 def iso(seconds):

@@ -37,9 +37,18 @@ struct template
 	struct daemon *d;
 };
 
+/* A client that asked for one ahead: of its own sandbox, then maybe of another that was first. */
+struct ahead {
+	struct ahead *next;
+	struct http_req *r;
+	struct build *b; /* NULL: it waits for the template of this key */
+	char key[200];
+};
+
 struct templates {
 	struct daemon *d;
 	struct template *all;
+	struct ahead *waiting;
 };
 
 struct templates *templates_create(struct daemon *d)
@@ -188,6 +197,8 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	return true;
 }
 
+static void ahead_settle(struct daemon *d, const char *key);
+
 static void again_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
@@ -198,7 +209,7 @@ static void again_built(
 
 /* No second create is held up by what held up the first: a sandbox is started that nobody waits
  * for. */
-static void take_again(struct template *t, const struct sandbox *sb)
+static bool take_again(struct template *t, const struct sandbox *sb)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
 	struct spec s = {.source = SRC_IMAGE,
@@ -208,15 +219,19 @@ static void take_again(struct template *t, const struct sandbox *sb)
 		.memory_bytes = sb->spec.memory_bytes};
 	struct refusal x;
 
+	bool begun;
+
 	if (mono_ns() < t->again_ns)
-		return;
+		return false;
 	t->again_ns = mono_ns() + (uint64_t)t->d->cfg.template_retry_seconds * 1000000000ull;
 	s.image = strdup(sb->spec.image);
 	s.entrypoint = cJSON_CreateStringArray(tail, ARRAY_LEN(tail));
-	if (!s.image || !s.entrypoint || !build_start(t->d, &s, NULL, again_built, NULL, &x))
+	begun = s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, NULL, &x);
+	if (!begun)
 		log_warn("template of %s is not taken again yet: %s", t->image,
 			s.image && s.entrypoint ? x.msg : "out of memory");
 	spec_fini(&s);
+	return begun;
 }
 
 bool template_wanted(struct sandbox *sb)
@@ -296,8 +311,8 @@ void template_failed(struct daemon *d, const char *key, bool held, const struct 
 	t->failed = true;
 	t->again_ns =
 		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
-	if (held && sb && !sb->gone && !d->ending)
-		take_again(t, sb);
+	if (!held || !sb || sb->gone || d->ending || !take_again(t, sb))
+		ahead_settle(d, key);
 }
 
 static uint64_t bytes_of(struct daemon *d, const struct template *t)
@@ -360,6 +375,7 @@ void template_made(
 	bound_bytes(d, t);
 	log_info("template %s of %s is ready: %llu KiB", t->id, t->image,
 		(unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
+	ahead_settle(d, key);
 }
 
 static struct template *by_id(struct daemon *d, const char *id)
@@ -454,27 +470,68 @@ void route_auto_template_delete(struct http_req *r)
 
 /* ---- ahead: a sandbox of the image is started for the template it leaves */
 
+static void ahead_answer(struct ahead *a, const struct template *t)
+{
+	if (t && t->ready)
+		http_reply_json(a->r, 201, to_json(t->d, t));
+	else
+		http_error(a->r, 503, "FSB::TEMPLATE_FAILED",
+			"The template could not be taken in time; the log says why. Try again.");
+	free(a);
+}
+
+static void ahead_settle(struct daemon *d, const char *key)
+{
+	struct ahead **at = &d->templates->waiting;
+
+	while (*at) {
+		struct ahead *a = *at;
+
+		if (strcmp(a->key, key) != 0) {
+			at = &a->next;
+			continue;
+		}
+		*at = a->next;
+		ahead_answer(a, find(d, key));
+	}
+}
+
 static void ahead_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
-	struct http_req *r = arg;
-	struct daemon *d = r->app;
-	const cJSON *key = cJSON_GetObjectItemCaseSensitive(base, "template");
-	struct template *t = cJSON_IsString(key) ? find(d, key->valuestring) : NULL;
+	struct ahead *a = arg;
+	struct daemon *d = a->r->app;
+	const char *key = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(base, "template"));
+	struct template *t = key ? find(d, key) : NULL;
 
-	if (t && t->ready)
-		http_reply_json(r, 201, to_json(d, t));
-	else if (err)
-		http_error(r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
-	else
-		http_error(r, 503, "FSB::TEMPLATE_FAILED",
-			"The template could not be taken in time; the log says why. Try again.");
+	a->b = NULL;
+	if (t && !t->ready && !t->failed) {
+		/* another sandbox was first, and leaves it */
+		snprintf(a->key, sizeof(a->key), "%s", key);
+		a->next = d->templates->waiting;
+		d->templates->waiting = a;
+	} else if (err) {
+		http_error(a->r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
+		free(a);
+	} else {
+		ahead_answer(a, t);
+	}
 	cJSON_Delete(base);
 }
 
 static void ahead_gone(struct http_req *r)
 {
-	build_cancel(r->user);
+	struct daemon *d = r->app;
+	struct ahead *a = r->user, **at = &d->templates->waiting;
+
+	if (a->b) {
+		build_cancel(a->b);
+	} else {
+		while (*at != a)
+			at = &(*at)->next;
+		*at = a->next;
+	}
+	free(a);
 	http_abort(r);
 }
 
@@ -484,6 +541,7 @@ void route_auto_template_create(struct http_req *r)
 	struct refusal x;
 	struct probe p;
 	struct spec s = {0};
+	struct ahead *a = NULL;
 	cJSON *req = json_object(r->body, r->body_len, &x);
 	int rc = req ? template_req_spec(req, &d->cfg, &s, &p, &x) : -EINVAL;
 
@@ -491,13 +549,19 @@ void route_auto_template_create(struct http_req *r)
 	if (rc == 0 && (!d->cfg.templates || !d->cfg.template_max))
 		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT",
 			"This server keeps no templates: runtime.templates, runtime.template_max.");
-	if (rc == 0) {
-		r->user = build_start(d, &s, NULL, ahead_built, r, &x);
-		rc = r->user ? 0 : -EINVAL;
+	if (rc == 0 && !(a = calloc(1, sizeof(*a))))
+		rc = refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	if (a) {
+		a->r = r;
+		a->b = build_start(d, &s, NULL, ahead_built, a, &x);
+		rc = a->b ? 0 : -EINVAL;
 	}
 	spec_fini(&s);
-	if (rc < 0)
+	if (rc < 0) {
+		free(a);
 		http_error(r, x.status, x.code, "%s", x.msg);
-	else
+	} else {
+		r->user = a;
 		http_on_gone(r, ahead_gone);
+	}
 }

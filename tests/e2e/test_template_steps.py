@@ -238,6 +238,19 @@ def test_a_template_that_failed_is_taken_behind_the_creates(daemon, lasts):
         time.sleep(0.02)
 
 
+def test_one_asked_for_ahead_while_another_sandbox_leaves_it(daemon):
+    """It is that one, when it is there: here, when the first try has failed and is taken again behind it."""
+    daemon.start()
+    daemon.plan(prep="silent")
+    box = threading.Thread(target=daemon.create)
+    box.start()
+    until_step(daemon, "prep", 1)
+    daemon.plan()
+    status, t, _ = daemon.ask("POST", "/v1/mayfly/templates", {"image": "tiny", "resourceLimits": BOX["resourceLimits"]})
+    box.join()
+    assert status == 201 and t["state"] == "Ready" and list(automatic(daemon)) == [t["id"]], t
+
+
 def test_bytes_are_bounded(daemon):
     """Those that were used least recently go until the rest fits; one that is too large by itself stays: it is what was asked for last."""
     daemon.start({"runtime": {"template_mib": 64}})

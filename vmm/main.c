@@ -5,6 +5,7 @@
  * descriptors have fixed numbers (lib/proto_vmm.h); by a developer it opens files by name.
  */
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -126,6 +127,9 @@ int main(int argc, char **argv)
 	struct config c;
 	int proc_fd = -1, rc;
 
+	/* one heap for all threads: they allocate little, and the ninth heap would make the C library
+	 * count CPUs in /sys, which a sealed thread may not open */
+	mallopt(M_ARENA_MAX, 1);
 	rc = config_parse(&c, argc, argv, &e);
 	if (rc == 0 && c.no_jail == 1 && geteuid() == 0)
 		rc = err_plain(&e, EPERM,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * daemon.h: what the parts of mayflyd share: the configuration, the loop, the connections to helper and database, and the tables.
- * One thread owns all of it.
+ * daemon.h: what the parts of mayflyd share: the configuration, the loop, the connections to helper
+ * and database, and the tables. One thread owns all of it.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct verify;
 struct vm;
 struct vms;
 
-#define MAYFLY_VERSION	 "0.1.0"
+#define MAYFLY_VERSION   "0.1.0"
 #define PROTOCOL_VERSION "1.1.1"
 
 struct daemon {
@@ -43,8 +43,10 @@ struct daemon {
 	size_t nsandboxes;
 	struct metrics metrics;
 	struct turns turns;
+	unsigned int cpus; /* of the host, as it was at the start */
 	int kernel_fd, initrd_fd, kvm_fd;
-	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and size */
+	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and
+			      size */
 	char host_boot_id[40];
 	uint64_t start_ns;
 	bool ending;

@@ -486,6 +486,7 @@ static void start(bool no_jail)
 
 	setrlimit(RLIMIT_NOFILE, &nofile);
 	D.start_ns = mono_ns();
+	D.cpus = (unsigned int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l);
 	D.loop = loop_create();
 	if (!D.loop)
 		die("no loop", NULL);

@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turn.c: see turn.h. One that takes long (a guest that boots and boots) gives its place away after a while and goes on beside the others:
- * what a guest does cannot keep everybody else waiting.
+ * turn.c: see turn.h. One that takes long (a guest that boots and boots) gives its place away after
+ * a while and goes on beside the others: what a guest does cannot keep everybody else waiting.
  */
 #include "api/turn.h"
-
-#include <unistd.h>
 
 #include "api/daemon.h"
 #include "api/sandbox.h"
 
-static unsigned int places(void)
+static unsigned int places(const struct daemon *d)
 {
-	long n = sysconf(_SC_NPROCESSORS_ONLN);
-
-	return 4u * (unsigned int)MAX(n, 1l);
+	return 4 * d->cpus;
 }
 
 static void next(void *arg);
@@ -65,7 +61,7 @@ static void next(void *arg)
 {
 	struct daemon *d = arg;
 
-	while (d->turns.first && d->turns.working < places()) {
+	while (d->turns.first && d->turns.working < places(d)) {
 		struct turn *t = d->turns.first;
 
 		leave_queue(t);
@@ -78,7 +74,7 @@ void turn_take(struct turn *t, struct sandbox *sb, void (*go)(struct sandbox *sb
 	struct turns *q = &sb->d->turns;
 
 	*t = (struct turn){.d = sb->d, .sb = sb, .go = go};
-	if (!q->first && q->working < places()) {
+	if (!q->first && q->working < places(sb->d)) {
 		start(t);
 		return;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turn.h: how many creates make their VM at one time. mayflyd's loop. Two hundred at once on one CPU are none after a minute; four at a
- * time are all done after the same minute, the first of them at once.
+ * turn.h: how many creates make their VM at one time: four for each CPU. mayflyd's loop. Of two
+ * hundred at once on one CPU none gets done before its deadline; in turns the first ones are done
+ * at once, and who waits is told so.
  */
 #pragma once
 

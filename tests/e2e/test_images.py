@@ -126,13 +126,18 @@ def test_names_and_paths_at_their_limits(store, tmp_path):
     assert listing[b"/" + path.encode()][3] == 4 and listing[b"/" + b"l" * 255][3] == 4095
 
 
-def test_sparse_files_keep_their_holes(store, tmp_path):
+def sparse_root(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     with open(root / "sparse", "wb") as f:
         f.write(b"begin")
         f.seek(300 << 20)
         f.write(b"end")
+    return root
+
+
+def test_sparse_files_keep_their_holes(store, tmp_path):
+    root = sparse_root(tmp_path)
     subprocess.run(["tar", "-C", root, "--sparse", "-cf", tmp_path / "s.tar", "."], check=True)
     store.run("import", tmp_path / "s.tar", "s")
     is_clean(store.disk("s"))
@@ -141,12 +146,7 @@ def test_sparse_files_keep_their_holes(store, tmp_path):
 
 
 def test_a_folder_with_holes_and_a_marked_link(store, tmp_path):
-    root = tmp_path / "root"
-    root.mkdir()
-    with open(root / "sparse", "wb") as f:
-        f.write(b"begin")
-        f.seek(300 << 20)
-        f.write(b"end")
+    root = sparse_root(tmp_path)
     (root / "link").symlink_to("sparse")
     os.setxattr(root / "link", "security.note", b"of the link", follow_symlinks=False)
     store.run("import", root, "folder")

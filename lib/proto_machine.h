@@ -29,6 +29,8 @@ enum machine_frame {
 	MACHINE_STDERR, /* server: bytes */
 	MACHINE_EXIT,   /* server, last: u32 exit code (128 + signal when it was killed) */
 	MACHINE_ERROR,  /* server, last: str; nothing was run */
+	MACHINE_CLOCK,  /* u64 nanoseconds, two's complement, to move its wall clock by; answered
+			   with a CLOCK that holds what it shows then. Any number, before the rest */
 	MACHINE_FRAME_COUNT,
 };
 enum { MACHINE_TTY = 1 }; /* exec flags */

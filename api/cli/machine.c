@@ -113,8 +113,14 @@ static int do_start(struct machine *m, struct args *a, int argc, char **argv, st
 		return err_set(e, errno, "%s", path);
 	if (machine_is_running(m, false)) {
 		/* it runs; whoever started it may have been killed before it was ready, or is gone:
-		 * it must answer */
-		if (machine_load(m) == 0 && machine_ask(m, MACHINE_PING, ANSWER_WAIT_MS, e) == 0) {
+		 * it must answer. Its clock stood still while this machine slept */
+		rc = machine_load(m);
+		if (rc == 0)
+			rc = machine_set_clock(m, ANSWER_WAIT_MS, e);
+		if (rc == -EREMOTEIO) /* one of an older build: it answers */
+			fprintf(stderr, "note: its clock is not set: %s (stop and start it)\n",
+				e->msg);
+		if (rc == 0 || rc == -EREMOTEIO) {
 			print_address(m, "already runs");
 			return 0;
 		}
@@ -130,6 +136,9 @@ static int do_start(struct machine *m, struct args *a, int argc, char **argv, st
 			MIN((uint64_t)si.totalram * si.mem_unit / 2, GIB(12)) & ~(MIB(2) - 1);
 	prune_published(m);
 	rc = machine_launch(m, &a->o, e);
+	/* its board's clock shows whole seconds */
+	if (rc == 0)
+		rc = machine_set_clock(m, ANSWER_WAIT_MS, e);
 	if (rc < 0) {
 		kill_qemu(m);
 		return rc;

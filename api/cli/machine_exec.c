@@ -21,6 +21,8 @@
 
 #include "lib/machine_chan.h"
 
+enum { CLOCK_LOOKS = 8 };
+
 static struct termios saved_tty;
 
 static void restore_tty(void)
@@ -223,27 +225,94 @@ int machine_exec_run(const struct machine *m, const struct machine_exec *x, stru
 	return rc;
 }
 
+/* Waits until `end` for the server's next frame. 0 or -errno. */
+static int await_frame(const struct machine *m, struct machine_chan *ch, uint64_t end,
+	enum machine_frame *type, struct cur *c, struct err *e)
+{
+	int rc;
+
+	while ((rc = chan_next(ch, type, c)) == 0) {
+		int64_t left = (int64_t)(end - mono_ns()) / 1000000;
+		struct pollfd p = {.fd = ch->fd, .events = chan_events(ch)};
+
+		if (ch->eof)
+			return err_plain(e, EPIPE, "machine %s closed the connection", m->name);
+		if (left <= 0 || poll(&p, 1, (int)left) == 0)
+			return err_plain(e, ETIMEDOUT, "machine %s does not answer", m->name);
+		rc = chan_flush(ch);
+		if (rc == 0)
+			rc = chan_fill(ch);
+		if (rc < 0)
+			return err_set(e, -rc, "machine %s went away", m->name);
+	}
+	return rc < 0 ? err_plain(e, EPROTO, "the machine speaks nonsense") : 0;
+}
+
 int machine_ask(const struct machine *m, enum machine_frame what, int timeout_ms, struct err *e)
 {
 	uint64_t end = mono_ns() + (uint64_t)timeout_ms * 1000000;
+	enum machine_frame type;
 	struct machine_chan ch;
+	struct cur c;
 	int code = 0, rc = chan_connect(m, &ch, e);
 
 	if (rc < 0)
 		return rc;
 	chan_send(&ch, what, NULL, 0);
-	for (;;) {
-		int64_t left = (int64_t)(end - mono_ns()) / 1000000;
-		struct pollfd p = {.fd = ch.fd, .events = chan_events(&ch)};
-
-		rc = left <= 0 || poll(&p, 1, (int)left) == 0
-			     ? err_plain(e, ETIMEDOUT, "machine %s does not answer", m->name)
-			     : chan_flush(&ch);
+	while (rc == 0) {
+		rc = await_frame(m, &ch, end, &type, &c, e);
 		if (rc == 0)
-			rc = turn(&ch, &code, e);
-		if (rc)
-			break;
+			rc = take_frame(type, &c, &code, e);
 	}
 	chan_end(&ch);
 	return rc < 0 ? rc : 0;
+}
+
+/* Moves its clock, and tells how far it is ahead of ours then, and how far from that it may be. */
+static int ask_clock(const struct machine *m, struct machine_chan *ch, uint64_t end, int64_t by,
+	int64_t *ahead, int64_t *unsure, struct err *e)
+{
+	enum machine_frame type;
+	uint64_t asked, answered;
+	struct cur c;
+	struct buf b;
+	int code = 0, rc;
+
+	buf_init(&b, 8);
+	buf_u64(&b, (uint64_t)by);
+	asked = wall_ns();
+	chan_send(ch, MACHINE_CLOCK, b.p, b.len);
+	buf_fini(&b);
+	rc = await_frame(m, ch, end, &type, &c, e);
+	answered = wall_ns();
+	if (rc == 0 && type != MACHINE_CLOCK)
+		rc = take_frame(type, &c, &code, e);
+	if (rc)
+		return rc < 0 ? rc : err_plain(e, EPROTO, "the machine speaks nonsense");
+	*ahead = (int64_t)(cur_u64(&c) - asked - (answered - asked) / 2);
+	*unsure = (int64_t)(answered - asked) / 2;
+	return c.bad ? err_plain(e, EPROTO, "the machine speaks nonsense") : 0;
+}
+
+int machine_set_clock(const struct machine *m, int timeout_ms, struct err *e)
+{
+	uint64_t end = mono_ns() + (uint64_t)timeout_ms * 1000000;
+	int64_t ahead = 0, unsure = 0, best = 0, best_unsure = INT64_MAX;
+	struct machine_chan ch;
+	int rc = chan_connect(m, &ch, e);
+
+	if (rc < 0)
+		return rc;
+	/* one look is off by as much as its answer took; among a few is one that nothing held up */
+	for (int i = 0; i < CLOCK_LOOKS && rc == 0; i++) {
+		rc = ask_clock(m, &ch, end, 0, &ahead, &unsure, e);
+		if (rc == 0 && unsure < best_unsure) {
+			best = ahead;
+			best_unsure = unsure;
+		}
+	}
+	if (rc == 0 && (best > best_unsure || best < -best_unsure))
+		rc = ask_clock(m, &ch, end, -best, &ahead, &unsure, e);
+	chan_end(&ch);
+	return rc;
 }

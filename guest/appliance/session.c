@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
+#include <time.h>
 
 #include "lib/machine_chan.h"
 
@@ -351,6 +352,23 @@ _noreturn_ static void pump(struct session *s)
 	_exit(1);
 }
 
+/* Moves the wall clock by what the client found it to be off, and tells what it shows. */
+static void answer_clock(struct session *s, struct cur *c)
+{
+	uint64_t by = cur_u64(c), now = wall_ns() + by;
+	struct timespec t = {
+		.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+	struct buf b;
+
+	if (c->bad || (by && clock_settime(CLOCK_REALTIME, &t) < 0))
+		refuse(s, "bad clock");
+	buf_init(&b, 8);
+	buf_u64(&b, wall_ns());
+	if (chan_send(&s->ch, MACHINE_CLOCK, b.p, b.len) < 0 || chan_flush(&s->ch) < 0)
+		_exit(1);
+	buf_fini(&b);
+}
+
 static bool is_token_right(const uint8_t *a, const uint8_t *b)
 {
 	uint8_t diff = 0;
@@ -374,7 +392,8 @@ _noreturn_ void session_serve(int sock, const uint8_t token[MACHINE_TOKEN_BYTES]
 	if (await_frame(&s, &c) != MACHINE_TOKEN || cur_left(&c) != MACHINE_TOKEN_BYTES ||
 		!is_token_right(c.p, token))
 		refuse(&s, "wrong token");
-	type = await_frame(&s, &c);
+	while ((type = await_frame(&s, &c)) == MACHINE_CLOCK)
+		answer_clock(&s, &c);
 	if (type == MACHINE_PING)
 		finish(&s);
 	if (type == MACHINE_HALT) {

@@ -47,11 +47,11 @@ def ask(*words):
     return f"echo {' '.join(str(w) for w in words)} > /root/in; cat /root/out"
 
 
-def wall(daemon):
+def wall(machine):
     """How far the clock that the daemon gives to its guests is ahead of ours, and how far from that it may be: the best of a few looks."""
     def look():
         begun = time.time()
-        inside = float(daemon.machine.run("date", "+%s.%N").stdout)
+        inside = float(machine.run("date", "+%s.%N").stdout)
         return (time.time() - begun) / 2, inside - (begun + time.time()) / 2
     unsure, ahead = min(look() for _ in range(5))
     return ahead, unsure

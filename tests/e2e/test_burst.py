@@ -5,6 +5,7 @@ import os
 import re
 import time
 
+from pointkit import wall
 from test_lifecycle import SLOW, call, create, run
 
 STRESS = bool(os.environ.get("MAYFLY_STRESS"))
@@ -12,12 +13,12 @@ AT_ONCE = 100 if STRESS else 20
 LOOK = "cat /etc/machine-id; cat /proc/sys/kernel/random/boot_id; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' '; date +%s; hostname"
 
 
-def one(daemon, i):
+def one(daemon, i, ahead, unsure):
     """Restores one, looks at what must be its own, and reads back a file it wrote."""
     sb = create(daemon, metadata={"burst": str(i)})["id"]
-    asked = time.time()
+    asked = time.time() + ahead - unsure
     machine_id, boot_id, noise, clock, name = run(daemon, sb, LOOK).split()
-    answered = time.time()
+    answered = time.time() + ahead + unsure
     assert run(daemon, sb, f"echo {i} > /root/mine; sync; cat /root/mine").strip() == str(i)
     origin = origin_of(daemon, sb)
     # whole seconds: what `date` prints was cut
@@ -45,8 +46,9 @@ def until_there_is_a_template(daemon):
 
 def test_many_at_once_are_different_machines(daemon):
     until_there_is_a_template(daemon)
+    clock = wall(daemon.machine)  # the daemon's against ours
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        got = list(pool.map(lambda i: one(daemon, i), range(AT_ONCE)))
+        got = list(pool.map(lambda i: one(daemon, i, *clock), range(AT_ONCE)))
     assert {g["origin"] for g in got} == {"template"}
     for key in ("id", "machine_id", "boot_id", "noise", "hostname"):
         assert len({g[key] for g in got}) == AT_ONCE, key

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from conftest import MAYFLY
+from pointkit import wall
 
 KILLS = 30 if os.environ.get("MAYFLY_STRESS") else 10
 
@@ -122,6 +123,18 @@ def test_clock_rate_is_the_hosts(machine):
     if refined:  # seconds after the start
         assert abs(float(told[1]) / float(refined[1]) - 1) < 250e-6, log
     assert machine.run("cat", "/sys/module/kvm/parameters/tsc_tolerance_ppm").stdout == "20000\n"
+
+
+def test_wall_clock_is_the_hosts(machine):
+    """Its board's clock shows whole seconds, and whatever stops this host stops it: every start sets it, also one that finds it running."""
+    ahead, unsure = wall(machine)
+    assert abs(ahead) <= unsure + 0.02, (ahead, unsure)
+    for step in ("-7200", "3"):
+        machine.run("sh", "-c", f"date -s @$(($(date +%s) + {step}))", check=True)
+        assert abs(wall(machine)[0]) > 1.5
+        machine.start()
+        ahead, unsure = wall(machine)
+        assert abs(ahead) <= unsure + 0.02, (ahead, unsure)
 
 
 def test_two_machines_do_not_meet(machine, fresh_machine):

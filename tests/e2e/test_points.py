@@ -47,7 +47,7 @@ def test_many_from_one_memory_are_other_machines(daemon, box):
         for s in seen:
             assert s[5:7] == [pid, "1"] and int(s[7]) > before and s[8:] == ["0"], s
         # the daemon's clock against ours, so that each guest's is compared with a look at ours
-        ahead, unsure = wall(daemon)
+        ahead, unsure = wall(daemon.machine)
         for c in clones:
             asked = time.time() + ahead - unsure
             clock = float(c.ask("clock"))

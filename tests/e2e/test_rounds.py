@@ -80,7 +80,7 @@ def test_resident_pause(daemon, box):
         box.post("resume")
         assert int(box.ask("check").split()[1]) > count and monitor() == was
         assert box.run("cat /etc/machine-id /proc/sys/kernel/random/boot_id") == identity
-        ahead, unsure = wall(daemon)
+        ahead, unsure = wall(daemon.machine)
         asked = time.time() + ahead - unsure
         assert asked - 0.1 <= float(box.ask("clock")) <= time.time() + ahead + unsure + 0.1
     assert box.post("pause?mode=other", 400)["code"] == "SANDBOX::INVALID_PARAMETER"

@@ -42,7 +42,8 @@ static struct priv {
 	struct priv_msg reply; /* waits for room in the socket */
 	int reply_fd;
 	bool reply_waits, ending;
-} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1, .cgroup = "", .user = "mayfly", .uid_base = 300000, .nslots = 1024, .backoff_ns = RESPAWN_MIN_NS};
+} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1, .cgroup = "", .user = "mayfly", .uid_base = 300000, .nslots = 1024, .backoff_ns = RESPAWN_MIN_NS,
+	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
 
 static void daemon_start(void *arg);
 
@@ -245,6 +246,15 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
 	return 0;
 }
 
+/* Two helpers may run on one host, but a user that both could give would own two sandboxes: each has a lock on its range, to its end. */
+static int lock_users(struct err *e)
+{
+	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = 3 * PRIV_MAX_SLOTS};
+	int fd = open("/run/mayfly-users.lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0 ? err_set(e, errno, "another mayfly-priv has users from %u on: --uid-base", P.uid_base) : 0;
+}
+
 static int set_up(struct err *e)
 {
 	char dir[320];
@@ -254,7 +264,7 @@ static int set_up(struct err *e)
 	if (lookup_user(P.user, &P.serve.daemon_uid, e) < 0)
 		return -e->code;
 	P.daemon.uid = P.serve.daemon_uid;
-	if (make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
+	if (lock_users(e) < 0 || make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
 		return -e->code;
 	P.bin_fd = open(P.daemon.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (P.bin_fd < 0)
@@ -311,12 +321,11 @@ static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *wh
 
 static void add_show(const char *path)
 {
-	for (size_t i = 0; i < ARRAY_LEN(P.daemon.show); i++) {
-		if (P.daemon.show[i])
-			continue;
-		P.daemon.show[i] = path;
-		return;
-	}
+	for (size_t i = 0; i < ARRAY_LEN(P.daemon.show); i++)
+		if (!P.daemon.show[i]) {
+			P.daemon.show[i] = path;
+			return;
+		}
 	fputs(usage, stderr);
 	exit(2);
 }
@@ -347,6 +356,7 @@ static void parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
 	static char self[512];
 	struct err e = {0};
 	sigset_t set;
@@ -356,8 +366,6 @@ int main(int argc, char **argv)
 	if (n > 0 && strrchr(self, '/'))
 		*strrchr(self, '/') = 0;
 	P.daemon.bin_dir = self;
-	P.daemon.run_dir = "/run/mayfly";
-	P.daemon.state_dir = "/var/lib/mayfly";
 	log_init("mayfly-priv", 2, false);
 	parse(argc, argv);
 	if (set_up(&e) < 0) {
@@ -365,10 +373,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	sigaddset(&set, SIGCHLD);
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		sigaddset(&set, signals[i]);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -71,10 +71,7 @@ static int put_limits(int dir, const struct priv_limits *l)
 	char text[64];
 	int rc;
 
-	if (l->cpu_max_us)
-		snprintf(text, sizeof(text), "%" PRIu64 " 100000", l->cpu_max_us);
-	else
-		snprintf(text, sizeof(text), "max 100000");
+	snprintf(text, sizeof(text), l->cpu_max_us ? "%" PRIu64 " 100000" : "max 100000", l->cpu_max_us);
 	rc = file_put(dir, "cpu.max", text);
 	if (rc < 0)
 		return rc;
@@ -216,11 +213,11 @@ static void take_over(struct slots *t, uint32_t slot)
 
 	slot_name(name, sizeof(name), slot);
 	fd = openat(t->dir_fd, name, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	if (fd < 0 && (t->cgroup_fd < 0 || unlinkat(t->cgroup_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT))
 		return;
 	if (read_full(fd, &f, sizeof(f)) < 0 || f.magic != SLOT_FILE_MAGIC || f.kind == 0 || f.kind >= PRIV_K_COUNT) {
-		/* killed while writing it: whatever was started is in the cgroup */
-		log_warn("slot %u: unreadable state file; its processes are killed", slot);
+		/* killed before or while writing it: whatever was started is in the cgroup */
+		log_warn("slot %u: no readable state file; its processes are killed", slot);
 		f = (struct slot_file){.kind = PRIV_K_VMM};
 	}
 	*s = (struct slot){.kind = f.kind, .uid = slot_uid(t, f.kind, slot), .pidfd = -1, .wait_status = -1};
@@ -313,9 +310,9 @@ int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, 
 	t->cgroup_fd = open_cgroup(cgroup, &ce);
 	if (t->cgroup_fd < 0)
 		log_warn("no cgroup limits: %s", ce.msg);
-	/* its kill of slot N would be ours, too, and so would its users */
+	/* its kill of slot N would be ours, too */
 	else if (flock(t->cgroup_fd, LOCK_EX | LOCK_NB) < 0)
-		return err_set(e, errno, "another mayfly-priv has this cgroup: --cgroup and --uid-base keep two apart");
+		return err_set(e, errno, "another mayfly-priv has this cgroup: --cgroup keeps two apart");
 	for (uint32_t i = 0; i < n; i++)
 		take_over(t, i);
 	return 0;

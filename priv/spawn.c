@@ -151,10 +151,10 @@ static int daemon_root(const struct daemon_conf *c, struct err *e)
 
 	for (size_t i = 0; i < ARRAY_LEN(c->show) && c->show[i]; i++)
 		show[n++] = (struct jail_show){c->show[i], JAIL_SHOW_READ};
-	for (char **a = c->argv; *a; a++)
+	for (char **a = c->argv; *a && n < ARRAY_LEN(show); a++)
 		if (!strcmp(*a, "--config") && a[1] && a[1][0] == '/')
 			show[n++] = (struct jail_show){a[1], JAIL_SHOW_READ};
-	return jail_root(show, MIN(n, ARRAY_LEN(show)), e);
+	return jail_root(show, n, e);
 }
 
 int spawn_daemon(const struct daemon_conf *c, int sock, int *pidfd)

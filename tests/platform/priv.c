@@ -21,7 +21,8 @@
 #include "priv/slots.h"
 
 #define DAEMON_UID 64321
-#define UID_BASE   400000
+/* of this run's own: no helper starts with users that another one has */
+#define UID_BASE (400000u + 3 * PRIV_MAX_SLOTS * ((unsigned int)getpid() % 1000))
 
 static char dir[64];
 static char cgroup[64]; /* of this test's own: another helper may run here */
@@ -124,34 +125,39 @@ static bool wait_daemon(void)
 	return G.sock >= 0;
 }
 
+static pid_t run_priv(const char *bin, const char *run, const char *state, const char *uid, const char *base, const char *group, const char *sock)
+{
+	char path[512], *slash;
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 40);
+	pid_t p = fork();
+
+	if (p)
+		return p;
+	path[n > 0 ? n : 0] = 0;
+	/* build/platform/priv -> build/bin/mayfly-priv */
+	slash = strrchr(path, '/');
+	*slash = 0;
+	slash = strrchr(path, '/');
+	strncpy(slash, "/bin/mayfly-priv", 30);
+	execl(path, "mayfly-priv", "--bin-dir", bin, "--run-dir", run, "--state-dir", state, "--user", uid, "--uid-base", base, "--slots", "8",
+		"--cgroup", group, "--", sock, NULL);
+	_exit(127);
+}
+
 static void start_priv(void)
 {
-	char bin[80], run[80], state[80], sock[80], uid[16], base[16], *self = bin;
+	char bin[80], run[80], state[80], sock[80], uid[16], base[16];
 
 	snprintf(bin, sizeof(bin), "%s/bin", dir);
 	snprintf(run, sizeof(run), "%s/run", dir);
 	snprintf(state, sizeof(state), "%s/state", dir);
 	snprintf(sock, sizeof(sock), "%s/run/sock", dir);
 	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
-	snprintf(base, sizeof(base), "%d", UID_BASE);
+	snprintf(base, sizeof(base), "%u", UID_BASE);
 	cgroup[0] = 0; /* none to make on a host of the first cgroup version */
 	if (access("/sys/fs/cgroup/cgroup.controllers", F_OK) == 0)
 		snprintf(cgroup, sizeof(cgroup), "/sys/fs/cgroup/priv-test-%d", getpid());
-	G.priv = fork();
-	if (G.priv == 0) {
-		char path[512], *slash;
-		ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 40);
-
-		path[n > 0 ? n : 0] = 0;
-		/* build/platform/priv -> build/bin/mayfly-priv */
-		slash = strrchr(path, '/');
-		*slash = 0;
-		slash = strrchr(path, '/');
-		strncpy(slash, "/bin/mayfly-priv", 30);
-		execl(path, "mayfly-priv", "--bin-dir", self, "--run-dir", run, "--state-dir", state, "--user", uid, "--uid-base", base, "--slots", "8",
-			"--cgroup", cgroup, "--", sock, NULL);
-		_exit(127);
-	}
+	G.priv = run_priv(bin, run, state, uid, base, cgroup, sock);
 }
 
 static int next_msg(struct priv_msg *m, int *fd, int ms)
@@ -507,6 +513,29 @@ static void a_second_helper_is_kept_out(void)
 	free(t);
 }
 
+/* nor may a user be one's and the other's, whatever their groups and folders are */
+static void a_second_helper_has_users_of_its_own(void)
+{
+	char bin[80], run[80], state[80], uid[16], base[16], group[80] = "";
+	int st;
+
+	REQUIRE(begin());
+	snprintf(bin, sizeof(bin), "%s/bin", dir);
+	snprintf(run, sizeof(run), "%s/run2", dir);
+	snprintf(state, sizeof(state), "%s/state2", dir);
+	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
+	if (cgroup[0])
+		snprintf(group, sizeof(group), "%s-2", cgroup);
+	static const int apart[] = {0, 5, 3 * PRIV_MAX_SLOTS - 1, 1 - 3 * (int)PRIV_MAX_SLOTS};
+
+	for (size_t i = 0; i < ARRAY_LEN(apart); i++) {
+		snprintf(base, sizeof(base), "%u", UID_BASE + (unsigned int)apart[i]);
+		waitpid(run_priv(bin, run, state, uid, base, group, "/nowhere"), &st, 0);
+		CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 1);
+		CHECK(access(run, F_OK) < 0); /* before it made anything */
+	}
+}
+
 /* A group that hands controllers down takes no process: a service manager could not start the next helper in one that we had moved to. */
 static void the_helper_stays_in_the_group_it_was_started_in(void)
 {
@@ -555,6 +584,32 @@ static void a_slot_is_taken_while_a_process_is_left(void)
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 6}, NULL, 0, NULL, NULL), 0);
 	CHECK_INT(waitpid(left, NULL, 0), left);
 	until_free(6);
+	close(ctl);
+}
+
+/* killed between the start of a process and the file that says so: the next helper has only the group to know it by */
+static void a_slot_is_taken_whose_start_nobody_wrote_down(void)
+{
+	struct priv_msg o;
+	char path[80];
+	int ctl, c2;
+
+	REQUIRE(begin());
+	if (!has_cgroups())
+		return;
+	REQUIRE(vmm_start(6, (struct priv_limits){0}, &ctl, &o) == 0);
+	kill(G.priv, SIGKILL);
+	waitpid(G.priv, NULL, 0);
+	snprintf(path, sizeof(path), "%s/run-priv/s6", dir);
+	CHECK_INT(unlink(path), 0);
+	start_priv();
+	REQUIRE(wait_daemon());
+	CHECK_INT(vmm_start(6, (struct priv_limits){0}, &c2, NULL), -EBUSY);
+	close(c2);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST}, NULL, 0, &o, NULL), 0);
+	CHECK(o.slot == 6 && o.pid == 0);
+	until_free(6);
+	CHECK_INT(read(ctl, &o, sizeof(o)), 0); /* it is gone */
 	close(ctl);
 }
 
@@ -701,8 +756,10 @@ static const struct test tests[] = {
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},
 	{"a_second_helper_is_kept_out", a_second_helper_is_kept_out},
+	{"a_second_helper_has_users_of_its_own", a_second_helper_has_users_of_its_own},
 	{"the_helper_stays_in_the_group_it_was_started_in", the_helper_stays_in_the_group_it_was_started_in},
 	{"a_slot_is_taken_while_a_process_is_left", a_slot_is_taken_while_a_process_is_left},
+	{"a_slot_is_taken_whose_start_nobody_wrote_down", a_slot_is_taken_whose_start_nobody_wrote_down},
 	{"a_user_is_taken_while_a_file_of_its_is_left", a_user_is_taken_while_a_file_of_its_is_left},
 	{"when_memory_ends_monitors_go_first_and_the_helper_last", when_memory_ends_monitors_go_first_and_the_helper_last},
 	{"limits_hold_for_each_kind", limits_hold_for_each_kind},

@@ -243,15 +243,11 @@ static void open_guest_files(void)
  * jobs are started by mayfly-priv, not by us. */
 static void confine(void)
 {
-	const struct jail_path paths[] = {{D.cfg.state_dir, true}, {D.cfg.run_dir, true},
-		{"/dev/null", true}, {"/dev/urandom", false}, {"/proc", false},
-		{"/sys/devices/system/cpu", false}, {"/sys/fs/cgroup", false},
-		{"/etc/localtime", false}};
 	struct err e;
 	int rc;
 
 	setenv("SQLITE_TMPDIR", D.cfg.state_dir, 1);
-	rc = jail_landlock(paths, ARRAY_LEN(paths), true, &e);
+	rc = daemon_landlock(D.cfg.state_dir, D.cfg.run_dir, &e);
 	if (rc == -EOPNOTSUPP)
 		log_warn("%s: files of the host are kept from us by their owners only", e.msg);
 	else if (rc < 0)

@@ -113,6 +113,15 @@ static const struct jail_rule rules[] = {
 };
 static_assert(ARRAY_LEN(rules) <= DAEMON_RULES_MAX, "the list fits");
 
+int daemon_landlock(const char *state_dir, const char *run_dir, struct err *e)
+{
+	const struct jail_path paths[] = {{state_dir, true}, {run_dir, true}, {"/dev/null", true},
+		{"/dev/urandom", false}, {"/proc", false}, {"/sys/devices/system/cpu", false},
+		{"/sys/fs/cgroup", false}, {"/etc/localtime", false}};
+
+	return jail_landlock(paths, ARRAY_LEN(paths), true, e);
+}
+
 size_t daemon_rules(struct jail_rule to[static DAEMON_RULES_MAX])
 {
 	memcpy(to, rules, sizeof(rules));

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,4 +47,19 @@ static inline int in_new_pid_namespace(int (*fn)(void *arg), void *arg)
 	}
 	waitpid(p, &st, 0);
 	return WIFEXITED(st) ? WEXITSTATUS(st) : -1;
+}
+
+/* A process of another user's, to attack; it ends with its parent. */
+static inline pid_t new_neighbour(uid_t uid)
+{
+	pid_t p = fork();
+
+	if (p == 0) {
+		if (setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
+			_exit(1);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
+	}
+	return p;
 }

@@ -435,21 +435,6 @@ static const struct test tests[] = {
 	{"what_must_be_impossible_is_in_each_kind", what_must_be_impossible_is_in_each_kind},
 };
 
-static pid_t neighbour(void)
-{
-	pid_t p = fork();
-
-	if (p == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (setresgid(NEIGHBOUR, NEIGHBOUR, NEIGHBOUR) < 0 ||
-			setresuid(NEIGHBOUR, NEIGHBOUR, NEIGHBOUR) < 0)
-			_exit(1);
-		pause();
-		_exit(0);
-	}
-	return p;
-}
-
 int main(int argc, char **argv)
 {
 	char dir[] = "/tmp/sealed.XXXXXX";
@@ -471,7 +456,7 @@ int main(int argc, char **argv)
 	dup2(d, FD_STAGE);
 	dup2(d, 3);
 	dup2(d, 5);
-	G.neighbour = neighbour();
+	G.neighbour = new_neighbour(NEIGHBOUR);
 	G.has_ring = in_new_pid_namespace(ring_in_jail, NULL) == 0;
 	if (!G.has_ring)
 		printf("(this host forbids io_uring in a jail: what must not go through a ring is "

@@ -75,21 +75,24 @@ bool idempotency_answered(struct http_req *r)
 	return true;
 }
 
-void idempotency_remember(struct http_req *r, const struct sandbox *sb)
+int idempotency_remember(struct http_req *r, const struct sandbox *sb)
 {
 	struct daemon *d = r->app;
 	char key[65];
 	struct err e;
 	cJSON *o;
+	int rc;
 
 	if (!key_digest(r, key))
-		return;
+		return 0;
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "sandbox", sb->id);
 	cJSON_AddNumberToObject(o, "at", (double)wall_ns());
-	if (state_put(d->state, ST_IDEMPOTENCY, key, o, false, &e) < 0)
+	rc = state_put(d->state, ST_IDEMPOTENCY, key, o, false, &e);
+	if (rc < 0)
 		log_error("%s", e.msg);
 	cJSON_Delete(o);
+	return rc;
 }
 
 /* Keys that go: what is too old, and that of one sandbox. */

@@ -8,7 +8,8 @@
 
 /* true: the request was answered from memory (the sandbox as it is now), or refused. */
 bool idempotency_answered(struct http_req *r);
-void idempotency_remember(struct http_req *r, const struct sandbox *sb);
+/* 0 too without a key; -errno: it cannot be written, and so must not be promised. */
+int idempotency_remember(struct http_req *r, const struct sandbox *sb);
 void idempotency_load(struct daemon *d);
 /* Nobody was told of this one, and it will not be made: its key makes another. */
 void idempotency_forget(struct sandbox *sb);

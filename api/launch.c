@@ -140,12 +140,19 @@ static void is_pending(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	if (sb->state == SB_PENDING) {
-		/* from here on it is promised: the next daemon makes it, if this one does not */
-		snprintf(sb->reason, sizeof(sb->reason), PROMISED);
-		sandbox_save(sb, false);
+	char old[sizeof(sb->reason)];
+
+	if (sb->state != SB_PENDING)
+		return;
+	/* from here on it is promised: the next daemon makes it, if this one does not */
+	memcpy(old, sb->reason, sizeof(old));
+	snprintf(sb->reason, sizeof(sb->reason), PROMISED);
+	if (sandbox_save(sb, false) == 0) {
 		answer_created(sb);
+		return;
 	}
+	memcpy(sb->reason, old, sizeof(old));
+	timer_after(sb->pending, SEC);
 }
 
 /* ---- payloads for the agent */

@@ -72,12 +72,16 @@ void route_create(struct http_req *r)
 		sandbox_delete(sb, "refused");
 		return;
 	}
+	if (idempotency_remember(r, sb) < 0) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The Idempotency-Key cannot be written.");
+		sandbox_delete(sb, "refused");
+		return;
+	}
 	if (s.has_timeout)
 		sandbox_set_expiry(sb, (int64_t)wall_ns() + (int64_t)s.timeout_s * 1000000000);
 	sb->answer = r;
 	r->user = sb;
 	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
-	idempotency_remember(r, sb);
 	http_on_gone(r, create_client_gone);
 	sandbox_save(sb, false);
 	launch_create(sb);
@@ -232,7 +236,7 @@ void route_metadata(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
 	struct refusal x;
-	cJSON *patch, *v, *meta;
+	cJSON *patch, *v, *meta, *old;
 
 	if (!sb)
 		return;
@@ -246,7 +250,8 @@ void route_metadata(struct http_req *r)
 		refused(r, &x);
 		return;
 	}
-	meta = sb->spec.metadata ? sb->spec.metadata : cJSON_CreateObject();
+	old = sb->spec.metadata;
+	meta = old ? cJSON_Duplicate(old, true) : cJSON_CreateObject();
 	cJSON_ArrayForEach(v, patch) {
 		cJSON_DeleteItemFromObjectCaseSensitive(meta, v->string);
 		if (cJSON_IsString(v))
@@ -254,7 +259,13 @@ void route_metadata(struct http_req *r)
 	}
 	cJSON_Delete(patch);
 	sb->spec.metadata = meta;
-	sandbox_save(sb, false);
+	if (sandbox_save(sb, false) < 0) {
+		sb->spec.metadata = old;
+		cJSON_Delete(meta);
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
+		return;
+	}
+	cJSON_Delete(old);
 	http_reply_json(r, 200, sandbox_to_json(sb, false));
 }
 
@@ -264,7 +275,7 @@ void route_renew(struct http_req *r)
 	struct refusal x;
 	cJSON *j, *o;
 	const cJSON *at;
-	int64_t t = 0;
+	int64_t t = 0, old;
 	bool ok;
 	char text[TIME_TEXT];
 
@@ -285,11 +296,14 @@ void route_renew(struct http_req *r)
 	} else if (t <= (int64_t)wall_ns()) {
 		http_error(r, 400, "DOCKER::INVALID_EXPIRATION", "New expiration time must be in the future.");
 	} else {
-		sandbox_set_expiry(sb, t);
+		old = sb->expires_ns;
+		sb->expires_ns = t;
 		if (sandbox_save(sb, false) < 0) {
-			http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "the new expiry could not be written");
+			sb->expires_ns = old;
+			http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
 			return;
 		}
+		sandbox_set_expiry(sb, t);
 		o = cJSON_CreateObject();
 		cJSON_AddStringToObject(o, "expiresAt", time_format(t, text));
 		http_reply_json(r, 200, o);
@@ -402,8 +416,13 @@ void route_delete(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
 
+	char id[37];
+
 	if (!sb)
 		return;
-	sandbox_delete(sb, "deleted");
-	http_reply_empty(r, 204);
+	memcpy(id, sb->id, sizeof(id));
+	if (sandbox_delete(sb, "deleted") < 0)
+		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED", "Sandbox %s is gone, but its record cannot be deleted yet.", id);
+	else
+		http_reply_empty(r, 204);
 }

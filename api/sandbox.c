@@ -16,6 +16,8 @@
 #include "api/state.h"
 #include "lib/log.h"
 
+#define RECORD_AGAIN_NS (1ull * 1000000000)
+
 struct waiter {
 	struct waiter *next;
 	struct http_req *r;
@@ -59,11 +61,17 @@ struct sandbox *sandbox_find(struct daemon *d, const char *id)
 	return NULL;
 }
 
+static void record_goes(void *arg);
+
 static void expired(void *arg)
 {
 	struct sandbox *sb = arg;
 	int64_t left = sb->expires_ns - (int64_t)wall_ns();
 
+	if (sb->gone) {
+		record_goes(sb);
+		return;
+	}
 	/* the timer runs on the monotonic clock: the wall clock may have been stepped either way */
 	if (left > 0) {
 		timer_after(sb->expiry, MIN((uint64_t)left, 60000000000ull));
@@ -298,28 +306,36 @@ static void sandbox_forget(struct sandbox *sb)
 	sb->d->nsandboxes--;
 }
 
+/* Of one that is gone. */
+static void record_goes(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	sb->zombie = sb->zombie && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, NULL) < 0;
+	if (sb->zombie)
+		timer_after(sb->expiry, RECORD_AGAIN_NS);
+	else
+		sandbox_unref(sb);
+}
+
 static void files_go(void *arg)
 {
 	struct sandbox *sb = arg;
-	struct err e;
 
 	disk_unref(sb->d->blobs, &sb->disk);
 	memory_unref(sb->d->blobs, &sb->memory);
 	entrylog_forget(sb);
 	images_release(sb->d);
-	/* on a full disk its files make the room that the deletion of its record needs */
-	if (sb->zombie && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0)
-		log_error("sandbox %s: its record stays: %s", sb->id, e.msg);
-	sandbox_unref(sb);
+	record_goes(sb);
 }
 
-void sandbox_delete(struct sandbox *sb, const char *why)
+int sandbox_delete(struct sandbox *sb, const char *why)
 {
 	bool zombie = false;
 	struct err e;
 
 	if (sb->gone)
-		return;
+		return 0;
 	sandbox_apply(sb, EV_DELETE, "DELETED", "%s", why);
 	/* the record first: from now on no daemon knows it, and the sweep at the next start finds what is left of it */
 	if (sb->persisted && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0) {
@@ -332,8 +348,17 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 	sandboxes_wake(sb);
 	sandbox_forget(sb);
 	launch_teardown(sb);
-	/* after the answer */
 	sb->zombie = zombie;
+	if (zombie) {
+		/* on a full disk its files make the room that the deletion of its record needs */
+		sandbox_ref(sb);
+		files_go(sb);
+		zombie = sb->zombie;
+		sandbox_unref(sb);
+		return zombie ? -EIO : 0;
+	}
+	/* after the answer */
 	if (loop_defer(sb->d->loop, files_go, sb) < 0)
 		files_go(sb);
+	return 0;
 }

@@ -77,7 +77,8 @@ void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* 0 or -errno: written. */
 int sandbox_save(struct sandbox *sb, bool sync);
 /* Answers 204 through r (if there is one) when the record is gone for good; the rest is cleared away afterwards. */
-void sandbox_delete(struct sandbox *sb, const char *why);
+/* -errno: it is gone, but its record is still there, and is tried again every second. */
+int sandbox_delete(struct sandbox *sb, const char *why);
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 void sandbox_renew_on_access(struct sandbox *sb);
 /* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */

@@ -68,10 +68,11 @@ static cJSON *to_json(const struct utemplate *t)
 	return o;
 }
 
-static void save(const struct utemplate *t, bool sync)
+static int save(const struct utemplate *t, bool sync)
 {
 	cJSON *o = cJSON_CreateObject();
 	struct err e;
+	int rc;
 
 	cJSON_AddItemToObject(o, "req", cJSON_Duplicate(t->req, true));
 	cJSON_AddStringToObject(o, "phase", phases[t->phase]);
@@ -84,18 +85,20 @@ static void save(const struct utemplate *t, bool sync)
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
 	if (t->base)
 		cJSON_AddItemToObject(o, "base", cJSON_Duplicate(t->base, true));
-	if (state_put(t->d->state, ST_USER_TEMPLATE, t->id, o, sync, &e) < 0)
+	rc = state_put(t->d->state, ST_USER_TEMPLATE, t->id, o, sync, &e);
+	if (rc < 0)
 		log_error("template %s: %s", t->id, e.msg);
 	cJSON_Delete(o);
+	return rc;
 }
 
-static void set_phase(struct utemplate *t, enum phase_of p, const char *message)
+static int set_phase(struct utemplate *t, enum phase_of p, const char *message)
 {
 	t->phase = p;
 	t->updated_ns = (int64_t)wall_ns();
 	snprintf(t->message, sizeof(t->message), "%s", message);
 	log_info("template %s of %s: %s %s", t->id, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(t->req, "image")), phases[p], message);
-	save(t, p == UT_SUCCEEDED);
+	return save(t, p == UT_SUCCEEDED);
 }
 
 static void point_drop(struct utemplate *t)
@@ -325,7 +328,7 @@ void route_template_create(struct http_req *r)
 	t = n < (unsigned int)d->cfg.template_max ? calloc(1, sizeof(*t)) : NULL;
 	if (!t) {
 		cJSON_Delete(req);
-		http_error(r, 429, "FSB::TEMPLATE_CONFLICT", "This host keeps at most %lld templates: delete one.", (long long)d->cfg.template_max);
+		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "This host keeps at most %lld templates: delete one.", (long long)d->cfg.template_max);
 		return;
 	}
 	t->d = d;
@@ -334,9 +337,13 @@ void route_template_create(struct http_req *r)
 	t->req = req;
 	t->created_ns = (int64_t)wall_ns();
 	t->stale = true;
+	if (set_phase(t, UT_PENDING, "") < 0) {
+		ut_free(t);
+		http_error(r, 503, "FSB::API_ERROR", "The template's record cannot be written.");
+		return;
+	}
 	t->next = d->utemplates;
 	d->utemplates = t;
-	set_phase(t, UT_PENDING, "");
 	http_reply_json(r, 201, to_json(t));
 	builds_next(d);
 }
@@ -375,13 +382,18 @@ void route_template_delete(struct http_req *r)
 {
 	struct utemplate *t = route_one(r), **at;
 	struct daemon *d = r->app;
+	struct err e;
 
 	if (!t)
 		return;
+	if (state_delete(d->state, ST_USER_TEMPLATE, t->id, true, &e) < 0) {
+		log_error("template %s: %s", t->id, e.msg);
+		http_error(r, 500, "FSB::API_ERROR", "Template %s cannot be deleted: its record cannot be written.", t->id);
+		return;
+	}
 	for (at = &d->utemplates; *at != t; at = &(*at)->next)
 		;
 	*at = t->next;
-	state_delete(d->state, ST_USER_TEMPLATE, t->id, true, NULL);
 	if (t->build)
 		build_cancel(t->build);
 	/* the files go when no sandbox stands on them any more */

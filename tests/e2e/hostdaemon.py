@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """mayflyd on this very host, without a helper, its monitors replaced by fake/mayfly-vmm: what the daemon does when a monitor, a guest or
 the host misbehaves is tried in milliseconds, step by step. What a real VM does is tried by the other tests."""
+import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 import urllib.error
@@ -94,6 +96,19 @@ class HostDaemon:
             self.end()
         for pid in self.monitors():
             os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def unwritable(self, *tables):
+        """No row of these tables of the database can be written or deleted meanwhile, as on a disk that is full or broken."""
+        with contextlib.closing(sqlite3.connect(self.dir / "state" / "state.db", isolation_level=None)) as db:
+            pairs = [(t, what) for t in tables for what in ("INSERT", "UPDATE", "DELETE")]
+            for t, what in pairs:
+                db.execute(f"CREATE TRIGGER no_{what}_{t} BEFORE {what} ON {t} BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+            try:
+                yield
+            finally:
+                for t, what in pairs:
+                    db.execute(f"DROP TRIGGER no_{what}_{t}")
 
     # ---- asking
 

@@ -157,7 +157,7 @@ def test_bounds_and_taken_ahead(daemon):
     assert daemon.ask("POST", "/v1/mayfly/templates", {"image": "no-such:1"})[0] >= 400
     one, two = make(daemon), make(daemon)
     status, e, _ = daemon.ask("POST", "/v1/templates", TPL)
-    assert status == 429 and "2 templates" in e["message"]
+    assert status == 409 and "2 templates" in e["message"]
     assert {built(daemon, one)["phase"], built(daemon, two)["phase"]} == {"Succeeded"}
 
 

@@ -1,188 +1,163 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every endpoint and every documented answer has been seen: in golden/ (a real VM: test_wire.py), or here, against the daemon on this host with
-scripted monitors (hostdaemon.py), where what is hard to meet with a real VM is easy. DOCUMENTED is the list; a route that is served and not in
-it fails, and so does a line of it that nobody asked for."""
+"""Every endpoint and every documented answer. What is documented is documented.txt (from the protocol's OpenAPI files), BESIDE (from its text, and what is our own) and
+the codes; each must have been seen, in golden/ (a real VM: test_wire.py) or here, against the daemon on this host with scripted monitors (hostdaemon.py), or stand
+in NEVER with why no client can get it. It fails when a route is served that is in none of them, when an answer was seen that nobody documents, and when NEVER is wrong."""
 import concurrent.futures
-import datetime
+import http.client
+import json
+import os
 import pathlib
 import re
+import signal
 import socket
 import threading
 import time
 
 import pytest
 
-from hostdaemon import BOX, HostDaemon
+from hostdaemon import BOX, WAIT_S, HostDaemon
 from test_template_steps import TPL, built, make
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
+HERE = pathlib.Path(__file__).parent
+GOLDEN = HERE / "golden"
 NOBODY = "11111111-2222-4333-8444-555555555555"
 PARAM = "SANDBOX::INVALID_PARAMETER"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
-# what is served at the endpoints of ports 44772 and 18080, and at any other, by either way in
-EXECD, EGRESS, PROXY = "/v1/sandboxes/{id}/proxy/44772", "/v1/sandboxes/{id}/proxy/18080", "/v1/sandboxes/{id}/proxy/{port}"
-DOCUMENTED = """
-GET /health 200
-GET /version 200
+# of the protocol's text; and, of the last lines, ours
+BESIDE = """
 GET /docs 200
 GET /redoc 200
 GET /openapi.json 200
-GET /metrics 200 401
-POST /v1/metrics/events 204 400 401 422
-POST /v1/sandboxes 202 400 401 404 409 413 429 500 504
-GET /v1/sandboxes 200 400 401
-GET /v1/sandboxes/{id} 200 401 404
-DELETE /v1/sandboxes/{id} 204 401 404
-PATCH /v1/sandboxes/{id}/metadata 200 400 401 404
-POST /v1/sandboxes/{id}/pause 202 400 401 404 409 500
-POST /v1/sandboxes/{id}/resume 202 401 404 409 500 504
-POST /v1/sandboxes/{id}/renew-expiration 200 400 401 404 409
-GET /v1/sandboxes/{id}/endpoints/{port} 200 400 401 404
-POST /v1/sandboxes/{id}/snapshots 202 400 401 404 409
-GET /v1/snapshots 200 400 401
-GET /v1/snapshots/{id} 200 401 404
-DELETE /v1/snapshots/{id} 204 401 404 409
-GET /v1/sandboxes/{id}/networkpolicy 200 401 404
-PUT /v1/sandboxes/{id}/networkpolicy 401 404 501
-PATCH /v1/sandboxes/{id}/networkpolicy 401 404 501
-DELETE /v1/sandboxes/{id}/networkpolicy 401 404 501
-POST /v1/templates 201 400 401 429
-GET /v1/templates 200 400 401
-GET /v1/templates/{id} 200 401 404
-DELETE /v1/templates/{id} 204 401 404
-GET /v1/sandboxes/{id}/diagnostics/logs 200 400 401 404
-GET /v1/sandboxes/{id}/diagnostics/events 200 400 401 404
-GET /v1/sandboxes/{id}/diagnostics/inspect 200 401 404
-GET /v1/sandboxes/{id}/diagnostics/summary 200 401 404
-POST /v1/pools 401 501
-GET /v1/pools 401 501
-GET /v1/pools/{name} 401 501
-PUT /v1/pools/{name} 401 501
-DELETE /v1/pools/{name} 401 501
-GET /v1/mayfly/templates 200 401
-POST /v1/mayfly/templates 201 400 401 409
-GET /v1/mayfly/templates/{id} 200 401 404
-DELETE /v1/mayfly/templates/{id} 204 401 404
-GET /v1/mayfly/points/{id} 200 401 404
-POST /v1/mayfly/points/{id}/verify 200 401 404
-GET EXECD/ping 200 404 409
-POST EXECD/command 200 400 409 413
-DELETE EXECD/command 200 400 500
-GET EXECD/command/status/{id} 200 404
-GET EXECD/command/{id}/logs 200 400
-POST EXECD/session 200 400 500
-POST EXECD/session/{id}/run 200 400 500
-DELETE EXECD/session/{id} 200 404
-POST EXECD/code 500
-DELETE EXECD/code 400 500
-POST EXECD/code/context 500
-GET EXECD/code/contexts 500
-DELETE EXECD/code/contexts 400 500
-GET EXECD/code/contexts/{id} 404
-DELETE EXECD/code/contexts/{id} 404
-GET EXECD/metrics 200
-GET EXECD/metrics/watch 200
+POST /v1/sandboxes 404 413 503 504
+POST /v1/sandboxes/{id}/pause 400
+POST /v1/sandboxes/{id}/resume 504
+GET /v1/sandboxes/{id}/diagnostics/inspect 401
+GET /v1/sandboxes/{id}/diagnostics/summary 401
+PUT /v1/sandboxes/{id}/networkpolicy 501
+PATCH /v1/sandboxes/{id}/networkpolicy 501
+DELETE /v1/sandboxes/{id}/networkpolicy 501
+DELETE /v1/templates/{id} 500
+POST EXECD/command 413
 POST EXECD/pty 501
-GET EXECD/pty/{rest} 404
-POST EXECD/pty/{rest} 404
-PUT EXECD/pty/{rest} 404
-PATCH EXECD/pty/{rest} 404
-DELETE EXECD/pty/{rest} 404
-GET EXECD/v1/isolated/capabilities 200
-GET EXECD/v1/isolated/{rest} 503
-POST EXECD/v1/isolated/{rest} 503
-PUT EXECD/v1/isolated/{rest} 503
-PATCH EXECD/v1/isolated/{rest} 503
-DELETE EXECD/v1/isolated/{rest} 503
-GET EXECD/files/info 200 404 500
-DELETE EXECD/files 200 500
-POST EXECD/files/permissions 200 400 404 500
-POST EXECD/files/mv 200 400 404 500
-POST EXECD/files/replace 200 400 404 500
-GET EXECD/files/search 200 404 500
-POST EXECD/files/upload 200 400 500
-GET EXECD/files/download 200 206 400 404 416 500
-POST EXECD/directories 200 400 500
-DELETE EXECD/directories 200 500
-GET EXECD/directories/list 200 400 404 500
-GET USER/files/info 200 400 500
-DELETE USER/files 400 500
-POST USER/files/permissions 400 500
-POST USER/files/mv 400 500
-POST USER/files/replace 400 500
-GET USER/files/search 400 500
-POST USER/files/upload 400 500
-GET USER/files/download 400 403 500
-POST USER/directories 200 400 500
-DELETE USER/directories 400 403 500
-GET USER/directories/list 400 500
+ANY EXECD/pty/{rest} 404
+ANY EXECD/v1/isolated/{rest} 503
+POST EXECD/files/permissions 404
+POST EXECD/files/replace 404
+GET EXECD/v1/filesystem/{uid}/{gid}/files/download 206 416
 ANY EXECD/proxy/{port} 200 400 502
 ANY EXECD/proxy/{port}/{rest} 200 400 502
+GET EXECD/proxy/{port}/{rest} 302
 GET EGRESS/healthz 200
-GET EGRESS/policy 200
 POST EGRESS/policy 501
 PUT EGRESS/policy 501
 PATCH EGRESS/policy 501
 DELETE EGRESS/policy 501
 ANY EGRESS/credential-vault 501
 ANY EGRESS/credential-vault/{rest} 501
+GET PROXY/{rest} 302 400 401 501
 ANY PROXY/{rest} 200 404 409 502 504
-GET PROXY/{rest} 302 400 501
+GET /metrics 200 401
+GET /v1/mayfly/templates 200 401
+POST /v1/mayfly/templates 201 400 401 409 500
+GET /v1/mayfly/templates/{id} 200 401 404
+DELETE /v1/mayfly/templates/{id} 204 401 404
+GET /v1/mayfly/points/{id} 200 401 404
+POST /v1/mayfly/points/{id}/verify 200 401 404
 """
-# of the protocol's codes, those of what is served; the rest belong to what is refused with the first of them, or to other backends
-CODES = """MISSING_API_KEY INVALID_API_KEY INVALID_METADATA_FORMAT INVALID_METADATA_LABEL DIAGNOSTICS_SCOPE_UNSUPPORTED BACKEND_CONNECTION_FAILED
-BACKEND_TIMEOUT BACKEND_RESPONSE_FAILED SANDBOX::API_NOT_SUPPORTED SANDBOX::INVALID_METADATA_LABEL SANDBOX::INVALID_PARAMETER SANDBOX::UNSUPPORTED_POOL_REF
-VOLUME::UNSUPPORTED_BACKEND DOCKER::SANDBOX_NOT_FOUND DOCKER::SANDBOX_IMAGE_PULL_FAILED DOCKER::SANDBOX_START_FAILED DOCKER::SANDBOX_NOT_RUNNING
-DOCKER::SANDBOX_PAUSE_FAILED DOCKER::SANDBOX_NOT_PAUSED DOCKER::INVALID_EXPIRATION DOCKER::INVALID_PORT KUBERNETES::POOL_NOT_SUPPORTED
-KUBERNETES::POOL_CAPACITY_EXHAUSTED FSB::TEMPLATE_NOT_FOUND FSB::TEMPLATE_CONFLICT SNAPSHOT::NOT_FOUND SNAPSHOT::NOT_READY SNAPSHOT::INVALID_STATE
-SNAPSHOT::INVALID_SOURCE_STATE INVALID_REQUEST_BODY MISSING_QUERY RUNTIME_ERROR INVALID_FILE INVALID_FILE_METADATA FILE_NOT_FOUND UNKNOWN CONTEXT_NOT_FOUND
-NOT_SUPPORTED SERVICE_UNAVAILABLE SESSION_NOT_FOUND"""
+# of any route, whatever else it answers: an unknown method, a path with a slash behind it; behind an endpoint: no sandbox, one that does not run, one that
+# was lost meanwhile, a token of the sandbox's own that is missing, another user without the right
+ANYWHERE = ((r"\w+ /", (405, 307)), (r"\w+ EXECD/", (401, 404, 405, 409, 503)), (r"\w+ EXECD/v1/filesystem/", (403,)), (r"\w+ (EGRESS|PROXY)", (404, 405)), (r"GET EGRESS/credential-vault/", (501,)))
+
+# (statuses, the endpoints, why not)
+NEVER = (
+    ("403", r"\w+ /v1/(?!pools).*", "a key opens everything: there are no roles, namespaces or quotas of theirs that could forbid something"),
+    ("422", r"(?!POST /v1/(sandboxes|metrics/events)$|\w+ /v1/pools)\w+ (/v1/|PROXY).*", "what FastAPI says of a request that does not fit; here it is 400 with code and message, as the documents have it"),
+    ("500", r"(GET /v1/(sandboxes|snapshots)(/\{id\})?|GET /v1/sandboxes/\{id\}/(endpoints/\{port\}|networkpolicy|diagnostics/(logs|events))|POST /v1/metrics/events)",
+     "answered from memory: no disk, helper or guest is asked, or (logs) what is kept is told when the guest does not answer"),
+    ("409", r"(DELETE /v1/sandboxes/\{id\}|PATCH /v1/sandboxes/\{id\}/metadata|GET /v1/snapshots/\{id\})", "done in whatever state it is"),
+    ("501", r"\w+ /v1/(sandboxes/\{id\}/snapshots|snapshots.*|templates.*|sandboxes/\{id\}/diagnostics/.*)", "for servers without snapshots, templates or diagnostics"),
+    ("200 201 204 400 404 409 422 500", r"\w+ /v1/pools.*", "pools are refused with the documented 501"),
+    ("200 400 403 409 500 503", r"(PUT|PATCH|DELETE) /v1/sandboxes/\{id\}/networkpolicy", "a policy cannot be changed before there is a network: 501, whatever the body"),
+    ("503", r"GET /v1/sandboxes/\{id\}/networkpolicy", "there is no sidecar that could be away"),
+    ("200 400 500", r"(PATCH|DELETE) EGRESS/policy", "a policy cannot be changed before there is a network: 501, whatever the body"),
+    ("401", r"\w+ EGRESS/.*", "no endpoint comes with a token, so none is asked for"),
+    ("500", r"GET EGRESS/policy", "answered from memory"),
+    ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "without a network there is nothing to put credentials into: 501"),
+    ("200", r"\w+ EXECD/code/context.*", "a context wants a kernel in the guest, which comes later"),
+    ("400", r"(POST EXECD/code/context|GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
+    ("500", r"\w+ EXECD/code/contexts/\{id\}", "there is none: 404"),
+    ("200 201 202 206 400 404", r"\w+ EXECD/v1/isolated/(?!capabilities).*", "no isolator: 503, as documented for that"),
+    ("400", r"GET EXECD/command/status/\{id\}", "any name is one that a command could have: 404"),
+    ("404", r"GET EXECD/command/\{id\}/logs", "the protocol's text has 400 for a command that is none or not in the background"),
+    ("400", r"DELETE EXECD/session/\{id\}", "any name is one that a session could have: 404"),
+    ("404", r"(POST|DELETE) EXECD/v1/filesystem/\{uid\}/\{gid\}/(files|directories|files/upload)", "for an agent without these routes; what is missing is made (uploads, directories) or ignored (deletions)"),
+)
+# codes of the protocol that nobody gets, and why not
+NEVER_CODES = (
+    (r"DOCKER::(INITIALIZATION_ERROR|SANDBOX_QUERY_FAILED|SNAPSHOT_IMAGE_REMOVE_FAILED|NETWORK_MODE_ENDPOINT_UNAVAILABLE|SANDBOX_(EXECD|BOOTSTRAP)_.*)", "of what Docker does"),
+    (r"DOCKER::(EXPIRATION_NOT_EXTENDED|INVALID_ENTRYPOINT)", "an expiry may be sooner, and an entrypoint that does not fit is SANDBOX::INVALID_PARAMETER"),
+    (r"KUBERNETES::(?!POOL_NOT_SUPPORTED|POOL_CAPACITY_EXHAUSTED).*", "of what Kubernetes does"),
+    (r"(SANDBOX|GENERAL)::UNKNOWN_ERROR", "every error has a name"),
+    (r"FSB::(SANDBOX_NOT_FOUND|POOL_NOT_FOUND|API_NOT_SUPPORTED)", "of another backend: a sandbox is DOCKER::SANDBOX_NOT_FOUND, templates are supported"),
+    (r"SNAPSHOT::(INVALID_RESTORE_CONFIG|NOT_IMPLEMENTED|RUNTIME_CREATE_CONFLICT|RUNTIME_PREFLIGHT_FAILED|UNSUPPORTED_RUNTIME)", "of backends where a snapshot is an image in a registry"),
+    (r"VOLUME::(?!UNSUPPORTED_BACKEND).*", "every volume is refused with VOLUME::UNSUPPORTED_BACKEND before its parts are looked at"),
+    (r"SANDBOX_LIST_UNAVAILABLE|TENANT_PROVIDER_UNAVAILABLE", "of a list and of tenants that are kept elsewhere"),
+    (r"MISSING_OR_INVALID_SECURE_ACCESS", "secure access is refused at create"),
+    (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
+    (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals: NOT_SUPPORTED, SESSION_NOT_FOUND"),
+)
+OUR_CODES = {"FSB::TEMPLATE_FAILED"}  # of /v1/mayfly/
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')
 
 
 def documented():
-    """{(method, path)} -> statuses"""
-    rows = {}
-    for line in DOCUMENTED.split("\n"):
-        if not line:
-            continue
-        method, path, *statuses = line.split()
-        for short, whole in (("EXECD", EXECD), ("EGRESS", EGRESS), ("PROXY", PROXY), ("USER", EXECD + "/v1/filesystem/{uid}/{gid}")):
-            path = path.replace(short, whole)
-        for m in ("GET", "POST", "PUT", "DELETE", "PATCH") if method == "ANY" else (method,):
-            rows.setdefault((m, path), set()).update(int(s) for s in statuses)
-    return rows
+    """{"METHOD path": statuses}, and the codes."""
+    rows, codes = {}, set()
+    for line in (HERE / "documented.txt").read_text().split("\n") + BESIDE.split("\n"):
+        if line.startswith("code "):
+            codes |= set(line.split()[1:])
+        elif line and not line.startswith("#"):
+            method, path, *statuses = line.split()
+            for m in METHODS if method == "ANY" else (method,):
+                rows.setdefault(f"{m} {path}", set()).update(int(s) for s in statuses)
+    return rows, codes
+
+
+def short(path):
+    """A path as the rows have it: what is behind an endpoint by its name."""
+    path = path.split("?")[0]
+    if m := re.fullmatch(r"/(\{[A-Z]+\}|[0-9a-f-]{36})/(\d+)(/.*)?", path):
+        path = f"/v1/sandboxes/{m[1]}/proxy/{m[2]}{m[3] or ''}"
+    if re.match(r"/(sandboxes|snapshots|templates|pools)\b", path):
+        path = "/v1" + path
+    if m := re.fullmatch(r"/v1/sandboxes/[^/]+/proxy/(\d+|\{port\})(/.*)?", path):
+        path = {"44772": "EXECD", "18080": "EGRESS"}.get(m[1], "PROXY") + (m[2] or "")
+    return path
+
+
+def erased(row):
+    return re.sub(r"\{(?!rest)\w+\}", "{}", row)
 
 
 class Seen:
-    """What was asked and answered, by route; asks."""
+    """What was asked and answered, by row; asks."""
 
-    def __init__(self, daemon, doc):
-        self.daemon, self.answers, self.codes = daemon, set(), set()
-        self.any = set()  # (path, status) by whatever method
-        self.patterns = sorted(((p, re.compile(re.sub(r"\\\{rest\\\}", ".*", re.sub(r"\\\{(?!rest)\w+\\\}", "[^/]+", re.escape(p))))) for p in doc["paths"]),
-                               key=lambda x: (x[0].count("{rest}"), x[0].count("{")))
-        self.methods = {p: {m.upper() for m in ops} for p, ops in doc["paths"].items()}
+    def __init__(self, daemon, rows):
+        self.daemon, self.answers, self.codes, self.other = daemon, set(), set(), set()
+        self.patterns = [(row, re.compile(re.sub(r"\\\{rest\\\}", ".*", re.sub(r"\\\{(?!rest)\w+\\\}", "[^/]+", re.escape(row)))))
+                         for row in sorted(rows, key=lambda row: (row.count("{rest}"), row.count("{")))]
 
-    def route(self, method, path):
-        path = path.split("?")[0]
-        if m := re.fullmatch(r"/(\{[A-Z]+\}|[0-9a-f-]{36})/(\d+)(/.*)?", path):
-            path = f"/v1/sandboxes/{m[1]}/proxy/{m[2]}{m[3] or '/'}"
-        if re.match(r"/(sandboxes|snapshots|templates|pools)\b", path):
-            path = "/v1" + path
-        for p, pattern in self.patterns:
-            if pattern.fullmatch(path) and method in self.methods[p]:
-                return p
-        return None
+    def row(self, method, path):
+        return next((row for row, pattern in self.patterns if pattern.fullmatch(f"{method} {short(path)}")), None)
 
     def add(self, method, path, status, code):
         if code:
             self.codes.add(code)
-        if route := self.route(method, path):
-            self.answers.add((method, route, status))
-            self.any.add((route, status))
+        if row := self.row(method, path):
+            self.answers.add((row, status))
 
     def ask(self, method, path, status, body=None, code=None, **headers):
         got, answer, head = self.daemon.ask(method, path, body, headers)
@@ -219,6 +194,11 @@ def lifecycle(seen, d):
     ask("POST", "/v1/metrics/events", 400, b"{")
     for method in ("PUT", "PATCH", "DELETE"):
         ask(method, f"/v1/sandboxes/{NOBODY}/networkpolicy", 404, b"{}")
+    with d.unwritable("sandboxes", "snapshots", "user_templates"):  # what then is so: test_unwritten.py
+        ask("PATCH", at + "/metadata", 500, {"a": "b"}, "SANDBOX::INTERNAL_ERROR")
+        ask("POST", at + "/renew-expiration", 500, {"expiresAt": "2099-01-01T00:00:00Z"}, "SANDBOX::INTERNAL_ERROR")
+        ask("POST", at + "/snapshots", 500, code="SNAPSHOT::RUNTIME_CREATE_FAILED")
+        ask("POST", "/v1/templates", 503, TPL, "FSB::API_ERROR")
     ask("POST", at + "/pause?mode=other", 400, code=PARAM)
     for body in (b"[", {"name": 1}, {"name": "x" * 128}):
         ask("POST", at + "/snapshots", 400, body, PARAM)
@@ -227,6 +207,8 @@ def lifecycle(seen, d):
     ask("POST", at + "/pause", 500, code="DOCKER::SANDBOX_PAUSE_FAILED")
     d.plan()
     ask("POST", at + "/pause", 202)
+    with d.unwritable("sandboxes"):
+        ask("POST", at + "/resume", 500, code="DOCKER::SANDBOX_RESUME_FAILED")
     d.plan(restore="error")
     ask("POST", at + "/resume", 500, code="DOCKER::SANDBOX_START_FAILED")
     d.plan(ready="never")
@@ -245,6 +227,8 @@ def lifecycle(seen, d):
     d.plan()
     _, head = ask("POST", "/v1/sandboxes", 429, BOX | {"resourceLimits": {"memory": "8Gi"}}, "KUBERNETES::POOL_CAPACITY_EXHAUSTED")
     assert int(head["Retry-After"]) > 0
+    with d.unwritable("sandboxes"):
+        ask("DELETE", at, 500, code="DOCKER::SANDBOX_DELETE_FAILED")
 
 
 def snapshots(seen, d):
@@ -256,6 +240,14 @@ def snapshots(seen, d):
     ask("DELETE", f"/v1/snapshots/{snap}", 409, code="SNAPSHOT::INVALID_STATE")
     ask("DELETE", f"/v1/sandboxes/{sb}", 204)
     d.plan()
+    taken = ask("POST", f"/v1/sandboxes/{d.create()}/snapshots", 202)[0]["id"]
+    end = time.monotonic() + WAIT_S
+    while ask("GET", f"/v1/snapshots/{taken}", 200)[0]["status"]["state"] != "Ready":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    with d.unwritable("snapshots"):
+        ask("DELETE", f"/v1/snapshots/{taken}", 500, code="SNAPSHOT::INVALID_STATE")
+    ask("DELETE", f"/v1/snapshots/{taken}", 204)
 
 
 def templates(seen, d):
@@ -269,12 +261,14 @@ def templates(seen, d):
     ask("POST", "/v1/sandboxes", 404, {"templateId": "tpl-" + NOBODY, "timeout": 60}, "FSB::TEMPLATE_NOT_FOUND")
     tpl = ask("POST", "/v1/templates", 201, TPL)[0]["templateId"]
     make(d)
-    ask("POST", "/v1/templates", 429, TPL, "FSB::TEMPLATE_CONFLICT")
+    ask("POST", "/v1/templates", 409, TPL, "FSB::TEMPLATE_CONFLICT")
     assert built(d, tpl)["phase"] == "Succeeded"
     ask("GET", f"/v1/templates/{tpl}", 200)
     ask("GET", "/v1/templates", 200)
     ask("GET", f"/v1/mayfly/points/{tpl}", 200)
     ask("POST", f"/v1/mayfly/points/{tpl}/verify", 200)
+    with d.unwritable("user_templates"):
+        ask("DELETE", f"/v1/templates/{tpl}", 500, code="FSB::API_ERROR")
     ask("DELETE", f"/v1/templates/{tpl}", 204)
     for method, path in (("GET", "/v1/mayfly/points/x"), ("POST", "/v1/mayfly/points/x/verify"), ("GET", "/v1/mayfly/templates/x"), ("DELETE", "/v1/mayfly/templates/x")):
         ask(method, path, 404)
@@ -283,15 +277,21 @@ def templates(seen, d):
 
 
 def automatic_templates(seen, d):
-    t = seen.ask("POST", "/v1/mayfly/templates", 201, {"image": "tiny", "resourceLimits": {"memory": "256Mi"}})[0]["id"]
-    seen.ask("GET", "/v1/mayfly/templates", 200)
-    seen.ask("GET", f"/v1/mayfly/templates/{t}", 200)
-    seen.ask("DELETE", f"/v1/mayfly/templates/{t}", 204)
+    ask, body = seen.ask, {"image": "tiny", "resourceLimits": {"memory": "256Mi"}}
+    d.plan(boot="error")
+    ask("POST", "/v1/mayfly/templates", 500, body, "FSB::TEMPLATE_FAILED")
+    d.plan()
+    t = ask("POST", "/v1/mayfly/templates", 201, body)[0]["id"]
+    ask("GET", "/v1/mayfly/templates", 200)
+    ask("GET", f"/v1/mayfly/templates/{t}", 200)
+    ask("DELETE", f"/v1/mayfly/templates/{t}", 204)
 
 
 def execution(seen, d):
     """The scripted agent does no files: what it cannot do is the 500 that is documented for every call."""
-    ask, at = seen.ask, f"/{d.create()}/44772"
+    ask, at = seen.ask, f"/{d.create(env={'EXECD_ACCESS_TOKEN': 't'})}/44772"
+    ask("GET", at + "/ping", 401)
+    at = f"/{d.create()}/44772"
     for method, path, status, body, code in (
             ("POST", "/session", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/session", 500, {"cwd": "/x"}, "RUNTIME_ERROR"), ("DELETE", "/code", 400, None, "MISSING_QUERY"),
             ("DELETE", "/code/contexts?language=python", 500, None, "RUNTIME_ERROR"), ("POST", "/pty", 501, {}, "NOT_SUPPORTED"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
@@ -299,10 +299,16 @@ def execution(seen, d):
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         body = None if method == "GET" else b"{}"
         ask(method, at + "/pty/x/ws", 404, body, "SESSION_NOT_FOUND")
-        for path in ("session/x", "sessions", "session/x/run", "session/x/diff", "session/x/files/info"):
-            ask(method, at + "/v1/isolated/" + path, 503, body, "SERVICE_UNAVAILABLE")
-        for path in ("/credential-vault", "/credential-vault/credentials/x", "/credential-vault/bindings"):
-            ask(method, at.replace("44772", "18080") + path, 501, body)
+        ask(method, at + "/v1/isolated/other", 503, body, "SERVICE_UNAVAILABLE")
+        for path in ("", "/other"):
+            ask(method, at.replace("44772", "18080") + "/credential-vault" + path, 501, body)
+    for row in documented()[0]:
+        method, path = re.sub(r"\{\w+\}", "x", row).split()
+        body = None if method == "GET" else b"{}"
+        if path.startswith("EXECD/v1/isolated/session"):
+            ask(method, path.replace("EXECD", at), 503, body, "SERVICE_UNAVAILABLE")
+        elif path.startswith("EGRESS/credential-vault"):
+            ask(method, path.replace("EGRESS", at.replace("44772", "18080")), 501, body)
     calls = (("GET", "/files/info?path=/x", None), ("DELETE", "/files?path=/x", None), ("POST", "/files/permissions", {"/x": {"mode": 600}}), ("POST", "/files/mv", [{"src": "/a", "dest": "/b"}]),
              ("POST", "/files/replace", {"/x": {"old": "a", "new": "b"}}), ("GET", "/files/search?path=/", None), ("POST", "/files/upload", UPLOAD), ("GET", "/files/download?path=/x", None),
              ("POST", "/directories", {"/x": {}}), ("DELETE", "/directories?path=/x", None), ("GET", "/directories/list?path=/", None))
@@ -311,6 +317,29 @@ def execution(seen, d):
         ask(method, at + path, 500, body, "RUNTIME_ERROR", **head)
         ask(method, at + "/v1/filesystem/1/1" + path, 500, body, "RUNTIME_ERROR", **head)
         ask(method, at + "/v1/filesystem/1/4294967296" + path, 400, body, "INVALID_REQUEST_BODY", **head)
+    broken_agent(seen, d, at, calls)
+
+
+def broken_agent(seen, d, at, calls):
+    ask = seen.ask
+    calls += (("POST", "/command", {"command": "true"}), ("POST", "/command", {"command": "true", "background": True}), ("DELETE", "/command?id=x", None), ("GET", "/command/status/x", None),
+              ("GET", "/command/x/logs", None), ("POST", "/session", {}), ("POST", "/session/x/run", {"command": "true"}), ("DELETE", "/session/x", None), ("GET", "/metrics", None), ("GET", "/metrics/watch", None))
+    for how, status, code in (("error", 500, "RUNTIME_ERROR"), ("close", 503, "SERVICE_UNAVAILABLE")):
+        d.plan(agent=how)
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:  # a command tries five seconds to find its agent again
+            for w in [pool.submit(ask, m, at + path, status, body, code, **(FORM if body is UPLOAD else {})) for m, path, body in calls]:
+                w.result()
+    # an agent that never answers, and one whose machine dies meanwhile
+    d.plan(agent="silent")
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        first = pool.submit(ask, "GET", at + "/metrics", 503, None, "SERVICE_UNAVAILABLE")
+        waits = [pool.submit(ask, m, at + path, 503, body, "SERVICE_UNAVAILABLE", **(FORM if body is UPLOAD else {})) for m, path, body in calls if "metrics" not in path]
+        assert "in time" in first.result()[0]["message"]
+        for pid in d.monitors():
+            os.kill(pid, signal.SIGKILL)
+        for w in waits:
+            w.result()
+    d.plan()
 
 
 def proxying(seen, d):
@@ -335,7 +364,8 @@ def proxying(seen, d):
     try:
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
             body = None if method == "GET" else b"x"
-            seen.ask(method, f"/{sb}/{port}/a", 200, body)
+            for rest in ("", "/a"):
+                seen.ask(method, f"/{sb}/{port}{rest}", 200, body)
             seen.ask(method, f"/{sb}/{none}/a", 502, body, "BACKEND_CONNECTION_FAILED")
             for rest in ("", "/a"):
                 seen.ask(method, f"/{sb}/44772/proxy/{port}{rest}", 200, body)
@@ -356,6 +386,26 @@ def proxying(seen, d):
         silent.close()
 
 
+def ending(seen, d):
+    """The daemon was told to end: what it began it ends, and it begins nothing."""
+    body = json.dumps(BOX).encode()
+    with socket.create_connection(("127.0.0.1", d.port)) as c:
+        c.sendall(b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nOPEN-SANDBOX-API-KEY: k\r\nContent-Length: %d\r\n\r\n" % len(body))
+        d.ask("GET", "/health")
+        d.proc.send_signal(signal.SIGTERM)
+        end = time.monotonic() + WAIT_S
+        while "ending; sandboxes go on" not in d.log():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        c.sendall(body)
+        r = http.client.HTTPResponse(c)
+        r.begin()
+        answer = json.loads(r.read())
+        assert r.status == 503 and int(r.headers["Retry-After"]) > 0 and r.headers["X-Request-ID"], (r.status, answer)
+        seen.add("POST", "/v1/sandboxes", r.status, answer["code"])
+    assert d.proc.wait(WAIT_S) == 0
+
+
 @pytest.fixture(scope="module")
 def doc_and_seen(tmp_path_factory):
     d = HostDaemon(tmp_path_factory.mktemp("protocol"))
@@ -364,14 +414,13 @@ def doc_and_seen(tmp_path_factory):
     try:
         d.start(tables, backend_timeout_seconds=2)
         doc = d.ask("GET", "/openapi.json")[1]
-        seen = Seen(d, doc)
+        seen = Seen(d, documented()[0])
         for path in ("/health", "/version", "/docs", "/redoc"):
             seen.ask("GET", path, 200)
         golden(seen)
         without_a_key(seen, doc)
-        for part in (lifecycle, snapshots, templates, execution, proxying):
+        for part in (lifecycle, snapshots, templates, execution, proxying, ending):
             part(seen, d)
-        d.end()
         tables["runtime"] |= {"templates": True, "template_max": 64}
         d.start(tables)
         automatic_templates(seen, d)
@@ -380,18 +429,43 @@ def doc_and_seen(tmp_path_factory):
         d.clean()
 
 
-def test_every_route_that_is_served_is_in_the_list(doc_and_seen):
-    doc, _ = doc_and_seen
-    served = {(m.upper(), p) for p, ops in doc["paths"].items() for m in ops}
-    assert served == set(documented()), (served - set(documented()), set(documented()) - served)
+def never():
+    """{(row, status): reason} of what cannot be met."""
+    return {(row, int(s)): why for statuses, pattern, why in NEVER for row, ss in documented()[0].items() if re.fullmatch(pattern, row) for s in statuses.split() if int(s) in ss}
 
 
-def test_every_documented_answer_has_been_seen(doc_and_seen):
+def test_every_route_that_is_served_is_in_the_list_and_the_other_way_round(doc_and_seen):
+    doc, seen = doc_and_seen
+    served = {erased(f"{m.upper()} {short(p)}") for p, ops in doc["paths"].items() for m in ops}
+    rows = {erased(row) for row in documented()[0]}
+    assert not served - rows, served - rows
+    # a row of the documents may be one of many that a route with {rest} serves
+    wide = [re.compile(re.sub(r"\\\{rest\\\}", ".*", re.escape(r))) for r in served if "{rest}" in r]
+    assert not [r for r in rows - served if not any(w.fullmatch(r + "/" if r.endswith("PROXY") else r) for w in wide)]
+
+
+def test_every_documented_answer_has_been_seen_or_cannot_be_met(doc_and_seen):
     _, seen = doc_and_seen
-    missing = sorted((m, p, s) for (m, p), statuses in documented().items() for s in statuses if (m, p, s) not in seen.answers)
-    assert not missing, "\n".join(map(str, missing))
+    wanted, cannot = {(row, s) for row, statuses in documented()[0].items() for s in statuses}, never()
+    missing = sorted(wanted - seen.answers - set(cannot))
+    assert not missing, "never seen:\n" + "\n".join(map(str, missing))
+    met = sorted(set(cannot) & seen.answers)
+    assert not met, "said to be impossible, and seen:\n" + "\n".join(f"{x}: {cannot[x]}" for x in met)
+    assert {why for _, _, why in NEVER} == set(cannot.values()), "a reason for nothing"
 
 
-def test_every_documented_code_has_been_seen(doc_and_seen):
+def test_every_answer_that_was_seen_is_documented(doc_and_seen):
     _, seen = doc_and_seen
-    assert not set(CODES.split()) - seen.codes, set(CODES.split()) - seen.codes
+    rows = documented()[0]
+    odd = sorted((row, s) for row, s in seen.answers if s not in rows[row] and not any(re.match(p, row) and s in statuses for p, statuses in ANYWHERE))
+    assert not odd, odd
+
+
+def test_every_documented_code_has_been_seen_or_cannot_be_met(doc_and_seen):
+    _, seen = doc_and_seen
+    codes = documented()[1]
+    cannot = {c: why for pattern, why in NEVER_CODES for c in codes if re.fullmatch(pattern, c)}
+    assert not codes - seen.codes - set(cannot), codes - seen.codes - set(cannot)
+    assert not set(cannot) & seen.codes, {c: cannot[c] for c in set(cannot) & seen.codes}
+    assert {why for _, why in NEVER_CODES} == set(cannot.values()), "a reason for nothing"
+    assert not seen.codes - codes - OUR_CODES, seen.codes - codes - OUR_CODES

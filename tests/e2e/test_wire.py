@@ -376,6 +376,11 @@ def test_commands(wire):
     w("metrics", "GET", "/metrics", loose=[r"(?<=pct\":)[\d.]+", r"(?<=mib\":)[\d.]+"])
     w("metrics, one after the other", "GET", "/metrics/watch", loose=[r"(?<=pct\":)[\d.]+", r"(?<=mib\":)[\d.]+"])
     w("code", "POST", "/code", {"context": {"language": "python"}, "code": "1"}, 500, "RUNTIME_ERROR")
+    w("code that is a command", "POST", "/code", {"context": {"language": "command"}, "code": "echo $((1 + 1))"})
+    for name, body in (("none", {}), ("not JSON", b"{"), ("a number", {"code": 1})):
+        w(f"code: {name}", "POST", "/code", body, 400, BAD)
+    w("code that is a command, in the background", "POST", "/code", {"context": {"language": "background-command"}, "code": "sleep 100"}, keep={"CODE": "text"})
+    w("code: interrupt what runs", "DELETE", "/code?id={CODE}")
     w("code: context", "POST", "/code/context", {"language": "python"}, 500, "RUNTIME_ERROR")
     w("code: contexts", "GET", "/code/contexts?language=python", status=500, code="RUNTIME_ERROR")
     w("code: a context", "GET", "/code/contexts/none", status=404, code="CONTEXT_NOT_FOUND")
@@ -387,6 +392,35 @@ def test_commands(wire):
     w("unknown route", "GET", "/nothing", status=404)
     w("wrong method", "PUT", "/command", {}, 405)
     wire.compare("commands.txt")
+
+
+def as_nobody(w):
+    """Every call as a user who owns /tmp/w/b: there it is done, what is not there is not found, and elsewhere he may not."""
+    w("info", "GET", "/files/info?path=/tmp/w/a")
+    w("a folder of his own", "POST", "/directories", {"/tmp/w/b/mine": {}})
+    w("upload", "POST", "/files/upload", upload(({"path": "/tmp/w/b/mine/one", "mode": 640}, b"one\ntwo\n"), ({"path": "/tmp/w/b/new/two"}, b"2")), headers=FORM)
+    w("info of his own", "GET", "/files/info?path=/tmp/w/b/mine/one&path=/tmp/w/b/new", loose=[r'(?<="type":"directory","size":)\d+'])
+    w("download", "GET", "/files/download?path=/tmp/w/b/mine/one")
+    w("download: a range", "GET", "/files/download?path=/tmp/w/b/mine/one", status=206, headers={"Range": "bytes=4-6"})
+    w("download: beyond", "GET", "/files/download?path=/tmp/w/b/mine/one", status=416, headers={"Range": "bytes=50-60"})
+    w("search", "GET", "/files/search?path=/tmp/w/b&pattern=*")
+    w("list", "GET", "/directories/list?path=/tmp/w/b/new")
+    w("permissions", "POST", "/files/permissions", {"/tmp/w/b/mine/one": {"mode": 600}})
+    w("replace", "POST", "/files/replace?verbose=true", {"/tmp/w/b/mine/one": {"old": "two", "new": "2"}})
+    w("move", "POST", "/files/mv", [{"src": "/tmp/w/b/mine/one", "dest": "/tmp/w/b/new/one"}])
+    w("delete", "DELETE", "/files?path=/tmp/w/b/new/one&path=/was/never")
+    w("delete a folder", "DELETE", "/directories?path=/tmp/w/b/new&path=/was/never")
+    none = "/tmp/w/b/none"
+    for name, method, path, body in (("info", "GET", f"/files/info?path={none}", None), ("download", "GET", f"/files/download?path={none}", None), ("search", "GET", f"/files/search?path={none}", None),
+                                     ("list", "GET", f"/directories/list?path={none}", None), ("permissions", "POST", "/files/permissions", {none: {"mode": 600}}),
+                                     ("replace", "POST", "/files/replace", {none: {"old": "a", "new": "b"}}), ("move", "POST", "/files/mv", [{"src": none, "dest": none + "2"}])):
+        w(f"missing: {name}", method, path, body, 404, "FILE_NOT_FOUND")
+    theirs = "/tmp/w/a/one.txt"
+    for name, method, path, body in (("download", "GET", f"/files/download?path={theirs}", None), ("permissions", "POST", "/files/permissions", {theirs: {"mode": 666}}), ("list", "GET", "/directories/list?path=/root", None),
+                                     ("replace", "POST", "/files/replace", {theirs: {"old": "t", "new": "b"}}), ("move", "POST", "/files/mv", [{"src": theirs, "dest": "/tmp/w/b/mine/x"}]),
+                                     ("search", "GET", "/files/search?path=/root", None), ("info", "GET", "/files/info?path=/root/x", None), ("upload", "POST", "/files/upload", upload(({"path": "/tmp/w/a/two"}, b"x"))),
+                                     ("directories", "POST", "/directories", {"/tmp/w/a/b": {}}), ("delete", "DELETE", f"/files?path={theirs}", None), ("delete a folder", "DELETE", "/directories?path=/tmp/w/a", None)):
+        w(f"denied: {name}", method, path, body, 403, "RUNTIME_ERROR", headers=FORM if name == "upload" else None)
 
 
 def test_files(wire):
@@ -408,6 +442,7 @@ def test_files(wire):
     w("search", "GET", "/files/search?path=/tmp/w&pattern=*.txt")
     w("search all", "GET", "/files/search?path=/tmp/w")
     w("search: missing", "GET", "/files/search?path=/no/such&pattern=x", status=404, code="FILE_NOT_FOUND")
+    w("search: nowhere", "GET", "/files/search?pattern=x", status=400, code="MISSING_QUERY")
     w("list", "GET", "/directories/list?path=/tmp/w&depth=2", loose=[r'(?<="size":)\d+(?=,"modified_at":"[^"]+","created_at":"[^"]+","owner":"[^"]+","group":"[^"]+","mode":7)'])
     w("list: depth 0", "GET", "/directories/list?path=/tmp/w&depth=0", status=400, code=BAD)
     w("list: missing", "GET", "/directories/list?path=/no/such", status=404, code="FILE_NOT_FOUND")
@@ -431,11 +466,7 @@ def test_files(wire):
                              ("a file without metadata", part("file", "f", b"x") + b"--BB--\r\n", "INVALID_FILE_METADATA"),
                              ("metadata without a file", part("metadata", "metadata", b'{"path":"/tmp/w/x"}') + b"--BB--\r\n", "INVALID_FILE_METADATA"), ("cut short", upload(one)[:-20], "INVALID_FILE_METADATA")):
         w(f"upload: {name}", "POST", "/files/upload", body, 400, code, headers={} if name == "no form" else FORM)
-    nobody = "/v1/filesystem/65534/65534"
-    w("as nobody: info", "GET", nobody + "/files/info?path=/tmp/w/a")
-    w("as nobody: denied", "GET", nobody + "/files/download?path=/tmp/w/a/one.txt", status=403, code="RUNTIME_ERROR")
-    w("as nobody: a folder of his own", "POST", nobody + "/directories", {"/tmp/w/b/mine": {}})
-    w("as nobody: not elsewhere", "DELETE", nobody + "/directories?path=/tmp/w/a", status=403, code="RUNTIME_ERROR")
+    as_nobody(lambda name, method, path, *r, **kw: w("as nobody: " + name, method, "/v1/filesystem/65534/65534" + path, *r, **kw))
     for ids in ("x/0", "0/4294967295", "-1/0", "0/99999999999"):
         w(f"as {ids}", "GET", f"/v1/filesystem/{ids}/files/info?path=/", status=400, code=BAD)
     w("delete directories", "DELETE", "/directories?path=/tmp/w&path=/was/never")

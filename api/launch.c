@@ -702,17 +702,22 @@ static void create_again(void *arg)
 
 bool launch_take_up(struct sandbox *sb)
 {
-	/* a snapshot's point is in the sandbox already, and half used */
-	if (sb->spec.source != SRC_IMAGE || strcmp(sb->reason, PROMISED) != 0)
+	if (strcmp(sb->reason, PROMISED) != 0)
 		return false;
-	disk_unref(sb->d->blobs, &sb->disk);
-	memory_unref(sb->d->blobs, &sb->memory);
-	sb->disk = (struct disk){0};
-	sb->memory = (struct memory){0};
-	sb->origin = FROM_BOOT;
-	sb->origin_id[0] = 0;
 	sb->vm_pid = 0;
-	cJSON_Delete(take_ptr(sb->image_config));
+	if (sb->spec.source == SRC_IMAGE) {
+		disk_unref(sb->d->blobs, &sb->disk);
+		memory_unref(sb->d->blobs, &sb->memory);
+		sb->disk = (struct disk){0};
+		sb->memory = (struct memory){0};
+		sb->origin = FROM_BOOT;
+		sb->origin_id[0] = 0;
+		cJSON_Delete(take_ptr(sb->image_config));
+	} else if (*sb->disk.data) {
+		/* a snapshot's or template's point is in the sandbox, whole but for the private layer: a VM may have written to that */
+		blob_unref(sb->d->blobs, sb->disk.data);
+		sb->disk.data[0] = 0;
+	}
 	sandbox_ref(sb);
 	if (!loop_defer(sb->d->loop, create_again, sb))
 		return true;

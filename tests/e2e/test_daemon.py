@@ -648,6 +648,42 @@ def test_what_was_promised_is_made_by_the_next_daemon(daemon):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("source,steps", [("memory", ("prepare", "restore", "thaw")), ("disk", ("prepare", "boot", "setup")), ("template", ("prepare", "restore", "thaw"))])
+def test_what_was_promised_from_a_point_is_made_by_the_next_daemon(daemon, source, steps):
+    """The snapshot's or template's: also when it is deleted after the promise, as the sandbox holds what it stands on."""
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}})
+    limits = {"resourceLimits": {"memory": "256Mi"}}
+    for step in steps:
+        if source == "template":
+            at = "/v1/templates/" + daemon.ask("POST", "/v1/templates", {"image": "tiny", "publish": "s3://local/x"} | limits)[1]["templateId"]
+            body, good = {"templateId": at[14:], "timeout": 600}, ("phase", "Succeeded")
+        else:
+            at = "/v1/snapshots/" + daemon.ask("POST", f"/v1/sandboxes/{daemon.create()}/snapshots")[1]["id"]
+            body, good = {"snapshotId": at[14:]} | limits | ({"entrypoint": ["sleep", "1000"]} if source == "disk" else {}), ("state", "Ready")
+        end = time.monotonic() + 60
+        while daemon.ask("GET", at)[1]["status"][good[0]] != good[1]:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        daemon.plan(**{step: "hang"})
+        status, b, _ = daemon.ask("POST", "/v1/sandboxes", body | {"metadata": {"a": "b"}})
+        assert status == 202 and b["status"]["state"] == "Pending", b
+        assert daemon.ask("DELETE", at)[0] == 204
+        daemon.end()
+        daemon.plan().again()
+        daemon.until(b["id"], "Running", "Failed")
+        now = daemon.ask("GET", f"/v1/sandboxes/{b['id']}")[1]
+        assert now["status"]["state"] == "Running" and (now["metadata"], now["entrypoint"]) == (b["metadata"], b["entrypoint"]), now
+        origin = re.search(r"origin: (.*)", daemon.ask("GET", f"/v1/sandboxes/{b['id']}/diagnostics/inspect")[1])[1]
+        assert origin == ("boot" if source == "disk" else "memory snapshot")
+        assert daemon.run(b["id"], "echo on")[-1]["type"] == "execution_complete"
+        for box in daemon.ask("GET", "/v1/sandboxes")[1]["items"]:
+            assert daemon.ask("DELETE", f"/v1/sandboxes/{box['id']}")[0] == 204
+        daemon.cleared("blobs/*")
+    daemon.end()
+    for pid in daemon.monitors():  # without the helper nobody knows those of a daemon that died
+        os.kill(pid, signal.SIGKILL)
+
+
 # ---- what is described and measured
 
 def table_routes():

@@ -47,12 +47,12 @@ UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
 UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
-.PHONY: all unit clean help kernel deps up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
+.PHONY: all unit clean help kernel deps tools up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
 	fuzz-replay replay-bins coverage bench bench-deps bench-bins install package layering headers
 .SECONDARY:
 all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) bench-bins $(B)/testinit.cpio $(B)/initramfs.cpio
 
-$(O)/%.o: %.c
+$(O)/%.o: %.c | tools
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  CC    $<")
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -fPIE -c -o $@ $<
@@ -76,7 +76,7 @@ MUSL_CC := musl-gcc
 MUSL_FLAGS := -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu -static -Os -fno-pie -no-pie
 MUSL_OBJS = $(patsubst %.c,$(B)/musl/%.o,$(SRC_agent) $(AGENT_LIB))
 AGENT_LIB := lib/base.c lib/err.c lib/buf.c lib/loop.c lib/log.c lib/fdpass.c
-$(B)/musl/%.o: %.c
+$(B)/musl/%.o: %.c | tools
 	@mkdir -p $(@D)
 	$(Q)$(MUSL_CC) $(CPPFLAGS) $(CFLAGS_BASE) $(MUSL_FLAGS) -c -o $@ $<
 $(BIN)/mayfly-agent: $(MUSL_OBJS)
@@ -180,7 +180,7 @@ bench-deps: ; $(Q)bench/deps $(B)/bench
 
 # both kernels, from the cache if they were ever built (guest/kernel/build says how)
 kernel: ; $(Q)guest/kernel/build guest appliance
-deps: ; $(Q).ci/deps
+deps tools: ; $(Q)CC="$(CC)" .ci/$@ $(AR) $(MUSL_CC)
 up: all kernel ; $(Q)guest/up
 down: ; $(Q)guest/down
 quickstart: deps

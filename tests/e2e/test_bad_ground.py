@@ -2,8 +2,10 @@
 """What this host may lack: a tool, a package, room, a registry, a whole source, root. One line says what is wrong and what to do, and a second
 try works. Nothing here starts an appliance; the kernel's build is tried on a source that builds in no time."""
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -12,7 +14,7 @@ from conftest import MAYFLY, TOP
 
 MACHINE = ("start", "--name", "bad", "--port", "0", "--memory", "512M")
 NEEDED = ("bash", "sh", "sed", "awk", "grep", "cat", "env", "df", "dirname", "sort", "cut", "mke2fs", "tar", "ldd", "sha256sum", "dpkg-query", "mkfs.xfs",
-          "qemu-system-x86_64")
+          "qemu-system-x86_64", "stat")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,20 +88,78 @@ def test_no_root(tmp_path):
     assert deps("coreutils\n").returncode == 0
 
 
-def test_no_package_index(tmp_path):
+VENV = pathlib.Path(sys.executable).parent.parent
+NOWHERE = "http://127.0.0.1:9/"
+MAVEN_NOWHERE = f"<settings><mirrors><mirror><id>none</id><mirrorOf>*</mirrorOf><url>{NOWHERE}</url></mirror></mirrors></settings>"
+
+
+@pytest.mark.parametrize("have, env, words", [
+    ((), {"PIP_INDEX_URL": NOWHERE, "PIP_RETRIES": "0", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": "/dev/null"}, ("requirements.txt", "a package index reachable?")),
+    (("venv",), {"npm_config_registry": NOWHERE, "npm_config_cache": "HERE", "npm_config_fetch_retries": "0"}, ("package.json", "a package registry reachable?")),
+    (("venv", "node"), {"MAVEN_OPTS": "-Duser.home=HERE"}, ("pom.xml", "a Maven repository reachable?"))], ids=("pip", "npm", "maven"))
+def test_no_package_registry(tmp_path, have, env, words):
     """The tests' own environment: said once, and nothing half-made is taken for whole."""
-    env = {"MAYFLY_CACHE": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "0", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": "/dev/null"}
-    for _ in range(2):
-        r = subprocess.run([TOP / "tests" / "e2e" / "venv"], capture_output=True, text=True, env=os.environ | env, timeout=300)
-        assert r.returncode != 0 and r.stderr.strip().splitlines()[-1].endswith("is a package index reachable?"), r.stderr
-        assert not list(tmp_path.rglob(".ok"))
+    (tmp_path / "e2e").mkdir()
+    for name in have:
+        whole = VENV if name == "venv" else (VENV / name).resolve()
+        (tmp_path / "e2e" / whole.name).mkdir()
+        (tmp_path / "e2e" / whole.name / ".ok").touch()
+    (tmp_path / ".m2").mkdir()
+    (tmp_path / ".m2" / "settings.xml").write_text(MAVEN_NOWHERE)
+    env = {k: v.replace("HERE", str(tmp_path)) for k, v in env.items()} | {"MAYFLY_CACHE": str(tmp_path)}
+    r = subprocess.run([TOP / "tests" / "e2e" / "venv"], capture_output=True, text=True, env=os.environ | env, timeout=300)
+    lines = r.stderr.strip().splitlines()
+    assert r.returncode != 0 and len(lines) == 2 and all(w in lines[1] for w in words), r.stderr  # what it does, and why it could not
+    assert len(list(tmp_path.rglob(".ok"))) == len(have), "only what is whole says so"
+    assert pathlib.Path(lines[1].split()[-1]).stat().st_size > 0
+
+
+def test_no_compiler_or_header(tmp_path):
+    """Before the first file is compiled."""
+    tools = [TOP / ".ci" / "tools", "ar"]
+    assert subprocess.run(tools, env=os.environ | {"CC": "gcc -m64"}).returncode == 0
+    said(subprocess.run([*tools, "no-such-gcc"], capture_output=True, text=True, env=os.environ | {"CC": "no-such-cc"}), "no-such-cc no-such-gcc", "make deps")
+    said(small_disk(pathlib.Path("/usr/include/cjson"), 64, tools, {"CC": "gcc"}), "cjson/cJSON.h", "make deps")
+    r = subprocess.run(["make", "-s", "-C", TOP, "tools", "MUSL_CC=no-such-gcc"], capture_output=True, text=True)
+    assert r.returncode != 0 and r.stderr.splitlines()[0] == "make: no-such-gcc: not here: make deps (as root)", r.stderr
+
+
+@pytest.fixture
+def lying_df(tmp_path):
+    """A PATH with a df that tells of much room the first time: the disk fills up after the look at it."""
+    (tmp_path / "lying").mkdir()
+    df = tmp_path / "lying" / "df"
+    df.write_text(f'#!/bin/sh\n[ -e {tmp_path}/lied ] && exec {shutil.which("df")} "$@"\n: > {tmp_path}/lied; echo; echo "x 1 1 99999999 1% /"\n')
+    df.chmod(0o755)
+    return {"PATH": f"{df.parent}:{os.environ['PATH']}"}
+
+
+def test_disk_fills_while_the_root_is_made(tmp_path, lying_df):
+    disk = tmp_path / "disk"
+    command = [TOP / "guest" / "appliance" / "mkroot", TOP / "build" / "bin" / "mayfly-machine-init"]
+    said(small_disk(disk, 20480, command, lying_df | {"MAYFLY_CACHE": str(disk)}), "is full", "MAYFLY_CACHE")
+
+
+def test_root_image_that_was_cut(tmp_path):
+    shutil.copy(TOP / "guest" / "appliance" / "mkroot", tmp_path)
+    (tmp_path / "root.list").write_text("mawk\n")
+
+    def make():
+        r = subprocess.run([tmp_path / "mkroot", "/bin/true"], capture_output=True, text=True, env=os.environ | {"MAYFLY_CACHE": str(tmp_path)})
+        assert r.returncode == 0, r.stderr
+        return pathlib.Path(r.stdout.strip())
+    image = make()
+    size, made = image.stat().st_size, image.stat().st_ino
+    assert make().stat().st_ino == made, "it was there already"
+    os.truncate(image, size // 2)
+    assert make() == image and image.stat().st_size == size and image.stat().st_ino != made
 
 
 MAKEFILE = """\
 allnoconfig:
 	mkdir -p $(O); grep -v -e LOST -e =n $(KCONFIG_ALLCONFIG) > $(O)/.config
 vmlinux:
-	cp /bin/true $(O)/vmlinux; [ ! -e $(SLOW) ] || { touch $(SLOW)/begun; sleep 60; }
+	cp /bin/true $(O)/vmlinux; [ ! -e $(FULL) ] || cat /dev/zero > $(O)/fill; [ ! -e $(SLOW) ] || { touch $(SLOW)/begun; sleep 60; }
 """
 
 
@@ -107,7 +167,7 @@ vmlinux:
 def kernel(tmp_path):
     """build(...) of guest/kernel with a source and a cache of this test's own."""
     (tmp_path / "src" / "linux").mkdir(parents=True)
-    (tmp_path / "src" / "linux" / "Makefile").write_text(MAKEFILE.replace("$(SLOW)", str(tmp_path / "slow")))
+    (tmp_path / "src" / "linux" / "Makefile").write_text(MAKEFILE.replace("$(SLOW)", str(tmp_path / "slow")).replace("$(FULL)", str(tmp_path / "full")))
     (tmp_path / "kernel").mkdir()
     shutil.copy(TOP / "guest" / "kernel" / "build", tmp_path / "kernel")
     (tmp_path / "kernel" / "guest.config").write_text("CONFIG_A=y\nCONFIG_B=n\n")
@@ -117,11 +177,11 @@ def kernel(tmp_path):
     class Kernel:
         folder, source, fragment, cache = tmp_path, tmp_path / "source.tar.xz", tmp_path / "kernel" / "guest.config", tmp_path / "cache"
 
+        command = [tmp_path / "kernel" / "build", "guest"]
+        env = {"MAYFLY_CACHE": str(cache), "MAYFLY_KERNEL_SOURCE": str(source), "MAKEFLAGS": "", "MFLAGS": ""}
+
         def start(self):
-            env = os.environ | {"MAYFLY_CACHE": str(self.cache), "MAYFLY_KERNEL_SOURCE": str(self.source)}
-            env = {k: v for k, v in env.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-            return subprocess.Popen([tmp_path / "kernel" / "build", "guest"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
-                                    start_new_session=True)
+            return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | self.env, start_new_session=True)
 
         def build(self):
             p = self.start()
@@ -172,3 +232,16 @@ def test_kernel_build_killed(kernel):
     assert not (kernel.cache / "guest-vmlinux").exists() and not list((kernel.cache / "kernel").glob("guest-*"))
     shutil.rmtree(kernel.folder / "slow")
     assert kernel.build().returncode == 0 and (kernel.cache / "guest-vmlinux").exists()
+
+
+def test_disk_fills_while_a_kernel_is_built(kernel, lying_df):
+    (kernel.folder / "full").touch()
+    said(small_disk(kernel.cache, 20480, kernel.command, kernel.env | lying_df), "is full", "make room, or set MAYFLY_CACHE")
+
+
+def test_kernel_in_the_cache_was_cut(kernel):
+    assert kernel.build().returncode == 0
+    vmlinux = kernel.cache / "guest-vmlinux"
+    size = vmlinux.stat().st_size
+    os.truncate(vmlinux.resolve(), size // 2)
+    assert "building" in kernel.build().stdout and vmlinux.stat().st_size == size

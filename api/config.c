@@ -331,18 +331,60 @@ void conf_defaults(struct config *c)
 	}
 }
 
+int conf_read(struct config *c, int fd, struct err *e)
+{
+	static char text[CONFIG_BYTES_MAX + 1];
+	size_t n = 0;
+	ssize_t k = 0;
+
+	while (n < sizeof(text) && (k = read(fd, text + n, sizeof(text) - n)) > 0)
+		n += (size_t)k;
+	/* a folder, or a pipe: not an empty file, which would be all defaults and no key */
+	if (n < sizeof(text) && k < 0)
+		return err_set(e, errno, "read");
+	return conf_parse(c, text, n, e);
+}
+
 int conf_load(struct config *c, const char *path, struct err *e)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	static char text[CONFIG_BYTES_MAX + 1];
-	size_t n = 0;
-	ssize_t k;
 
 	if (fd < 0)
 		return err_set(e, errno, "open %s", path);
-	while (n < sizeof(text) && (k = read(fd, text + n, sizeof(text) - n)) > 0)
-		n += (size_t)k;
-	return conf_parse(c, text, n, e) < 0 ? err_wrap(e, "%s", path) : 0;
+	return conf_read(c, fd, e) < 0 ? err_wrap(e, "%s", path) : 0;
+}
+
+static bool only_at_start(const char *name)
+{
+	static const char *const names[] = {"host", "port", "max_connections", "header_timeout_seconds", "body_timeout_seconds",
+		"idle_timeout_seconds", "log_json", "state_dir", "run_dir", "bin_dir", "kernel", "initrd", "no_jail", "weaker_jail", "faults"};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(names[i], name))
+			return true;
+	return false;
+}
+
+void conf_take(struct config *now, const struct config *next, void (*kept)(void *arg, const char *table, const char *name), void *arg)
+{
+	static const size_t sizes[] = {[K_INT] = sizeof(int64_t), [K_BOOL] = sizeof(bool)};
+
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		char *to = (char *)now + keys[i].off;
+		const char *from = (const char *)next + keys[i].off;
+		size_t n = keys[i].kind == K_STR ? (size_t)keys[i].min : sizes[keys[i].kind];
+
+		if (keys[i].kind == K_STR ? !strcmp(to, from) : !memcmp(to, from, n))
+			continue;
+		if (!only_at_start(keys[i].name))
+			memcpy(to, from, n);
+		else if (kept)
+			kept(arg, keys[i].table, keys[i].name);
+	}
+	memcpy(now->keys, next->keys, sizeof(now->keys));
+	now->nkeys = next->nkeys;
+	memcpy(now->allowed_host_paths, next->allowed_host_paths, sizeof(now->allowed_host_paths));
+	now->nallowed_host_paths = next->nallowed_host_paths;
 }
 
 static bool is_loopback(const char *host)

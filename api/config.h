@@ -44,6 +44,9 @@ void conf_defaults(struct config *c);
 /* text: the file's n bytes (hostile to the reader as any). 0 or -EINVAL; e names the line. */
 int conf_parse(struct config *c, const char *text, size_t n, struct err *e);
 int conf_load(struct config *c, const char *path, struct err *e);
+int conf_read(struct config *c, int fd, struct err *e);
+/* What may change while the daemon serves goes from next to now. What differs and may not is left, and told to kept, which may be NULL. */
+void conf_take(struct config *now, const struct config *next, void (*kept)(void *arg, const char *table, const char *name), void *arg);
 /* What is well-formed, but cannot work together. */
 int conf_check(const struct config *c, struct err *e);
 /* A complete commented file, to be written by init-config. Caller frees. */

@@ -49,5 +49,7 @@ struct daemon {
 			      size */
 	char host_boot_id[40];
 	uint64_t start_ns;
+	const char *config_path; /* NULL: there is none */
+	unsigned int verbose;
 	bool ending;
 };

@@ -23,6 +23,7 @@
 #include "api/idempotency.h"
 #include "api/image.h"
 #include "api/privctl.h"
+#include "api/reload.h"
 #include "api/router.h"
 #include "api/seal.h"
 #include "api/snap.h"
@@ -136,16 +137,6 @@ static int init_config(const char *path)
 		return 1;
 	}
 	return 0;
-}
-
-static void set_log_level(const struct config *c, unsigned int verbose)
-{
-	static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
-
-	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (!strcmp(names[i], c->log_level))
-			log_level = (int)i;
-	log_level = MIN(log_level + (int)verbose, (int)LOG_TRACE);
 }
 
 /* ---- files */
@@ -396,6 +387,10 @@ static void on_signal(void *arg, uint32_t events)
 	while (read(*(int *)arg, &si, sizeof(si)) == (ssize_t)sizeof(si)) {
 		if (si.ssi_signo == SIGCHLD)
 			continue;
+		if (si.ssi_signo == SIGHUP) {
+			daemon_reload(&D);
+			continue;
+		}
 		if (D.ending) {
 			loop_stop(D.loop, 1);
 			continue;
@@ -419,6 +414,7 @@ static void watch_signals(void)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -553,7 +549,9 @@ int main(int argc, char **argv)
 		die("--no-jail as root runs guests' VMMs as root: say it twice if you mean it",
 			NULL);
 	log_init("mayflyd", 2, D.cfg.log_json);
-	set_log_level(&D.cfg, o.verbose);
+	D.config_path = o.config;
+	D.verbose = o.verbose;
+	daemon_log_level(&D);
 	if (o.no_jail)
 		log_warn("--no-jail: VMS ARE NOT JAILED, and image jobs neither: for debugging "
 			 "only");

@@ -31,7 +31,8 @@ enum priv_op {
 };
 
 enum priv_kind { PRIV_K_VMM = 1, PRIV_K_NET = 2, PRIV_K_IMAGE_BUILD = 3 /* no network */, PRIV_K_IMAGE_PULL = 4 /* network */, PRIV_K_COUNT };
-enum priv_file { PRIV_F_KVM = 1, PRIV_F_USERFAULTFD = 2, PRIV_F_COUNT };
+/* CONFIG: the file that the daemon was started with, which it may not open by itself */
+enum priv_file { PRIV_F_KVM = 1, PRIV_F_USERFAULTFD = 2, PRIV_F_CONFIG = 3, PRIV_F_COUNT };
 
 /* host flags: what the strictest form lacks here */
 enum { PRIV_H_NO_CGROUP = 1, PRIV_H_NO_LANDLOCK = 2, PRIV_H_NO_KVM = 4 };

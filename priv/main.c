@@ -352,6 +352,9 @@ static void parse(int argc, char **argv)
 	/* everything after "--" is the daemon's; its name takes the place before it */
 	P.daemon.argv = argv + optind - 1;
 	P.daemon.argv[0] = (char *)(uintptr_t)"mayflyd";
+	for (char **a = P.daemon.argv; *a; a++)
+		if (!strcmp(*a, "--config"))
+			P.serve.config = a[1];
 }
 
 int main(int argc, char **argv)

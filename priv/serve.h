@@ -10,6 +10,7 @@ struct serve {
 	struct slots *slots;
 	int bin_fd;
 	uint32_t daemon_uid, host_flags;
+	const char *config; /* the daemon's --config; NULL: it has none */
 	uint64_t served, refused;
 	/* set by unit tests and the fuzzer: starts nothing real */
 	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);

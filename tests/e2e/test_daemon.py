@@ -28,6 +28,11 @@ def daemon(tmp_path):
     d.clean()
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
 def mayflyd(*args, **kw):
     return subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=30, **kw)
 
@@ -130,6 +135,55 @@ def test_an_orderly_end_finishes_what_runs(daemon):
     assert len(daemon.monitors()) == 1, "sandboxes go on"
     daemon.plan().again()
     assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+def hup(daemon, says):
+    """SIGHUP, and what the log says then, as far as `says`."""
+    at = daemon.log_path.stat().st_size
+    daemon.proc.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 30
+    while not re.search(says, text := daemon.log_path.read_text()[at:]):
+        assert daemon.proc.poll() is None and time.monotonic() < end, text
+        time.sleep(0.01)
+    return text
+
+
+def test_the_configuration_is_read_anew_on_hup_and_nothing_is_cut(daemon):
+    daemon.start(NO_TEMPLATES | {"server.api_keys": {"old": "old"}}, port=(port := free_port()))
+    daemon.headers = {"OPEN-SANDBOX-API-KEY": "old"}
+    box = daemon.create()
+    stream = socket.create_connection(("127.0.0.1", port))
+    stream.sendall(f"GET /{box}/44772/metrics/watch HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    got = stream.recv(65536)
+    assert got.startswith(b"HTTP/1.1 200")
+
+    # one key goes, another comes, a limit is lower: at once. What only a start can change is named and stays.
+    more = NO_TEMPLATES | {"server.api_keys": {"new": "new"}, "limits": {"max_sandboxes": 1}}
+    daemon.config(more, port=port + 1 if port < 65535 else port - 1, log_level="debug")
+    text = hup(daemon, "read anew")
+    assert "server.port is taken at the next start" in text and "host" not in text, text
+    assert daemon.ask("GET", "/v1/sandboxes")[:2][0] == 401
+    daemon.headers = {"OPEN-SANDBOX-API-KEY": "new"}
+    assert daemon.ask("POST", "/v1/sandboxes", BOX)[0] == 429
+
+    # what is wrong is said with its line, and nothing of it is taken
+    daemon.config_path.write_text("[server]\nport = many\n")
+    assert "line 2" in hup(daemon, "stays as it is")
+    # nor what is right by itself and not with what stays: no key for a host that others reach
+    for text in ("[limits]\nmax_sandboxes = 0\n", '[server]\nhost = "0.0.0.0"\n'):
+        daemon.config_path.write_text(text)
+        hup(daemon, "stays as it is")
+    daemon.config_path.unlink()
+    hup(daemon, "stays as it is")
+    assert daemon.ask("POST", "/v1/sandboxes", BOX)[0] == 429 and daemon.ask("GET", "/v1/sandboxes", headers={"OPEN-SANDBOX-API-KEY": "old"})[0] == 401
+
+    daemon.config(NO_TEMPLATES, port=port)
+    hup(daemon, "read anew")
+    daemon.headers = {}
+    daemon.create()
+    stream.settimeout(30)
+    assert stream.recv(65536), "the stream of before goes on"
+    assert daemon.end(signal.SIGTERM) == 0
 
 
 # ---- what a create can meet
@@ -349,6 +403,15 @@ def test_without_timeout_it_stays_until_it_is_deleted(daemon):
         assert "expiresAt" not in b
         status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(100)})
         assert (status, e["code"]) == (409, "DOCKER::INVALID_EXPIRATION")
+
+
+def test_the_longest_timeout_is_the_hosts_to_say(daemon):
+    daemon.start(max_sandbox_timeout_seconds=120)
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"timeout": 121})
+    assert (status, e["code"]) == (400, "SANDBOX::INVALID_PARAMETER") and "120" in e["message"], e
+    box = daemon.create(timeout=120)
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/renew-expiration", {"expiresAt": iso(3600)})[0] == 200, "a renewal is not capped by it"
+    assert "expiresAt" not in daemon.ask("GET", f"/v1/sandboxes/{daemon.create()}")[1], "nor is one without"
 
 
 def test_expiry_is_rebuilt_and_what_expired_meanwhile_goes(daemon):

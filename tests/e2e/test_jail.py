@@ -3,6 +3,7 @@
 appliance, which a host may lack."""
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -97,6 +98,26 @@ def test_the_daemon_by_proc(machine, daemon):
     assert not names & {"passwd", "shadow", "kvm", "mem", "vda", "vdb", "sda"}, names
     helpers = look(machine, "mayfly-priv")
     assert len(helpers) == 1 and helpers[0]["Uid"].split()[0] == "0" and int(helpers[0]["oom"]) < int(p["oom"])
+
+
+def test_reload(machine, daemon, two):
+    """As the unit does it. The helper hands the file in, a new one under its name, too: the daemon can open none."""
+    def key_is(works):
+        end = time.monotonic() + 30
+        while works != (call(daemon, "GET", "/v1/sandboxes", headers={"OPEN-SANDBOX-API-KEY": "another"})[0] == 200):
+            assert time.monotonic() < end, daemon.log()
+            time.sleep(0.1)
+
+    before, conf = look(machine, "mayflyd")[0]["pid"], "/run/mayfly-e2e/config.toml"
+    key_is(False)
+    machine.run("sh", "-c", f"(cat {conf}; printf '[server.api_keys]\\nb = \"another\"\\n') >{conf}.new && chmod 644 {conf}.new && mv {conf}.new {conf} && pkill -HUP -x mayfly-priv", check=True)
+    key_is(True)
+    daemon.write_config()
+    machine.run("pkill", "-HUP", "-x", "mayfly-priv", check=True)
+    key_is(False)
+    assert look(machine, "mayflyd")[0]["pid"] == before
+    for sandbox in two:
+        assert run(daemon, sandbox, "echo on it goes").strip() == "on it goes"
 
 
 @pytest.mark.parametrize("name", PLATFORM)

@@ -87,7 +87,53 @@ static void open_listener_needs_a_key(void)
 	CHECK_INT(conf_check(&c, &e), 0);
 }
 
+static char told[200];
+
+static void tell(void *arg, const char *table, const char *name)
+{
+	snprintf(told + strlen(told), sizeof(told) - strlen(told), "%s.%s ", table, name);
+}
+
+static void what_may_change_while_it_serves(void)
+{
+	struct config now, next;
+	struct err e;
+
+	parse(&now, "[server]\nhost = \"0.0.0.0\"\napi_key = \"old\"\n[server.api_keys]\na = \"1\"\nb = \"2\"\n", &e);
+	parse(&next, "[server]\nport = 81\neip = \"x\"\nlog_level = \"debug\"\n[runtime]\nno_jail = true\ntemplates = false\n[limits]\nmax_sandboxes = 7\n"
+		     "[server.api_keys]\nc = \"3\"\n[storage]\nallowed_host_paths = [\"/p\"]\n", &e);
+	conf_take(&now, &next, tell, NULL);
+	CHECK_STR(told, "server.host server.port runtime.no_jail ");
+	CHECK_STR(now.host, "0.0.0.0");
+	CHECK_INT(now.port, 8080);
+	CHECK(!now.no_jail && !now.templates);
+	CHECK_INT(now.max_sandboxes, 7);
+	CHECK_STR(now.api_key, "");
+	CHECK_STR(now.eip, "x");
+	CHECK_STR(now.log_level, "debug");
+	CHECK_INT(now.nkeys, 1);
+	CHECK_STR(now.keys[0].key, "3");
+	CHECK_INT(now.nallowed_host_paths, 1);
+	CHECK_INT(conf_check(&now, &e), 0);
+	/* each good by itself; together a host that others reach, and no key */
+	parse(&next, "", &e);
+	CHECK_INT(conf_check(&next, &e), 0);
+	conf_take(&now, &next, NULL, NULL);
+	CHECK_INT(conf_check(&now, &e), -EINVAL);
+}
+
+static void what_cannot_be_read_is_not_empty(void)
+{
+	struct config c;
+	struct err e;
+
+	conf_defaults(&c);
+	CHECK_INT(conf_load(&c, "/tmp", &e), -EISDIR);
+}
+
 static const struct test tests[] = {
+	{"what_may_change_while_it_serves", what_may_change_while_it_serves},
+	{"what_cannot_be_read_is_not_empty", what_cannot_be_read_is_not_empty},
 	{"reads_what_it_says", reads_what_it_says},
 	{"refuses_with_the_line", refuses_with_the_line},
 	{"example_is_the_defaults", example_is_the_defaults},

@@ -79,6 +79,12 @@ static void what_is_not_in_the_table_is_refused(void)
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .magic = 1}, 0, NULL), -EPROTO);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .version = 99}, 0, NULL), -EPROTO);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = 77}, 0, NULL), -EINVAL);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, 0, NULL), -EINVAL);
+	S.config = "/proc/self/status";
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, 0, NULL), 0);
+	S.config = "/no/such";
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, 0, NULL), -ENOENT);
+	S.config = NULL;
 	m = spawn_ok;
 	m.slot = 8;
 	CHECK_INT(ask(m, 4, NULL), -EINVAL);

@@ -94,8 +94,13 @@ class HostDaemon:
     def clean(self):
         if self.proc and self.proc.poll() is None:
             self.end()
-        for pid in self.monitors():
-            os.kill(pid, signal.SIGKILL)
+        # also those that were only just started and have logged nothing yet
+        for p in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if os.fsencode(self.dir / "bin" / "mayfly-vmm") in p.read_bytes():
+                    os.kill(int(p.parent.name), signal.SIGKILL)
+            except OSError:
+                pass
 
     @contextlib.contextmanager
     def unwritable(self, *tables):

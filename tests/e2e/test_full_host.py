@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon on a file system without a single block, or with a few: a small tmpfs under its state, and monitors that are scripted (tests/e2e/fake).
 What real monitors and guests do then is in test_full.py."""
+import contextlib
 import os
+import sqlite3
 import subprocess
 import time
 
@@ -128,3 +130,25 @@ def test_snapshot(daemon, kib):
     assert not [f for f in daemon.blobs() - before if f.endswith((".mem", ".state"))]
     status, s, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots")
     assert status == 202 and daemon.snapshot_settled(s["id"]) == "Ready"
+
+
+@LEFT
+def test_delete(daemon, kib):
+    """What goes makes the room that its own end needs; if even that is too little it is said, and done when there is some."""
+    boxes = [daemon.create() for _ in range(2)]
+    daemon.leave(kib)
+    for box in boxes:
+        status, e, _ = daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+        assert status == 204 or (status, e["code"]) == (500, "DOCKER::SANDBOX_DELETE_FAILED"), (status, e)
+        assert daemon.ask("GET", f"/v1/sandboxes/{box}")[0] == 404
+    daemon.settled(0)
+    daemon.room()
+    end = time.monotonic() + WAIT_S
+    while True:
+        with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db")) as db:
+            if not db.execute("SELECT id FROM sandboxes").fetchall():
+                break
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not daemon.blobs()
+    daemon.alive(daemon.create())

@@ -40,7 +40,7 @@ static const struct http_route execd_routes[] = {
 	{"DELETE", "/session/{id}", route_session_del, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/code", route_code, HTTP_BODY_WHOLE, 0, 0},
 	{"DELETE", "/code", route_interrupt, HTTP_BODY_NONE, 0, 0},
-	{"POST", "/code/context", route_code_none, HTTP_BODY_WHOLE, 0, 0},
+	{"POST", "/code/context", route_context_new, HTTP_BODY_WHOLE, 0, 0},
 	{"GET", "/code/contexts", route_code_none, HTTP_BODY_NONE, 0, 0},
 	{"DELETE", "/code/contexts", route_contexts_del, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/code/contexts/{id}", route_code_context, HTTP_BODY_NONE, 0, 0},

@@ -73,6 +73,7 @@ void route_session_del(struct http_req *r);
 void route_code(struct http_req *r);
 void route_code_none(struct http_req *r);
 void route_code_context(struct http_req *r);
+void route_context_new(struct http_req *r);
 void route_contexts_del(struct http_req *r);
 void route_pty_new(struct http_req *r);
 void route_pty(struct http_req *r);

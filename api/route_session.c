@@ -120,6 +120,19 @@ void route_code_none(struct http_req *r)
 	execd_error(r, 500, "RUNTIME_ERROR", "language runtime server not configured");
 }
 
+void route_context_new(struct http_req *r)
+{
+	_cleanup_json_ cJSON *j = execd_body(r, cJSON_Object, false);
+	const char *language, *cwd;
+
+	if (!j || !execd_str(r, j, "language", &language) || !execd_str(r, j, "cwd", &cwd))
+		return;
+	if (*language)
+		route_code_none(r);
+	else
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "invalid request: language is needed");
+}
+
 void route_contexts_del(struct http_req *r)
 {
 	const char *language = http_query(r, "language");

@@ -85,7 +85,7 @@ NEVER = (
     ("500", r"GET EGRESS/policy", "answered from memory"),
     ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "without a network there is nothing to put credentials into: 501"),
     ("200", r"\w+ EXECD/code/context.*", "a context wants a kernel in the guest, which comes later"),
-    ("400", r"(POST EXECD/code/context|GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
+    ("400", r"(GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
     ("500", r"\w+ EXECD/code/contexts/\{id\}", "there is none: 404"),
     ("200 201 202 206 400 404", r"\w+ EXECD/v1/isolated/(?!capabilities).*", "no isolator: 503, as documented for that"),
     ("400", r"GET EXECD/command/status/\{id\}", "any name is one that a command could have: 404"),
@@ -296,7 +296,8 @@ def execution(seen, d):
     at = f"/{d.create()}/44772"
     for method, path, status, body, code in (
             ("POST", "/session", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/session", 500, {"cwd": "/x"}, "RUNTIME_ERROR"), ("DELETE", "/code", 400, None, "MISSING_QUERY"),
-            ("DELETE", "/code/contexts?language=python", 500, None, "RUNTIME_ERROR"), ("POST", "/pty", 501, {}, "NOT_SUPPORTED"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
+            ("DELETE", "/code/contexts?language=python", 500, None, "RUNTIME_ERROR"), ("POST", "/code/context", 500, {"language": "python"}, "RUNTIME_ERROR"),
+            ("POST", "/code/context", 400, {}, "INVALID_REQUEST_BODY"), ("POST", "/code/context", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/pty", 501, {}, "NOT_SUPPORTED"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
         ask(method, at + path, status, body, code)
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         body = None if method == "GET" else b"{}"

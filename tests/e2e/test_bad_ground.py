@@ -114,6 +114,21 @@ def test_no_package_registry(tmp_path, have, env, words):
     assert pathlib.Path(lines[1].split()[-1]).stat().st_size > 0
 
 
+def test_no_package_mirror(tmp_path):
+    """An image of ours is made of packages."""
+    (tmp_path / "apt").mkdir()
+    (tmp_path / "apt" / "nowhere.list").write_text(f"deb {NOWHERE} bookworm main\n")
+    nowhere = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", "sh", "-c",
+               'mount --bind "$1" /etc/apt/sources.list.d && { [ ! -e /etc/apt/sources.list ] || mount --bind /dev/null /etc/apt/sources.list; } && shift && "$@"',
+               "_", tmp_path / "apt"]
+    build = [TOP / "images" / "recipes" / "build", "tiny"]
+    r = subprocess.run(nowhere + build, capture_output=True, text=True, env=os.environ | {"MAYFLY_CACHE": str(tmp_path)}, timeout=100)
+    said(r, "tiny cannot be had: is a package mirror reachable?", str(tmp_path / "images" / "log"))
+    assert not list((tmp_path / "images").glob(".tmp-*")) and (tmp_path / "images" / "log").stat().st_size > 0
+    disk = tmp_path / "disk"
+    said(small_disk(disk, 20480, build, {"MAYFLY_CACHE": str(disk)}), "MiB free, an image needs", "MAYFLY_CACHE")
+
+
 def test_no_compiler_or_header(tmp_path):
     """Before the first file is compiled."""
     tools = [TOP / ".ci" / "tools", "ar"]

@@ -20,11 +20,9 @@
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
 #define DYING      "only on the way to an abort"
-#define NEWER_LIBC "C libraries newer than the one that was traced"
-#define NO_VDSO    "hosts whose clock cannot be read without a call"
+#define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
+#define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 #define STOPPED    "poll and clock_nanosleep, stopped and continued by the host's owner"
-#define SQLITE_FILES                                                                               \
-	"SQLite opens its files before the list is in place, and again if it must recover them"
 
 static const struct jail_rule rules[] = {
 	/* loop, HTTP, monitors, agents, helper */
@@ -43,8 +41,6 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(recvfrom, "HTTP, agents"),
 	JAIL_CALL(sendto, "HTTP, agents"),
 	JAIL_CALL(shutdown, "HTTP, proxied connections"),
-	JAIL_CALL(getsockopt, "connect's result, what kind",
-		.unseen = "a connection that is not there at once"),
 	JAIL_CALL(setsockopt, "TCP_NODELAY, buffers"),
 	JAIL_CALL(getsockname, "HTTP"),
 	JAIL_CALL(poll, "privctl.c waits for the helper's answer at start",
@@ -56,9 +52,9 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(openat, "state, images, blobs"),
 	JAIL_CALL(newfstatat, "stat and fstat of the C library"),
 	JAIL_CALL(fstat, "the same, older", .unseen = NEWER_LIBC),
-	JAIL_CALL(access, "SQLite, stores", .unseen = SQLITE_FILES),
+	JAIL_CALL(access, "SQLite: where its temporary files may be",
+		.unseen = "a statement that changes or sorts more than SQLite keeps in memory"),
 	JAIL_CALL(faccessat2, "stores"),
-	JAIL_CALL(readlink, "SQLite: its file's real path", .unseen = SQLITE_FILES),
 	JAIL_CALL(getdents64, "sweeping stores"),
 	JAIL_CALL(mkdir, "slots, stores"),
 	JAIL_CALL(mkdirat, "staging, stores"),
@@ -71,22 +67,22 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(flock, "stores"),
 	JAIL_CALL(pread64, "SQLite, snapshot heads"),
 	JAIL_CALL(pwrite64, "SQLite, layers"),
-	JAIL_CALL(lseek, "sparse files", .unseen = "bitmaps made anew after a crash of the host"),
+	JAIL_CALL(lseek, "point_check.c: holes of a disk's index",
+		.unseen = "a disk of more layers than the tests stack, which has an index"),
 	JAIL_CALL(ftruncate, "new layers, SQLite"),
-	JAIL_CALL(fallocate, "new layers", .unseen = "memory files that are repaired"),
 	JAIL_CALL(fsync, "durable before it is answered"),
 	JAIL_CALL(fdatasync, "durable before it is answered"),
 	JAIL_CALL(statfs, "room left"),
 	JAIL_CALL(fstatfs, "room left"),
-	JAIL_CALL(geteuid, "SQLite", .unseen = SQLITE_FILES),
 	JAIL_CALL(sysinfo, "admission",
 		.unseen = "limits.memory_mib is not set: the tests set it; sorting of long lists"),
-	JAIL_CALL(sched_getaffinity, "how many CPUs", .unseen = NEWER_LIBC),
 	/* memory: never executable */
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, SQLite's shared memory, thread stacks"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "heap, thread stacks"),
 	JAIL_CALL(munmap, "heap"),
-	JAIL_CALL(mremap, "large buffers", .unseen = "bodies larger than the tests send"),
+	JAIL_CALL(mremap, "large buffers",
+		.unseen = "lib/buf.c: what grows beyond 128 KiB, where the C library maps it by "
+			  "itself"),
 	JAIL_CALL(madvise, "heap, thread stacks"),
 	JAIL_CALL(brk, "heap"),
 	/* threads */
@@ -98,7 +94,6 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(futex, "locks"),
 	JAIL_CALL(rt_sigprocmask, "thread start"),
 	JAIL_CALL(rt_sigaction, "the C library's own signal, at the first thread"),
-	JAIL_CALL(rt_sigreturn, "abort", .unseen = DYING),
 	JAIL_CALL(tgkill, "abort", .unseen = DYING),
 	JAIL_CALL(gettid, "abort", .unseen = DYING),
 	JAIL_CALL(getpid, "SQLite, abort"),
@@ -106,7 +101,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(gettimeofday, "the same", .unseen = NO_VDSO),
 	JAIL_CALL(clock_nanosleep, "SQLite's busy handler",
-		.unseen = "SQLite, where another process reads its file"),
+		.unseen = "somebody else, the host's owner, has the state file locked"),
 	JAIL_CALL(getrandom, "ids, keys"),
 	JAIL_CALL(exit, "threads"),
 	JAIL_CALL(exit_group, "the end"),

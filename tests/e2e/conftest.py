@@ -79,7 +79,7 @@ class Machine:
         fold = self.publish(TOP / "tests" / "trace" / "fold") + "/fold"
         # some calls only: the others are not even stopped at, and everything is nearly as fast as without
         some = [] if some == "1" else ["--seccomp-bpf", "-e", f"trace={some}"]
-        return ["strace", "-f", "-Y", "-q", *some, "-e", "raw=all", "-e", "signal=none", "-o", f"|{fold} >>/exchange/trace"]
+        return ["strace", "-f", "-Y", "-q", *some, "-e", "raw=!execve,execveat", "-e", "signal=KILL", "-o", f"|{fold} >>/exchange/trace"]
 
     def stop(self):
         return self.cli("stop")

@@ -12,6 +12,7 @@
 #include <liburing.h>
 #include <linux/kvm.h>
 #include <linux/perf_event.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -25,16 +26,20 @@
 
 #include "images/sandbox.h"
 #include "lib/jail.h"
+#include "lib/proto_vmm.h"
 #include "tests/platform/inside.h"
 #include "vmm/bio.h"
+#include "vmm/crash.h"
 #include "vmm/seal.h"
 
 #define JAIL_UID     312345
 #define NEIGHBOUR    312346
 #define FD_STAGE     4 /* a folder; the monitor has its vsock listener there */
 #define FD_LENT      3 /* what a job reads of the store: read-only */
+#define FD_WORDS     5 /* the monitor's last words */
 #define FD_BASE      6 /* the base image: read-only, and nobody's who is jailed */
 #define DIES         (128 + SIGSYS)
+#define REPORTED     200 /* ended, and its last words say by which signal */
 #define ANY_ERRNO(r) ((r) < 0 ? errno : 0)
 
 enum kind { DEVICE, VCPU, WRITER, BUILD, PULL, KINDS };
@@ -49,7 +54,7 @@ static struct {
 	pid_t neighbour;
 	char file[64]; /* the neighbour's */
 	struct io_uring ring;
-	bool has_ring;
+	bool has_ring, reports;
 } G;
 
 static int try_ptrace(void)
@@ -285,6 +290,29 @@ static int try_ring_fsync(void)
 	return ring_result();
 }
 
+/* what must be possible to the very end */
+static int try_assertion(void)
+{
+	abort();
+}
+static int try_stray_call(void)
+{
+	return ANY_ERRNO(syscall(SYS_sync));
+}
+
+/* a VM whose preparation fails joins its vCPUs' threads */
+static void *short_vcpu(void *arg)
+{
+	vmm_seal_vcpu();
+	return arg;
+}
+static int try_thread_end(void)
+{
+	pthread_t t;
+
+	return pthread_create(&t, NULL, short_vcpu, NULL) ? 1 : pthread_join(t, NULL);
+}
+
 static const struct {
 	const char *what;
 	int (*fn)(void);
@@ -348,6 +376,10 @@ static const struct {
 	{"open a file through the ring", try_ring_openat, M(DEVICE), {EACCES}},
 	{"make a socket through the ring", try_ring_connect, M(DEVICE), {EACCES}},
 	{"sync a file through the ring", try_ring_fsync, M(DEVICE), {0, EBADF}},
+	{"end a vCPU's thread", try_thread_end, M(DEVICE), {0}},
+	{"report a failed assertion", try_assertion, MONITOR, {REPORTED}},
+	{"report a stray system call", try_stray_call, MONITOR, {REPORTED}},
+	{"end by a failed assertion", try_assertion, JOBS, {128 + SIGABRT}},
 };
 
 struct attempt {
@@ -365,6 +397,8 @@ static int enter(enum kind k, struct err *e)
 		return job_sandbox(JAIL_UID, k == PULL, e);
 	if (vmm_jail(JAIL_UID, &G.proc_fd, &missing, e) < 0)
 		return -e->code;
+	if (G.reports)
+		crash_install(FD_WORDS);
 	if (G.has_ring && bio_ring_open(&G.ring, 4) < 0)
 		return err_plain(e, EIO, "no ring");
 	if (vmm_seal(G.proc_fd, e) < 0)
@@ -387,12 +421,15 @@ static int ring_in_jail(void *arg)
 static int inside(void *arg)
 {
 	const struct attempt *a = arg;
+	struct vmm_last_words w = {0};
 	struct err e = {0};
 
-	/* not pid 1, which the kernel shields from signals of its own namespace */
-	pid_t p = fork();
+	pid_t p;
 	int st;
 
+	G.reports = a->fn == try_assertion || a->fn == try_stray_call;
+	/* not pid 1, which the kernel shields from signals of its own namespace */
+	p = fork();
 	if (p == 0) {
 		if (enter(a->kind, &e) < 0) {
 			fprintf(stderr, "%s\n", e.msg);
@@ -401,6 +438,9 @@ static int inside(void *arg)
 		_exit(a->fn());
 	}
 	waitpid(p, &st, 0);
+	if (G.reports && pread(FD_WORDS, &w, sizeof(w), 0) == sizeof(w) &&
+		strstr(w.text, a->fn == try_assertion ? "died of signal 6" : "not on this thread's list"))
+		return REPORTED;
 	return WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
 }
 
@@ -408,6 +448,8 @@ static void show(enum kind k, const char *what, int got, bool ok)
 {
 	printf("%s %-12s %-40s %s\n", ok ? "ok  " : "FAIL", names[k], what,
 		got == DIES ? "killed"
+		: got == REPORTED ? "reported"
+		: got == 128 + SIGABRT ? "ended"
 		: got       ? strerror(got)
 			    : "possible");
 }
@@ -423,6 +465,7 @@ static void what_must_be_impossible_is_in_each_kind(void)
 			if (!(rows[i].kinds & M(k)) ||
 				(!G.has_ring && strstr(rows[i].what, "the ring")))
 				continue;
+			CHECK_INT(ftruncate(FD_WORDS, 0), 0);
 			got = in_new_pid_namespace(inside, &a);
 			ok = got == rows[i].want[0] || (rows[i].want[1] && got == rows[i].want[1]);
 			show(k, rows[i].what, got, ok);
@@ -455,7 +498,7 @@ int main(int argc, char **argv)
 	dup2(file, FD_BASE);
 	dup2(d, FD_STAGE);
 	dup2(d, 3);
-	dup2(d, 5);
+	dup2(memfd_create("words", 0), FD_WORDS);
 	G.neighbour = new_neighbour(NEIGHBOUR);
 	G.has_ring = in_new_pid_namespace(ring_in_jail, NULL) == 0;
 	if (!G.has_ring)

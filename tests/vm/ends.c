@@ -10,6 +10,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "lib/log.h"
 #include "tests/vm/kit.h"
 
 static void force(struct vmctl *v)
@@ -40,6 +41,37 @@ static void one_end(const char *name, enum tg_end how, uint32_t why)
 		strstr(w.console, "panic") ? ", its last words on the console kept" : "");
 	MUST(v.exit_why == why && w.reason == why);
 	MUST(vmctl_gone(&v, KIT_LIMIT));
+	vmctl_kill(&v);
+}
+
+/* What its owner may ask of a sealed monitor at any time; the guest goes on. */
+static void looked_at(void)
+{
+	static const struct {
+		uint32_t what;
+		uint64_t arg;
+		const char *answer;
+	} rows[] = {{VMM_DBG_LOG_LEVEL, LOG_DEBUG, ""}, {VMM_DBG_REGS, 0, "rip"},
+		{VMM_DBG_CONSOLE, 0, ""}, {VMM_DBG_NMI, 0, ""}};
+	struct buf in, out;
+	struct vmctl v;
+
+	boot(&v, KIT_MEM, 1);
+	buf_init(&out, VMM_MSG_MAX);
+	MUST(vmctl_call(&v, VMM_STATS, NULL, NULL, 0, &out) == 0);
+	MUST(memmem(out.p, out.len, "rss_max_bytes", 13));
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		buf_init(&in, 16);
+		buf_u32(&in, rows[i].what);
+		buf_u64(&in, rows[i].arg);
+		buf_reset(&out);
+		MUST(vmctl_call(&v, VMM_DEBUG, &in, NULL, 0, &out) == 0);
+		MUST(memmem(out.p, out.len, rows[i].answer, strlen(rows[i].answer)));
+		buf_fini(&in);
+	}
+	buf_fini(&out);
+	check_guest(&v, 0);
+	printf("ok counters, registers, console and an NMI by request, and it goes on\n");
 	vmctl_kill(&v);
 }
 
@@ -344,6 +376,7 @@ void ends(void)
 	one_end("panic", TG_PANIC, VMM_X_PANIC);
 	one_end("init gone", TG_EXIT, VMM_X_PANIC);
 	one_end("forced", TG_HANG, VMM_X_FORCED);
+	looked_at();
 	for (size_t i = 0; i < ARRAY_LEN(raw_ends); i++)
 		raw_end(&raw_ends[i], i % 2 + 1);
 	needs_reset();

@@ -11,6 +11,7 @@
 #include "api/seal.h"
 
 #include <fcntl.h>
+#include <linux/fsverity.h>
 #include <seccomp.h>
 #include <sched.h>
 #include <string.h>
@@ -19,7 +20,6 @@
 #include <sys/socket.h>
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
-#define DYING      "only on the way to an abort"
 #define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
 #define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 #define STOPPED    "poll and clock_nanosleep, stopped and continued by the host's owner"
@@ -67,13 +67,15 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(flock, "stores"),
 	JAIL_CALL(pread64, "SQLite, snapshot heads"),
 	JAIL_CALL(pwrite64, "SQLite, layers"),
-	JAIL_CALL(lseek, "point_check.c: holes of a disk's index",
-		.unseen = "a disk of more layers than the tests stack, which has an index"),
+	JAIL_CALL(lseek, "point_check.c, verify.c: holes of a disk's index and bitmaps"),
 	JAIL_CALL(ftruncate, "new layers, SQLite"),
 	JAIL_CALL(fsync, "durable before it is answered"),
 	JAIL_CALL(fdatasync, "durable before it is answered"),
 	JAIL_CALL(statfs, "room left"),
 	JAIL_CALL(fstatfs, "room left"),
+	JAIL_CALL(statx, "verify.c: whether the kernel watches a file"),
+	JAIL_CALL_EQ(ioctl, 1, FS_IOC_ENABLE_VERITY, "verify.c: the kernel watches it from now on",
+		.unseen = "kernels that were traced have no fs-verity"),
 	JAIL_CALL(sysinfo, "admission",
 		.unseen = "limits.memory_mib is not set: the tests set it; sorting of long lists"),
 	/* memory: never executable */
@@ -94,8 +96,9 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(futex, "locks"),
 	JAIL_CALL(rt_sigprocmask, "thread start"),
 	JAIL_CALL(rt_sigaction, "the C library's own signal, at the first thread"),
-	JAIL_CALL(tgkill, "abort", .unseen = DYING),
-	JAIL_CALL(gettid, "abort", .unseen = DYING),
+	JAIL_CALL(tgkill, "abort; fault.c: raise"),
+	JAIL_CALL(gettid, "the same; verify.c"),
+	JAIL_CALL_EQ(setpriority, 2, 19, "verify.c: its thread is served last"),
 	JAIL_CALL(getpid, "SQLite, abort"),
 	JAIL_CALL(restart_syscall, "after a stop", .unseen = STOPPED),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/fsverity.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -16,6 +17,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -102,6 +104,11 @@ TRY(do_inet, opened(socket(AF_INET, SOCK_STREAM, 0)))
 TRY(do_packet, opened(socket(AF_PACKET, SOCK_RAW, 0)))
 TRY(do_netlink, opened(socket(AF_NETLINK, SOCK_RAW, 0)))
 TRY(do_tty, ioctl(2, TIOCSTI, "x"))
+/* verify.c's two, which it may: this file system has no such thing */
+TRY(do_verity, ioctl(STDIN_FILENO, FS_IOC_ENABLE_VERITY, NULL))
+TRY(do_last, setpriority(PRIO_PROCESS, 0, 19))
+TRY(do_slow, setpriority(PRIO_PROCESS, (id_t)neighbour, 19))
+TRY(do_first, setpriority(PRIO_PROCESS, 0, -20))
 TRY(do_ring, syscall(SYS_io_uring_setup, 4, NULL))
 TRY(do_bpf, syscall(SYS_bpf, 0, NULL, 0))
 TRY(do_keyctl, syscall(SYS_keyctl, 0, 0, 0, 0, 0))
@@ -156,6 +163,10 @@ static const struct {
 	{"make a packet socket", do_packet, {EPERM}, {ENOSYS}},
 	{"make a netlink socket", do_netlink, LIST_ONLY, {ENOSYS}},
 	{"type on a terminal", do_tty, LIST_ONLY, {ENOSYS}},
+	{"let the kernel watch a file", do_verity, LIST_ONLY, {ENOTTY, EOPNOTSUPP}},
+	{"be served last", do_last, LIST_ONLY, {0}},
+	{"be served first", do_first, {EACCES}, {ENOSYS}},
+	{"slow a neighbour down", do_slow, {EPERM}, {EPERM}},
 	{"make an io_uring", do_ring, LIST_ONLY, {ENOSYS}},
 	{"load BPF", do_bpf, LIST_ONLY, {ENOSYS}},
 	{"reach the kernel's keys", do_keyctl, LIST_ONLY, {ENOSYS}},

@@ -198,12 +198,10 @@ static void on_signal(void *arg, uint32_t events)
 	struct signalfd_siginfo si;
 
 	while (read(*(int *)arg, &si, sizeof(si)) == sizeof(si)) {
-		if (si.ssi_signo == SIGCHLD)
-			continue;
-		if (si.ssi_signo == SIGHUP && P.daemon_pid > 0) {
+		if (si.ssi_signo == SIGHUP && P.daemon_pid > 0)
 			kill(P.daemon_pid, SIGHUP);
+		if (si.ssi_signo == SIGCHLD || si.ssi_signo == SIGHUP)
 			continue;
-		}
 		P.ending = true;
 		if (P.daemon_pid > 0)
 			kill(P.daemon_pid, SIGTERM);

@@ -72,16 +72,13 @@ static int put_limits(int dir, const struct priv_limits *l)
 	int rc;
 
 	snprintf(text, sizeof(text), l->cpu_max_us ? "%" PRIu64 " 100000" : "max 100000", l->cpu_max_us);
-	rc = file_put(dir, "cpu.max", text);
-	if (rc < 0)
+	if ((rc = file_put(dir, "cpu.max", text)) < 0)
 		return rc;
 	snprintf(text, sizeof(text), l->memory_max ? "%" PRIu64 : "max", l->memory_max);
-	rc = file_put(dir, "memory.max", text);
-	if (rc < 0)
+	if ((rc = file_put(dir, "memory.max", text)) < 0)
 		return rc;
 	snprintf(text, sizeof(text), "%" PRIu64, l->pids_max ? l->pids_max : 64);
-	rc = file_put(dir, "pids.max", text);
-	if (rc < 0)
+	if ((rc = file_put(dir, "pids.max", text)) < 0)
 		return rc;
 	/* one death in the group is the death of the sandbox: never leave half of it */
 	(void)file_put(dir, "memory.oom.group", "1");
@@ -310,9 +307,8 @@ int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, 
 	t->cgroup_fd = open_cgroup(cgroup, &ce);
 	if (t->cgroup_fd < 0)
 		log_warn("no cgroup limits: %s", ce.msg);
-	/* its kill of slot N would be ours, too */
 	else if (flock(t->cgroup_fd, LOCK_EX | LOCK_NB) < 0)
-		return err_set(e, errno, "another mayfly-priv has this cgroup: --cgroup keeps two apart");
+		return err_set(e, errno, "another mayfly-priv has this cgroup, its kill of a slot would be ours: --cgroup keeps two apart");
 	for (uint32_t i = 0; i < n; i++)
 		take_over(t, i);
 	return 0;

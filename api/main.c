@@ -374,6 +374,8 @@ static void take_up_all(void)
 
 /* ---- the end */
 
+static struct timer *drain_limit;
+
 static void drained(void *arg)
 {
 	loop_stop(D.loop, 0);
@@ -382,7 +384,6 @@ static void drained(void *arg)
 static void on_signal(void *arg, uint32_t events)
 {
 	struct signalfd_siginfo si;
-	static struct timer *limit;
 
 	while (read(*(int *)arg, &si, sizeof(si)) == (ssize_t)sizeof(si)) {
 		if (si.ssi_signo == SIGCHLD)
@@ -398,9 +399,9 @@ static void on_signal(void *arg, uint32_t events)
 		log_info("signal %u: ending; sandboxes go on", si.ssi_signo);
 		D.ending = true;
 		http_quiesce(D.http, drained, NULL);
-		limit = loop_timer(D.loop, drained, NULL);
-		if (limit)
-			timer_after(limit, DRAIN_NS);
+		drain_limit = loop_timer(D.loop, drained, NULL);
+		if (drain_limit)
+			timer_after(drain_limit, DRAIN_NS);
 	}
 }
 
@@ -559,6 +560,7 @@ int main(int argc, char **argv)
 	rc = loop_run(D.loop);
 	/* the records are written; processes and files stay as they are for the next daemon */
 	watch_remove(signals);
+	timer_remove(drain_limit);
 	http_destroy(D.http);
 	state_close(D.state);
 	log_info("ended");

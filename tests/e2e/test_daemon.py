@@ -183,6 +183,7 @@ def test_the_configuration_is_read_anew_on_hup_and_nothing_is_cut(daemon):
     daemon.create()
     stream.settimeout(30)
     assert stream.recv(65536), "the stream of before goes on"
+    stream.close()
     assert daemon.end(signal.SIGTERM) == 0
 
 

@@ -3,6 +3,7 @@
 the codes; each must have been seen, in golden/ (a real VM: test_wire.py) or here, against the daemon on this host with scripted monitors (hostdaemon.py), or stand
 in NEVER with why no client can get it. It fails when a route is served that is in none of them, when an answer was seen that nobody documents, and when NEVER is wrong."""
 import concurrent.futures
+import difflib
 import http.client
 import json
 import os
@@ -147,6 +148,7 @@ class Seen:
 
     def __init__(self, daemon, rows):
         self.daemon, self.answers, self.codes, self.codeless = daemon, set(), set(), set()
+        self.errors = {}  # (row, status, code) -> one exchange, as it is kept in golden/host
         self.patterns = [(row, re.compile(re.sub(r"\\\{rest\\\}", ".*", re.sub(r"\\\{(?!rest)\w+\\\}", "[^/]+", re.escape(row)))))
                          for row in sorted(rows, key=lambda row: (row.count("{rest}"), row.count("{")))]
 
@@ -167,7 +169,19 @@ class Seen:
         found = answer.get("code") if isinstance(answer, dict) else None
         assert (code is None or found == code) and (found is None or answer["message"]), (method, path, answer)
         self.add(method, path, status, found)
+        if status >= 400:
+            key, text = (self.row(method, path), status, found or ""), self.exchange(method, path, status, body, answer, head)
+            self.errors[key] = min(text, self.errors.get(key, text))
         return answer, head
+
+    def exchange(self, method, path, status, body, answer, head):
+        if isinstance(answer, dict) and status in (503, 504):
+            answer = answer | {"message": "{which step, or how it was lost}"}
+        lines = [f"> {method} {path}"] + ([f"> {body.decode() if isinstance(body, bytes) else json.dumps(body)}"] if body else [])
+        lines += [f"< {status} {http.client.responses[status]}"] + sorted(f"< {k}: {head[k]}" for k in ("Content-Type", "Retry-After") if head[k])
+        text = "\n".join(lines + [f"< {json.dumps(answer) if isinstance(answer, dict) else answer}"]).replace("\r", "").rstrip() + "\n"
+        text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "{uuid}", text)
+        return re.sub(r"(?<=[/:])(?!44772|18080|65536)\d{4,5}\b", "{port}", text)
 
 
 def golden(seen):
@@ -430,6 +444,18 @@ def doc_and_seen(tmp_path_factory):
         yield doc, seen
     finally:
         d.clean()
+
+
+def test_errors_are_what_was_kept(doc_and_seen):
+    """One exchange of each error of each route, from where errors can be made at will; RECORD=1 writes them anew. Those of a real VM: test_wire.py."""
+    _, seen = doc_and_seen
+    rows = [k for k in sorted(seen.errors, key=lambda k: (k[0].split()[1], k)) if k[1] != 401]  # that one is the same everywhere: golden/server.txt
+    text, f = "\n".join(f"## {row}\n" + seen.errors[row, status, code] for row, status, code in rows), GOLDEN / "host" / "errors.txt"
+    if os.environ.get("RECORD"):
+        f.parent.mkdir(exist_ok=True)
+        f.write_text(text)
+    diff = list(difflib.unified_diff(f.read_text().split("\n"), text.split("\n"), "kept", "now", lineterm="", n=4))
+    assert not diff, "golden/host/errors.txt (RECORD=1 records anew):\n" + "\n".join(diff[:80])
 
 
 def never():

@@ -5,6 +5,8 @@
  */
 #include "api/cli/cli.h"
 
+#include <stdio.h>
+
 static const struct command commands[] = {
 	{"run", cmd_run, "a sandbox for one command: make, stream, exit with its code, remove"},
 	{"create", cmd_create, "make a sandbox"},
@@ -28,7 +30,18 @@ static const struct command commands[] = {
 	{"version", cmd_version, "the version"},
 };
 
+/* mkfs.xfs and mke2fs stand where Debian's users who are not root have no path to. */
+static void see_sbin(void)
+{
+	const char *path = getenv("PATH");
+	_cleanup_free_ char *longer = NULL;
+
+	if (path && asprintf(&longer, "%s:/usr/sbin:/sbin", path) > 0)
+		setenv("PATH", longer, 1);
+}
+
 int main(int argc, char **argv)
 {
+	see_sbin();
 	return command_run("mayfly", commands, ARRAY_LEN(commands), argc, argv);
 }

@@ -44,11 +44,18 @@ def small_disk(folder, kib, command, env=()):
 @pytest.mark.parametrize("tool, words", [("qemu-system-x86_64", ("apt install qemu-system-x86",)), ("mkfs.xfs", ("apt install xfsprogs",)),
                                          ("mke2fs", ("mke2fs is missing: make deps",))])
 def test_no_tool(tmp_path, tool, words):
+    """Nothing else is to be found, not where `mayfly` looks beyond its PATH either."""
     (tmp_path / "bin").mkdir()
     for t in NEEDED:
         if t != tool:
-            (tmp_path / "bin" / t).symlink_to(shutil.which(t, path=os.environ["PATH"] + ":/usr/sbin:/sbin"))
-    r = start({"PATH": str(tmp_path / "bin"), "XDG_STATE_HOME": str(tmp_path / "state")})
+            there = pathlib.Path(shutil.which(t, path=os.environ["PATH"] + ":/usr/sbin:/sbin"))
+            if there.resolve().parent.name == "sbin":
+                shutil.copy(there, tmp_path / "bin")
+            else:
+                (tmp_path / "bin" / t).symlink_to(there)
+    (tmp_path / "bin" / "mayfly").write_text(f'#!/bin/sh\nPATH={tmp_path}/bin exec {MAYFLY} "$@"\n')
+    (tmp_path / "bin" / "mayfly").chmod(0o755)
+    r = small_disk(pathlib.Path("/usr/sbin"), 64, [tmp_path / "bin" / "mayfly", "machine", *MACHINE], {"XDG_STATE_HOME": str(tmp_path / "state")})
     # the script that makes the root says it, then who called it
     assert r.returncode != 0 and len(r.stderr.strip().splitlines()) <= 2 and all(w in r.stderr for w in words), r.stderr
 

@@ -32,7 +32,7 @@ ask = {"insert": insert, "check": check, "count": lambda a: str(n), "clock": lam
 os.mkfifo("/root/in"); os.mkfifo("/root/out")
 fd = os.open("/root/in", os.O_RDWR)
 while True:
-    if select.select([fd], [], [], 0.05)[0]:
+    if select.select([fd], [], [], float(sys.argv[1]))[0]:
         name, _, arg = os.read(fd, 4096).decode().strip().partition(" ")
         try: answer = ask[name](arg)
         except Exception as e: answer = "error " + repr(e)
@@ -60,14 +60,19 @@ def wall(machine):
 class Box:
     def __init__(self, daemon, body, **more):
         self.daemon = daemon
-        status, sb, _ = call(daemon, "POST", "/v1/sandboxes", {"timeout": 1800} | body | more)
+        status, sb, _ = call(daemon, "POST", "/v1/sandboxes", {"timeout": 80000} | body | more)
         assert status == 202, sb
         self.id = sb["id"]
-        until(daemon, self.id, "Running")
+        try:
+            until(daemon, self.id, "Running")
+        except AssertionError:
+            self.delete()
+            raise
 
-    def start_helper(self):
+    def start_helper(self, period=0.05):
+        """A process that counts once a period and answers what it is asked. (A hundred of them at twenty a second are more than an emulated CPU does.)"""
         text = base64.b64encode(HELPER.encode()).decode()
-        self.run(f"echo {text} | base64 -d > /root/helper.py; python3 /root/helper.py >/root/err 2>&1 & until [ -p /root/out ]; do sleep 0.1; done")
+        self.run(f"echo {text} | base64 -d > /root/helper.py; python3 /root/helper.py {period} >/root/err 2>&1 & until [ -p /root/out ]; do sleep 0.1; done")
         return self
 
     def run(self, command):

@@ -19,15 +19,25 @@ AT_ONCE = 100 if STRESS else 20
 
 @pytest.fixture
 def box(daemon, python_image):
-    b = python_box(daemon, python_image).start_helper()
+    b = python_box(daemon, python_image).start_helper(1.0 if STRESS else 0.05)
     yield b
     b.delete()
 
 
 def all_at_once(fn, items):
     items = list(items)
-    with concurrent.futures.ThreadPoolExecutor(len(items)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(len(items), 1)) as pool:
         return list(pool.map(fn, items))
+
+
+def clones_of(daemon, snapshot, n):
+    """All of them or none: what a failed one leaves behind would be the next test's load."""
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+        made = [pool.submit(from_snapshot, daemon, snapshot) for _ in range(n)]
+    if any(m.exception() for m in made):
+        all_at_once(lambda c: c.delete(), [m.result() for m in made if not m.exception()])
+        raise next(m.exception() for m in made if m.exception())
+    return [m.result() for m in made]
 
 
 def test_many_from_one_memory_are_other_machines(daemon, box):
@@ -35,7 +45,7 @@ def test_many_from_one_memory_are_other_machines(daemon, box):
     box.run("mkdir /root/tree; for i in $(seq 40); do head -c $((i*1000)) /dev/urandom > /root/tree/$i; done; cd /root/tree && sha256sum * > /root/sums")
     pid, before = box.ask("pid"), int(box.ask("count"))
     snapshot = box.snapshot()
-    clones = all_at_once(lambda i: from_snapshot(daemon, snapshot), range(AT_ONCE))
+    clones = clones_of(daemon, snapshot, AT_ONCE)
     try:
         assert all("origin: memory" in c.inspect() for c in clones)
         # one command each: what must be its own (a process from before the point asks its open source again, too), then what must be the same

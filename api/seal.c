@@ -74,8 +74,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(statfs, "room left"),
 	JAIL_CALL(fstatfs, "room left"),
 	JAIL_CALL(statx, "verify.c: whether the kernel watches a file"),
-	JAIL_CALL_EQ(ioctl, 1, FS_IOC_ENABLE_VERITY, "verify.c: the kernel watches it from now on",
-		.unseen = "kernels that were traced have no fs-verity"),
+	JAIL_CALL_EQ(ioctl, 1, FS_IOC_ENABLE_VERITY, "verify.c: the kernel watches it from now on"),
 	JAIL_CALL(sysinfo, "admission",
 		.unseen = "limits.memory_mib is not set: the tests set it; sorting of long lists"),
 	/* memory: never executable */

@@ -83,12 +83,12 @@ static void file_bad(struct file *f, const struct err *e)
 }
 
 /* From here on the kernel checks every page of it as it is read, also at the next boots. Not every file system can. */
-static void let_the_kernel_watch(int fd)
+static void let_the_kernel_watch(int fd, const char *id)
 {
 	struct fsverity_enable_arg a = {.version = 1, .hash_algorithm = FS_VERITY_HASH_ALG_SHA256, .block_size = 4096};
 
 	if (ioctl(fd, FS_IOC_ENABLE_VERITY, &a) < 0 && errno != EOPNOTSUPP && errno != ENOTTY && errno != EEXIST)
-		log_debug("fs-verity: %s", strerror(errno));
+		log_warn("memory file %s: the file system does not take it over (fs-verity): %s", id, strerror(errno));
 }
 
 static void check_file(struct file *f, const struct snap *s)
@@ -102,7 +102,7 @@ static void check_file(struct file *f, const struct snap *s)
 	if (f->kind == F_MEM)
 		rc = snap_mem_verify(f->fd, NULL, &e);
 	if (f->kind == F_MEM && rc == 0)
-		let_the_kernel_watch(f->fd);
+		let_the_kernel_watch(f->fd, f->id);
 	if (f->kind == F_WS && s && s->head.nfiles) {
 		struct snap_ws_range *r = malloc(SNAP_MAX_WS * sizeof(*r));
 		uint32_t n;

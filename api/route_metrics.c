@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "api/daemon.h"
+
 #define WATCH_NS 2000000000ull
 #define SAMPLE_NS                                                                                  \
 	500000000ull /* a sample younger than this is not replaced: a share over a moment says     \
@@ -122,7 +124,9 @@ static void watch_answer(void *arg, const struct agent_reply *rep)
 static void watch_next(void *arg)
 {
 	struct metrics_watch *w = arg;
-	struct agentc *a = sandbox_agentc(w->r->sandbox);
+	const struct daemon *d = w->r->app;
+	/* a daemon that ends waits for its answers, and this one never would */
+	struct agentc *a = d && d->ending ? NULL : sandbox_agentc(w->r->sandbox);
 
 	w->call = a ? agentc_call(a, AGENT_METRICS, NULL, 10000, watch_answer, w) : NULL;
 	if (w->call)

@@ -120,6 +120,9 @@ def test_an_orderly_end_finishes_what_runs(daemon):
     daemon.start(NO_TEMPLATES)
     box = daemon.create()
     daemon.plan(boot="hang")
+    watch = socket.create_connection(("127.0.0.1", daemon.port))
+    watch.sendall(f"GET /{box}/44772/metrics/watch HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert watch.recv(65536).startswith(b"HTTP/1.1 200")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with socket.create_connection(("127.0.0.1", daemon.port)) as s:
             # half a request is there when the signal comes: it is still answered
@@ -133,6 +136,9 @@ def test_an_orderly_end_finishes_what_runs(daemon):
             assert s.recv(100).startswith(b"HTTP/1.1 200")
     assert daemon.proc.wait(30) == 0
     assert len(daemon.monitors()) == 1, "sandboxes go on"
+    # what would never end by itself is ended, and not cut
+    assert b"".join(iter(lambda: watch.recv(65536), b"")).endswith(b"0\r\n\r\n")
+    watch.close()
     daemon.plan().again()
     assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
 

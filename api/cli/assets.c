@@ -4,8 +4,11 @@
  */
 #include "api/cli/assets.h"
 
+#include <elf.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "api/cli/run.h"
 
@@ -30,7 +33,19 @@ int asset_find(const char *built, const char *installed, char to[static PATH_MAX
 		e, ENOENT, "neither %s nor %s is there, seen from %s", built, installed, exe);
 }
 
-int asset_cached(const char *name, char to[static PATH_MAX], const char *how, struct err *e)
+/* An ELF file's section headers are its end: one that was cut short has none. */
+static bool is_whole(const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	Elf64_Ehdr h;
+	struct stat st;
+
+	return fd >= 0 && fstat(fd, &st) == 0 && pread(fd, &h, sizeof(h), 0) == sizeof(h) &&
+	       !memcmp(h.e_ident, ELFMAG, SELFMAG) && h.e_shoff <= (uint64_t)st.st_size &&
+	       (uint64_t)h.e_shnum * h.e_shentsize <= (uint64_t)st.st_size - h.e_shoff;
+}
+
+static int kernel_there(const char *name, char to[static PATH_MAX], struct err *e)
 {
 	const char *cache = getenv("MAYFLY_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
 		   *home = getenv("HOME");
@@ -51,7 +66,17 @@ int asset_cached(const char *name, char to[static PATH_MAX], const char *how, st
 	snprintf(installed, sizeof(installed), "../share/mayfly/%s", name);
 	if (made && asset_find(installed, installed, to, &none) == 0)
 		return 0;
-	return err_plain(e, ENOENT, "%s is not there (%s makes it)", made ? made : name, how);
+	return err_plain(e, ENOENT, "%s is not there (make kernel makes it)", made ? made : name);
+}
+
+int asset_kernel(const char *name, char to[static PATH_MAX], struct err *e)
+{
+	int rc = kernel_there(name, to, e);
+
+	if (rc == 0 && !is_whole(to))
+		rc = err_plain(
+			e, EBADMSG, "%s is not a whole kernel (make kernel makes it again)", to);
+	return rc;
 }
 
 int asset_machine_root(char to[static PATH_MAX], struct err *e)

@@ -9,9 +9,9 @@
 
 #include "lib/err.h"
 
-/* ${MAYFLY_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mayfly}/name, which must exist; `how` is the command
- * that makes it. 0 or -errno. */
-int asset_cached(const char *name, char to[static PATH_MAX], const char *how, struct err *e);
+/* ${MAYFLY_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mayfly}/name or the installed one, which must be
+ * there and whole. 0 or -errno. */
+int asset_kernel(const char *name, char to[static PATH_MAX], struct err *e);
 /* A file of ours: build tree (relative to build/bin) first, then the installed place. 0 or -errno.
  */
 int asset_find(const char *built, const char *installed, char to[static PATH_MAX], struct err *e);

@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 
-from conftest import MAYFLY, TOP
+from conftest import CACHE, MAYFLY, TOP
 
 MACHINE = ("start", "--name", "bad", "--port", "0", "--memory", "512M")
 NEEDED = ("bash", "sh", "sed", "awk", "grep", "cat", "env", "df", "dirname", "sort", "cut", "mke2fs", "tar", "ldd", "sha256sum", "dpkg-query", "mkfs.xfs",
@@ -61,7 +61,12 @@ def test_no_tool(tmp_path, tool, words):
 
 
 def test_no_kernel(tmp_path):
-    said(start({"MAYFLY_CACHE": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}), "appliance-vmlinux", "make kernel")
+    env = {"MAYFLY_CACHE": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    said(start(env), "appliance-vmlinux is not there", "make kernel")
+    whole = (CACHE / "appliance-vmlinux").read_bytes()
+    for cut in (0, 30, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "appliance-vmlinux").write_bytes(whole[:cut])
+        said(start(env), "appliance-vmlinux is not a whole kernel", "make kernel")
 
 
 def test_no_package(tmp_path):

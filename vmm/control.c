@@ -375,6 +375,22 @@ static int debug_regs(struct vm *vm, struct buf *out)
 	return 0;
 }
 
+/* the kernel gives it to a vCPU that is not running only: it would wait, and this thread with it */
+static int debug_nmi(struct vm *vm)
+{
+	bool ran = vm->state == VMM_S_RUNNING;
+	int rc;
+
+	if (!vm->vcpus.n)
+		return -ENODEV;
+	if (ran)
+		vcpus_stop(&vm->vcpus);
+	rc = arch_nmi(vm->vcpus.v[0].fd);
+	if (ran)
+		vcpus_run(&vm->vcpus);
+	return rc;
+}
+
 static int do_debug(struct request *r, struct err *e)
 {
 	uint32_t what = cur_u32(&r->in);
@@ -392,7 +408,7 @@ static int do_debug(struct request *r, struct err *e)
 		log_level = (int)MIN(arg, LOG_TRACE);
 		break;
 	case VMM_DBG_NMI:
-		rc = vm->vcpus.n ? arch_nmi(vm->vcpus.v[0].fd) : -ENODEV;
+		rc = debug_nmi(vm);
 		break;
 	case VMM_DBG_REGS:
 		rc = debug_regs(vm, &text);

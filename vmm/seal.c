@@ -90,7 +90,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(wait4, "the snapshot child's end"),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "rng device, vmgenid"),
-	JAIL_CALL(getrusage, "VMM_STATS", .unseen = "VMM_STATS is asked for by hand"),
+	JAIL_CALL(getrusage, "VMM_STATS"),
 	JAIL_CALL(exit, "threads", .unseen = THREAD_ENDS),
 	JAIL_CALL(exit_group, "the end"),
 };
@@ -112,7 +112,7 @@ static const struct {
 	ROW(KVM_SET_XCRS, "state"), ROW(KVM_GET_DEBUGREGS, "state"), ROW(KVM_SET_DEBUGREGS, "state"), ROW(KVM_GET_LAPIC, "state"), ROW(KVM_SET_LAPIC, "state"),
 	ROW(KVM_GET_MP_STATE, "state"), ROW(KVM_SET_MP_STATE, "state"), ROW(KVM_GET_VCPU_EVENTS, "state"), ROW(KVM_SET_VCPU_EVENTS, "state"),
 	ROW(KVM_GET_IRQCHIP, "state"), ROW(KVM_SET_IRQCHIP, "state"), ROW(KVM_GET_CLOCK, "state"), ROW(KVM_SET_CLOCK, "state"), ROW(KVM_KVMCLOCK_CTRL, "state"),
-	ROW(KVM_NMI, "debug", .unseen = "mayfly debug: by hand"),
+	ROW(KVM_NMI, "debug"),
 };
 
 static const struct jail_rule vcpu[] = {

@@ -371,12 +371,12 @@ static void full_layer(void)
 
 void ends(void)
 {
+	looked_at();
 	one_end("power-off", TG_POWEROFF, VMM_X_POWEROFF);
 	one_end("reset", TG_RESET, VMM_X_RESET);
 	one_end("panic", TG_PANIC, VMM_X_PANIC);
 	one_end("init gone", TG_EXIT, VMM_X_PANIC);
 	one_end("forced", TG_HANG, VMM_X_FORCED);
-	looked_at();
 	for (size_t i = 0; i < ARRAY_LEN(raw_ends); i++)
 		raw_end(&raw_ends[i], i % 2 + 1);
 	needs_reset();

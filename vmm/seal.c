@@ -117,7 +117,7 @@ static const struct {
 
 static const struct jail_rule vcpu[] = {
 	JAIL_CALL_EQ(ioctl, 1, KVM_RUN, "the thread's purpose"),
-	JAIL_CALL_EQ(ioctl, 1, KVM_GET_REGS, "why the kernel gave up, for the last words", .unseen = DYING),
+	JAIL_CALL_EQ(ioctl, 1, KVM_GET_REGS, "why the kernel gave up, for the last words"),
 	JAIL_CALL(write, "irqfds, waking the device thread, log"),
 	JAIL_CALL(futex, "device locks, the gate"),
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),

@@ -19,9 +19,12 @@ static void reads_what_it_says(void)
 	struct err e;
 
 	CHECK_INT(parse(&c,
-			  "# top\n[server]\nhost = \"0.0.0.0\" # where\r\nport = 9_000\napi_key='a\\b'\nlog_json = true\n"
-			  "[server.api_keys]\nci = \"one\"\ndev = \"t\\\"wo\"\n[storage]\nallowed_host_paths = [\n \"/a\",\n '/b' ]\n",
-			  &e), 0);
+			  "# top\n[server]\nhost = \"0.0.0.0\" # where\r\nport = "
+			  "9_000\napi_key='a\\b'\nlog_json = true\n"
+			  "[server.api_keys]\nci = \"one\"\ndev = "
+			  "\"t\\\"wo\"\n[storage]\nallowed_host_paths = [\n \"/a\",\n '/b' ]\n",
+			  &e),
+		0);
 	CHECK_STR(c.host, "0.0.0.0");
 	CHECK_INT(c.port, 9000);
 	CHECK_STR(c.api_key, "a\\b");
@@ -42,7 +45,8 @@ static void refuses_with_the_line(void)
 		{"[server]\n\nprot = 1\n", "line 3: unknown key prot in [server]"},
 		{"[srver]\n", "line 1: unknown table [srver]"},
 		{"[server\n", "line 1: ']' is missing"},
-		{"[server]\nhost = \"a\nb\"\n", "line 2: a string ends on its line, and has no control characters"},
+		{"[server]\nhost = \"a\nb\"\n",
+			"line 2: a string ends on its line, and has no control characters"},
 		{"[server]\nhost = \"a", "line 2: a string without an end"},
 		{"[server]\nhost = 5\n", "line 2: a string in quotes is expected"},
 		{"[server]\nport = 5 6\n", "line 2: something follows the value"},
@@ -53,7 +57,8 @@ static void refuses_with_the_line(void)
 		{"[server]\n= 1\n", "line 2: something follows the value"},
 		{"[server]\nhost = \"\\q\"\n", "line 2: this escape is not one that is read here"},
 		{"[server.api_keys]\na = \"\"\n", "line 2: an empty key"},
-		{"[storage]\nallowed_host_paths = [\"/a\" \"/b\"]\n", "line 2: a comma or ] is expected"},
+		{"[storage]\nallowed_host_paths = [\"/a\" \"/b\"]\n",
+			"line 2: a comma or ] is expected"},
 	};
 	struct config c;
 	struct err e;
@@ -67,13 +72,14 @@ static void refuses_with_the_line(void)
 static void example_is_the_defaults(void)
 {
 	struct config a, b;
+	const void *as = &a, *bs = &b; /* bytes: what lies between the members was zeroed in both */
 	struct err e = {0};
 	_cleanup_free_ char *text = conf_example();
 
 	conf_defaults(&a);
 	memset(&b, 0, sizeof(b));
 	CHECK_INT(conf_parse(&b, text, strlen(text), &e), 0);
-	CHECK(!memcmp(&a, &b, sizeof(a)));
+	CHECK(!memcmp(as, bs, sizeof(a)));
 }
 
 static void open_listener_needs_a_key(void)
@@ -99,9 +105,15 @@ static void what_may_change_while_it_serves(void)
 	struct config now, next;
 	struct err e;
 
-	parse(&now, "[server]\nhost = \"0.0.0.0\"\napi_key = \"old\"\n[server.api_keys]\na = \"1\"\nb = \"2\"\n", &e);
-	parse(&next, "[server]\nport = 81\neip = \"x\"\nlog_level = \"debug\"\n[runtime]\nno_jail = true\ntemplates = false\n[limits]\nmax_sandboxes = 7\n"
-		     "[server.api_keys]\nc = \"3\"\n[storage]\nallowed_host_paths = [\"/p\"]\n", &e);
+	parse(&now,
+		"[server]\nhost = \"0.0.0.0\"\napi_key = \"old\"\n[server.api_keys]\na = \"1\"\nb "
+		"= \"2\"\n",
+		&e);
+	parse(&next,
+		"[server]\nport = 81\neip = \"x\"\nlog_level = \"debug\"\n[runtime]\nno_jail = "
+		"true\ntemplates = false\n[limits]\nmax_sandboxes = 7\n"
+		"[server.api_keys]\nc = \"3\"\n[storage]\nallowed_host_paths = [\"/p\"]\n",
+		&e);
 	conf_take(&now, &next, tell, NULL);
 	CHECK_STR(told, "server.host server.port runtime.no_jail ");
 	CHECK_STR(now.host, "0.0.0.0");

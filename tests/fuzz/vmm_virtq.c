@@ -35,10 +35,13 @@ static void use(const struct virtq_chain *c)
 	ASSERT(total == c->out_bytes);
 	/* not the rings: what the device writes there is another matter than what it reads */
 	for (unsigned int i = 0; i < c->nin; i++) {
-		volatile uint8_t *b = virtq_in(c)[i].iov_base;
+		volatile uint8_t *first = virtq_in(c)[i].iov_base,
+				 *last = first + virtq_in(c)[i].iov_len - 1;
+		uint8_t was = *first;
 
-		b[0] = b[0];
-		b[virtq_in(c)[i].iov_len - 1] = b[virtq_in(c)[i].iov_len - 1];
+		*first = was;
+		was = *last;
+		*last = was;
 	}
 	ASSERT(iov_slice(virtq_in(c), c->nin, 44, 100000, part, 8, &bytes) <= 8);
 	ASSERT(bytes <= c->in_bytes);

@@ -439,7 +439,8 @@ static int inside(void *arg)
 	}
 	waitpid(p, &st, 0);
 	if (G.reports && pread(FD_WORDS, &w, sizeof(w), 0) == sizeof(w) &&
-		strstr(w.text, a->fn == try_assertion ? "died of signal 6" : "not on this thread's list"))
+		strstr(w.text,
+			a->fn == try_assertion ? "died of signal 6" : "not on this thread's list"))
 		return REPORTED;
 	return WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
 }
@@ -447,11 +448,11 @@ static int inside(void *arg)
 static void show(enum kind k, const char *what, int got, bool ok)
 {
 	printf("%s %-12s %-40s %s\n", ok ? "ok  " : "FAIL", names[k], what,
-		got == DIES ? "killed"
-		: got == REPORTED ? "reported"
+		got == DIES            ? "killed"
+		: got == REPORTED      ? "reported"
 		: got == 128 + SIGABRT ? "ended"
-		: got       ? strerror(got)
-			    : "possible");
+		: got                  ? strerror(got)
+				       : "possible");
 }
 
 static void what_must_be_impossible_is_in_each_kind(void)

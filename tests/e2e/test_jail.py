@@ -22,7 +22,7 @@ for p in $(pgrep -x "$1"); do
 	echo "cgroup:$(cat /proc/$p/cgroup)"
 	echo "oom:$(cat /proc/$p/oom_score_adj)"
 	echo "core:$(grep 'core file' /proc/$p/limits | tr -s ' ')"
-	for t in /proc/$p/task/*; do echo "thread $(cat $t/comm) $(grep -E '^Seccomp:' $t/status | tr -d '\t') $(awk '{print $19}' $t/stat)"; done
+	for t in /proc/$p/task/*; do echo "thread $(cat $t/comm) $(grep -E '^Seccomp:' $t/status | tr -d '\t') $(cut -d' ' -f19 $t/stat)"; done
 done
 """
 

@@ -15,7 +15,7 @@ LOOK = "cat /etc/machine-id; cat /proc/sys/kernel/random/boot_id; head -c 16 /de
 
 def one(daemon, i, ahead, unsure):
     """Restores one, looks at what must be its own, and reads back a file it wrote."""
-    sb = create(daemon, metadata={"burst": str(i)})["id"]
+    sb = create(daemon, metadata={"burst": str(i)}, timeout=7200)["id"]
     asked = time.time() + ahead - unsure
     machine_id, boot_id, noise, clock, name = run(daemon, sb, LOOK).split()
     answered = time.time() + ahead + unsure

@@ -112,7 +112,7 @@ class Daemon:
             "[runtime]", f'kernel = "{self.bin}/guest-vmlinux"', f'initrd = "{self.bin}/initramfs.cpio"',
             'state_dir = "/var/lib/mayfly/state"', 'run_dir = "/run/mayfly"',
             # a hundred guests at once on one emulated CPU: none is heard within a minute, and none hangs
-            *(["step_timeout_seconds = 600"] if os.environ.get("MAYFLY_STRESS") else []),
+            *(["step_timeout_seconds = 600", "create_timeout_seconds = 3600"] if os.environ.get("MAYFLY_STRESS") else []),
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
             "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.limits_more,
             "[images]", f"insecure_registries = {str(self.plain_http).lower()}", self.config_more, ""])

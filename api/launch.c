@@ -25,7 +25,6 @@
 
 #define SEC 1000000000ull
 #define START_FAILED "DOCKER::SANDBOX_START_FAILED"
-#define AGENT_LIMIT_MS 60000u
 #define LAST_WORDS_LIMIT_MS 3000u
 #define PROMISED "PENDING" /* status.reason of one whose client was told that it is coming */
 
@@ -39,7 +38,7 @@ static void step_deadline(struct sandbox *sb)
 {
 	struct launch *l = sb->launch;
 	const struct config *c = &sb->d->cfg;
-	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE ||
+	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE || l->step == STEP_THAW || l->step == STEP_SETUP ||
 		   (l->step == STEP_AGENT && *l->from.state);
 	uint64_t at = l->ends_ns;
 
@@ -347,7 +346,7 @@ static void do_setup(struct sandbox *sb)
 	step_to(sb, STEP_SETUP);
 	buf_init(&b, AGENT_FRAME_MAX);
 	setup_put(&b, sb);
-	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, AGENT_LIMIT_MS, setup_done, sb))
+	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, 0, setup_done, sb))
 		launch_fail(sb, 400, "SANDBOX::INVALID_PARAMETER", "environment and entrypoint are too long together");
 	buf_fini(&b);
 }
@@ -371,7 +370,7 @@ static void do_thaw(struct sandbox *sb)
 	step_to(sb, STEP_THAW);
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
-	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, thaw_done, sb))
+	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, 0, thaw_done, sb))
 		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
 	buf_fini(&b);
 }
@@ -770,7 +769,7 @@ static void thaw_adopted(struct sandbox *sb)
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	sandbox_ref(sb);
-	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, AGENT_LIMIT_MS, adopted_thawed, sb) != NULL;
+	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, (uint32_t)sb->d->cfg.step_timeout_seconds * 1000, adopted_thawed, sb) != NULL;
 	if (!sb->frozen)
 		sandbox_unref(sb);
 	buf_fini(&b);

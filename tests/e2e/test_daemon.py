@@ -234,7 +234,7 @@ def test_a_monitor_that_takes_a_restore_and_never_answers(daemon):
     while [t["state"] for t in daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]] != ["Ready"]:
         assert time.monotonic() < end
         time.sleep(0.02)
-    for step, says in (("restore", "restoring"), ("ready", "waiting for the agent")):
+    for step, says in (("restore", "restoring"), ("ready", "waiting for the agent"), ("setup", "starting the entrypoint")):
         daemon.plan(**{step: "never" if step == "ready" else "hang"})
         status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX, timeout=25)
         assert (status, e["code"]) == (504, "DOCKER::SANDBOX_START_FAILED") and e["message"] == f"{says}: not done within 2 s", e

@@ -26,9 +26,9 @@ def test_it_is_named_and_refused(machine, daemon, lacking, what):
     doctor = machine.run("sh", "-c", f"{lacking[what]} {daemon.bin}/mayfly doctor {what}")
     assert doctor.returncode != 0 and what in doctor.stdout, doctor.stdout + doctor.stderr
     assert machine.run(f"{daemon.bin}/mayfly", "doctor", what).returncode == 0, "the whole host is called good"
-    # beside the daemon that runs: its own folders and socket, and it ends by itself
+    # beside the daemon that runs: its own folders, users and socket, and it ends by itself
     folder = machine.run("mktemp", "-d", check=True).stdout.strip()
-    helper = (f"{lacking[what]} {daemon.bin}/mayfly-priv --cgroup /sys/fs/cgroup/weaker-test --bin-dir {daemon.bin} --run-dir {folder}/run --state-dir {folder}/state --user mayfly "
+    helper = (f"{lacking[what]} {daemon.bin}/mayfly-priv --cgroup /sys/fs/cgroup/weaker-test --uid-base 700000 --bin-dir {daemon.bin} --run-dir {folder}/run --state-dir {folder}/state --user mayfly "
               f"-- --config {folder}/config.toml")
     config = daemon.config().replace("/var/lib/mayfly/state", f"{folder}/state").replace('"/run/mayfly"', f'"{folder}/run"').replace("port = 8080", "port = 8081")
     machine.run("dd", f"of={folder}/config.toml", "status=none", stdin=config, check=True)

@@ -205,12 +205,13 @@ void workset_sandbox_goes(struct sandbox *sb)
 
 	while (rec && rec->sb != sb)
 		rec = rec->next;
-	if (!rec || rec->asked || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl ||
+	if (!rec || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl ||
 		sb->state == SB_PENDING || sb->d->ending)
 		return;
 	timer_set(rec->timer, 0);
 	vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, paused, NULL);
-	if (!ask(rec, sb->vm)) {
+	/* asked already and not answered yet: it stays for that answer */
+	if (!rec->asked && !ask(rec, sb->vm)) {
 		recording_end(rec);
 		return;
 	}

@@ -199,8 +199,9 @@ def test_a_template_is_taken_ahead_and_a_bad_one_costs_no_create(daemon, mayfly)
 def test_snapshots_are_read_once_and_damage_is_found(daemon, mayfly):
     source = a_sandbox(daemon)
     run(daemon, source, "head -c 3000000 /dev/urandom > /dev/shm/f; md5sum /dev/shm/f > /tmp/sum")
-    snap = mayfly("snapshot", "create", source).stdout.strip()
-    end = time.monotonic() + SLOW
+    r = mayfly("snapshot", "create", source)
+    assert r.returncode == 0, r.stderr
+    snap, end = r.stdout.strip(), time.monotonic() + SLOW
     while call(daemon, "GET", f"/v1/snapshots/{snap}")[1]["status"]["state"] == "Creating":
         assert time.monotonic() < end
         time.sleep(0.3)

@@ -28,6 +28,28 @@
 #define TEMPLATE_MIN_MS 1000u
 #define TEMPLATE_MAX_MS 4000u
 
+static void waiting_refused(struct sandbox *sb, int err, const char *text)
+{
+	struct snap_waits w = sb->snap_waits;
+
+	sb->snap_waits = (struct snap_waits){0};
+	if (w.fn)
+		w.fn(w.arg, err, text, NULL, NULL);
+}
+
+static void waiting_begin(struct sandbox *sb)
+{
+	const struct snap_waits w = sb->snap_waits;
+
+	if (!w.fn)
+		return;
+	if (sb->state == SB_RUNNING && !sb->gone && snap_live(sb, w.fn, w.arg) == 0)
+		sb->snap_waits = (struct snap_waits){0};
+	else
+		waiting_refused(
+			sb, ECANCELED, "The sandbox did not run any more when its turn came.");
+}
+
 void snap_free(struct snap *s)
 {
 	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
@@ -46,7 +68,8 @@ void snap_free(struct snap *s)
 		sandbox_save(sb, false);
 	if (sb->build)
 		build_changed(sb->build);
-	if (sb->pause_waits) {
+	waiting_begin(sb);
+	if (sb->pause_waits && !sb->snap) {
 		sb->pause_waits = false;
 		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
 			launch_pause(sb);
@@ -358,6 +381,7 @@ void snap_sandbox_gone(struct sandbox *sb)
 {
 	struct snap *s = sb->snap;
 
+	waiting_refused(sb, ECANCELED, "The sandbox ended before its snapshot was taken.");
 	if (!s)
 		return;
 	timer_remove(take_ptr(sb->pending));
@@ -510,8 +534,14 @@ struct snap *snap_template(struct sandbox *sb)
 
 int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
 {
-	struct snap *s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
+	struct snap *s;
 
+	/* its image's template is no doing of the client's, who need not know of it */
+	if (sb->snap && sb->snap->kind == SNAP_TEMPLATE && !sb->snap_waits.fn) {
+		sb->snap_waits = (struct snap_waits){fn, arg};
+		return 0;
+	}
+	s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
 	if (!s)
 		return -EBUSY;
 	s->fn = fn;

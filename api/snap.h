@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.h: taking a point of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen, memory and state written. For templates and
- * snapshots the source goes on; for a pause its process ends. mayflyd's loop. One at a time for each sandbox.
+ * snap.h: taking a point of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen, memory
+ * and state written. For templates and snapshots the source goes on; for a pause its process ends.
+ * mayflyd's loop. One at a time for each sandbox.
  */
 #pragma once
 
@@ -13,8 +14,8 @@ struct snapshot;
 
 /* While it is launched, before anything of the user's ran. NULL: not now (nothing happened). */
 struct snap *snap_template(struct sandbox *sb);
-/* fn: when the point is durable (err 0; disk and mem are the callee's, with references) or failed. It may outlive the sandbox. */
-typedef void (*snap_fn)(void *arg, int err, const char *text, struct disk *disk, struct memory *mem);
+/* At once, or when the sandbox's own template is written. -EBUSY: another one is under way; fn is
+ * not called. */
 int snap_live(struct sandbox *sb, snap_fn fn, void *arg);
 void snap_cancel(struct snap *s); /* the launch that waits for it is over; NULL is fine */
 
@@ -28,5 +29,6 @@ void snap_sandbox_gone(struct sandbox *sb);
 /* What of it stands in the sandbox's record, NULL: nothing; and back, at the daemon's start. */
 struct cJSON *snap_record(const struct snap *s);
 void snap_from_record(struct sandbox *sb, const struct cJSON *o);
-/* The VM was adopted (sb->vm), or is gone. false: nothing was under way, or it came to nothing and the sandbox is what its VM is. */
+/* The VM was adopted (sb->vm), or is gone. false: nothing was under way, or it came to nothing and
+ * the sandbox is what its VM is. */
 bool snap_take_up(struct sandbox *sb);

@@ -14,6 +14,7 @@ import pytest
 from test_lifecycle import SLOW, call, create, run, until
 
 STRESS = bool(os.environ.get("MAYFLY_STRESS"))
+SIZES = itertools.count(11000)  # an image's own disk is smaller
 POINT = ["begun", "quiet", "noted", "asked", "frozen", "followed", "durable", "saved"]
 RESUME = ["begun", "disk", "asked", "loaded", "ready", "thawed", "saved"]
 VMM_POINT = ["quiet", "frozen", "saved", "write", "disks", "memory", "state"]
@@ -248,6 +249,52 @@ def test_writer_of_a_live_snapshot_killed(daemon, faulty, guest):
             s = call(daemon, "GET", f"/v1/snapshots/{s['id']}")[1]
         assert s["status"]["state"] == "Failed" and "died" in s["status"]["message"], s
         assert guest.check() == "Running", step
+
+
+@pytest.fixture
+def young(daemon, faulty):
+    """A sandbox that just runs, with a template of its own still being written: one for a disk of this size has nobody made."""
+    daemon.limits_more = f"disk_mib = {next(SIZES)}"
+    daemon.reconfigure()
+    faulty.ask("vmm.write wait")
+    sandbox = create(daemon)["id"]
+    yield sandbox
+    call(daemon, "DELETE", f"/v1/sandboxes/{sandbox}")
+    daemon.limits_more = ""
+    daemon.reconfigure()
+
+
+def snapshot_of(daemon, sandbox):
+    status, s, _ = call(daemon, "POST", f"/v1/sandboxes/{sandbox}/snapshots")
+    assert status == 202, s
+    return s["id"]
+
+
+def taken(daemon, snapshot):
+    end = time.monotonic() + SLOW
+    while True:
+        s = call(daemon, "GET", f"/v1/snapshots/{snapshot}")[1]
+        if s["status"]["state"] != "Creating":
+            assert call(daemon, "DELETE", f"/v1/snapshots/{snapshot}")[0] == 204
+            return s["status"]
+        assert time.monotonic() < end, s
+        time.sleep(0.1)
+
+
+def test_a_snapshot_waits_for_the_template(daemon, young):
+    """Nobody who asks for one need know that the daemon writes another, and a pause comes after both."""
+    snapshot = snapshot_of(daemon, young)
+    status, e, _ = call(daemon, "POST", f"/v1/sandboxes/{young}/pause")
+    assert status == 202, e
+    until(daemon, young, "Paused")
+    assert taken(daemon, snapshot)["state"] == "Ready"
+
+
+def test_a_snapshot_that_waits_says_that_its_sandbox_went(daemon, young):
+    snapshot = snapshot_of(daemon, young)
+    assert call(daemon, "DELETE", f"/v1/sandboxes/{young}")[0] == 204
+    status = taken(daemon, snapshot)
+    assert status["state"] == "Failed" and "ended before" in status["message"], status
 
 
 def test_faults_are_refused_without_the_flag(daemon, faulty):

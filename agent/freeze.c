@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * freeze.c: before and after a snapshot. The loop's thread; what may block (sync, trim, FIFREEZE) runs in a job's.
+ * freeze.c: before and after a snapshot. The loop's thread; what may block (sync, trim, FIFREEZE)
+ * runs in a job's.
  *
- * While a->frozen nothing is started and no file request is taken, so that the agent never waits for a frozen root. The root's freeze ends by
- * itself after its time limit, the processes' does not: in a restored machine they may not run before it has got its identity, and
- * the agent cannot know which of the two it is in.
+ * While a->frozen nothing is started and no file request is taken, so that the agent never waits
+ * for a frozen root. The root's freeze ends by itself after its time limit, the processes' does
+ * not: in a restored machine they may not run before it has got its identity, and the agent cannot
+ * know which of the two it is in.
  *
- * A set-up or thaw that comes while it is still prepared means that the host waits for it no longer. It takes the preparation back, and does
- * not wait for a sync that a busy disk holds up; only where the root's freeze has begun is it put aside until that is through.
+ * A set-up or thaw that comes while it is still prepared means that the host waits for it no
+ * longer. It takes the preparation back, and does not wait for a sync that a busy disk holds up;
+ * only where the root's freeze has begun is it put aside until that is through.
  */
 #include "agent/freeze.h"
 
@@ -25,9 +28,10 @@
 #include "agent/warm.h"
 
 #define FREEZE_LIMIT_MS 3000u
-#define PARKED_MAX	4u
+#define PARKED_MAX      4u
 
-/* Who comes first decides: the thread that is about to freeze the root, or the loop that takes it back. */
+/* Who comes first decides: the thread that is about to freeze the root, or the loop that takes it
+ * back. */
 enum quiet_state { QUIET_WORKS, QUIET_FREEZES, QUIET_TAKEN_BACK };
 
 /* What one preparation's thread works with; it outlives a preparation that was taken back. */
@@ -52,9 +56,9 @@ struct freeze {
 	uint32_t id, flags, limit_ms;
 	int events_fd, root_fd;
 	struct watch *events_w;
-	struct timer *late;   /* processes that do not freeze */
-	struct timer *limit;  /* of the root's freeze */
-	struct quiet *quiet;  /* its thread's, while it is this preparation's */
+	struct timer *late;  /* processes that do not freeze */
+	struct timer *limit; /* of the root's freeze */
+	struct quiet *quiet; /* its thread's, while it is this preparation's */
 	struct parked *parked;
 	bool root_frozen, busy;
 };
@@ -116,7 +120,8 @@ static void prepare_failed(struct freeze *f, int code, const char *what)
 	poke_freezer(f->a, false);
 	f->a->frozen = f->busy = false;
 	if (c)
-		conn_error(c, f->id, code, AGENT_STEP_FREEZE, "%s: %s", what, strerror(code < 0 ? -code : code));
+		conn_error(c, f->id, code, AGENT_STEP_FREEZE, "%s: %s", what,
+			strerror(code < 0 ? -code : code));
 	if (f->parked)
 		loop_defer(f->a->loop, parked_run, f);
 }
@@ -205,9 +210,12 @@ static void go_quiet(struct freeze *f)
 		return;
 	}
 	q->flags = f->flags;
-	q->root_fd = f->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE) ? open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	q->root_fd = f->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE)
+			     ? open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+			     : -1;
 	f->quiet = j->arg = q;
 	j->done = quiet_done;
+	j->own_thread = true; /* not behind file requests that a hanging file system holds */
 	if (job_submit(j) < 0) {
 		f->quiet = NULL;
 		job_free(j);
@@ -261,7 +269,9 @@ static void freeze_processes(struct freeze *f)
 	snprintf(path, sizeof(path), "%s/cgroup.events", f->a->cgroup);
 	f->events_fd = open(path, O_RDONLY | O_CLOEXEC);
 	/* the kernel raises POLLPRI when the file changes */
-	f->events_w = f->events_fd < 0 ? NULL : loop_watch(f->a->loop, f->events_fd, EPOLLPRI, frozen_event, f);
+	f->events_w = f->events_fd < 0
+			      ? NULL
+			      : loop_watch(f->a->loop, f->events_fd, EPOLLPRI, frozen_event, f);
 	if (!f->events_w) {
 		prepare_failed(f, errno, "watching the freezer");
 		return;
@@ -281,7 +291,8 @@ void req_prepare(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		return;
 	}
 	if (!f || !f->late || !f->limit || a->frozen || a->shutting_down) {
-		conn_error(c, id, f ? EALREADY : ENOMEM, AGENT_STEP_FREEZE, f ? "frozen or being shut down" : "no memory");
+		conn_error(c, id, f ? EALREADY : ENOMEM, AGENT_STEP_FREEZE,
+			f ? "frozen or being shut down" : "no memory");
 		return;
 	}
 	f->conn = conn_number(c);

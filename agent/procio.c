@@ -333,8 +333,12 @@ void procio_pump(struct proc *p)
 			put_exit(p, c);
 		}
 	}
-	if (p->exited)
+	if (p->exited) {
+		/* a terminal's output is not acknowledged: that it was sent makes the room */
+		if ((p->flags & AGENT_X_PTY) && !p->ended && room_of(p))
+			procio_drain(p);
 		return;
+	}
 	/* room again? */
 	for (int i = 0; i < 2; i++)
 		if (p->out[i].fd >= 0 && !p->out[i].w && room_of(p))
@@ -424,7 +428,7 @@ void procio_conn_gone(struct proc *p, struct conn *c)
 	if (p->conn == c)
 		p->conn = NULL;
 	/* a terminal runs on without waiting for anybody */
-	if (!p->exited && p->started)
+	if (p->started)
 		procio_pump(p);
 }
 

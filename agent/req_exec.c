@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 
 #include "agent/exec.h"
+#include "agent/fsutil.h"
 #include "agent/hooks.h"
+#include "agent/jobs.h"
 #include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/request.h"
@@ -304,24 +306,55 @@ void req_forget(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	proc_destroy(p);
 }
 
-/* mkdir -p; a session's directory is made for it. */
-static int make_dirs(const char *path)
+/* A session's directory is made for it; in a thread, as its file system may hang. */
+static void run_session_dir(struct job *j)
 {
-	char p[AGENT_PATH_MAX];
-	size_t n = strlen(path);
+	char path[AGENT_PATH_MAX];
+	bool made;
+	int rc;
 
-	if (n >= sizeof(p))
-		return -ENAMETOOLONG;
-	memcpy(p, path, n + 1);
-	for (char *s = p + 1; *s; s++) {
-		if (*s != '/')
-			continue;
-		*s = 0;
-		if (mkdir(p, 0755) < 0 && errno != EEXIST)
-			return -errno;
-		*s = '/';
+	if (!cur_str(&j->body, path, sizeof(path))) {
+		job_fail(j, ENAMETOOLONG, AGENT_STEP_CWD, "the directory");
+		return;
 	}
-	return mkdir(p, 0755) < 0 && errno != EEXIST ? -errno : 0;
+	rc = fs_make_dirs(path, NULL, &made);
+	if (rc < 0)
+		job_fail(j, rc, AGENT_STEP_CWD, "%s: %s", path, strerror(-rc));
+}
+
+/* The answer was sent in this turn of the loop: nobody who heard it was here yet. */
+static void session_dir_done(struct agent *a, struct job *j)
+{
+	_cleanup_free_ char *name = j->arg;
+
+	if (j->code)
+		(void)session_destroy(a, name);
+}
+
+static void session_dir(
+	struct agent *a, struct conn *c, uint32_t id, const char *name, const char *path)
+{
+	struct cur body;
+	struct buf b;
+	struct job *j;
+
+	buf_init(&b, AGENT_PATH_MAX + 16);
+	buf_str(&b, path);
+	body = cur_of(b.p, b.len);
+	j = job_create(a, c, id, AGENT_SESSION_NEW, &body, run_session_dir);
+	buf_fini(&b);
+	if (!j) {
+		(void)session_destroy(a, name);
+		return;
+	}
+	j->arg = strdup(name);
+	j->done = session_dir_done;
+	if (j->arg && job_submit(j) == 0)
+		return;
+	free(j->arg);
+	job_free(j);
+	(void)session_destroy(a, name);
+	conn_error(c, id, EAGAIN, AGENT_STEP_CWD, "a thread");
 }
 
 void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
@@ -329,7 +362,6 @@ void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 	char name[64], cwd[AGENT_PATH_MAX], missing[64];
 	struct envset *env;
 	struct buf path;
-	struct stat st;
 	int rc = 0;
 
 	cur_str(b, name, sizeof(name));
@@ -354,15 +386,11 @@ void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 		conn_error(c, id, EINVAL, AGENT_STEP_CWD, "variable %s is not set", missing);
 	} else {
 		if (rc == 0)
-			rc = make_dirs(buf_cstr(&path));
-		if (rc == 0 && (stat(buf_cstr(&path), &st) < 0 || !S_ISDIR(st.st_mode)))
-			rc = -ENOTDIR;
-		if (rc == 0)
 			rc = session_create(a, name, buf_cstr(&path));
 		if (rc < 0)
 			conn_error(c, id, rc, AGENT_STEP_CWD, "%s: %s", cwd, strerror(-rc));
 		else
-			conn_ok(c, id, NULL);
+			session_dir(a, c, id, name, buf_cstr(&path));
 	}
 	env_unref(env);
 	buf_fini(&path);

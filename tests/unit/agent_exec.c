@@ -549,6 +549,38 @@ static void a_terminal_keeps_its_last_megabyte(void)
 }
 
 /* Watchers come and go beside the holder; what they say is not the terminal's input. */
+/* Its reader is slower than it: what it said last, and that it ended, come when there is room
+ * again. */
+static void a_slow_reader_hears_a_terminal_s_end(void)
+{
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G), ctl;
+	uint64_t got = 0;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "p3", AGENT_X_SHELL | AGENT_X_PTY, "", 0, "",
+		sh("stty -opost; head -c 5000000 /dev/zero | tr '\\000' x; echo end"), NULL);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	REQUIRE(host_recv(fd, &G) && G.h.type == AGENT_OK);
+	/* its window and the socket are full: it stands still, and is ended there */
+	poll(NULL, 0, 200);
+	ctl = host_open(&H, AGENT_CONN_CONTROL, &G);
+	buf_reset(&b);
+	buf_str(&b, "p3");
+	buf_u32(&b, SIGKILL);
+	buf_u32(&b, 0);
+	CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	poll(NULL, 0, 100);
+	while (host_recv(fd, &G) && G.h.type == AGENT_OUT)
+		got += cur_left(&G.c) - 9;
+	CHECK_INT(G.h.type, AGENT_EXIT);
+	CHECK(got > AGENT_WINDOW);
+	close(ctl);
+	close(fd);
+	buf_fini(&b);
+	forget("p3");
+}
+
 static void watchers_only_look(void)
 {
 	int fd = host_open(&H, AGENT_CONN_EXEC, &G), w[3];
@@ -634,6 +666,7 @@ static const struct test tests[] = {
 	{"sessions_keep_state", sessions_keep_state},
 	{"terminals", terminals},
 	{"a_terminal_keeps_its_last_megabyte", a_terminal_keeps_its_last_megabyte},
+	{"a_slow_reader_hears_a_terminal_s_end", a_slow_reader_hears_a_terminal_s_end},
 	{"watchers_only_look", watchers_only_look},
 	{"program_of_the_image", program_of_the_image},
 	{"stop", stop},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rootfs.c: plain root file systems (a tar, a folder) as images of one layer, and telling the kinds of sources apart. Runs in the image
- * job. A tar becomes the layer as it is; a folder is written as a pax tar by libarchive, owners and attributes as the reader sees them.
+ * rootfs.c: plain root file systems (a tar, a folder) as images of one layer, and telling the kinds
+ * of sources apart. Runs in the image job. A tar becomes the layer as it is; a folder is written as
+ * a pax tar by libarchive, owners and attributes as the reader sees them.
  */
 #include "images/import_int.h"
 #include "images/stream.h"
@@ -22,8 +23,7 @@ struct archive *import_open_tar(int fd, struct err *e)
 		archive_read_free(a);
 		return NULL;
 	}
-	archive_read_support_filter_gzip(a);
-	archive_read_support_filter_zstd(a);
+	stream_filter(a, fd);
 	archive_read_support_format_tar(a);
 	if (archive_read_open_fd(a, fd, 128 * 1024) != ARCHIVE_OK) {
 		err_plain(e, EBADMSG, "not a tar archive: %s", archive_error_string(a));
@@ -36,7 +36,8 @@ struct archive *import_open_tar(int fd, struct err *e)
 /* What only archives of images have at their top: decided by the first entries. */
 static bool is_image_part(const char *p)
 {
-	static const char *const parts[] = {"blobs", "oci-layout", "index.json", "manifest.json", "repositories"};
+	static const char *const parts[] = {
+		"blobs", "oci-layout", "index.json", "manifest.json", "repositories"};
 	size_t n;
 
 	while (strncmp(p, "./", 2) == 0)
@@ -79,21 +80,26 @@ int import_guess(struct import *im, struct err *e)
 	if (fstat(im->source, &sb) < 0)
 		return err_set(e, errno, "source");
 	if (im->kind == JOB_SRC_AUTO && S_ISDIR(sb.st_mode))
-		im->kind = faccessat(im->source, "index.json", F_OK, 0) == 0 ? JOB_SRC_LAYOUT : JOB_SRC_ROOTFS_DIR;
+		im->kind = faccessat(im->source, "index.json", F_OK, 0) == 0 ? JOB_SRC_LAYOUT
+									     : JOB_SRC_ROOTFS_DIR;
 	else if (im->kind == JOB_SRC_AUTO && S_ISREG(sb.st_mode))
 		return guess_tar(im, e);
-	if (S_ISDIR(sb.st_mode) != (im->kind == JOB_SRC_LAYOUT || im->kind == JOB_SRC_ROOTFS_DIR) || (!S_ISDIR(sb.st_mode) && !S_ISREG(sb.st_mode)))
+	if (S_ISDIR(sb.st_mode) != (im->kind == JOB_SRC_LAYOUT || im->kind == JOB_SRC_ROOTFS_DIR) ||
+		(!S_ISDIR(sb.st_mode) && !S_ISREG(sb.st_mode)))
 		return err_plain(e, EINVAL, "source is not the file or folder that its kind needs");
 	return 0;
 }
 
-int import_wrap_layer(struct import *im, const struct blob *layer, const struct digest *diff, struct err *e)
+int import_wrap_layer(
+	struct import *im, const struct blob *layer, const struct digest *diff, struct err *e)
 {
 	char d[DIGEST_STR], text[512];
 	struct blob config;
 	int n = snprintf(text, sizeof(text),
-		"{\"architecture\":\"%s\",\"os\":\"%s\",\"config\":{\"Env\":[\"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\"],"
-		"\"Cmd\":[\"/bin/sh\"],\"WorkingDir\":\"/\"},\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[\"%s\"]}}",
+		"{\"architecture\":\"%s\",\"os\":\"%s\",\"config\":{\"Env\":[\"PATH=/usr/local/"
+		"sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\"],"
+		"\"Cmd\":[\"/bin/sh\"],\"WorkingDir\":\"/"
+		"\"},\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[\"%s\"]}}",
 		im->platform.arch, im->platform.os, digest_str(diff, d));
 	int r = stage_put(im->stage, text, (size_t)n, &config, e);
 
@@ -165,7 +171,8 @@ static int copy_data(struct archive *from, struct archive *to, struct err *e)
 
 	while ((k = archive_read_data_block(from, &p, &n, &off)) == ARCHIVE_OK) {
 		for (; at < (uint64_t)off; at += MIN(sizeof(zeros), (uint64_t)off - at))
-			if (archive_write_data(to, zeros, MIN(sizeof(zeros), (uint64_t)off - at)) < 0)
+			if (archive_write_data(to, zeros, MIN(sizeof(zeros), (uint64_t)off - at)) <
+				0)
 				return err_plain(e, EIO, "%s", archive_error_string(to));
 		if (archive_write_data(to, p, n) < 0)
 			return err_plain(e, EIO, "%s", archive_error_string(to));
@@ -192,16 +199,20 @@ static int copy_tree(struct import *im, struct archive *from, struct archive *to
 			break;
 		}
 		archive_read_disk_descend(from);
-		archive_entry_sparse_clear(en); /* written in full: zeros are found again when the disk is built */
+		archive_entry_sparse_clear(
+			en); /* written in full: zeros are found again when the disk is built */
 		archive_entry_linkify(links, &en, &spare);
 		if (++entries > im->lim.max_entries)
-			r = err_plain(e, EFBIG, "more than %llu entries", (unsigned long long)im->lim.max_entries);
-		else if (archive_entry_filetype(en) != S_IFSOCK && archive_write_header(to, en) < ARCHIVE_WARN)
+			r = err_plain(e, EFBIG, "more than %llu entries",
+				(unsigned long long)im->lim.max_entries);
+		else if (archive_entry_filetype(en) != S_IFSOCK &&
+			 archive_write_header(to, en) < ARCHIVE_WARN)
 			r = err_plain(e, EIO, "%s", archive_error_string(to));
 		else if (archive_entry_filetype(en) == S_IFREG && archive_entry_size(en) > 0)
 			r = copy_data(from, to, e);
 		if (r < 0)
-			err_wrap(e, "%.200s", archive_entry_pathname(en) ? archive_entry_pathname(en) : "?");
+			err_wrap(e, "%.200s",
+				archive_entry_pathname(en) ? archive_entry_pathname(en) : "?");
 		archive_entry_free(en);
 	}
 	archive_entry_linkresolver_free(links);
@@ -222,7 +233,8 @@ int import_rootfs_dir(struct import *im, struct err *e)
 		archive_read_disk_set_behavior(from, ARCHIVE_READDISK_NO_TRAVERSE_MOUNTS);
 		archive_write_set_format_pax(to);
 		archive_write_set_bytes_per_block(to, 128 * 1024);
-		if (archive_write_open(to, &o, NULL, on_write, NULL) != ARCHIVE_OK || archive_read_disk_open(from, ".") != ARCHIVE_OK)
+		if (archive_write_open(to, &o, NULL, on_write, NULL) != ARCHIVE_OK ||
+			archive_read_disk_open(from, ".") != ARCHIVE_OK)
 			r = err_plain(e, EIO, "%s", archive_error_string(from));
 	}
 	if (r == 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.c: one producer thread (read, sha256 of the blob, decompress by libarchive's filters), one consumer (sha256 of the tar, then
- * the tar reader). They meet in a ring of buffers. Runs in the image job. What decompresses to more than the limits allow is stopped here.
+ * stream.c: one producer thread (read, sha256 of the blob, decompress by libarchive's filters), one
+ * consumer (sha256 of the tar, then the tar reader). They meet in a ring of buffers. Runs in the
+ * image job. What decompresses to more than the limits allow is stopped here.
  */
 #include "images/stream.h"
 
@@ -11,10 +12,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define RING	 8u
-#define PIECE	 (256u * 1024)
+#define RING     8u
+#define PIECE    (256u * 1024)
 #define IN_BYTES (128u * 1024)
-#define STACK	 (512u * 1024) /* decompressors work on the heap; a sanitizer clears all of a stack for each thread */
+#define STACK                                                                                      \
+	(512u * 1024) /* decompressors work on the heap; a sanitizer clears all of a stack for     \
+			 each thread */
 
 struct piece {
 	uint8_t *p;
@@ -85,9 +88,11 @@ static int check_bomb(struct stream *s, struct err *e)
 	uint64_t in = atomic_load(&s->in_bytes);
 
 	if (s->out_bytes > s->lim.max_tar_bytes)
-		return err_plain(e, EFBIG, "more than %llu bytes decompressed", (unsigned long long)s->lim.max_tar_bytes);
+		return err_plain(e, EFBIG, "more than %llu bytes decompressed",
+			(unsigned long long)s->lim.max_tar_bytes);
 	if (s->out_bytes > s->lim.ratio_from && s->out_bytes / MAX(in, 1) > s->lim.max_ratio)
-		return err_plain(e, EFBIG, "decompresses to more than %u times its size", s->lim.max_ratio);
+		return err_plain(
+			e, EFBIG, "decompresses to more than %u times its size", s->lim.max_ratio);
 	return 0;
 }
 
@@ -96,7 +101,21 @@ static int archive_err(struct archive *a, struct err *e)
 	int code = archive_errno(a);
 	const char *text = archive_error_string(a);
 
-	return err_plain(e, code > 0 && code < 4096 ? code : EBADMSG, "%s", text ? text : "damaged");
+	return err_plain(
+		e, code > 0 && code < 4096 ? code : EBADMSG, "%s", text ? text : "damaged");
+}
+
+void stream_filter(struct archive *a, int fd)
+{
+	uint8_t m[4] = {0};
+
+	(void)!pread(fd, m, sizeof(m), 0);
+	if (m[0] == 0x1f && m[1] == 0x8b)
+		archive_read_append_filter(a, ARCHIVE_FILTER_GZIP);
+	/* a frame, or one that is to be skipped before it */
+	else if (!memcmp(m, "\x28\xb5\x2f\xfd", 4) ||
+		 ((m[0] & 0xf0) == 0x50 && !memcmp(m + 1, "\x2a\x4d\x18", 3)))
+		archive_read_append_filter(a, ARCHIVE_FILTER_ZSTD);
 }
 
 static int decompress(struct stream *s, struct archive *a, struct err *e)
@@ -104,8 +123,7 @@ static int decompress(struct stream *s, struct archive *a, struct err *e)
 	struct archive_entry *en;
 	int r;
 
-	archive_read_support_filter_gzip(a);
-	archive_read_support_filter_zstd(a);
+	stream_filter(a, s->fd);
 	archive_read_support_format_raw(a);
 	archive_read_support_format_empty(a);
 	if (archive_read_open(a, s, NULL, on_read, NULL) != ARCHIVE_OK)
@@ -245,7 +263,8 @@ ssize_t stream_next(struct stream *s, const void **p, struct err *e)
 	return (ssize_t)b->len;
 }
 
-int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, uint64_t *tar_bytes, struct err *e)
+int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, uint64_t *tar_bytes,
+	struct err *e)
 {
 	const void *p;
 	ssize_t k;

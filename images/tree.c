@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree.c: the merged file system in memory. Runs in the image job; every path and name is hostile. One hash table over (directory,
- * name) keeps look-ups flat whatever the image does; recursion is replaced by walking parent pointers, because a hostile image may be
- * as deep as a path is long.
+ * tree.c: the merged file system in memory. Runs in the image job; every path and name is hostile.
+ * One hash table over (directory, name) keeps look-ups flat whatever the image does; recursion is
+ * replaced by walking parent pointers, because a hostile image may be as deep as a path is long.
  */
 #include "images/tree.h"
 
@@ -216,7 +216,8 @@ void tree_drop(struct tree *t, struct dent *top)
 	}
 }
 
-static int add_name(struct tree *t, struct node *dir, const char *name, uint8_t len, struct node *node, uint32_t layer)
+static int add_name(struct tree *t, struct node *dir, const char *name, uint8_t len,
+	struct node *node, uint32_t layer)
 {
 	struct dent *d = malloc(sizeof(*d) + len + 1u);
 
@@ -261,22 +262,29 @@ int tree_put(struct tree *t, const struct place *p, struct node *node, uint32_t 
 	return add_name(t, p->dir, p->name, p->len, node, layer);
 }
 
-/* Prunes below dir what is older than layer; names that lead to something of this layer stay. Bottom up, without recursion. */
+/* Prunes below dir what is older than layer; names that lead to something of this layer stay.
+ * Bottom up, without recursion. */
 void tree_white_out_children(struct tree *t, struct node *dir, uint32_t layer)
 {
 	struct node *at = dir;
 	struct dent *d = dir->first;
 
+	/* once a layer and directory: a layer of nothing but whiteouts over all that it brought
+	 * itself would take hours */
+	if (dir->swept == layer)
+		return;
+	dir->swept = layer;
 	for (;;) {
-		if (d && S_ISDIR(d->node->mode) && d->node->first) {
+		if (d && d->node->first && d->node->swept != layer) {
 			at = d->node;
+			at->swept = layer;
 			d = at->first;
 			continue;
 		}
 		if (d) {
 			struct dent *next = d->next;
 
-			if (d->layer < layer)
+			if (d->layer < layer && !d->node->first)
 				unlink_name(t, d);
 			d = next;
 			continue;
@@ -305,7 +313,8 @@ void tree_white_out(struct tree *t, struct dent *d, uint32_t layer)
 		unlink_name(t, d);
 }
 
-static int make_dir(struct tree *t, struct node *dir, const char *name, uint8_t len, uint32_t layer, struct node **out)
+static int make_dir(struct tree *t, struct node *dir, const char *name, uint8_t len, uint32_t layer,
+	struct node **out)
 {
 	struct node *n = node_new(S_IFDIR | 0755);
 	struct place p = {.dir = dir, .name = name, .len = len};
@@ -322,7 +331,8 @@ static int make_dir(struct tree *t, struct node *dir, const char *name, uint8_t 
 	return 0;
 }
 
-/* One walk over one path. Links put their target before what is left; the buffer bounds how long that can get. */
+/* One walk over one path. Links put their target before what is left; the buffer bounds how long
+ * that can get. */
 struct walk {
 	char path[2 * IMAGE_PATH_MAX];
 	size_t pos, len;
@@ -385,7 +395,8 @@ static int walk_link(struct walk *w, const char *target)
 }
 
 /* Goes one component down from *dir. */
-static int step(struct tree *t, struct walk *w, struct node **dir, const char *name, size_t len, int flags, uint32_t layer)
+static int step(struct tree *t, struct walk *w, struct node **dir, const char *name, size_t len,
+	int flags, uint32_t layer)
 {
 	struct dent *d;
 
@@ -419,12 +430,14 @@ static int step(struct tree *t, struct walk *w, struct node **dir, const char *n
 static bool has_dotdot(const char *path, size_t len)
 {
 	for (size_t i = 0; i + 1 < len; i++)
-		if (path[i] == '.' && path[i + 1] == '.' && (i == 0 || path[i - 1] == '/') && (i + 2 == len || path[i + 2] == '/'))
+		if (path[i] == '.' && path[i + 1] == '.' && (i == 0 || path[i - 1] == '/') &&
+			(i + 2 == len || path[i + 2] == '/'))
 			return true;
 	return false;
 }
 
-/* The last component of the caller's own path, without trailing slashes and "/."; false: the path is the root. */
+/* The last component of the caller's own path, without trailing slashes and "/."; false: the path
+ * is the root. */
 static bool split_last(const char *path, size_t *plen, const char **name, size_t *len)
 {
 	size_t n = *plen, from;
@@ -445,7 +458,8 @@ static bool split_last(const char *path, size_t *plen, const char **name, size_t
 	return n > from;
 }
 
-int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t layer, struct place *out, struct err *e)
+int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t layer,
+	struct place *out, struct err *e)
 {
 	struct node *dir = t->root;
 	const char *last, *name;
@@ -454,7 +468,8 @@ int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t 
 	int r;
 
 	if (len >= IMAGE_PATH_MAX)
-		return err_plain(e, ENAMETOOLONG, "path of %zu bytes (at most %u)", len, IMAGE_PATH_MAX - 1);
+		return err_plain(
+			e, ENAMETOOLONG, "path of %zu bytes (at most %u)", len, IMAGE_PATH_MAX - 1);
 	if (has_dotdot(path, len))
 		return err_plain(e, EINVAL, "path with \"..\"");
 	if (!split_last(path, &len, &last, &last_len)) {
@@ -462,13 +477,17 @@ int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t 
 		return 0;
 	}
 	if (last_len > IMAGE_NAME_MAX)
-		return err_plain(e, ENAMETOOLONG, "name of %zu bytes (at most %u)", last_len, IMAGE_NAME_MAX);
+		return err_plain(e, ENAMETOOLONG, "name of %zu bytes (at most %u)", last_len,
+			IMAGE_NAME_MAX);
 	r = walk_begin(&w, path, len);
 	while (r == 0 && walk_next(&w, &name, &n))
 		r = step(t, &w, &dir, name, n, flags, layer);
 	if (r < 0)
 		return err_set(e, -r, "its parent directory");
-	*out = (struct place){.dir = dir, .name = last, .len = (uint8_t)last_len, .dent = tree_lookup(t, dir, last, last_len)};
+	*out = (struct place){.dir = dir,
+		.name = last,
+		.len = (uint8_t)last_len,
+		.dent = tree_lookup(t, dir, last, last_len)};
 	return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images_layer.c: layers of tar bytes made here, applied to the tree: whiteouts, links, replacements, and what must be refused.
+ * images_layer.c: layers of tar bytes made here, applied to the tree: whiteouts, links,
+ * replacements, and what must be refused.
  */
 #include "lib/test.h"
 
@@ -11,10 +12,11 @@
 #include <locale.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
 struct item {
 	const char *path;
-	char type; /* d f l(symlink) h(hardlink) c p */
+	char type;        /* d f l(symlink) h(hardlink) c p */
 	const char *data; /* content or target */
 };
 
@@ -37,7 +39,11 @@ static int make_tar(const struct item *v, size_t n, uint64_t *size)
 		archive_entry_set_gid(en, 3000000);
 		archive_entry_set_mtime(en, 1234567890, 123456789);
 		archive_entry_set_size(en, (la_int64_t)len);
-		archive_entry_set_filetype(en, v[i].type == 'd' ? S_IFDIR : v[i].type == 'l' ? S_IFLNK : v[i].type == 'c' ? S_IFCHR : v[i].type == 'p' ? S_IFIFO : S_IFREG);
+		archive_entry_set_filetype(en, v[i].type == 'd'   ? S_IFDIR
+					       : v[i].type == 'l' ? S_IFLNK
+					       : v[i].type == 'c' ? S_IFCHR
+					       : v[i].type == 'p' ? S_IFIFO
+								  : S_IFREG);
 		if (v[i].type == 'l')
 			archive_entry_set_symlink(en, v[i].data);
 		if (v[i].type == 'h')
@@ -72,7 +78,9 @@ static void begin(void)
 	memset(&F, 0, sizeof(F));
 	F.disk = memfd_create("disk", 0);
 	tree_init(&F.t);
-	F.l = (struct layers){.tree = &F.t, .blocks = blocks_create(F.disk, 16, MIB(64)), .lim = IMAGE_LIMITS_DEFAULT};
+	F.l = (struct layers){.tree = &F.t,
+		.blocks = blocks_create(F.disk, 16, MIB(64)),
+		.lim = IMAGE_LIMITS_DEFAULT};
 	F.t.freed = blocks_free;
 	F.t.freed_arg = F.l.blocks;
 }
@@ -93,7 +101,9 @@ static int apply(const struct item *v, size_t n)
 	F.e = (struct err){0};
 	return layer_apply(&F.l, s, ++F.no, &F.e);
 }
-#define APPLY(...) apply((struct item[]){__VA_ARGS__}, sizeof((struct item[]){__VA_ARGS__}) / sizeof(struct item))
+#define APPLY(...)                                                                                 \
+	apply((struct item[]){__VA_ARGS__},                                                        \
+		sizeof((struct item[]){__VA_ARGS__}) / sizeof(struct item))
 
 static bool there(const char *path)
 {
@@ -108,7 +118,9 @@ static void metadata_and_data_arrive(void)
 	struct node *n;
 
 	begin();
-	CHECK_INT(APPLY({"d/", 'd', NULL}, {"d/f", 'f', "hello"}, {"d/h", 'h', "d/f"}, {"s", 'l', "d/f"}, {"c", 'c', NULL}, {"p", 'p', NULL}), 0);
+	CHECK_INT(APPLY({"d/", 'd', NULL}, {"d/f", 'f', "hello"}, {"d/h", 'h', "d/f"},
+			  {"s", 'l', "d/f"}, {"c", 'c', NULL}, {"p", 'p', NULL}),
+		0);
 	n = tree_follow(&F.t, "s");
 	REQUIRE(n && n == tree_follow(&F.t, "/d/h"));
 	CHECK_INT(n->mode, S_IFREG | 04644);
@@ -130,10 +142,15 @@ static void metadata_and_data_arrive(void)
 static void whiteouts_hide_lower_layers_only(void)
 {
 	begin();
-	CHECK_INT(APPLY({"a", 'f', "1"}, {"b", 'f', "1"}, {"d/", 'd', NULL}, {"d/x", 'f', "1"}, {"d/y/", 'd', NULL}, {"d/y/z", 'f', "1"}, {"hl", 'h', "a"}), 0);
-	/* in one layer: whiteout and file of the same name, in both orders; an opaque marker after what it must not hide */
-	CHECK_INT(APPLY({".wh.a", 'f', ""}, {"b", 'f', "2"}, {".wh.b", 'f', ""}, {"d/new", 'f', "2"}, {"d/y/new", 'f', "2"}, {"d/.wh..wh..opq", 'f', ""},
-			  {".wh.nothing", 'f', ""}, {"no/such/.wh.x", 'f', ""}, {".wh..wh.plnk", 'd', NULL}),
+	CHECK_INT(APPLY({"a", 'f', "1"}, {"b", 'f', "1"}, {"d/", 'd', NULL}, {"d/x", 'f', "1"},
+			  {"d/y/", 'd', NULL}, {"d/y/z", 'f', "1"}, {"hl", 'h', "a"}),
+		0);
+	/* in one layer: whiteout and file of the same name, in both orders; an opaque marker after
+	 * what it must not hide */
+	CHECK_INT(APPLY({".wh.a", 'f', ""}, {"b", 'f', "2"}, {".wh.b", 'f', ""},
+			  {"d/new", 'f', "2"}, {"d/y/new", 'f', "2"}, {"d/.wh..wh..opq", 'f', ""},
+			  {".wh.nothing", 'f', ""}, {"no/such/.wh.x", 'f', ""},
+			  {".wh..wh.plnk", 'd', NULL}),
 		0);
 	CHECK(!there("a"));
 	CHECK(there("hl"));
@@ -149,18 +166,46 @@ static void whiteouts_hide_lower_layers_only(void)
 	end();
 }
 
+/* A directory is swept once a layer, however many markers and layers name it; it, and what is in
+ * it, still goes when it should. */
+static void whiteouts_again_and_again(void)
+{
+	begin();
+	CHECK_INT(APPLY({"d/", 'd', NULL}, {"d/e/", 'd', NULL}, {"d/e/x", 'f', "1"},
+			  {"d/k/", 'd', NULL}, {"d/k/y", 'f', "1"}),
+		0);
+	CHECK_INT(APPLY({"d/e/new", 'f', "2"}, {"d/e/.wh..wh..opq", 'f', ""},
+			  {"d/e/.wh..wh..opq", 'f', ""}, {"d/.wh..wh..opq", 'f', ""},
+			  {".wh.d", 'f', ""}),
+		0);
+	CHECK(there("d/e/new"));
+	CHECK(!there("d/e/x"));
+	CHECK(!there("d/k"));
+	CHECK_INT(
+		APPLY({"d/later", 'f', "3"}, {"d/.wh.e", 'f', ""}, {"d/.wh..wh..opq", 'f', ""}), 0);
+	CHECK(there("d/later"));
+	CHECK(!there("d/e"));
+	end();
+}
+
 static void entries_replace_what_is_there(void)
 {
 	begin();
-	CHECK_INT(APPLY({"usr/", 'd', NULL}, {"usr/lib/", 'd', NULL}, {"lib", 'l', "usr/lib"}, {"f", 'f', "1"}, {"dir/", 'd', NULL}, {"dir/x", 'f', "1"}), 0);
-	CHECK_INT(APPLY({"lib/mod", 'f', "2"}, {"f/", 'd', NULL}, {"f/in", 'f', "2"}, {"dir", 'f', "2"}, {"./abs/deep/er", 'f', "x"}), 0);
+	CHECK_INT(APPLY({"usr/", 'd', NULL}, {"usr/lib/", 'd', NULL}, {"lib", 'l', "usr/lib"},
+			  {"f", 'f', "1"}, {"dir/", 'd', NULL}, {"dir/x", 'f', "1"}),
+		0);
+	CHECK_INT(APPLY({"lib/mod", 'f', "2"}, {"f/", 'd', NULL}, {"f/in", 'f', "2"},
+			  {"dir", 'f', "2"}, {"./abs/deep/er", 'f', "x"}),
+		0);
 	CHECK(there("usr/lib/mod"));
 	CHECK(S_ISLNK(tree_lookup(&F.t, F.t.root, "lib", 3)->node->mode));
 	CHECK(there("f/in"));
 	CHECK(S_ISREG(tree_follow(&F.t, "dir")->mode));
 	CHECK(there("abs/deep/er"));
 	/* a directory in the place of a link is a directory; a link's way out ends at the root */
-	CHECK_INT(APPLY({"lib/", 'd', NULL}, {"out", 'l', "../../../../.."}, {"out/etc", 'f', "3"}, {"same", 'f', "4"}, {"same", 'h', "same"}), 0);
+	CHECK_INT(APPLY({"lib/", 'd', NULL}, {"out", 'l', "../../../../.."}, {"out/etc", 'f', "3"},
+			  {"same", 'f', "4"}, {"same", 'h', "same"}),
+		0);
 	CHECK(!there("lib/mod"));
 	CHECK(there("etc"));
 	CHECK_INT(tree_follow(&F.t, "same")->links, 1);
@@ -240,7 +285,8 @@ static void truncated_archives_fail(void)
 	end();
 	begin();
 	{
-		_cleanup_(stream_closep) struct stream *s = stream_open(fd, size + 4096, &F.l.lim, &F.e);
+		_cleanup_(stream_closep) struct stream *s =
+			stream_open(fd, size + 4096, &F.l.lim, &F.e);
 		struct digest a, b;
 		uint64_t n;
 		int r = layer_apply(&F.l, s, 1, &F.e);
@@ -251,9 +297,46 @@ static void truncated_archives_fail(void)
 	close(fd);
 }
 
+static size_t gzipped(const void *p, size_t n, uint8_t *to, size_t cap)
+{
+	z_stream z = {.next_in = (void *)(uintptr_t)p,
+		.avail_in = (uInt)n,
+		.next_out = to,
+		.avail_out = (uInt)cap};
+
+	ASSERT(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK &&
+		deflate(&z, Z_FINISH) == Z_STREAM_END);
+	deflateEnd(&z);
+	return z.total_out;
+}
+
+/* What stands between two filters nobody counts: only the first one is taken off. */
+static void a_filter_in_a_filter_is_data(void)
+{
+	uint8_t once[256], twice[512];
+	size_t n = gzipped("hello", 5, once, sizeof(once)),
+	       m = gzipped(once, n, twice, sizeof(twice));
+	int fd = memfd_create("blob", 0);
+	const void *p;
+
+	begin();
+	CHECK_INT(pwrite_full(fd, twice, m, 0), 0);
+	{
+		_cleanup_(stream_closep) struct stream *s = stream_open(fd, m, &F.l.lim, &F.e);
+
+		CHECK_INT(stream_next(s, &p, &F.e), n);
+		CHECK(!memcmp(p, once, n));
+		CHECK_INT(stream_next(s, &p, &F.e), 0);
+	}
+	end();
+	close(fd);
+}
+
 static const struct test tests[] = {
+	{"a_filter_in_a_filter_is_data", a_filter_in_a_filter_is_data},
 	{"metadata_and_data_arrive", metadata_and_data_arrive},
 	{"whiteouts_hide_lower_layers_only", whiteouts_hide_lower_layers_only},
+	{"whiteouts_again_and_again", whiteouts_again_and_again},
 	{"entries_replace_what_is_there", entries_replace_what_is_there},
 	{"bad_entries_are_named", bad_entries_are_named},
 	{"limits_hold", limits_hold},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jail.c: the stages in which a process gives up its privileges. Runs in mayfly-vmm, mayfly-net and mayfly-image while they are still root;
- * reads nothing hostile. Order matters: what needs root (mounts, users) comes first, what cannot be undone (Landlock, seccomp) last,
- * and the descriptors before anything, so that a leaked one cannot outlive a failed stage.
+ * jail.c: the stages in which a process gives up its privileges. Runs in mayfly-vmm, mayfly-net and
+ * mayfly-image while they are still root; reads nothing hostile. Order matters: what needs root
+ * (mounts, users) comes first, what cannot be undone (Landlock, seccomp) last, and the descriptors
+ * before anything, so that a leaked one cannot outlive a failed stage.
  */
 #include "lib/jail.h"
 
@@ -20,23 +21,25 @@
 #include <linux/capability.h>
 #include <linux/mount.h>
 
-#define NEW_ROOT "/proc" /* any folder that surely exists: it is covered in our own mount namespace only */
+#define NEW_ROOT                                                                                   \
+	"/proc" /* any folder that surely exists: it is covered in our own mount namespace only */
 
 /* Newer than the headers we may be built with. */
 #ifndef LANDLOCK_ACCESS_FS_REFER
 #define LANDLOCK_ACCESS_FS_REFER (1ULL << 13)
 #endif
-#define LL_FS_TRUNCATE	(1ULL << 14)
-#define LL_FS_IOCTL_DEV (1ULL << 15)
-#define LL_NET_BIND	(1ULL << 0)
-#define LL_NET_CONNECT	(1ULL << 1)
+#define LL_FS_TRUNCATE    (1ULL << 14)
+#define LL_FS_IOCTL_DEV   (1ULL << 15)
+#define LL_NET_BIND       (1ULL << 0)
+#define LL_NET_CONNECT    (1ULL << 1)
 #define LL_SCOPE_ABSTRACT (1ULL << 0)
-#define LL_SCOPE_SIGNAL	  (1ULL << 1)
+#define LL_SCOPE_SIGNAL   (1ULL << 1)
 struct ll_attr {
 	uint64_t fs, net, scoped;
 };
 
-/* 1. Descriptors. Should: keep 0 .. nfds-1. Mustn't: leave one open that nobody listed, whatever started us. */
+/* 1. Descriptors. Should: keep 0 .. nfds-1. Mustn't: leave one open that nobody listed, whatever
+ * started us. */
 static int stage_descriptors(const struct jail_conf *c, struct err *e)
 {
 	if (syscall(SYS_close_range, c->nfds, ~0u, 0) < 0)
@@ -44,7 +47,8 @@ static int stage_descriptors(const struct jail_conf *c, struct err *e)
 	return 0;
 }
 
-/* 2. Session. Should: no terminal, no environment, no inherited umask. Mustn't: be killed with its starter; sandboxes outlive the daemon. */
+/* 2. Session. Should: no terminal, no environment, no inherited umask. Mustn't: be killed with its
+ * starter; sandboxes outlive the daemon. */
 static int stage_session(struct err *e)
 {
 	if (setsid() < 0 && errno != EPERM) /* EPERM: it leads a group already */
@@ -62,7 +66,7 @@ static int clone_tree(int dirfd, const char *path)
 }
 
 #define ONLY_READ (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
-#define MAX_RO 8
+#define MAX_RO    8
 struct trees {
 	int stage, ro[MAX_RO];
 	size_t n;
@@ -75,7 +79,8 @@ static void trees_fini(struct trees *t)
 		close_fd(&t->ro[i]);
 }
 
-/* Copies of what will be shown inside, taken while we are still in the namespace that their descriptors belong to. */
+/* Copies of what will be shown inside, taken while we are still in the namespace that their
+ * descriptors belong to. */
 static int collect_trees(const struct jail_conf *c, struct trees *t, struct err *e)
 {
 	for (; c->ro_paths && c->ro_paths[t->n]; t->n++) {
@@ -87,7 +92,8 @@ static int collect_trees(const struct jail_conf *c, struct trees *t, struct err 
 	}
 	if (c->stage_fd >= 0)
 		t->stage = clone_tree(c->stage_fd, "");
-	/* a detached copy belongs to no namespace and cannot be copied again: it is mounted as it is */
+	/* a detached copy belongs to no namespace and cannot be copied again: it is mounted as it
+	 * is */
 	if (c->stage_fd >= 0 && t->stage < 0 && errno == EINVAL)
 		t->stage = fcntl(c->stage_fd, F_DUPFD_CLOEXEC, 3);
 	if (c->stage_fd >= 0 && t->stage < 0)
@@ -95,7 +101,8 @@ static int collect_trees(const struct jail_conf *c, struct trees *t, struct err 
 	return 0;
 }
 
-/* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or signal anything of the host by them. */
+/* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or
+ * signal anything of the host by them. */
 static int leave_namespaces(int flags, struct err *e)
 {
 	if (unshare(flags) < 0)
@@ -153,25 +160,30 @@ static int bind_tree(int tree, const char *path, uint64_t attributes, struct err
 	return 0;
 }
 
-/* The one writable folder becomes a mount of its own: ".." from inside it ends there, which a plain descriptor would not. */
+/* The one writable folder becomes a mount of its own: ".." from inside it ends there, which a plain
+ * descriptor would not. */
 static int mount_stage(int tree, struct err *e)
 {
-	struct mount_attr at = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
+	struct mount_attr at = {
+		.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
 
 	if (mkdir(NEW_ROOT "/stage", 0755) < 0)
 		return err_set(e, errno, "mkdir stage");
 	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &at, sizeof(at)) < 0 ||
-		syscall(SYS_move_mount, tree, "", AT_FDCWD, NEW_ROOT "/stage", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		syscall(SYS_move_mount, tree, "", AT_FDCWD, NEW_ROOT "/stage",
+			MOVE_MOUNT_F_EMPTY_PATH) < 0)
 		return err_set(e, errno, "mount the staging folder");
 	return 0;
 }
 
-/* A /proc of this pid namespace alone, reachable through the descriptor only: no path leads to it. */
+/* A /proc of this pid namespace alone, reachable through the descriptor only: no path leads to it.
+ */
 static int own_proc(int *fd, struct err *e)
 {
 	if (mkdir(NEW_ROOT "/proc", 0555) < 0)
 		return err_set(e, errno, "mkdir proc");
-	if (mount("proc", NEW_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid") < 0)
+	if (mount("proc", NEW_ROOT "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		    "subset=pid") < 0)
 		return err_set(e, errno, "mount proc");
 	*fd = open(NEW_ROOT "/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (*fd < 0)
@@ -183,16 +195,19 @@ static int own_proc(int *fd, struct err *e)
 
 static int empty_root(struct err *e)
 {
-	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=128") < 0)
+	if (mount("root", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		    "mode=755,size=64k,nr_inodes=128") < 0)
 		return err_set(e, errno, "mount the empty root");
 	return 0;
 }
 
 static int enter_root(struct err *e)
 {
-	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 ||
+		umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
 		return err_set(e, errno, "pivot_root");
-	if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+	if (mount(NULL, "/", NULL,
+		    MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
 		return err_set(e, errno, "make the root read-only");
 	return 0;
 }
@@ -242,7 +257,8 @@ int jail_root(const struct jail_show *show, size_t n, struct err *e)
 	if (leave_namespaces(CLONE_NEWNS | CLONE_NEWIPC, e) < 0 || empty_root(e) < 0)
 		return -e->code;
 	for (size_t i = 0; i < n; i++) {
-		if (trees[i] >= 0 && bind_tree(trees[i], show[i].path, attributes[show[i].how], e) < 0)
+		if (trees[i] >= 0 &&
+			bind_tree(trees[i], show[i].path, attributes[show[i].how], e) < 0)
 			return -e->code;
 		close_fd(&trees[i]);
 	}
@@ -256,10 +272,14 @@ static int set_limit(int what, rlim_t v, struct err *e)
 	return setrlimit(what, &r) < 0 ? err_set(e, errno, "setrlimit %d", what) : 0;
 }
 
-/* 5. Limits. Should: what the kind needs. Mustn't: cores (guest memory!), locked memory, message queues. */
+/* 5. Limits. Should: what the kind needs. Mustn't: cores (guest memory!), locked memory, message
+ * queues. */
 static int stage_limits(const struct jail_conf *c, struct err *e)
 {
-	if (set_limit(RLIMIT_CORE, 0, e) || set_limit(RLIMIT_MEMLOCK, 0, e) || set_limit(RLIMIT_MSGQUEUE, 0, e) ||
+	/* 1, not 0: where core_pattern is a pipe the kernel heeds no other number; for a file both
+	 * are none */
+	if (set_limit(RLIMIT_CORE, 1, e) || set_limit(RLIMIT_MEMLOCK, 0, e) ||
+		set_limit(RLIMIT_MSGQUEUE, 0, e) ||
 		set_limit(RLIMIT_NOFILE, c->nofile ? c->nofile : 256, e))
 		return -e->code;
 	if (c->fsize_max && set_limit(RLIMIT_FSIZE, c->fsize_max, e))
@@ -267,7 +287,8 @@ static int stage_limits(const struct jail_conf *c, struct err *e)
 	return 0;
 }
 
-/* 6. User and capabilities. Should: a user that nothing else has. Mustn't: any capability, any group, any way back. */
+/* 6. User and capabilities. Should: a user that nothing else has. Mustn't: any capability, any
+ * group, any way back. */
 static int stage_user(const struct jail_conf *c, struct err *e)
 {
 	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -278,13 +299,15 @@ static int stage_user(const struct jail_conf *c, struct err *e)
 	for (int cap = 0; cap < 64; cap++)
 		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
 			return err_set(e, errno, "drop capability %d", cap);
-	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 || setresuid(c->uid, c->uid, c->uid) < 0)
+	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 ||
+		setresuid(c->uid, c->uid, c->uid) < 0)
 		return err_set(e, errno, "become user %u", c->uid);
 	if (syscall(SYS_capset, &h, none) < 0)
 		return err_set(e, errno, "capset");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return err_set(e, errno, "no_new_privs");
-	/* a snapshot's child reads its own pagemap, which a process that changed its user may not without this; nobody else has this user */
+	/* a snapshot's child reads its own pagemap, which a process that changed its user may not
+	 * without this; nobody else has this user */
 	if (prctl(PR_SET_DUMPABLE, c->want_proc ? 1 : 0, 0, 0, 0) < 0)
 		return err_set(e, errno, "dumpable");
 	if (setresuid(0, 0, 0) == 0)
@@ -305,7 +328,8 @@ static int landlock_ruleset(uint64_t *fs, bool net, struct err *e)
 	struct ll_attr a = {.fs = (1ULL << 13) - 1};
 
 	if (abi == 0)
-		return err_plain(e, EOPNOTSUPP, "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock)");
+		return err_plain(e, EOPNOTSUPP,
+			"this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock)");
 	if (abi >= 2)
 		a.fs |= LANDLOCK_ACCESS_FS_REFER;
 	if (abi >= 3)
@@ -328,8 +352,8 @@ static int landlock_allow(int rules, int fd, uint64_t access, struct err *e)
 
 	/* what only folders have may not be asked for on a file */
 	if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
-		a.allowed_access &= LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE |
-			LL_FS_TRUNCATE | LL_FS_IOCTL_DEV;
+		a.allowed_access &= LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
+				    LANDLOCK_ACCESS_FS_READ_FILE | LL_FS_TRUNCATE | LL_FS_IOCTL_DEV;
 	if (syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &a, 0) < 0)
 		return err_set(e, errno, "landlock_add_rule");
 	return 0;
@@ -337,7 +361,8 @@ static int landlock_allow(int rules, int fd, uint64_t access, struct err *e)
 
 static int landlock_enforce(int rules, struct err *e)
 {
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_landlock_restrict_self, rules, 0) < 0)
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+		syscall(SYS_landlock_restrict_self, rules, 0) < 0)
 		return err_set(e, errno, "landlock_restrict_self");
 	return 0;
 }
@@ -358,13 +383,15 @@ int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err 
 			continue;
 		if (fd < 0)
 			return err_set(e, errno, "open %s", paths[i].path);
-		if (landlock_allow(rules, fd, paths[i].writable ? all & ~LANDLOCK_ACCESS_FS_EXECUTE : LL_READ, e) < 0)
+		if (landlock_allow(rules, fd,
+			    paths[i].writable ? all & ~LANDLOCK_ACCESS_FS_EXECUTE : LL_READ, e) < 0)
 			return err_wrap(e, "%s", paths[i].path);
 	}
 	return landlock_enforce(rules, e);
 }
 
-/* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any other file, any TCP port without network, signals outwards. */
+/* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any
+ * other file, any TCP port without network, signals outwards. */
 static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *missing, struct err *e)
 {
 	uint64_t all = 0;
@@ -376,7 +403,8 @@ static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *miss
 	}
 	if (rules < 0)
 		return rules;
-	if (c->stage_fd >= 0 && landlock_allow(rules, c->stage_fd, all & ~LANDLOCK_ACCESS_FS_EXECUTE, e) < 0)
+	if (c->stage_fd >= 0 &&
+		landlock_allow(rules, c->stage_fd, all & ~LANDLOCK_ACCESS_FS_EXECUTE, e) < 0)
 		return -e->code;
 	if (proc_fd >= 0 && landlock_allow(rules, proc_fd, LL_READ, e) < 0)
 		return -e->code;
@@ -391,7 +419,8 @@ static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *miss
 
 int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e)
 {
-	_cleanup_(trees_fini) struct trees t = {.stage = -1, .ro = {-1, -1, -1, -1, -1, -1, -1, -1}};
+	_cleanup_(trees_fini) struct trees t = {
+		.stage = -1, .ro = {-1, -1, -1, -1, -1, -1, -1, -1}};
 	int proc = -1;
 
 	*missing = 0;

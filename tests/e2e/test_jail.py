@@ -68,7 +68,7 @@ def test_monitors_by_proc(machine, daemon, two):
         for n in host:
             assert p[f"ns_{n}"] != host[n], n
         assert re.search(r"/s\d+$", p["cgroup"]), p["cgroup"]
-        assert p["oom"] == "600" and "Max core file size 0 0" in p["core"]
+        assert p["oom"] == "600" and "Max core file size 1 1" in p["core"]
         # a vCPU's thread has two lists, one on top of the other; the kernel counts them
         assert int(p["Seccomp_filters"]) >= 1
     for what in ("Uid", "cgroup", *(f"ns_{n}" for n in host)):
@@ -90,7 +90,7 @@ def test_the_daemon_by_proc(machine, daemon):
     assert len(daemons) == 1
     p = daemons[0]
     no_privilege(p)
-    assert p["ns_mnt"] != host and int(p["oom"]) < 0
+    assert p["ns_mnt"] != host and int(p["oom"]) < 0 and "Max core file size 1 1" in p["core"]
     assert not {"root", "home", "boot", "tmp", "mnt", "opt"} & set(p["root"].split()), p["root"]
     # what it could still name: nobody's passwords, no device but two, no other program's state
     r = machine.run("sh", "-c", f"cd /proc/{p['pid']}/root && ls etc dev && ls var/lib 2>/dev/null")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jail: goes through lib/jail.c as mayfly-vmm and mayfly-image do, and then tries from inside what must be impossible; each row names the
- * stage that refuses it, and the error that stage gives. Needs root (77 = skipped); touches nothing of the host but a folder of its own in /tmp.
+ * jail: goes through lib/jail.c as mayfly-vmm and mayfly-image do, and then tries from inside what
+ * must be impossible; each row names the stage that refuses it, and the error that stage gives.
+ * Needs root (77 = skipped); touches nothing of the host but a folder of its own in /tmp.
  */
 #include "lib/test.h"
 
@@ -25,8 +26,8 @@
 
 #define JAIL_UID 312345
 #define FD_STAGE 3
-#define FD_FILE	 4 /* a file that belongs to the jail's user, open for reading only */
-#define FD_LEAK	 9
+#define FD_FILE  4 /* a file that belongs to the jail's user, open for reading only */
+#define FD_LEAK  9
 
 static struct {
 	int proc_fd;
@@ -108,7 +109,9 @@ static int try_chroot(void)
 }
 static int try_tcp(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(22), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in a = {.sin_family = AF_INET,
+		.sin_port = htons(22),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int s = socket(AF_INET, SOCK_STREAM, 0);
 
 	return connect(s, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
@@ -126,7 +129,11 @@ static int try_abstract_socket(void)
 	int s = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	memcpy(a.sun_path + 1, G.abstract, strlen(G.abstract));
-	return connect(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(G.abstract))) < 0 ? errno : 0;
+	return connect(s, (struct sockaddr *)&a,
+		       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+				   strlen(G.abstract))) < 0
+		       ? errno
+		       : 0;
 }
 static int try_setuid_file(void)
 {
@@ -140,7 +147,7 @@ static int try_setuid_file(void)
 }
 static int try_core(void)
 {
-	struct rlimit r = {1, 1};
+	struct rlimit r = {2, 2};
 
 	return setrlimit(RLIMIT_CORE, &r) < 0 ? errno : 0;
 }
@@ -173,7 +180,8 @@ static const struct {
 	{"chroot", "6 user", try_chroot, {EPERM}},
 	{"connect to a TCP port", "3 namespaces, 7 Landlock", try_tcp, {EACCES, ENETUNREACH}},
 	{"listen on a TCP port", "7 Landlock", try_tcp_bind, {EACCES}},
-	{"connect to an abstract socket of the host", "3 namespaces", try_abstract_socket, {ECONNREFUSED, EPERM}},
+	{"connect to an abstract socket of the host", "3 namespaces", try_abstract_socket,
+		{ECONNREFUSED, EPERM}},
 	{"profit from a set-uid file", "6 user", try_setuid_file, {EPERM}},
 	{"allow itself a core file", "5 limits", try_core, {EPERM}},
 	{"hold a capability in the bounding set", "6 user", try_capability, {EPERM}},
@@ -182,7 +190,12 @@ static const struct {
 static int inside(void *arg)
 {
 	static const char *const none[] = {NULL};
-	struct jail_conf c = {.uid = JAIL_UID, .nfds = 5, .want_proc = true, .stage_fd = FD_STAGE, .ro_paths = none, .nofile = 64};
+	struct jail_conf c = {.uid = JAIL_UID,
+		.nfds = 5,
+		.want_proc = true,
+		.stage_fd = FD_STAGE,
+		.ro_paths = none,
+		.nofile = 64};
 	struct err e;
 	uint32_t missing;
 	int bad = 0;
@@ -193,9 +206,11 @@ static int inside(void *arg)
 	}
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		int got = rows[i].fn();
-		bool ok = got == rows[i].want[0] || (got && (got == rows[i].want[1] || got == rows[i].want[2]));
+		bool ok = got == rows[i].want[0] ||
+			  (got && (got == rows[i].want[1] || got == rows[i].want[2]));
 
-		printf("%s %-45s %-28s %s\n", ok ? "ok  " : "FAIL", rows[i].what, rows[i].refused_by, got ? strerror(got) : "possible");
+		printf("%s %-45s %-28s %s\n", ok ? "ok  " : "FAIL", rows[i].what,
+			rows[i].refused_by, got ? strerror(got) : "possible");
 		bad += !ok;
 	}
 	return bad;
@@ -225,7 +240,10 @@ static void what_must_be_impossible_is(void)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 
 	memcpy(a.sun_path + 1, G.abstract, strlen(G.abstract));
-	CHECK_INT(bind(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(G.abstract))), 0);
+	CHECK_INT(bind(s, (struct sockaddr *)&a,
+			  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+				      strlen(G.abstract))),
+		0);
 	CHECK_INT(listen(s, 1), 0);
 	CHECK_INT(in_new_pid_namespace(inside, NULL), 0);
 	close(s);
@@ -241,7 +259,8 @@ static void what_must_be_impossible_is(void)
 	CHECK_INT(rmdir(dir), 0);
 }
 
-/* seccomp: the list lets pass what it names, with the argument it names, and kills for anything else */
+/* seccomp: the list lets pass what it names, with the argument it names, and kills for anything
+ * else */
 static int filtered(int what)
 {
 	static const struct jail_rule r[] = {

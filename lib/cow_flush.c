@@ -131,7 +131,11 @@ void cow_flush_did(struct cow *c, int res)
 	if (c->phase == COW_P_END || c->phase == COW_P_IDLE)
 		return;
 	if (res < 0) {
-		if (c->phase == COW_P_DATA || c->phase == COW_P_OLD_DATA)
+		/* what a failed sync leaves in memory is clean, and gone with it: only the writes
+		 * of a flush are made again by the next one, not the index's body and not a header
+		 */
+		if (c->phase != COW_P_MAP && c->phase != COW_P_OLD_MAP &&
+			c->phase != COW_P_INDEX_HDR)
 			c->failed = res;
 		if (c->phase == COW_P_MAP_SYNC)
 			c->map_unsynced = true;
@@ -142,6 +146,12 @@ void cow_flush_did(struct cow *c, int res)
 	} else {
 		phase_leave(c);
 	}
+}
+
+void cow_fail(struct cow *c, int res)
+{
+	if (!c->failed)
+		c->failed = res;
 }
 
 int cow_flush_end(struct cow *c)

@@ -298,7 +298,8 @@ static int do_pause(struct request *r, struct err *e)
 	struct control *ctl = r->ctl;
 	int rc;
 
-	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy || ctl->vm->job)
+	/* while the copy of a live snapshot is written, too: that stands for itself */
+	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy)
 		return err_plain(e, EBUSY, "pause: the VM does not run");
 	ctl->pause_busy = true;
 	ctl->pausing = r->ref;

@@ -42,6 +42,7 @@ struct snapshot_job {
 struct result { /* child to parent */
 	int32_t status;
 	uint32_t kept;
+	uint32_t lost; /* bit i: a sync of disk i failed */
 	uint64_t bytes, pages;
 	char text[500];
 };
@@ -353,6 +354,9 @@ static void on_child(void *arg, uint32_t events)
 		j->done.kept_mem = r.kept;
 		j->done.bytes = r.bytes;
 		j->done.pages = r.pages;
+		for (unsigned int i = 0; i < j->vm->ndisks; i++)
+			if (r.lost & 1u << i)
+				cow_fail(vblk_cow(j->vm->disk[i]), -EIO);
 		r.text[sizeof(r.text) - 1] = 0;
 		if (r.status < 0)
 			err_plain(&j->done.err, -r.status, "%s", r.text);
@@ -390,6 +394,12 @@ _noreturn_ static void child_main(struct snapshot_job *j, int out)
 	write_all(j);
 	r.status = j->done.status;
 	r.kept = j->done.kept_mem;
+	for (unsigned int i = 0; i < j->vm->ndisks && r.status < 0; i++) {
+		struct cow_stats st;
+
+		cow_stats(vblk_cow(j->vm->disk[i]), &st);
+		r.lost |= st.failed ? 1u << i : 0;
+	}
 	r.bytes = j->done.bytes;
 	r.pages = j->done.pages;
 	snprintf(r.text, sizeof(r.text), "%s", j->done.err.msg);

@@ -12,7 +12,9 @@
 
 #include "vmm/vblk_priv.h"
 
-#define BUDGET        64u /* chains per kick */
+#define BUDGET 64u /* chains per kick */
+#define BUDGET_BYTES                                                                               \
+	MIB(4) /* of a request count for another chain: zeros and marks are made here and now */
 #define STATE_VERSION 1u
 
 static struct vblk *vblk_of(struct virtio_dev *d)
@@ -29,6 +31,7 @@ static bool data_is_good(struct vblk *b, struct vreq *r, uint64_t sector, uint64
 		return false;
 	r->off = sector * SECTOR;
 	r->len = len;
+	r->work += len;
 	return true;
 }
 
@@ -123,7 +126,7 @@ static bool req_start(struct vblk *b, struct vreq *r, const struct virtq_chain *
 	r->used = true;
 	r->dead = r->waits = false;
 	r->skip = r->written = 0;
-	r->len = r->at = r->off = 0;
+	r->len = r->at = r->off = r->work = 0;
 	r->pending = r->nseg = r->seg = 0;
 	b->nactive++;
 	if (c->out_bytes < sizeof(h)) {
@@ -173,7 +176,8 @@ static bool vblk_kick(struct virtio_dev *d, unsigned int queue)
 				bio_go(b->bio);
 				return false;
 			}
-			if (--left == 0) {
+			left -= (unsigned int)MIN(left, 1 + r->work / BUDGET_BYTES);
+			if (left == 0) {
 				bio_go(b->bio);
 				return true;
 			}

@@ -58,6 +58,7 @@ struct vreq {
 	uint32_t skip;    /* bytes of the first of them that are not data */
 	uint64_t off;     /* on the disk */
 	uint64_t len, at; /* data: all, and issued so far; discard: of the segment */
+	uint64_t work;    /* bytes it is about, however often they are the same ones */
 	uint32_t written; /* into guest memory */
 	unsigned int pending, nseg, seg;
 	struct vseg segs[DISCARD_SEGS];

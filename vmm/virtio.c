@@ -107,7 +107,8 @@ static void service(struct virtio_dev *d)
 		virtio_again(d);
 }
 
-/* A driver can break and reset a device as fast as it likes; the daemon hears of ten in a minute. */
+/* A driver can break and reset a device as fast as it likes; the daemon hears of ten in a minute.
+ */
 static void tell_broken(struct virtio_dev *d)
 {
 	uint32_t held = 0;
@@ -116,7 +117,8 @@ static void tell_broken(struct virtio_dev *d)
 		return;
 	d->tell_broken = false;
 	if (d->env->needs_reset && log_limit_pass(&d->tell_limit, &held))
-		d->env->needs_reset(d->env->ctx, d->ops->name, d->why_broken ? d->why_broken : "reset since");
+		d->env->needs_reset(
+			d->env->ctx, d->ops->name, d->why_broken ? d->why_broken : "reset since");
 }
 
 void virtio_config_changed(struct virtio_dev *d)
@@ -254,7 +256,7 @@ static void write_status(struct virtio_dev *d, uint32_t v)
 static uint32_t read_status(struct virtio_dev *d)
 {
 	/* a reset is over when nothing of the device's touches guest memory any more */
-	if (d->reset_due && d->ops->busy && d->ops->busy(d))
+	if (!d->status && d->ops->busy && d->ops->busy(d))
 		return VIRTIO_S_NEEDS_RESET;
 	return d->status;
 }
@@ -541,7 +543,8 @@ void virtio_save(struct virtio_dev *d, struct buf *out)
 		const struct virtq *q = &d->queue[i];
 
 		/* a broken device drops what it holds; a reset is all that is left to it */
-		ASSERT((q->inflight == 0 || (d->status & VIRTIO_S_NEEDS_RESET)) && q->shown_used == q->used_idx);
+		ASSERT((q->inflight == 0 || (d->status & VIRTIO_S_NEEDS_RESET)) &&
+			q->shown_used == q->used_idx);
 		buf_u16(out, q->size);
 		buf_u8(out, q->ready);
 		buf_u64(out, q->desc_gpa.v);

@@ -427,7 +427,60 @@ static void a_bitmap_of_several_pages_is_flushed_whole(void)
 	cf_close_all(&f);
 }
 
+/* Linux tells a failed write-back once, and the pages are clean then: the next sync succeeds over
+ * what is lost. */
+static int failing_fd = -1;
+
+static int fail_write(void *ctx, int fd, const void *p, size_t n, uint64_t off)
+{
+	return pwrite_full(fd, p, n, off);
+}
+
+static int fail_sync_once(void *ctx, int fd)
+{
+	if (fd != failing_fd)
+		return 0;
+	failing_fd = -1;
+	return -EIO;
+}
+
+static int fail_punch(void *ctx, int fd, uint64_t off, uint64_t len)
+{
+	return 0;
+}
+
+static void a_failed_sync_is_remembered(void)
+{
+	static const struct cow_io io = {fail_write, fail_sync_once, fail_punch, NULL};
+	static const uint8_t unit[COW_UNIT] = {7};
+
+	/* the private layer's data, its bitmap, and, in a freeze, the index */
+	for (int what = 0; what < 3; what++) {
+		struct cow_fds f = cf_disk(BYTES, BYTES / 2), d = cf_dup_all(&f);
+		int index = cf_file(), data = cf_file(), map = cf_file(), drop;
+		struct cow *c = NULL;
+		struct err e = {0};
+
+		REQUIRE(cow_open_io(&c, &d, &io, &e) == 0);
+		CHECK_INT(cow_write(c, unit, U, 2 * U), 0);
+		if (what == 2) {
+			CHECK_INT(cow_flush(c, &e), 0);
+			REQUIRE(cow_freeze(c, index, data, map, &drop, &e) == 0);
+			failing_fd = index;
+			CHECK_INT(cow_freeze_finish(c, &e), -EIO);
+		} else {
+			failing_fd = what ? d.bitmap : d.data;
+			CHECK_INT(cow_flush(c, &e), -EIO);
+		}
+		CHECK_INT(failing_fd, -1);
+		CHECK_INT(cow_flush(c, &e), -EIO);
+		cow_close(c);
+		cf_close_all(&f);
+	}
+}
+
 static const struct test tests[] = {
+	{"a_failed_sync_is_remembered", a_failed_sync_is_remembered},
 	{"a_bitmap_of_several_pages_is_flushed_whole", a_bitmap_of_several_pages_is_flushed_whole},
 	{"reads_come_from_the_base", reads_come_from_the_base},
 	{"partial_writes_copy_up", partial_writes_copy_up},

@@ -436,6 +436,72 @@ static void a_reset_with_requests_in_flight_forgets_them(void)
 	rig_down(&r);
 }
 
+/* Virtio 1.2, 2.4.2: who waits for 0 may use its memory again, which a request in flight still
+ * writes to. */
+static void a_reset_is_over_when_nothing_is_in_flight(void)
+{
+	enum { PIECES = 100 };
+	struct fg_range rg[PIECES + 2];
+	struct rig r;
+
+	REQUIRE(rig_up(&r, ALL));
+	put_hdr(&r, 0, VIRTIO_BLK_T_OUT, 0);
+	rg[0] = (struct fg_range){r.hdr, sizeof(struct virtio_blk_head)};
+	for (int i = 0; i < PIECES; i++)
+		rg[1 + i] = (struct fg_range){r.data, BYTES / PIECES / 512 * 512};
+	rg[PIECES + 1] = (struct fg_range){r.status, 1};
+	r.g.q[0].indirect = true;
+	fg_add(&r.g, 0, rg, PIECES + 1, rg + PIECES + 1, 1);
+	fg_write(&r.g, VIRTIO_MMIO_NOTIFY, 0);
+	loop_turn(r.g.loop, 0);
+	fg_write(&r.g, 0x70, 0);
+	/* the host's answers are taken in the loop's turns only: in between nothing changes */
+	do {
+		CHECK_INT(fg_read(&r.g, 0x70) != 0, bio_inflight(r.bio) != 0);
+	} while (bio_inflight(r.bio) && (loop_turn(r.g.loop, 1000), true));
+	CHECK_INT(fg_read(&r.g, 0x70), 0);
+	rig_down(&r);
+}
+
+/* One that names the same range again and again is as much work as many: the device thread has
+ * other things to do in between. */
+static void a_turn_is_bounded_by_bytes(void)
+{
+	enum { N = 8, SEGS = 32 };
+	struct fg_range rg[2];
+	unsigned int done = 0;
+	struct rig r;
+
+	REQUIRE(rig_up(&r, ALL));
+	vblk_destroy(r.b);
+	cf_close_all(&r.files);
+	r.files = cf_disk(GIB(1), U);
+	REQUIRE(rig_open(&r, ALL, false));
+	for (unsigned int i = 0; i < SEGS; i++) {
+		struct virtio_blk_seg s = {.sector_le = 8, .sectors_le = (GIB(1) - U) / 512};
+
+		memcpy(fg_ptr(&r.g, r.data + 16 + 16 * i), &s, sizeof(s));
+	}
+	for (unsigned int i = 0; i < N; i++) {
+		struct virtio_blk_head h = {.type_le = VIRTIO_BLK_T_DISCARD};
+
+		memcpy(fg_ptr(&r.g, r.data), &h, sizeof(h));
+		*(uint8_t *)fg_ptr(&r.g, r.status + i) = 0xee;
+		rg[0] = (struct fg_range){r.data, 16 + 16 * SEGS};
+		rg[1] = (struct fg_range){r.status + i, 1};
+		fg_add(&r.g, 0, rg, 1, rg + 1, 1);
+	}
+	fg_write(&r.g, VIRTIO_MMIO_NOTIFY, 0);
+	loop_turn(r.g.loop, 0);
+	for (unsigned int i = 0; i < N; i++)
+		done += status(&r, i) != 0xee;
+	CHECK(done < N);
+	drain(&r);
+	for (unsigned int i = 0; i < N; i++)
+		CHECK_INT(status(&r, i), VIRTIO_BLK_S_OK);
+	rig_down(&r);
+}
+
 static void a_read_only_disk_stays_as_it_is(void)
 {
 	struct rig r;
@@ -465,6 +531,8 @@ static const struct test tests[] = {
 	{"it_goes_quiet_and_moves", it_goes_quiet_and_moves},
 	{"a_reset_with_requests_in_flight_forgets_them",
 		a_reset_with_requests_in_flight_forgets_them},
+	{"a_reset_is_over_when_nothing_is_in_flight", a_reset_is_over_when_nothing_is_in_flight},
+	{"a_turn_is_bounded_by_bytes", a_turn_is_bounded_by_bytes},
 	{"a_read_only_disk_stays_as_it_is", a_read_only_disk_stays_as_it_is},
 };
 

@@ -34,7 +34,8 @@ void fg_init(struct fake_guest *g)
 {
 	memset(g, 0, sizeof(*g));
 	/* zeroed by the kernel as it is touched; a guard page behind it */
-	g->mem.base = mmap(NULL, FG_RAM + PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	g->mem.base = mmap(NULL, FG_RAM + PAGE_BYTES, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	ASSERT(g->mem.base != MAP_FAILED);
 	ASSERT(mprotect(g->mem.base + FG_RAM, PAGE_BYTES, PROT_NONE) == 0);
 	g->mem.ram_bytes = g->mem.low_bytes = g->mem.span_bytes = FG_RAM;
@@ -198,7 +199,7 @@ uint16_t fg_add(struct fake_guest *g, unsigned int qi, const struct fg_range *ou
 	unsigned int nout, const struct fg_range *in, unsigned int nin)
 {
 	struct fg_queue *q = &g->q[qi];
-	struct fg_range all[64];
+	struct fg_range all[128];
 	unsigned int n = nout + nin;
 	uint16_t head = 0, i = 0, nexti;
 

@@ -77,7 +77,8 @@ static void client_find(struct client *c, const char *url)
 	}
 	if (machine_open(&m, name && *name ? name : "default", &e) == 0) {
 		if (machine_is_running(&m, true) && machine_load(&m) == 0 && m.port)
-			snprintf(local, sizeof(local), "127.0.0.1:%llu", (unsigned long long)m.port);
+			snprintf(
+				local, sizeof(local), "127.0.0.1:%llu", (unsigned long long)m.port);
 		machine_close(&m);
 	}
 	base_from(c, local);
@@ -120,7 +121,7 @@ struct transfer {
 	struct buf error; /* the body of a failed streamed request */
 	struct buf *whole;
 	int interrupts;
-	bool stopped;
+	bool stopped, patient;
 };
 
 static void transfer_fini(struct transfer *t)
@@ -164,7 +165,7 @@ static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl
 {
 	struct transfer *t = arg;
 
-	if (client_interrupts == t->interrupts)
+	if (client_interrupts == t->interrupts || (t->patient && client_interrupts < 2))
 		return 0;
 	t->interrupts = client_interrupts;
 	if (t->stream && t->stream->interrupted && client_interrupts < 3) {
@@ -206,6 +207,7 @@ static int transfer_init(struct transfer *t, const struct client *c, const char 
 	if (!t->curl || asprintf(&t->url, "%s%s", c->base, path) < 0)
 		return -ENOMEM;
 	buf_init(&t->error, MIB(1));
+	t->patient = c->patient;
 	t->interrupts = client_interrupts;
 	if (c->key[0]) {
 		snprintf(key, sizeof(key), "OPEN-SANDBOX-API-KEY: %s", c->key);
@@ -362,8 +364,7 @@ int client_resolve(const struct client *c, const char *word, char id[64], struct
 
 		if (rc < 0)
 			return rc;
-		cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "items"))
-		{
+		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
 			const char *name = json_text(cJSON_GetObjectItem(i, "metadata"), "name"),
 				   *full = json_text(i, "id");
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * client.h: the daemon as the command line sees it: HTTP only, by libcurl. Where it is: --url, else
- * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else a running `mayfly machine`, else
- * 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
+ * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else a running `mayfly
+ * machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
  */
 #pragma once
 
@@ -15,6 +15,7 @@
 struct client {
 	char base[300]; /* "http://127.0.0.1:8080", no /v1 */
 	char key[300];
+	bool patient; /* the first ^C is counted only: what was asked for must be known */
 };
 
 /* options that every command of the daemon has; the tables begin with them */
@@ -69,7 +70,7 @@ int copy_upload(const struct client *c, const char *id, FILE *from, const char *
 	struct err *e);
 
 /* ---- output */
-void print_json(const cJSON *j);                       /* indented */
+void print_json(const cJSON *j);                        /* indented */
 const char *json_text(const cJSON *o, const char *key); /* "" if absent; printable */
 /* Columns as wide as their widest cell; cells are copied. On no terminal: tabs between, no header.
  */

@@ -138,7 +138,9 @@ static int copy_in(
 		W.c = c;
 		W.id = id;
 		W.to = target;
-		W.skip = strlen(from);
+		/* nftw drops slashes at the end */
+		for (W.skip = strlen(from); W.skip > 1 && from[W.skip - 1] == '/';)
+			W.skip--;
 		rc = nftw(from, walk, 32, FTW_PHYS);
 		W.c = NULL;
 		W.id = W.to = NULL;
@@ -192,8 +194,7 @@ static int copy_tree_out(
 		return rc;
 	if (mkdir(to, 0755) < 0 && errno != EEXIST)
 		return err_set(e, errno, "create %s", to);
-	cJSON_ArrayForEach(i, a.json)
-	{
+	cJSON_ArrayForEach (i, a.json) {
 		const char *full = json_text(i, "path"), *type = json_text(i, "type"),
 			   *rel = full + strlen(from);
 		_cleanup_free_ char *local = NULL;

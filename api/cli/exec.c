@@ -42,19 +42,58 @@ static int code_of_error(const char *evalue, const char *trace)
 	return strstr(evalue, "No such file") || strstr(evalue, "not found") ? 127 : 126;
 }
 
-static void take_event(struct running *x, const char *p, size_t n)
+/* cJSON ends a string at a NUL, and does not say how long it is. So each stands as a character that
+ * this event does not have, until it is printed. */
+static size_t hide_nuls(char *p, size_t n, char stands[4])
 {
-	cJSON *j = cJSON_ParseWithLength(p, n), *t = cJSON_GetObjectItem(j, "text"),
-	      *err = cJSON_GetObjectItem(j, "error");
+	size_t found = 0;
+	bool escaped = false;
+
+	for (unsigned int c = 0; c < 64; c++) {
+		snprintf(stands, 4, "\xef\x80%c", 0x80 + c);
+		if (!memmem(p, n, stands, 3))
+			break;
+	}
+	for (size_t i = 0; i + 6 <= n; i++) {
+		if (!escaped && !memcmp(p + i, "\\u0000", 6)) {
+			memcpy(p + i, stands, 3);
+			memmove(p + i + 3, p + i + 6, n - i - 6);
+			n -= 3;
+			found++;
+		}
+		escaped = !escaped && p[i] == '\\';
+	}
+	if (!found)
+		*stands = 0;
+	return n;
+}
+
+static void print_text(const char *s, const char stands[4], FILE *to)
+{
+	const char *at;
+
+	while (*stands && (at = strstr(s, stands))) {
+		fwrite(s, 1, (size_t)(at - s), to);
+		fputc(0, to);
+		s = at + 3;
+	}
+	fputs(s, to);
+}
+
+static void take_event(struct running *x, char *p, size_t n)
+{
+	char stands[4];
+	cJSON *j = cJSON_ParseWithLength(p, hide_nuls(p, n, stands)),
+	      *t = cJSON_GetObjectItem(j, "text"), *err = cJSON_GetObjectItem(j, "error");
 	const char *type = json_text(j, "type"), *text = cJSON_IsString(t) ? t->valuestring : "";
 
 	if (!strcmp(type, "init")) {
 		snprintf(x->id, sizeof(x->id), "%s", text);
 	} else if (!strcmp(type, "stdout")) {
-		fputs(text, stdout);
+		print_text(text, stands, stdout);
 		fflush(stdout);
 	} else if (!strcmp(type, "stderr")) {
-		fputs(text, stderr);
+		print_text(text, stands, stderr);
 	} else if (!strcmp(type, "execution_complete")) {
 		x->code = 0;
 	} else if (!strcmp(type, "error")) {
@@ -64,6 +103,18 @@ static void take_event(struct running *x, const char *p, size_t n)
 			json_text(err, "evalue"), cJSON_IsString(trace) ? trace->valuestring : "");
 	}
 	cJSON_Delete(j);
+}
+
+static void interrupt(void *arg)
+{
+	struct running *x = arg;
+	_cleanup_free_ char *path =
+		client_path("/v1/sandboxes/%s/proxy/44772/command?id=%s", x->sandbox, x->id);
+	_cleanup_answer_ struct answer a;
+	struct err e;
+
+	if (*x->id)
+		client_call(x->c, "DELETE", path, NULL, &a, &e);
 }
 
 static bool take_bytes(void *arg, const char *p, size_t n)
@@ -79,22 +130,14 @@ static bool take_bytes(void *arg, const char *p, size_t n)
 	while ((sep = memmem(x->in.p, x->in.len, "\n\n", 2))) {
 		size_t len = (size_t)(sep - (const char *)x->in.p);
 
-		take_event(x, (const char *)x->in.p, len);
+		take_event(x, (char *)x->in.p, len);
 		buf_consume(&x->in, len + 2);
+		if (ferror(stdout)) {
+			interrupt(x); /* nobody takes its output any more */
+			return false;
+		}
 	}
 	return true;
-}
-
-static void interrupt(void *arg)
-{
-	struct running *x = arg;
-	_cleanup_free_ char *path =
-		client_path("/v1/sandboxes/%s/proxy/44772/command?id=%s", x->sandbox, x->id);
-	_cleanup_answer_ struct answer a;
-	struct err e;
-
-	if (*x->id)
-		client_call(x->c, "DELETE", path, NULL, &a, &e);
 }
 
 struct exec_opts {
@@ -104,6 +147,14 @@ struct exec_opts {
 	uint64_t timeout;
 	bool background, shell, input;
 };
+
+/* "UID" or "UID:GID": a name would become 0, which is root */
+static bool user_ok(const char *s)
+{
+	size_t n = strspn(s, "0123456789"), m = s[n] == ':' ? strspn(s + n + 1, "0123456789") : 0;
+
+	return n > 0 && n < 11 && (!s[n] || (m > 0 && m < 11 && !s[n + 1 + m]));
+}
 
 static cJSON *pairs(const struct opt_list *l)
 {
@@ -248,6 +299,10 @@ int cmd_exec(int argc, char **argv)
 		    "(1.1.1).\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
+	if (o.user && !user_ok(o.user)) {
+		fprintf(stderr, "mayfly: exec: --user '%s' is not UID[:GID], by number\n", o.user);
+		return EXIT_USAGE;
+	}
 	if (client_resolve(&c, argv[at], id, &e) < 0)
 		return complain(EXIT_OURS, &e);
 	at++;
@@ -331,15 +386,22 @@ static int make(const struct client *c, const struct create_opts *o, const char 
 	const struct opt_list *env, char id[64], struct answer *made, struct err *e)
 {
 	cJSON *body = create_body(o, image, env);
-	int rc = client_call(c, "POST", "/v1/sandboxes", body, made, e);
+	struct client once = *c;
 	_cleanup_free_ char *ping = NULL, *get = NULL;
 	_cleanup_answer_ struct answer a = {0}, again = {0};
 	struct err lost;
+	int rc;
 
+	/* what is made has an id, which ^C must not leave unknown: the answer comes within seconds
+	 */
+	once.patient = true;
+	rc = client_call(&once, "POST", "/v1/sandboxes", body, made, e);
 	cJSON_Delete(body);
 	if (rc < 0)
 		return rc;
 	snprintf(id, 64, "%s", json_text(made->json, "id"));
+	if (client_interrupts)
+		return err_plain(e, EINTR, "interrupted");
 	if (!strcmp(json_text(cJSON_GetObjectItem(made->json, "status"), "state"), "Running"))
 		return 0;
 	if (isatty(2))
@@ -357,6 +419,18 @@ static int make(const struct client *c, const struct create_opts *o, const char 
 			json_text(st, "message"));
 	}
 	return rc;
+}
+
+/* Also after ^C: nothing is left behind. */
+static void drop(const struct client *c, const char *id)
+{
+	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s", id);
+	_cleanup_answer_ struct answer gone = {0};
+	struct err e;
+
+	client_interrupts = 0;
+	if (client_call(c, "DELETE", path, NULL, &gone, &e) < 0 && e.code != ENOENT)
+		complain(0, &e);
 }
 
 int cmd_create(int argc, char **argv)
@@ -392,8 +466,11 @@ int cmd_create(int argc, char **argv)
 		i < argc && o.entrypoint.n < ARRAY_LEN(o.entrypoint.v); i++)
 		if (o.entrypoint.n || strcmp(argv[i], "--") != 0)
 			o.entrypoint.v[o.entrypoint.n++] = argv[i];
-	if (make(&c, &o, argv[at], &o.env, id, &made, &e) < 0)
+	if (make(&c, &o, argv[at], &o.env, id, &made, &e) < 0) {
+		if (*id && client_interrupts)
+			drop(&c, id);
 		return complain(EXIT_FAILED, &e);
+	}
 	if (o.co.json)
 		print_json(made.json);
 	else
@@ -417,8 +494,7 @@ int cmd_run(int argc, char **argv)
 			"do not remove the sandbox afterwards; its id goes to standard error"},
 		CLIENT_OPTS(o.co),
 	};
-	_cleanup_answer_ struct answer made = {0}, gone = {0};
-	_cleanup_free_ char *path = NULL;
+	_cleanup_answer_ struct answer made = {0};
 	struct client c;
 	struct err e;
 	char id[64] = "";
@@ -445,10 +521,6 @@ int cmd_run(int argc, char **argv)
 		fprintf(stderr, "%s\n", id);
 		return code;
 	}
-	/* also after ^C: nothing is left behind */
-	client_interrupts = 0;
-	path = client_path("/v1/sandboxes/%s", id);
-	if (client_call(&c, "DELETE", path, NULL, &gone, &e) < 0 && e.code != ENOENT)
-		complain(0, &e);
+	drop(&c, id);
 	return code;
 }

@@ -31,14 +31,15 @@ static int list_own(struct client *c, struct table *t, cJSON *all, struct err *e
 
 	if (client_call(c, "GET", own_templates, NULL, &a, e) < 0)
 		return -EIO;
-	cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "items"))
-	{
+	cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
 		const cJSON *bytes = cJSON_GetObjectItem(i, "bytes");
 		char made[32], size[32];
 
 		age_text(json_text(i, "createdAt"), made, sizeof(made));
-		snprintf(size, sizeof(size), "automatic, %.0f MiB", cJSON_IsNumber(bytes) ? bytes->valuedouble / 1048576 : 0.0);
-		table_row(t, 5, json_text(i, "id"), json_text(i, "image"), json_text(i, "state"), size, made);
+		snprintf(size, sizeof(size), "automatic, %.0f MiB",
+			cJSON_IsNumber(bytes) ? bytes->valuedouble / 1048576 : 0.0);
+		table_row(t, 5, json_text(i, "id"), json_text(i, "image"), json_text(i, "state"),
+			size, made);
 		cJSON_AddItemToArray(all, cJSON_Duplicate(i, true));
 	}
 	return 0;
@@ -68,8 +69,7 @@ static int list(const struct kind *k, int argc, char **argv)
 
 		if (client_call(&c, "GET", path, NULL, &a, &e) < 0)
 			return complain(EXIT_FAILED, &e);
-		cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "items"))
-		{
+		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
 			const cJSON *st = cJSON_GetObjectItem(i, "status");
 			char made[32];
 
@@ -92,7 +92,8 @@ static int list(const struct kind *k, int argc, char **argv)
 	return EXIT_OK;
 }
 
-/* What the protocol has no field for: files, working set, whether they were read since the host booted. There is none before it is ready. */
+/* What the protocol has no field for: files, working set, whether they were read since the host
+ * booted. There is none before it is ready. */
 static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
 {
 	_cleanup_free_ char *path = client_path("/v1/mayfly/points/%s", id);
@@ -101,7 +102,7 @@ static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
 
 	if (client_call(c, "GET", path, NULL, &a, e) < 0)
 		return e->code == ENOENT ? 0 : -EIO;
-	while ((v = a.json->child)) {
+	while (a.json && (v = a.json->child)) {
 		cJSON_DetachItemViaPointer(a.json, v);
 		cJSON_AddItemToObject(to, v->string, v);
 	}
@@ -126,7 +127,8 @@ static int each(const struct kind *k, const char *verb, const char *method, int 
 		_cleanup_free_ char *id = client_escape(argv[at]),
 				    *path = client_path("%s/%s", path_of(k, argv[at]), id);
 
-		if (client_call(&c, method, path, NULL, &a, &e) < 0 || (a.json && add_point(&c, id, a.json, &e) < 0))
+		if (client_call(&c, method, path, NULL, &a, &e) < 0 ||
+			(a.json && add_point(&c, id, a.json, &e) < 0))
 			code = complain(EXIT_FAILED, &e);
 		else if (a.json)
 			print_json(a.json);
@@ -148,7 +150,8 @@ static int verify(const struct kind *k, int argc, char **argv)
 		return code;
 	for (code = EXIT_OK; at < argc; at++) {
 		_cleanup_answer_ struct answer a = {0};
-		_cleanup_free_ char *id = client_escape(argv[at]), *path = client_path("/v1/mayfly/points/%s/verify", id);
+		_cleanup_free_ char *id = client_escape(argv[at]),
+				    *path = client_path("/v1/mayfly/points/%s/verify", id);
 		const cJSON *i;
 
 		if (client_call(&c, "POST", path, NULL, &a, &e) < 0) {
@@ -157,14 +160,15 @@ static int verify(const struct kind *k, int argc, char **argv)
 		}
 		if (co.json)
 			print_json(a.json);
-		cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "files"))
-		{
+		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "files")) {
 			const cJSON *bytes = cJSON_GetObjectItem(i, "bytes");
 			bool ok = cJSON_IsTrue(cJSON_GetObjectItem(i, "ok"));
 
 			if (!co.json)
-				printf("%-4s %-6s %s %.0f bytes%s%s\n", ok ? "ok" : "BAD", json_text(i, "kind"), json_text(i, "id"),
-					cJSON_IsNumber(bytes) ? bytes->valuedouble : 0.0, ok ? "" : ": ", ok ? "" : json_text(i, "error"));
+				printf("%-4s %-6s %s %.0f bytes%s%s\n", ok ? "ok" : "BAD",
+					json_text(i, "kind"), json_text(i, "id"),
+					cJSON_IsNumber(bytes) ? bytes->valuedouble : 0.0,
+					ok ? "" : ": ", ok ? "" : json_text(i, "error"));
 		}
 		if (!cJSON_IsTrue(cJSON_GetObjectItem(a.json, "ok")))
 			code = EXIT_FAILED;
@@ -265,14 +269,16 @@ static int template_build(int argc, char **argv)
 	const char *cpus = "1", *memory = "512Mi";
 	const struct opt opts[] = {
 		{"cpus", 'c', OPT_STR, &cpus, "N", "of the sandboxes it is for; default 1"},
-		{"memory", 'm', OPT_STR, &memory, "SIZE", "of the sandboxes it is for; default 512Mi"},
+		{"memory", 'm', OPT_STR, &memory, "SIZE",
+			"of the sandboxes it is for; default 512Mi"},
 		CLIENT_OPTS(co),
 	};
 	struct client c;
 	struct err e;
 	int at, code;
 
-	if (!client_begin(&c, &co, "template build [OPTIONS] IMAGE...\n", opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+	if (!client_begin(&c, &co, "template build [OPTIONS] IMAGE...\n", opts, ARRAY_LEN(opts),
+		    argc, argv, 1, &at, &code))
 		return code;
 	for (code = EXIT_OK; at < argc; at++) {
 		_cleanup_answer_ struct answer a = {0};
@@ -332,7 +338,8 @@ int cmd_template(int argc, char **argv)
 {
 	static const struct command verbs[] = {
 		{"create", template_create, "from an image, its entrypoint already started"},
-		{"build", template_build, "ahead, what the first sandbox of an image leaves by itself"},
+		{"build", template_build,
+			"ahead, what the first sandbox of an image leaves by itself"},
 		{"ls", template_ls, "those there are"},
 		{"inspect", template_inspect, "all about one"},
 		{"rm", template_rm, "remove it"},

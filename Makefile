@@ -138,7 +138,7 @@ test: deps
 	$(Q)$(MAKE) -s -j2 kernel test-bins
 	$(Q)tests/run
 # what end-to-end tests ask make for: there before two sides ask at once
-E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_freeze agent_soak)
+E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_freeze agent_soak api_execd)
 test-bins: all $(UNIT_BINS) $(E2E_BINS) replay-bins
 e2e: all kernel $(E2E_BINS)
 	$(Q)tests/run e2e

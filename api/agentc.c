@@ -222,6 +222,9 @@ static int control_frame(void *arg, const struct agent_hdr *h, struct cur body)
 		return 0; /* cancelled, or too late */
 	if (!c->sent)
 		return EPROTO;
+	/* whoever asked anything else is called once, and then is gone */
+	if (r.more && c->type != AGENT_LIST && c->type != AGENT_SEARCH)
+		return EPROTO;
 	fn = c->fn;
 	fn_arg = c->arg;
 	if (!r.more)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. What it leaves open is closed here: repeated
- * Content-Length and Content-Length with chunked are refused; a suspended connection never reports a client that left, so its
- * socket is watched beside it; slow clients have deadlines of ours.
+ * http.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. What it leaves
+ * open is closed here: repeated Content-Length and Content-Length with chunked are refused; a
+ * suspended connection never reports a client that left, so its socket is watched beside it; slow
+ * clients have deadlines of ours.
  *
- * libmicrohttpd calls on_access once with the headers, then with pieces of the body, then (size 0) for the answer; a connection
- * that waits for us is suspended and comes back through the same call.
+ * libmicrohttpd calls on_access once with the headers, then with pieces of the body, then (size 0)
+ * for the answer; a connection that waits for us is suspended and comes back through the same call.
  */
 #include "api/http_int.h"
 
@@ -18,11 +19,13 @@
 
 #include "lib/log.h"
 
-#define SEC	       1000000000ull
-#define HEAD_LIMIT_S   30 /* connection to whole headers */
-#define IDLE_LIMIT_S   75 /* between requests: longer than the SDKs' pools keep theirs */
-#define BODY_LIMIT_S   60 /* a whole body; for a streamed one, each piece */
-#define HEAD_BYTES_MAX 65536u /* all headers together: above it libmicrohttpd would answer, and not as documented */
+#define SEC          1000000000ull
+#define HEAD_LIMIT_S 30 /* connection to whole headers */
+#define IDLE_LIMIT_S 75 /* between requests: longer than the SDKs' pools keep theirs */
+#define BODY_LIMIT_S 60 /* a whole body; for a streamed one, each piece */
+#define HEAD_BYTES_MAX                                                                             \
+	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
+		*/
 #define REPLY_LIMIT_NS (120ull * 1000000000) /* a whole answer to be taken */
 
 static void run_mhd(void *arg)
@@ -71,7 +74,8 @@ static void conn_deadline(struct http_conn *hc, uint64_t after_ns)
 
 static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 {
-	const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
 	struct http_conn *hc = calloc(1, sizeof(*hc));
 	int one = 1;
 
@@ -104,7 +108,8 @@ static void conn_end(struct http *h, void **ctx)
 		h->conns = hc->next;
 	if (hc->next)
 		hc->next->prev = hc->prev;
-	/* at its limit libmicrohttpd does not look at the listener; it does so again when it is run, which nothing else may cause any more */
+	/* at its limit libmicrohttpd does not look at the listener; it does so again when it is
+	 * run, which nothing else may cause any more */
 	if (h->stats.open-- >= h->c.connections_max)
 		http_kick(h);
 	free(hc);
@@ -221,8 +226,8 @@ void request_watch_client(struct request *r)
 	r->gone_watch = loop_watch(r->pub.http->loop, r->hc->fd, EPOLLRDHUP, client_left, r);
 }
 
-static void on_completed(void *cls, struct MHD_Connection *c, void **ctx,
-	enum MHD_RequestTerminationCode toe)
+static void on_completed(
+	void *cls, struct MHD_Connection *c, void **ctx, enum MHD_RequestTerminationCode toe)
 {
 	struct request *r = *ctx;
 
@@ -315,7 +320,8 @@ static bool request_split(struct request *r, const char *method)
 	const char *q = strchr(r->pub.uri, '?');
 
 	r->pub.method = http_strdup(&r->pub, method, strlen(method));
-	r->pub.path = http_strdup(&r->pub, r->pub.uri, q ? (size_t)(q - r->pub.uri) : strlen(r->pub.uri));
+	r->pub.path =
+		http_strdup(&r->pub, r->pub.uri, q ? (size_t)(q - r->pub.uri) : strlen(r->pub.uri));
 	r->pub.query = q ? q + 1 : "";
 	r->pub.prefix = "";
 	r->pub.id = request_id(r);
@@ -365,7 +371,8 @@ static enum MHD_Result queue_answer(struct request *r, bool close)
 
 static enum MHD_Result request_begin(struct request *r, const char *method, const char *version)
 {
-	const union MHD_ConnectionInfo *i = MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
 	struct http *h = r->pub.http;
 	struct framing f = {0};
 	bool refused = false;
@@ -388,7 +395,8 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 	} else if (f.bytes + strlen(r->pub.uri) > HEAD_BYTES_MAX) {
 		h->stats.refused++;
 		r->has_body = refused = true;
-		http_error(&r->pub, 431, "SANDBOX::INVALID_PARAMETER", "the request's headers are longer than %u bytes", HEAD_BYTES_MAX);
+		http_error(&r->pub, 431, "SANDBOX::INVALID_PARAMETER",
+			"the request's headers are longer than %u bytes", HEAD_BYTES_MAX);
 	} else {
 		r->has_body = f.codings || f.length > 0;
 		if (is_preflight(r))
@@ -398,15 +406,19 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 		ASSERT(r->pub.route || r->finished);
 	}
 	if (r->pub.route && !r->finished) {
-		if (r->pub.route->body == HTTP_BODY_WHOLE && f.length > (r->pub.route->body_max
-					? r->pub.route->body_max : HTTP_BODY_MAX_DEFAULT))
-			http_error(&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
+		if (r->pub.route->body == HTTP_BODY_WHOLE &&
+			f.length > (r->pub.route->body_max ? r->pub.route->body_max
+							   : HTTP_BODY_MAX_DEFAULT))
+			http_error(
+				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
 		else if (r->pub.route->body == HTTP_BODY_STREAM && r->has_body)
 			request_invoke(r);
 	}
-	/* an early answer to a long body: do not read it, and use the connection for nothing else */
+	/* an early answer to a long body: do not read it, and use the connection for nothing else
+	 */
 	if (r->finished && !r->streaming && r->has_body &&
-		(refused || f.codings || f.length > HTTP_EARLY_MAX || http_header(&r->pub, "Expect")))
+		(refused || f.codings || f.length > HTTP_EARLY_MAX ||
+			http_header(&r->pub, "Expect")))
 		return queue_answer(r, true);
 	return MHD_YES;
 }
@@ -427,6 +439,11 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 	size_t took;
 
 	r->pub.http->stats.bytes_in += n;
+	if (r->finished && kind == HTTP_BODY_STREAM) {
+		/* its answer can only follow its end */
+		conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
+		return n;
+	}
 	if (r->finished || kind == HTTP_BODY_NONE) {
 		r->body_seen += n;
 		return n;
@@ -434,7 +451,8 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 	if (kind == HTTP_BODY_WHOLE) {
 		max = r->pub.route->body_max ? r->pub.route->body_max : HTTP_BODY_MAX_DEFAULT;
 		if (r->whole.len + n > max) {
-			http_error(&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
+			http_error(
+				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
 			return n;
 		}
 		if (!r->whole.p)
@@ -524,7 +542,8 @@ void http_body_read(struct http_req *pub, http_body_fn fn)
 	r->body_fn = fn;
 	if (!r->has_body)
 		r->body_ended = true;
-	else /* an end that comes with data in one event is not seen by libmicrohttpd, whose epoll is edge-triggered */
+	else /* an end that comes with data in one event is not seen by libmicrohttpd, whose epoll
+		is edge-triggered */
 		request_watch_client(r);
 	request_resume(r);
 }
@@ -571,13 +590,15 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.head_limit_s = cfg->head_limit_s ? cfg->head_limit_s : HEAD_LIMIT_S;
 	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
 	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
-	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-		on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, cfg->listen_fd,
-		MHD_OPTION_CONNECTION_LIMIT, cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)131072, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
-		(size_t)16384, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
-		on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_UNESCAPE_CALLBACK,
-		no_unescape, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
+		NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+		MHD_OPTION_LISTEN_SOCKET, cfg->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+		cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)131072,
+		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)16384, MHD_OPTION_NOTIFY_COMPLETED,
+		on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+		MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
+		NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
 		MHD_OPTION_END);
 	info = h->mhd ? MHD_get_daemon_info(h->mhd, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (info)

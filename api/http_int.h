@@ -11,11 +11,12 @@
 
 #define HTTP_BODY_MAX_DEFAULT (1u << 20)
 #define HTTP_DISCARD_MAX      (64u << 20) /* of a body nobody wants, before the connection is cut */
-#define HTTP_EARLY_MAX	      (4u << 20) /* a body up to this is read to its end before an early answer: who still writes does not read */
-#define HTTP_STREAM_SOFT      (256u << 10)
-#define HTTP_STREAM_HARD      (1u << 20)
-#define HTTP_HEADERS_MAX      64
-#define HTTP_QUERY_MAX	      256
+#define HTTP_EARLY_MAX                                                                             \
+	(4u << 20) /* a body up to this is read to its end before an early answer: who still       \
+		      writes does not read */
+#define HTTP_STREAM_SOFT (256u << 10)
+#define HTTP_STREAM_HARD (1u << 20)
+#define HTTP_HEADERS_MAX 64
 
 struct arena_chunk {
 	struct arena_chunk *next;
@@ -79,7 +80,7 @@ static inline struct request *request_of(const struct http_req *r)
 
 /* http.c */
 void http_kick(struct http *h);
-void request_resume(struct request *r);	  /* lets libmicrohttpd look at it again */
+void request_resume(struct request *r);   /* lets libmicrohttpd look at it again */
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
 /* http_req.c */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http_reply.c: answers, whole and streamed. mayflyd. What handlers put into a header may come from a guest or another client:
- * a header that could split the response is dropped.
+ * http_reply.c: answers, whole and streamed. mayflyd. What handlers put into a header may come from
+ * a guest or another client: a header that could split the response is dropped.
  */
 #include "api/http_int.h"
+#include "api/sse.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
@@ -52,6 +53,12 @@ static void response_headers(struct request *r)
 
 static void reply_with(struct request *r, int status, const char *type, struct MHD_Response *resp)
 {
+	/* its handler heard of its end, and something that it began earlier did not */
+	if (r->aborted) {
+		if (resp)
+			MHD_destroy_response(resp);
+		return;
+	}
 	ASSERT(!r->finished && !r->streaming);
 	r->status = status;
 	r->resp = resp;
@@ -83,32 +90,37 @@ void http_reply_empty(struct http_req *pub, int status)
 void http_reply_json(struct http_req *r, int status, struct cJSON *takes)
 {
 	_cleanup_free_ char *s = takes ? cJSON_PrintUnformatted(takes) : NULL;
+	_cleanup_(buf_fini) struct buf b;
 
 	cJSON_Delete(takes);
-	if (!s)
+	buf_init(&b, SIZE_MAX / 2);
+	if (s)
+		utf8_clean(&b, s, strlen(s)); /* a guest's words, or ours cut in a character: not
+						 JSON otherwise */
+	if (!s || b.bad)
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	else
-		http_reply(r, status, "application/json", s, strlen(s));
+		http_reply(r, status, "application/json", b.p, b.len);
 }
 
 void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
 {
+	_cleanup_(buf_fini) struct buf b;
 	char msg[1024];
-	_cleanup_free_ char *s = NULL;
-	cJSON *o = cJSON_CreateObject();
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(msg, sizeof(msg), fmt, ap);
 	va_end(ap);
-	cJSON_AddStringToObject(o, "code", code);
-	cJSON_AddStringToObject(o, "message", msg);
-	s = o ? cJSON_PrintUnformatted(o) : NULL;
-	cJSON_Delete(o);
-	if (s)
-		http_reply(r, status, "application/json", s, strlen(s));
-	else
+	/* cut, or from a path or a guest: any bytes */
+	buf_init(&b, 16384);
+	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
+	json_string(&b, msg);
+	buf_put(&b, "}", 1);
+	if (b.bad)
 		http_reply_empty(r, status);
+	else
+		http_reply(r, status, "application/json", b.p, b.len);
 }
 
 void http_error_detail(struct http_req *r, int status, const char *detail)
@@ -119,7 +131,8 @@ void http_error_detail(struct http_req *r, int status, const char *detail)
 	http_reply(r, status, "application/json", s, (size_t)n);
 }
 
-/* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a write. */
+/* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a
+ * write. */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
 {
 	struct request *r = cls;
@@ -190,9 +203,9 @@ void http_stream_write(struct http_req *pub, const void *p, size_t n)
 {
 	struct request *r = request_of(pub);
 
-	ASSERT(r->streaming && !r->finished);
 	if (r->gone || r->aborted || n == 0)
 		return;
+	ASSERT(r->streaming && !r->finished);
 	if (r->out.len - r->out_off + n > HTTP_STREAM_HARD) {
 		r->aborted = true;
 	} else {

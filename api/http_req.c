@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http_req.c: what came with a request: headers, path parameters, query values, and the memory that lives as long as it does.
- * mayflyd. All of it is hostile; nothing here trusts an escape, a length or a name.
+ * http_req.c: what came with a request: headers, path parameters, query values, and the memory that
+ * lives as long as it does. mayflyd. All of it is hostile; nothing here trusts an escape, a length
+ * or a name.
  */
 #include "api/http_int.h"
 
@@ -148,10 +149,13 @@ bool url_decode(char *s, bool plus)
 static void queries_parse(struct request *r)
 {
 	char *s, *save = NULL;
+	size_t max = 1;
 
+	for (const char *p = r->pub.query; (p = strchr(p, '&')); p++)
+		max++;
 	r->queries_parsed = true;
 	s = http_strdup(&r->pub, r->pub.query, strlen(r->pub.query));
-	r->queries = http_alloc(&r->pub, HTTP_QUERY_MAX * sizeof(*r->queries));
+	r->queries = http_alloc(&r->pub, max * sizeof(*r->queries));
 	if (!s || !r->queries)
 		return;
 	for (s = strtok_r(s, "&", &save); s; s = strtok_r(NULL, "&", &save)) {
@@ -161,8 +165,9 @@ static void queries_parse(struct request *r)
 			*v++ = 0;
 		else
 			v = s + strlen(s);
-		/* a bad escape makes the value one that no handler knows, as if it had not been sent */
-		if (r->nqueries == HTTP_QUERY_MAX || !url_decode(s, true) || !url_decode(v, true))
+		/* a bad escape makes the value one that no handler knows, as if it had not been
+		 * sent */
+		if (!url_decode(s, true) || !url_decode(v, true))
 			continue;
 		r->queries[r->nqueries++] = (struct http_pair){s, v};
 	}
@@ -205,16 +210,19 @@ bool http_address(const struct http_req *pub, char *out, size_t cap)
 {
 	struct request *r = request_of(pub);
 	const union MHD_ConnectionInfo *i =
-		r->conn ? MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS) : NULL;
+		r->conn ? MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS)
+			: NULL;
 	uint16_t port;
 
 	return i && i->client_addr && sockaddr_text(i->client_addr, out, cap, &port);
 }
 
-/* What may stand in an endpoint that we hand out: nothing that could be read as a path, a header or user info. */
+/* What may stand in an endpoint that we hand out: nothing that could be read as a path, a header or
+ * user info. */
 static bool host_is_plain(const char *h)
 {
-	size_t n = strspn(h, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]");
+	size_t n =
+		strspn(h, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]");
 
 	return n > 0 && n < 256 && !h[n];
 }
@@ -234,14 +242,16 @@ const char *http_host(const struct http_req *pub)
 		socklen_t family = sockaddr_text((void *)&sa, ip, sizeof(ip), &port);
 
 		if (family)
-			h = http_printf(&r->pub, family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, port);
+			h = http_printf(
+				&r->pub, family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, port);
 		if (family && h)
 			return h;
 	}
 	return "localhost";
 }
 
-/* One pattern against one raw path. Parameters are written even when a later segment fails: the caller resets their number. */
+/* One pattern against one raw path. Parameters are written even when a later segment fails: the
+ * caller resets their number. */
 static bool pattern_fits(struct request *r, const char *pat, const char *path)
 {
 	while (*pat == '/') {
@@ -274,7 +284,8 @@ static bool pattern_fits(struct request *r, const char *pat, const char *path)
 				return false;
 			continue;
 		}
-		if (!*val || !strcmp(val, ".") || !strcmp(val, "..") || r->nparams == HTTP_PARAMS_MAX)
+		if (!*val || !strcmp(val, ".") || !strcmp(val, "..") ||
+			r->nparams == HTTP_PARAMS_MAX)
 			return false;
 		r->params[r->nparams++] =
 			(struct http_pair){http_strdup(&r->pub, name + 1, plen - 2), val};

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/launch.h"
 #include "api/state.h"
 #include "lib/log.h"
 
@@ -71,6 +72,12 @@ bool idempotency_answered(struct http_req *r)
 	sb = sandbox_find(d, l.sandbox);
 	if (!sb)
 		return false;
+	/* told here, it is promised: the next daemon makes it, if this one does not */
+	if (sb->state == SB_PENDING && launch_promise(sb) < 0) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The sandbox's record cannot be written.");
+		return true;
+	}
 	http_reply_json(r, 202, sandbox_to_json(sb, true));
 	return true;
 }

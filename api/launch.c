@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent's word, identity, entrypoint. mayflyd's loop.
- * Each step is an event's handler; one deadline stands over all of them, a shorter one over each of a VMM's, and a failure names its step. Nothing is handed to the
- * user before the agent has confirmed that the machine is another one (THAW after every restore): it fails closed.
+ * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent's word,
+ * identity, entrypoint. mayflyd's loop. Each step is an event's handler; one deadline stands over
+ * all of them, a shorter one over each of a VMM's, and a failure names its step. Nothing is handed
+ * to the user before the agent has confirmed that the machine is another one (THAW after every
+ * restore): it fails closed.
  */
 #include "api/launch.h"
 
@@ -23,22 +25,31 @@
 #include "api/workset.h"
 #include "lib/log.h"
 
-#define SEC 1000000000ull
-#define START_FAILED "DOCKER::SANDBOX_START_FAILED"
+#define SEC                 1000000000ull
+#define START_FAILED        "DOCKER::SANDBOX_START_FAILED"
 #define LAST_WORDS_LIMIT_MS 3000u
-#define PROMISED "PENDING" /* status.reason of one whose client was told that it is coming */
+#define PROMISED            "PENDING" /* status.reason of one whose client was told that it is coming */
 
-const char *const step_names[STEP_COUNT] = {
-	[STEP_IMAGE] = "getting the image", [STEP_TURN] = "waiting for its turn", [STEP_DISK] = "making the disk", [STEP_VMM] = "starting the VMM", [STEP_BOOT] = "booting",
-	[STEP_RESTORE] = "restoring", [STEP_AGENT] = "waiting for the agent", [STEP_THAW] = "giving it its identity",
-	[STEP_SNAPSHOT] = "taking the template", [STEP_SETUP] = "starting the entrypoint", [STEP_RUN] = "running"};
+const char *const step_names[STEP_COUNT] = {[STEP_IMAGE] = "getting the image",
+	[STEP_TURN] = "waiting for its turn",
+	[STEP_DISK] = "making the disk",
+	[STEP_VMM] = "starting the VMM",
+	[STEP_BOOT] = "booting",
+	[STEP_RESTORE] = "restoring",
+	[STEP_AGENT] = "waiting for the agent",
+	[STEP_THAW] = "giving it its identity",
+	[STEP_SNAPSHOT] = "taking the template",
+	[STEP_SETUP] = "starting the entrypoint",
+	[STEP_RUN] = "running"};
 
-/* One deadline over all, and a shorter one for what a VMM alone must answer: one that hangs is not waited for as a registry is. */
+/* One deadline over all, and a shorter one for what a VMM alone must answer: one that hangs is not
+ * waited for as a registry is. */
 static void step_deadline(struct sandbox *sb)
 {
 	struct launch *l = sb->launch;
 	const struct config *c = &sb->d->cfg;
-	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE || l->step == STEP_THAW || l->step == STEP_SETUP ||
+	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE ||
+		   l->step == STEP_THAW || l->step == STEP_SETUP ||
 		   (l->step == STEP_AGENT && *l->from.state);
 	uint64_t at = l->ends_ns;
 
@@ -53,9 +64,17 @@ static void step_deadline(struct sandbox *sb)
 
 static void step_to(struct sandbox *sb, enum step s)
 {
-	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE, [STEP_TURN] = PH_TURN, [STEP_DISK] = PH_DISK, [STEP_VMM] = PH_BLANK,
-		[STEP_BOOT] = PH_BOOT, [STEP_RESTORE] = PH_RESTORE, [STEP_AGENT] = PH_AGENT, [STEP_THAW] = PH_SETUP,
-		[STEP_SNAPSHOT] = PH_SNAPSHOT, [STEP_SETUP] = PH_SETUP, [STEP_RUN] = PH_SETUP};
+	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE,
+		[STEP_TURN] = PH_TURN,
+		[STEP_DISK] = PH_DISK,
+		[STEP_VMM] = PH_BLANK,
+		[STEP_BOOT] = PH_BOOT,
+		[STEP_RESTORE] = PH_RESTORE,
+		[STEP_AGENT] = PH_AGENT,
+		[STEP_THAW] = PH_SETUP,
+		[STEP_SNAPSHOT] = PH_SNAPSHOT,
+		[STEP_SETUP] = PH_SETUP,
+		[STEP_RUN] = PH_SETUP};
 	struct launch *l = sb->launch;
 	uint64_t now = mono_ns();
 
@@ -71,6 +90,9 @@ static void launch_end(struct sandbox *sb)
 {
 	struct launch *l = sb->launch;
 
+	/* also those of a pause, or of a resume without a launch */
+	timer_remove(take_ptr(sb->deadline));
+	timer_remove(take_ptr(sb->pending));
 	if (!l)
 		return;
 	sb->launch = NULL;
@@ -78,9 +100,6 @@ static void launch_end(struct sandbox *sb)
 	if (l->image)
 		image_cancel(l->image);
 	snap_cancel(l->snap);
-	timer_remove(sb->deadline);
-	timer_remove(sb->pending);
-	sb->deadline = sb->pending = NULL;
 	free(l);
 }
 
@@ -116,12 +135,15 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	launch_end(sb);
 	sb->d->metrics.create_failed += !resume;
 	sandbox_ref(sb);
-	/* a resume stays Paused, however far it got: what it was paused with is whole, and its private layer is made anew */
-	sandbox_apply(sb, EV_START_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s", step_names[step], text);
+	/* a resume stays Paused, however far it got: what it was paused with is whole, and its
+	 * private layer is made anew */
+	sandbox_apply(sb, EV_START_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s",
+		step_names[step], text);
 	launch_teardown(sb);
 	if (r) {
 		http_error(r, status, code, "%s: %s", step_names[step], text);
-		/* an answered failure leaves nothing behind; one that was Pending stays to be looked at */
+		/* an answered failure leaves nothing behind; one that was Pending stays to be
+		 * looked at */
 		if (!resume)
 			sandbox_delete(sb, "creation failed");
 	}
@@ -132,26 +154,33 @@ static void deadline_passed(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->launch->limit_s);
+	launch_fail(
+		sb, 504, START_FAILED, "not done within %lld s", (long long)sb->launch->limit_s);
+}
+
+int launch_promise(struct sandbox *sb)
+{
+	char old[sizeof(sb->reason)];
+	int rc;
+
+	memcpy(old, sb->reason, sizeof(old));
+	snprintf(sb->reason, sizeof(sb->reason), PROMISED);
+	rc = sandbox_save(sb, false);
+	if (rc < 0)
+		memcpy(sb->reason, old, sizeof(old));
+	return rc;
 }
 
 static void is_pending(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	char old[sizeof(sb->reason)];
-
 	if (sb->state != SB_PENDING)
 		return;
-	/* from here on it is promised: the next daemon makes it, if this one does not */
-	memcpy(old, sb->reason, sizeof(old));
-	snprintf(sb->reason, sizeof(sb->reason), PROMISED);
-	if (sandbox_save(sb, false) == 0) {
+	if (launch_promise(sb) == 0)
 		answer_created(sb);
-		return;
-	}
-	memcpy(sb->reason, old, sizeof(old));
-	timer_after(sb->pending, SEC);
+	else
+		timer_after(sb->pending, SEC);
 }
 
 /* ---- payloads for the agent */
@@ -160,7 +189,7 @@ static void put_pairs(struct buf *b, const cJSON *map)
 {
 	const cJSON *v;
 
-	cJSON_ArrayForEach(v, map) {
+	cJSON_ArrayForEach (v, map) {
 		buf_str(b, v->string);
 		buf_str(b, v->valuestring);
 	}
@@ -209,7 +238,7 @@ static void setup_put(struct buf *b, struct sandbox *sb)
 	buf_str(b, config_text(sb, "workdir"));
 	buf_str(b, config_text(sb, "user"));
 	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.entrypoint));
-	cJSON_ArrayForEach(v, sb->spec.entrypoint)
+	cJSON_ArrayForEach (v, sb->spec.entrypoint)
 		buf_str(b, v->valuestring);
 	hooks = sb->spec.lifecycle ? cJSON_PrintUnformatted(sb->spec.lifecycle) : NULL;
 	buf_str(b, hooks ? hooks : "");
@@ -246,15 +275,21 @@ static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 	if (r->err || sb->gone)
 		return;
 	if (state == AGENT_EXITED && code == 0)
-		over = sandbox_apply(sb, EV_ENTRY_OK, "CONTAINER_EXITED", "The entrypoint exited with code 0.");
+		over = sandbox_apply(
+			sb, EV_ENTRY_OK, "CONTAINER_EXITED", "The entrypoint exited with code 0.");
 	else if (state == AGENT_EXITED)
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint exited with code %u.", code);
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
+			"The entrypoint exited with code %u.", code);
 	else if (state == AGENT_SIGNALED)
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint was ended by signal %u (code %u).", code, 128 + code);
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
+			"The entrypoint was ended by signal %u (code %u).", code, 128 + code);
 	else
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR", "The entrypoint did not start: %.200s", r->text);
-	if (!over)
+		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
+			"The entrypoint did not start: %.200s", r->text);
+	if (!over) {
+		sb->entry_missed = sb->state == SB_PAUSING || sb->state == SB_RESUMING;
 		return;
+	}
 	sb->d->metrics.ended++;
 	sandbox_ref(sb);
 	if (!entrylog_ask(sb, LAST_WORDS_LIMIT_MS, last_words, sb))
@@ -269,10 +304,14 @@ static void entry_started(void *arg, uint32_t pid)
 {
 }
 
-static const struct agent_exec_ops entry_ops = {.started = entry_started, .output = entry_output, .ended = entry_ended};
+static const struct agent_exec_ops entry_ops = {
+	.started = entry_started, .output = entry_output, .ended = entry_ended};
 
-static void entry_watch(struct sandbox *sb)
+void entry_watch(struct sandbox *sb)
 {
+	if (sb->entry_missed && sb->entry)
+		agent_exec_close(take_ptr(sb->entry));
+	sb->entry_missed = false;
 	if (!sb->entry && sb->agent && cJSON_GetArraySize(sb->spec.entrypoint) > 0)
 		sb->entry = agent_exec_attach(sb->agent, "entrypoint", 0, 0, &entry_ops, sb);
 }
@@ -347,7 +386,8 @@ static void do_setup(struct sandbox *sb)
 	buf_init(&b, AGENT_FRAME_MAX);
 	setup_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, 0, setup_done, sb))
-		launch_fail(sb, 400, "SANDBOX::INVALID_PARAMETER", "environment and entrypoint are too long together");
+		launch_fail(sb, 400, "SANDBOX::INVALID_PARAMETER",
+			"environment and entrypoint are too long together");
 	buf_fini(&b);
 }
 
@@ -408,7 +448,8 @@ static void on_ready(void *arg, bool prepared)
 	if (prepared && (sb->origin != FROM_TEMPLATE || l->resume)) {
 		do_thaw(sb);
 	} else if (!prepared && *l->from.state) {
-		launch_fail(sb, 500, START_FAILED, "the restored machine does not ask for a new identity");
+		launch_fail(sb, 500, START_FAILED,
+			"the restored machine does not ask for a new identity");
 	} else if (!prepared && template_wanted(sb)) {
 		l->took_template = true;
 		step_to(sb, STEP_SNAPSHOT);
@@ -416,14 +457,16 @@ static void on_ready(void *arg, bool prepared)
 		if (!l->snap)
 			do_setup(sb);
 	} else {
-		/* it carries the identity, too, and is the thaw of a template's machine, which never had one */
+		/* it carries the identity, too, and is the thaw of a template's machine, which
+		 * never had one */
 		do_setup(sb);
 	}
 }
 
 static void make_disk(struct sandbox *sb);
 
-/* A template that cannot be restored costs time, not the create: the sandbox boots, as if there had been none. */
+/* A template that cannot be restored costs time, not the create: the sandbox boots, as if there had
+ * been none. */
 static bool boot_instead(struct sandbox *sb, const char *why)
 {
 	struct launch *l = sb->launch;
@@ -487,7 +530,8 @@ static int restore(struct sandbox *sb, const struct vm_disk_fds *disk, struct er
 	struct launch *l = sb->launch;
 	const char *bad = verify_damage(sb->d, &l->from);
 	struct vm_restore_fds mem;
-	int rc = bad ? err_plain(e, EBADMSG, "%s", bad) : memory_fds_open(sb->d->blobs, &l->from, &mem, e);
+	int rc = bad ? err_plain(e, EBADMSG, "%s", bad)
+		     : memory_fds_open(sb->d->blobs, &l->from, &mem, e);
 
 	if (rc < 0)
 		return rc;
@@ -550,7 +594,9 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sb->vm = NULL;
 	sandbox_ref(sb);
 	if (snap_vm_ended(sb, reason, text) ||
-		(sb->launch && (sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) && boot_instead(sb, text))) {
+		(sb->launch &&
+			(sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) &&
+			boot_instead(sb, text))) {
 		/* it was to end: paused; or nothing of the user's ran in it */
 	} else if (sb->launch) {
 		launch_fail(sb, 500, START_FAILED, "%s", text);
@@ -561,7 +607,11 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sandbox_unref(sb);
 }
 
-static const struct vm_ops vm_ops = {.blank = on_blank, .loaded = on_loaded, .ready = on_ready, .snapshot = on_snapshot, .ended = on_ended};
+static const struct vm_ops vm_ops = {.blank = on_blank,
+	.loaded = on_loaded,
+	.ready = on_ready,
+	.snapshot = on_snapshot,
+	.ended = on_ended};
 
 const struct vm_ops *launch_vm_ops(void)
 {
@@ -631,7 +681,8 @@ static void on_image(void *arg, struct image *img, const struct err *failed)
 	if (!img) {
 		bool none = failed->code == ENOENT;
 
-		launch_fail(sb, none ? 404 : 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s", sb->spec.image, failed->msg);
+		launch_fail(sb, none ? 404 : 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s",
+			sb->spec.image, failed->msg);
 		return;
 	}
 	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", img->digest);
@@ -662,7 +713,9 @@ static struct launch *launch_begin(struct sandbox *sb, bool resume)
 	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
 	sb->deadline = loop_timer(sb->d->loop, deadline_passed, sb);
 	sb->pending = loop_timer(sb->d->loop, is_pending, sb);
-	l->ends_ns = l->step_ns + (uint64_t)(resume ? sb->d->cfg.resume_timeout_seconds : sb->d->cfg.create_timeout_seconds) * SEC;
+	l->ends_ns = l->step_ns + (uint64_t)(resume ? sb->d->cfg.resume_timeout_seconds
+						    : sb->d->cfg.create_timeout_seconds) *
+					  SEC;
 	step_deadline(sb);
 	if (sb->pending && !resume)
 		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
@@ -679,9 +732,11 @@ void launch_create(struct sandbox *sb)
 		return;
 	}
 	if (sb->spec.source == SRC_IMAGE) {
-		l->image = image_get(sb->d, sb->spec.image, sb->spec.auth_user, sb->spec.auth_password, on_progress, on_image, sb, &e);
+		l->image = image_get(sb->d, sb->spec.image, sb->spec.auth_user,
+			sb->spec.auth_password, on_progress, on_image, sb, &e);
 		if (!l->image)
-			launch_fail(sb, 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s", sb->spec.image, e.msg);
+			launch_fail(sb, 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s",
+				sb->spec.image, e.msg);
 		return;
 	}
 	/* a snapshot's or template's point was put into the sandbox by its route */
@@ -713,7 +768,8 @@ bool launch_take_up(struct sandbox *sb)
 		sb->origin_id[0] = 0;
 		cJSON_Delete(take_ptr(sb->image_config));
 	} else if (*sb->disk.data) {
-		/* a snapshot's or template's point is in the sandbox, whole but for the private layer: a VM may have written to that */
+		/* a snapshot's or template's point is in the sandbox, whole but for the private
+		 * layer: a VM may have written to that */
 		blob_unref(sb->d->blobs, sb->disk.data);
 		sb->disk.data[0] = 0;
 	}
@@ -739,7 +795,8 @@ void launch_resume(struct sandbox *sb)
 	}
 	fault_at(sb, FAULT_RESUME_BEGUN);
 	sb->launch->from = sb->memory;
-	/* an earlier attempt may have run for a moment, and written: the memory that is restored now knows nothing of that */
+	/* an earlier attempt may have run for a moment, and written: the memory that is restored
+	 * now knows nothing of that */
 	memcpy(old, sb->disk.data, sizeof(old));
 	step_to(sb, STEP_DISK);
 	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
@@ -761,7 +818,8 @@ static void adopted_thawed(void *arg, const struct agent_reply *r)
 	sandbox_unref(sb);
 }
 
-/* The last daemon may have died between freezing the guest's processes and letting them go; for one that was not frozen this says what it knows. */
+/* The last daemon may have died between freezing the guest's processes and letting them go; for one
+ * that was not frozen this says what it knows. */
 static void thaw_adopted(struct sandbox *sb)
 {
 	struct buf b;
@@ -769,7 +827,9 @@ static void thaw_adopted(struct sandbox *sb)
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	sandbox_ref(sb);
-	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, (uint32_t)sb->d->cfg.step_timeout_seconds * 1000, adopted_thawed, sb) != NULL;
+	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b,
+			     (uint32_t)sb->d->cfg.step_timeout_seconds * 1000, adopted_thawed,
+			     sb) != NULL;
 	if (!sb->frozen)
 		sandbox_unref(sb);
 	buf_fini(&b);
@@ -777,7 +837,8 @@ static void thaw_adopted(struct sandbox *sb)
 
 bool launch_adopt(struct sandbox *sb)
 {
-	if (vm_adopt(sb->d->vms, sb->vm_slot, sb->vm_pid, sb->vm_start, sb->cls, &vm_ops, sb, &sb->vm) < 0)
+	if (vm_adopt(sb->d->vms, sb->vm_slot, sb->vm_pid, sb->vm_start, sb->cls, &vm_ops, sb,
+		    &sb->vm) < 0)
 		return false;
 	sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
 	if (!sb->agent)
@@ -790,7 +851,8 @@ bool launch_adopt(struct sandbox *sb)
 		return true;
 	}
 	agentc_up(sb->agent);
-	/* while a point of it was being taken it may stand still: then it is let go when that is known */
+	/* while a point of it was being taken it may stand still: then it is let go when that is
+	 * known */
 	if (!sb->snap)
 		thaw_adopted(sb);
 	return true;
@@ -823,7 +885,8 @@ void launch_teardown(struct sandbox *sb)
 	launch_end(sb);
 	r = take_answer(sb);
 	if (r)
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s was deleted meanwhile.", sb->id);
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+			"Sandbox %s was deleted meanwhile.", sb->id);
 	snap_sandbox_gone(sb);
 	workset_sandbox_goes(sb);
 	if (sb->agent) {

@@ -322,16 +322,23 @@ static void dial_bytes(void *arg, const uint8_t *p, size_t n)
 			break;
 		}
 	}
-	if (x->streaming && http_stream_room(x->r) == 0)
+	if (x->streaming && http_stream_room(x->r) == 0) {
 		agent_dial_hold(x->dial, true);
+		/* the client gets nothing of it before its request is whole: a server that answers
+		 * meanwhile waits for us, and we for it */
+		if (x->has_body && !x->body_done)
+			timer_after(x->limit, backend_limit_ns(x->r));
+	}
 }
 
 static void answer_writable(struct http_req *r)
 {
 	struct proxy *x = r->user;
 
-	if (!x->done && x->dial)
-		agent_dial_hold(x->dial, false);
+	if (x->done || !x->dial)
+		return;
+	timer_set(x->limit, 0);
+	agent_dial_hold(x->dial, false);
 }
 
 static void dial_closed(void *arg, const struct agent_reply *rep)
@@ -364,7 +371,8 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
 		return;
 	}
-	/* any other upgrade (Java's client offers h2c with each request) is an offer that may be left alone */
+	/* any other upgrade (Java's client offers h2c with each request) is an offer that may be
+	 * left alone */
 	if (http_header(r, "Upgrade") && strcasestr(http_header(r, "Upgrade"), "websocket") &&
 		connection_names(http_header(r, "Connection"), "upgrade")) {
 		execd_error(r, 501, "NOT_SUPPORTED",

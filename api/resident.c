@@ -27,7 +27,8 @@ static void thawed(void *arg, const struct agent_reply *r)
 	struct sandbox *sb = arg;
 
 	if (r->err && r->err != ECANCELED)
-		log_warn("sandbox %s: going on after a pause: %s", sb->id, *r->text ? r->text : strerror(r->err));
+		log_warn("sandbox %s: going on after a pause: %s", sb->id,
+			*r->text ? r->text : strerror(r->err));
 	sandbox_let_go(sb);
 	sandbox_unref(sb);
 }
@@ -46,6 +47,15 @@ static void thaw(struct sandbox *sb)
 	buf_fini(&b);
 }
 
+/* What only the VMM can answer has a limit; fn is not called when it did. */
+static void limited(struct sandbox *sb, long long seconds, void (*fn)(void *arg))
+{
+	timer_remove(sb->deadline);
+	sb->deadline = loop_timer(sb->d->loop, fn, sb);
+	if (sb->deadline)
+		timer_after(sb->deadline, (uint64_t)seconds * 1000000000u);
+}
+
 /* ---- pause. The sandbox may be deleted or its VM gone at every answer: each holds a reference and
  * looks. */
 
@@ -62,10 +72,18 @@ static void not_paused(struct sandbox *sb, const char *why)
 {
 	struct http_req *r = take_answer(sb);
 
+	timer_remove(take_ptr(sb->deadline));
+	timer_remove(take_ptr(sb->pending));
 	sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", why);
 	thaw(sb);
+	entry_watch(sb);
 	if (r)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", why);
+}
+
+static void pause_late(void *arg)
+{
+	not_paused(arg, "the VMM did not stop it in time");
 }
 
 static void stopped(void *arg, const struct vmm_answer *a)
@@ -74,10 +92,14 @@ static void stopped(void *arg, const struct vmm_answer *a)
 	struct http_req *r;
 
 	if (!still(sb, SB_PAUSING)) {
-		/* its end says the rest */
+		/* its end says the rest; or it came too late, and it goes on */
+		if (!a->err && still(sb, SB_RUNNING) && sb->vm->ctl)
+			vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
 	} else if (a->err) {
 		not_paused(sb, a->text);
 	} else {
+		timer_remove(take_ptr(sb->deadline));
+		timer_remove(take_ptr(sb->pending));
 		sb->resident = true;
 		if (sandbox_apply_saved(sb, EV_PAUSED, "CONTAINER_PAUSED")) {
 			r = take_answer(sb);
@@ -103,8 +125,10 @@ static void frozen(void *arg, const struct agent_reply *r)
 	if (!r->err) {
 		agentc_down(sb->agent);
 		if (sb->vm->ctl &&
-			vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, stopped, sb) == 0)
+			vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, stopped, sb) == 0) {
+			limited(sb, sb->d->cfg.step_timeout_seconds, pause_late);
 			return;
+		}
 	}
 	not_paused(
 		sb, r->err ? *r->text ? r->text : strerror(r->err) : "the VMM takes no requests");
@@ -127,8 +151,10 @@ void resident_pause(struct sandbox *sb)
 	sandbox_ref(sb);
 	asked = agentc_call(sb->agent, AGENT_PREPARE, &b, LIMIT_MS * 2, frozen, sb) != NULL;
 	buf_fini(&b);
-	if (asked)
+	if (asked) {
+		pause_in_time(sb);
 		return;
+	}
 	not_paused(sb, "the agent takes no requests");
 	sandbox_unref(sb);
 }
@@ -139,45 +165,58 @@ static void running(struct sandbox *sb)
 {
 	struct http_req *r = take_answer(sb);
 
+	timer_remove(take_ptr(sb->deadline));
 	thaw(sb);
 	sb->resident = false;
 	sandbox_apply(sb, EV_RESUMED, "CONTAINER_RUNNING", "%s", "");
+	entry_watch(sb);
 	sb->phase_ns[PH_RESUME] = mono_ns() - sb->begun_ns;
 	hist_add(&sb->d->metrics.phase[PH_RESUME], sb->phase_ns[PH_RESUME]);
 	if (r)
 		http_reply_empty(r, 202);
 }
 
+/* It stays Paused. */
+static void not_resumed(struct sandbox *sb, int status, const char *why)
+{
+	struct http_req *r = take_answer(sb);
+
+	timer_remove(take_ptr(sb->deadline));
+	sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s", why);
+	if (r)
+		http_error(r, status, "DOCKER::SANDBOX_RESUME_FAILED", "%s", why);
+}
+
+static void resume_late(void *arg)
+{
+	not_resumed(arg, 504, "the VMM did not let it go on in time");
+}
+
 static void went_on(void *arg, const struct vmm_answer *a)
 {
 	struct sandbox *sb = arg;
-	struct http_req *r;
 
 	/* EBUSY: it runs: a daemon before this one had asked for it */
-	if (still(sb, SB_RESUMING) && (!a->err || a->err == EBUSY)) {
+	if (still(sb, SB_RESUMING) && (!a->err || a->err == EBUSY))
 		running(sb);
-	} else if (still(sb, SB_RESUMING)) {
-		r = take_answer(sb);
-		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s", a->text);
-		if (r)
-			http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED", "%s", a->text);
-	}
+	else if (still(sb, SB_RESUMING))
+		not_resumed(sb, 500, a->text);
+	/* too late: its client heard that it is Paused */
+	else if (!a->err && still(sb, SB_PAUSED) && sb->resident && sb->vm->ctl)
+		vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, ignore, NULL);
 	sandbox_unref(sb);
 }
 
 void resident_resume(struct sandbox *sb)
 {
-	struct http_req *r;
-
 	sb->begun_ns = mono_ns();
 	sandbox_ref(sb);
 	if (sb->vm && sb->vm->ctl &&
-		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, sb) == 0)
+		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, sb) == 0) {
+		limited(sb, sb->d->cfg.resume_timeout_seconds, resume_late);
 		return;
-	r = take_answer(sb);
-	sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s", "the VMM takes no requests");
-	if (r)
-		http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED", "the VMM takes no requests");
+	}
+	not_resumed(sb, 500, "the VMM takes no requests");
 	sandbox_unref(sb);
 }
 

@@ -189,6 +189,8 @@ static void on_gone(struct http_req *r)
 
 	agent_exec_close(take_ptr(c->x));
 	c->done = true;
+	timer_set(c->ping, 0);
+	timer_set(c->cr, 0);
 	http_abort(r);
 }
 
@@ -321,8 +323,7 @@ static bool read_argv(struct http_req *r, const cJSON *j, struct command_body *b
 	b->argv = http_alloc(r, ((size_t)cJSON_GetArraySize(a) + 1) * sizeof(*b->argv));
 	if (!b->argv)
 		return bad_command(r, "argv is too long");
-	cJSON_ArrayForEach(e, a)
-	{
+	cJSON_ArrayForEach (e, a) {
 		if (!cJSON_IsString(e))
 			return bad_command(r, "argv must be an array of strings");
 		b->argv[b->argc++] = e->valuestring;
@@ -346,8 +347,7 @@ static bool read_envs(struct http_req *r, const cJSON *j, struct command_body *b
 	b->vals = http_alloc(r, n * sizeof(*b->vals));
 	if (!b->keys || !b->vals)
 		return bad_command(r, "envs is too long");
-	cJSON_ArrayForEach(e, o)
-	{
+	cJSON_ArrayForEach (e, o) {
 		if (!cJSON_IsString(e))
 			return bad_command(r, "envs must be an object of strings");
 		if (!e->string[0] || strchr(e->string, '='))

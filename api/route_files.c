@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#define PATHS_MAX      256u
 #define ITEMS_MAX      100000u
 #define ANSWER_MAX     MIB(64)
 #define FILES_LIMIT_MS 120000u
@@ -61,20 +60,24 @@ static void bad_answer(struct http_req *r)
 struct paths {
 	uint32_t uid, gid;
 	size_t n;
-	const char *p[PATHS_MAX];
+	const char *p[];
 };
 
 static struct paths *query_paths(struct http_req *r)
 {
-	struct paths *q = http_alloc(r, sizeof(*q));
+	struct paths *q;
+	size_t max = 1;
 
+	for (const char *p = r->query; (p = strchr(p, '&')); p++)
+		max++;
+	q = http_alloc(r, sizeof(*q) + max * sizeof(q->p[0]));
 	if (!q) {
 		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
 		return NULL;
 	}
 	if (!execd_ids(r, &q->uid, &q->gid))
 		return NULL;
-	q->n = http_query_all(r, "path", q->p, PATHS_MAX);
+	q->n = http_query_all(r, "path", q->p, max);
 	return q;
 }
 
@@ -305,8 +308,7 @@ static void permissions(struct http_req *r, uint16_t type)
 
 	if (!s)
 		return;
-	cJSON_ArrayForEach(e, j)
-	{
+	cJSON_ArrayForEach (e, j) {
 		const char *owner = "", *group = "";
 		uint32_t mode = AGENT_NO_MODE;
 
@@ -344,8 +346,7 @@ void route_files_mv(struct http_req *r)
 
 	if (!s)
 		return;
-	cJSON_ArrayForEach(e, j)
-	{
+	cJSON_ArrayForEach (e, j) {
 		const char *src, *dest;
 
 		if (!cJSON_IsObject(e)) {
@@ -372,8 +373,7 @@ void route_files_replace(struct http_req *r)
 
 	if (!s)
 		return;
-	cJSON_ArrayForEach(e, j)
-	{
+	cJSON_ArrayForEach (e, j) {
 		const char *old, *new;
 
 		if (!cJSON_IsObject(e)) {

@@ -143,6 +143,8 @@ static void watch_gone(struct http_req *r)
 	struct metrics_watch *w = r->user;
 
 	w->done = true;
+	agent_call_cancel(take_ptr(w->call));
+	timer_set(w->next, 0);
 	http_abort(r);
 }
 

@@ -262,6 +262,7 @@ static void download_gone(struct http_req *r)
 	if (d->done)
 		return;
 	d->done = true;
+	agent_call_cancel(take_ptr(d->stat));
 	agent_file_close(take_ptr(d->file));
 	http_abort(r);
 }

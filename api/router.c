@@ -183,21 +183,21 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 
 /* ---- the API itself */
 
-static const struct http_route *slash_redirect(struct http_req *r)
+static bool slash_redirect(struct http_req *r)
 {
 	size_t n = strlen(r->path), q = strlen(r->query);
 	char *to;
 
 	if (n < 2 || r->path[n - 1] != '/')
-		return NULL;
+		return false;
 	to = http_printf(r, "%s%.*s%s%.*s", r->prefix, (int)(n - 1), r->path, q ? "?" : "", (int)q,
 		r->query);
 	/* only to a path of ours: "//host" would lead elsewhere */
 	if (!to || to[1] == '/' || strchr(to, '\\'))
-		return NULL;
+		return false;
 	http_add_header(r, "Location", to);
 	http_reply_empty(r, 307);
-	return NULL;
+	return true;
 }
 
 const struct http_route *router_dispatch(struct http_req *r)
@@ -235,11 +235,8 @@ const struct http_route *router_dispatch(struct http_req *r)
 		return NULL;
 	if (rt)
 		return rt;
-	if (worst == 404) {
-		slash_redirect(r);
-		if (r->path[strlen(r->path) - 1] == '/' && strlen(r->path) > 1)
-			return NULL;
-	}
+	if (worst == 404 && slash_redirect(r))
+		return NULL;
 	return not_found(r, worst);
 }
 
@@ -285,7 +282,8 @@ void sandbox_count_exec(struct sandbox *sb, bool failed)
 
 /* ---- openapi.json: what is served, from the tables */
 
-static void describe_method(cJSON *p, const struct http_route *rt, const char *path, const char *method, bool open)
+static void describe_method(
+	cJSON *p, const struct http_route *rt, const char *path, const char *method, bool open)
 {
 	cJSON *op, *params;
 

@@ -84,6 +84,7 @@ struct sandbox {
 	uint64_t vm_start;
 	struct agentc *agent;
 	struct agent_exec *entry;
+	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
 
 	struct timer *expiry, *deadline,
 		*pending;      /* pending: when a client is told that it is under way */

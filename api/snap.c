@@ -56,6 +56,12 @@ void snap_free(struct snap *s)
 	bool noted = s->noted, pause = s->kind == SNAP_PAUSE;
 
 	agent_call_cancel(s->prepare);
+	/* a VMM may answer in any order */
+	if (s->sb && s->sb->vm)
+		vmmctl_forget(s->sb->vm->ctl, s);
+	if (s->orphan)
+		vmmctl_forget(s->orphan->ctl, s);
+	memory_unref(s->d->blobs, &s->base);
 	free(s);
 	if (!sb)
 		return;
@@ -71,6 +77,7 @@ void snap_free(struct snap *s)
 	waiting_begin(sb);
 	if (sb->pause_waits && !sb->snap) {
 		sb->pause_waits = false;
+		timer_remove(take_ptr(sb->pending));
 		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
 			launch_pause(sb);
 	}
@@ -135,6 +142,8 @@ static void pause_failed(struct snap *s, const char *text)
 	/* where the VM has ended its end says so, and this has no place */
 	if (sb->vm)
 		sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", text);
+	if (sb->vm)
+		entry_watch(sb);
 	if (r)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", text);
 }
@@ -236,7 +245,7 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 /* What the new point's memory stands on: the files the VMM still counts on, and the new one. */
 static void memory_list(struct snap *s)
 {
-	const struct memory *old = s->sb ? &s->sb->memory : &s->mem;
+	const struct memory *old = s->sb ? &s->sb->memory : &s->base;
 	struct memory m = {0};
 
 	for (int i = 0; i < old->nmem && m.nmem < (int)VMM_MAX_MEM - 1; i++)
@@ -384,7 +393,6 @@ void snap_sandbox_gone(struct sandbox *sb)
 	waiting_refused(sb, ECANCELED, "The sandbox ended before its snapshot was taken.");
 	if (!s)
 		return;
-	timer_remove(take_ptr(sb->pending));
 	sb->snap = NULL;
 	s->thawed = true;
 	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
@@ -398,7 +406,8 @@ void snap_sandbox_gone(struct sandbox *sb)
 		return;
 	}
 	/* only the copy is still written: the source itself need not run for that */
-	s->mem = sb->memory;
+	s->base = sb->memory;
+	memory_ref(s->d->blobs, &s->base);
 	s->sb = NULL;
 	s->orphan = sb->vm;
 	sb->vm = NULL;
@@ -550,6 +559,14 @@ int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
 	return 0;
 }
 
+static void pause_timer(struct sandbox *sb, void (*fn)(void *arg))
+{
+	timer_remove(sb->pending);
+	sb->pending = loop_timer(sb->d->loop, fn, sb);
+	if (sb->pending)
+		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
+}
+
 /* The client is told in time; the record says Pausing until it is done, and why when it fails. */
 static void pause_is_long(void *arg)
 {
@@ -564,12 +581,23 @@ static void pause_is_long(void *arg)
 		sb->answer = r;
 }
 
-static void pause_in_time(struct sandbox *sb)
+void pause_in_time(struct sandbox *sb)
 {
-	timer_remove(sb->pending);
-	sb->pending = loop_timer(sb->d->loop, pause_is_long, sb);
-	if (sb->pending)
-		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
+	pause_timer(sb, pause_is_long);
+}
+
+/* What is not begun is not promised either: it would be lost with this daemon. */
+static void pause_waited_long(void *arg)
+{
+	struct sandbox *sb = arg;
+	struct http_req *r = sb->answer;
+
+	timer_remove(take_ptr(sb->pending));
+	sb->pause_waits = false;
+	sb->answer = NULL;
+	if (r)
+		http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
+			"A snapshot of sandbox %s is still being written; try again.", sb->id);
 }
 
 void launch_pause(struct sandbox *sb)
@@ -580,6 +608,7 @@ void launch_pause(struct sandbox *sb)
 	/* a template or snapshot of it is still written: the answer waits for that, too */
 	if (sb->snap) {
 		sb->pause_waits = true;
+		pause_timer(sb, pause_waited_long);
 		return;
 	}
 	if (sb->pause_resident) {

@@ -17,6 +17,8 @@ struct snap *snap_template(struct sandbox *sb);
 /* At once, or when the sandbox's own template is written. -EBUSY: another one is under way; fn is
  * not called. */
 int snap_live(struct sandbox *sb, snap_fn fn, void *arg);
+/* Whoever waits for this pause (sb->answer) hears in time that it is under way. */
+void pause_in_time(struct sandbox *sb);
 void snap_cancel(struct snap *s); /* the launch that waits for it is over; NULL is fine */
 
 /* kept: bit i = memory file i that the VM was restored from is still stood on */

@@ -24,6 +24,7 @@ struct snap {
 	struct agent_call *prepare;
 	struct disk point; /* frozen, after the reply */
 	struct memory mem;
+	struct memory base; /* without a sandbox: what its memory stood on, referenced */
 	uint64_t begun_ns, stopped_ns;
 	int err; /* failing, while the VM is asked where it stands */
 	char why[300];

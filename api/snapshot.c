@@ -18,7 +18,8 @@
 #include "lib/log.h"
 
 enum snap_state { SS_CREATING, SS_READY, SS_FAILED };
-static const char *const state_names[] = {[SS_CREATING] = "Creating", [SS_READY] = "Ready", [SS_FAILED] = "Failed"};
+static const char *const state_names[] = {
+	[SS_CREATING] = "Creating", [SS_READY] = "Ready", [SS_FAILED] = "Failed"};
 
 struct snapshot {
 	struct snapshot *next;
@@ -29,7 +30,7 @@ struct snapshot {
 	struct disk disk;
 	struct memory mem;
 	struct workset ws;
-	cJSON *base; /* of the source: class, digest, config, env, entrypoint, image */
+	cJSON *base;  /* of the source: class, digest, config, env, entrypoint, image */
 	bool deleted; /* while it was created */
 };
 
@@ -79,7 +80,8 @@ static int save(const struct snapshot *s, bool sync)
 }
 
 /* 0 or -errno: the record says so, too. */
-static int set_state(struct snapshot *s, enum snap_state st, const char *reason, const char *message)
+static int set_state(
+	struct snapshot *s, enum snap_state st, const char *reason, const char *message)
 {
 	int rc;
 
@@ -141,8 +143,10 @@ static void load_text(const cJSON *o, const char *name, char *to, size_t cap)
 static void load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
-	struct snapshot *s = calloc(1, sizeof(*s));
-	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status"), *created = cJSON_GetObjectItemCaseSensitive(o, "created_ns");
+	struct snapshot *s = calloc(1, sizeof(*s)), **at;
+	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status"),
+		    *created = cJSON_GetObjectItemCaseSensitive(o, "created_ns");
+	const char *since;
 	char state[16];
 
 	ASSERT(s);
@@ -154,6 +158,9 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	load_text(st, "reason", s->reason, sizeof(s->reason));
 	load_text(st, "message", s->message, sizeof(s->message));
 	s->created_ns = s->changed_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
+	since = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(st, "lastTransitionAt"));
+	if (since)
+		time_parse(since, &s->changed_ns);
 	s->state = !strcmp(state, "Ready") ? SS_READY : SS_FAILED;
 	if (!disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
 		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")))
@@ -162,10 +169,13 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	memory_ref(d->blobs, &s->mem);
 	workset_from_json(&s->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
 	s->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
-	s->next = d->snapshots;
-	d->snapshots = s;
+	for (at = &d->snapshots; *at && (*at)->created_ns > s->created_ns; at = &(*at)->next)
+		;
+	s->next = *at;
+	*at = s;
 	if (!strcmp(state, "Creating"))
-		set_state(s, SS_FAILED, "snapshot_interrupted", "The server was stopped while the snapshot was taken.");
+		set_state(s, SS_FAILED, "snapshot_interrupted",
+			"The server was stopped while the snapshot was taken.");
 	cJSON_Delete(o);
 }
 
@@ -235,7 +245,8 @@ static void taken(void *arg, int err, const char *text, struct disk *disk, struc
 cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
-	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid", "vm_start", "boot", "boot_id", "expires", "taking", "resident", "internal"};
+	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid",
+		"vm_start", "boot", "boot_id", "expires", "taking", "resident", "internal"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
@@ -258,14 +269,17 @@ void route_snapshot_create(struct http_req *r)
 		return;
 	}
 	name = cJSON_GetObjectItemCaseSensitive(j, "name");
-	if (name && !cJSON_IsNull(name) && (!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
+	if (name && !cJSON_IsNull(name) &&
+		(!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
 		cJSON_Delete(j);
-		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "name must be a string of at most 127 characters.");
+		http_error(r, 400, "SANDBOX::INVALID_PARAMETER",
+			"name must be a string of at most 127 characters.");
 		return;
 	}
 	if (sb->state != SB_RUNNING) {
 		cJSON_Delete(j);
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE", "Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
+			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
 	s = calloc(1, sizeof(*s));
@@ -281,12 +295,14 @@ void route_snapshot_create(struct http_req *r)
 	d->snapshots = s;
 	if (set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.") < 0) {
 		forget(s);
-		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED", "The snapshot's record cannot be written.");
+		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED",
+			"The snapshot's record cannot be written.");
 		return;
 	}
 	if (snap_live(sb, taken, s) < 0) {
 		drop(s);
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE", "Another snapshot of sandbox %s is being taken.", sb->id);
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
+			"Another snapshot of sandbox %s is being taken.", sb->id);
 		return;
 	}
 	http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", s->id));
@@ -304,7 +320,8 @@ void route_snapshot_list(struct http_req *r)
 	if (!list_begin(r, &l, false))
 		return;
 	for (const struct snapshot *s = d->snapshots; s; s = s->next)
-		if (list_wants(&l, state_names[s->state], NULL) && (!sandbox || !strcmp(sandbox, s->sandbox_id)) &&
+		if (list_wants(&l, state_names[s->state], NULL) &&
+			(!sandbox || !strcmp(sandbox, s->sandbox_id)) &&
 			(!name || !strcmp(name, s->name)) && list_shows(&l))
 			cJSON_AddItemToArray(l.items, to_json(s));
 	list_end(r, &l);
@@ -315,7 +332,8 @@ static struct snapshot *route_one(struct http_req *r)
 	struct snapshot *s = find(r->app, http_param(r, "id"));
 
 	if (!s)
-		http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", http_param(r, "id"));
+		http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
+			http_param(r, "id"));
 	return s;
 }
 
@@ -334,12 +352,14 @@ void route_snapshot_delete(struct http_req *r)
 	if (!s)
 		return;
 	if (s->state == SS_CREATING) {
-		http_error(r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being created.", s->id);
+		http_error(
+			r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being created.", s->id);
 		return;
 	}
 	/* what stands on its files keeps them: they are counted */
 	if (drop(s) < 0)
-		http_error(r, 500, "SNAPSHOT::INVALID_STATE", "Snapshot %s cannot be deleted: its record cannot be written.", s->id);
+		http_error(r, 500, "SNAPSHOT::INVALID_STATE",
+			"Snapshot %s cannot be deleted: its record cannot be written.", s->id);
 	else
 		http_reply_empty(r, 204);
 }
@@ -361,10 +381,12 @@ static bool default_entrypoint(const cJSON *e)
 	return true;
 }
 
-/* Memory goes on only where the request asks for nothing that a process which already runs cannot be given. */
+/* Memory goes on only where the request asks for nothing that a process which already runs cannot
+ * be given. */
 static bool memory_fits(const struct sandbox *sb, const struct snapshot *s)
 {
-	const cJSON *force = cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.snapshot");
+	const cJSON *force =
+		cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.snapshot");
 	const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(s->base, "env"), *v;
 
 	if (!*s->mem.state || (force && !strcmp(force->valuestring, "disk")))
@@ -372,9 +394,10 @@ static bool memory_fits(const struct sandbox *sb, const struct snapshot *s)
 	if (force && !strcmp(force->valuestring, "memory"))
 		return true;
 	if (sb->spec.has_entrypoint && !default_entrypoint(sb->spec.entrypoint) &&
-		!cJSON_Compare(sb->spec.entrypoint, cJSON_GetObjectItemCaseSensitive(s->base, "entrypoint"), true))
+		!cJSON_Compare(sb->spec.entrypoint,
+			cJSON_GetObjectItemCaseSensitive(s->base, "entrypoint"), true))
 		return false;
-	cJSON_ArrayForEach(v, sb->spec.env) {
+	cJSON_ArrayForEach (v, sb->spec.env) {
 		const cJSON *t = cJSON_GetObjectItemCaseSensitive(theirs, v->string);
 
 		if (!cJSON_IsString(t) || strcmp(t->valuestring, v->valuestring) != 0)
@@ -398,7 +421,8 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	disk_ref(sb->d->blobs, &sb->disk);
 	sb->image_config = v ? cJSON_Duplicate(v, true) : cJSON_CreateObject();
 	v = cJSON_GetObjectItemCaseSensitive(base, "digest");
-	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", cJSON_IsString(v) ? v->valuestring : "");
+	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s",
+		cJSON_IsString(v) ? v->valuestring : "");
 }
 
 void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJSON *base)
@@ -408,7 +432,8 @@ void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJ
 	sb->memory = *mem;
 	memory_ref(sb->d->blobs, &sb->memory);
 	/* the machine is as large as it was */
-	sb->cls = (struct size_class){(uint32_t)number(base, "class_mib"), (uint32_t)number(base, "class_vcpus")};
+	sb->cls = (struct size_class){
+		(uint32_t)number(base, "class_mib"), (uint32_t)number(base, "class_vcpus")};
 	cJSON_Delete(sb->spec.entrypoint);
 	v = cJSON_GetObjectItemCaseSensitive(base, "entrypoint");
 	sb->spec.entrypoint = v ? cJSON_Duplicate(v, true) : NULL;
@@ -426,9 +451,11 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 		return 0;
 	s = find(sb->d, sb->spec.snapshot_id);
 	if (!s)
-		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", sb->spec.snapshot_id);
+		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
+			sb->spec.snapshot_id);
 	if (s->state != SS_READY)
-		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id, state_names[s->state]);
+		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id,
+			state_names[s->state]);
 	snapshot_disk_into(sb, &s->disk, s->base);
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", s->id);
 	if (memory_fits(sb, s))

@@ -198,10 +198,13 @@ bool template_use(struct sandbox *sb, struct memory *from)
 }
 
 static void ahead_settle(struct daemon *d, const char *key);
+static void ahead_settle_idle(struct daemon *d);
 
 static void again_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
+	/* it may never have come as far as the template */
+	ahead_settle_idle(arg);
 	if (err)
 		log_warn("a template is not there yet: %s", text);
 	cJSON_Delete(base);
@@ -226,7 +229,7 @@ static bool take_again(struct template *t, const struct sandbox *sb)
 	t->again_ns = mono_ns() + (uint64_t)t->d->cfg.template_retry_seconds * 1000000000ull;
 	s.image = strdup(sb->spec.image);
 	s.entrypoint = cJSON_CreateStringArray(tail, ARRAY_LEN(tail));
-	begun = s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, NULL, &x);
+	begun = s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, t->d, &x);
 	if (!begun)
 		log_warn("template of %s is not taken again yet: %s", t->image,
 			s.image && s.entrypoint ? x.msg : "out of memory");
@@ -493,6 +496,24 @@ static void ahead_settle(struct daemon *d, const char *key)
 		}
 		*at = a->next;
 		ahead_answer(a, find(d, key));
+	}
+}
+
+/* Those for whose template nobody works any more. */
+static void ahead_settle_idle(struct daemon *d)
+{
+	struct ahead **at = &d->templates->waiting;
+
+	while (*at) {
+		struct ahead *a = *at;
+		const struct template *t = find(d, a->key);
+
+		if (t && !t->ready && !t->failed) {
+			at = &a->next;
+			continue;
+		}
+		*at = a->next;
+		ahead_answer(a, t);
 	}
 }
 

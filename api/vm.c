@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vm.c: starting, preparing, booting and restoring of mayfly-vmm processes, the pool of blank ones, and the clearing away. mayflyd's
- * loop. What comes over the control connection and from the agent's first word is the guest's, in effect: bounded and checked.
+ * vm.c: starting, preparing, booting and restoring of mayfly-vmm processes, the pool of blank ones,
+ * and the clearing away. mayflyd's loop. What comes over the control connection and from the
+ * agent's first word is the guest's, in effect: bounded and checked.
  *
- * A slot is free again only when its process is reaped and its cgroup empty (PRIV_FREE). Sockets stand in <run_dir>/vm/<slot>, made
- * here, so that the next daemon finds them.
+ * A slot is free again only when its process is reaped and its cgroup empty (PRIV_FREE). Sockets
+ * stand in <run_dir>/vm/<slot>, made here, so that the next daemon finds them.
  */
 #include "api/vm.h"
 
@@ -28,8 +29,8 @@
 
 /* the VMM's own memory and page tables, beside the guest's */
 #define VMM_OVERHEAD_BYTES MIB(160)
-#define CLASSES_MAX	   16
-#define FREE_RETRY_NS	   20000000ull
+#define CLASSES_MAX        16
+#define FREE_RETRY_NS      20000000ull
 
 struct pool_class {
 	struct size_class c;
@@ -98,14 +99,25 @@ static void vm_paths(struct vm *vm)
 	snprintf(vm->vsock_path, sizeof(vm->vsock_path), "%s/vsock", vm->dir);
 }
 
-static struct vm *vm_new(struct vms *v, uint32_t slot, struct size_class c, const struct vm_ops *ops, void *arg)
+static struct vm *vm_new(
+	struct vms *v, uint32_t slot, struct size_class c, const struct vm_ops *ops, void *arg)
 {
 	struct vm *vm = calloc(1, sizeof(*vm));
 
 	if (!vm)
 		return NULL;
-	*vm = (struct vm){.d = v->d, .cls = c, .slot = slot, .lastwords_fd = -1, .ctl_listen = -1, .vsock_listen = -1, .ready_fd = -1,
-		.reason = VMM_X_COUNT, .ops = ops, .arg = arg, .next = v->all, .spawned_ns = mono_ns()};
+	*vm = (struct vm){.d = v->d,
+		.cls = c,
+		.slot = slot,
+		.lastwords_fd = -1,
+		.ctl_listen = -1,
+		.vsock_listen = -1,
+		.ready_fd = -1,
+		.reason = VMM_X_COUNT,
+		.ops = ops,
+		.arg = arg,
+		.next = v->all,
+		.spawned_ns = mono_ns()};
 	vm_paths(vm);
 	v->all = vm;
 	v->slot_used[slot] = true;
@@ -189,7 +201,9 @@ static void read_last_words(struct vm *vm, int wait_status)
 {
 	struct vmm_last_words w;
 
-	if (vm->lastwords_fd >= 0 && pread(vm->lastwords_fd, &w, sizeof(w), 0) == (ssize_t)sizeof(w) && w.magic == LAST_WORDS_MAGIC) {
+	if (vm->lastwords_fd >= 0 &&
+		pread(vm->lastwords_fd, &w, sizeof(w), 0) == (ssize_t)sizeof(w) &&
+		w.magic == LAST_WORDS_MAGIC) {
 		size_t n = MIN((size_t)w.text_len, sizeof(w.text));
 
 		if (w.reason < VMM_X_COUNT)
@@ -204,9 +218,11 @@ static void read_last_words(struct vm *vm, int wait_status)
 	if (vm->text[0])
 		return;
 	if (wait_status >= 0 && WIFSIGNALED(wait_status))
-		snprintf(vm->text, sizeof(vm->text), "mayfly-vmm was ended by signal %d", WTERMSIG(wait_status));
+		snprintf(vm->text, sizeof(vm->text), "mayfly-vmm was ended by signal %d",
+			WTERMSIG(wait_status));
 	else if (wait_status >= 0)
-		snprintf(vm->text, sizeof(vm->text), "mayfly-vmm ended with status %d", WEXITSTATUS(wait_status));
+		snprintf(vm->text, sizeof(vm->text), "mayfly-vmm ended with status %d",
+			WEXITSTATUS(wait_status));
 	else
 		snprintf(vm->text, sizeof(vm->text), "mayfly-vmm ended");
 }
@@ -238,7 +254,8 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 		if (vm->slot != ev->slot || !vm->spawned)
 			continue;
 		if (ev->usage.oom_kills)
-			snprintf(vm->text, sizeof(vm->text), "the VM was killed: out of its memory limit");
+			snprintf(vm->text, sizeof(vm->text),
+				"the VM was killed: out of its memory limit");
 		vm_over(vm, ev->wait_status);
 		return;
 	}
@@ -272,9 +289,9 @@ static void vm_failed(struct vm *vm, const char *what)
 
 /* ---- the agent's first word */
 
-static void on_ready_bytes(void *arg, uint32_t events)
+/* true: there may be more. */
+static bool ready_message(struct vm *vm)
 {
-	struct vm *vm = arg;
 	struct {
 		struct agent_hdr h;
 		uint8_t body[64];
@@ -284,9 +301,10 @@ static void on_ready_bytes(void *arg, uint32_t events)
 	ssize_t n = recv(vm->ready_fd, &m, sizeof(m), MSG_PEEK);
 
 	if (n < 0 && errno == EAGAIN)
-		return;
-	if (n >= (ssize_t)sizeof(m.h) && m.h.len <= sizeof(m.body) && (size_t)n < sizeof(m.h) + m.h.len)
-		return; /* the rest is on its way */
+		return false;
+	if (n >= (ssize_t)sizeof(m.h) && m.h.len <= sizeof(m.body) &&
+		(size_t)n < sizeof(m.h) + m.h.len)
+		return false; /* the rest is on its way */
 	if (n >= (ssize_t)sizeof(m.h) && m.h.type == AGENT_READY && m.h.len <= sizeof(m.body)) {
 		(void)!recv(vm->ready_fd, &m, sizeof(m.h) + m.h.len, 0);
 		c = cur_of(m.body, m.h.len);
@@ -298,13 +316,26 @@ static void on_ready_bytes(void *arg, uint32_t events)
 			vm->phase = VM_UP;
 			if (vm->ops)
 				vm->ops->ready(vm->arg, prepared != 0);
-			return;
+			return true;
 		}
 	}
-	/* the end of it, or not an agent: a restore's transport reset does that, and a new one follows */
+	/* the end of it, or not an agent: a restore's transport reset does that, and a new one
+	 * follows */
 	watch_remove(vm->ready_watch);
 	vm->ready_watch = NULL;
 	close_fd(&vm->ready_fd);
+	return false;
+}
+
+/* Told once of each arrival: a guest that sends half a message costs nothing. One that says it
+ * again and again is not heard out. */
+static void on_ready_bytes(void *arg, uint32_t events)
+{
+	struct vm *vm = arg;
+	int budget = 16;
+
+	while (budget-- > 0 && vm->ready_fd >= 0 && ready_message(vm))
+		;
 }
 
 static void guest_connected(struct vm *vm, struct cur *body, int fd)
@@ -319,7 +350,8 @@ static void guest_connected(struct vm *vm, struct cur *body, int fd)
 	close_fd(&vm->ready_fd);
 	vm->ready_fd = fd;
 	fd_set_nonblock(fd, true);
-	vm->ready_watch = loop_watch(vm->d->loop, fd, EPOLLIN | EPOLLRDHUP, on_ready_bytes, vm);
+	vm->ready_watch =
+		loop_watch(vm->d->loop, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_ready_bytes, vm);
 }
 
 /* ---- control connection */
@@ -366,7 +398,8 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 		body_text(body, text, sizeof(text));
 		log_limited(LOG_WARN, "vm%u: event 0x%x: %s", vm->slot, type, text);
 		if (type == VMM_EV_PANIC)
-			snprintf(vm->text, sizeof(vm->text), "the guest's kernel panicked: %s", text);
+			snprintf(vm->text, sizeof(vm->text), "the guest's kernel panicked: %s",
+				text);
 	}
 	close_fd(&fd);
 }
@@ -375,7 +408,8 @@ static void ctl_closed(void *arg)
 {
 	struct vm *vm = arg;
 
-	/* its process ends, or is of no use without control; ended() comes with the process's end */
+	/* its process ends, or is of no use without control; ended() comes with the process's end
+	 */
 	vmmctl_destroy(vm->ctl);
 	vm->ctl = NULL;
 	if (vm->phase != VM_ENDING)
@@ -391,12 +425,14 @@ static void prepared(void *arg, const struct vmm_answer *a)
 	if (a->err == ECONNRESET)
 		return;
 	if (a->err) {
-		snprintf(vm->text, sizeof(vm->text), "preparing the VM: %s: %.300s", strerror(a->err), a->text);
+		snprintf(vm->text, sizeof(vm->text), "preparing the VM: %s: %.300s",
+			strerror(a->err), a->text);
 		vm_kill(vm);
 		return;
 	}
 	vm->phase = VM_BLANK;
-	log_debug("vm%u: blank after %.1f ms", vm->slot, (double)(mono_ns() - vm->spawned_ns) / 1e6);
+	log_debug(
+		"vm%u: blank after %.1f ms", vm->slot, (double)(mono_ns() - vm->spawned_ns) / 1e6);
 	if (vm->ops && vm->ops->blank)
 		vm->ops->blank(vm->arg);
 }
@@ -410,7 +446,8 @@ static void spawned(void *arg, const struct priv_msg *m, int fd)
 	close_fd(&vm->ctl_listen);
 	close_fd(&vm->vsock_listen);
 	if (m->status < 0) {
-		snprintf(vm->text, sizeof(vm->text), "starting mayfly-vmm: %s", strerror(-m->status));
+		snprintf(vm->text, sizeof(vm->text), "starting mayfly-vmm: %s",
+			strerror(-m->status));
 		vm_over(vm, -1);
 		return;
 	}
@@ -423,7 +460,8 @@ static void spawned(void *arg, const struct priv_msg *m, int fd)
 	}
 	vm->ctl = vmmctl_connect(vm->d->loop, vm->ctl_path, &ctl_ops, vm);
 	if (!vm->ctl) {
-		snprintf(vm->text, sizeof(vm->text), "connecting to mayfly-vmm: %s", strerror(errno));
+		snprintf(vm->text, sizeof(vm->text), "connecting to mayfly-vmm: %s",
+			strerror(errno));
 		vm_failed(vm, "");
 		return;
 	}
@@ -448,7 +486,9 @@ static int vm_spawn(struct vm *vm)
 	vm->vsock_listen = listener(vm->vsock_path, SOCK_STREAM);
 	vm->lastwords_fd = memfd_create("last-words", MFD_CLOEXEC);
 	if (vm->ctl_listen < 0 || vm->vsock_listen < 0 || vm->lastwords_fd < 0)
-		return vm->ctl_listen < 0 ? vm->ctl_listen : vm->vsock_listen < 0 ? vm->vsock_listen : -errno;
+		return vm->ctl_listen < 0     ? vm->ctl_listen
+		       : vm->vsock_listen < 0 ? vm->vsock_listen
+					      : -errno;
 	if (ftruncate(vm->lastwords_fd, sizeof(struct vmm_last_words)) < 0)
 		return -errno;
 	fds[VMM_FD_CONTROL - 3] = vm->ctl_listen;
@@ -459,7 +499,8 @@ static int vm_spawn(struct vm *vm)
 	return privctl_call(d->priv, &m, fds, ARRAY_LEN(fds), spawned, vm);
 }
 
-static struct vm *vm_make(struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e)
+static struct vm *vm_make(
+	struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e)
 {
 	struct vm *vm;
 	int rc;
@@ -527,8 +568,10 @@ static void refill(void *arg)
 
 		if (!p->wanted)
 			continue;
-		if (blanks_of(v, p->c) < (unsigned int)v->d->cfg.blank_pool && vm_make(v, p->c, &blank_ops, NULL, &e)) {
-			/* one at a time, so that a burst of creates is not behind a burst of these */
+		if (blanks_of(v, p->c) < (unsigned int)v->d->cfg.blank_pool &&
+			vm_make(v, p->c, &blank_ops, NULL, &e)) {
+			/* one at a time, so that a burst of creates is not behind a burst of these
+			 */
 			timer_after(v->refill, 30000000);
 			return;
 		}
@@ -550,12 +593,14 @@ void vms_refill(struct vms *v, struct size_class c)
 	timer_after(v->refill, 5000000);
 }
 
-struct vm *vm_acquire(struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e)
+struct vm *vm_acquire(
+	struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e)
 {
 	struct vm *best = NULL;
 
 	for (struct vm *vm = v->all; vm; vm = vm->next)
-		if (vm->ops == &blank_ops && vm->phase <= VM_BLANK && same_class(vm->cls, c) && (!best || vm->phase > best->phase))
+		if (vm->ops == &blank_ops && vm->phase <= VM_BLANK && same_class(vm->cls, c) &&
+			(!best || vm->phase > best->phase))
 			best = vm;
 	if (!best)
 		return vm_make(v, c, ops, arg, e);
@@ -628,7 +673,8 @@ int vm_boot(struct vm *vm, const char *cmdline, const struct vm_disk_fds *disk)
 	return rc;
 }
 
-int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk, uint32_t flags)
+int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk,
+	uint32_t flags)
 {
 	int fds[FDPASS_MAX], rc;
 	size_t nfds = 0;
@@ -700,10 +746,11 @@ void vms_destroy(struct vms *v)
 	free(v);
 }
 
-int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c, const struct vm_ops *ops, void *arg,
-	struct vm **out)
+int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c,
+	const struct vm_ops *ops, void *arg, struct vm **out)
 {
-	struct priv_msg m = {.op = PRIV_LIST, .slot = slot, .pid = pid, .start_time = start_time}, r = {0};
+	struct priv_msg m = {.op = PRIV_LIST, .slot = slot, .pid = pid, .start_time = start_time},
+			r = {0};
 	struct vm *vm;
 	int fd = -1, rc;
 
@@ -739,7 +786,8 @@ void vms_sweep(struct vms *v)
 	DIR *dir;
 	int fd = -1;
 
-	while (!privctl_is_direct(v->d->priv) && m.slot < v->nslots && privctl_wait(v->d->priv, &m, &r, &fd) == 0) {
+	while (!privctl_is_direct(v->d->priv) && m.slot < v->nslots &&
+		privctl_wait(v->d->priv, &m, &r, &fd) == 0) {
 		close_fd(&fd);
 		m.slot = r.slot + 1;
 		if (r.kind != PRIV_K_VMM || v->slot_used[r.slot])
@@ -747,7 +795,9 @@ void vms_sweep(struct vms *v)
 		v->slot_used[r.slot] = true;
 		log_info("slot %u: nobody's; ended", r.slot);
 		if (r.pid)
-			privctl_call(v->d->priv, &(struct priv_msg){.op = PRIV_KILL, .slot = r.slot}, NULL, 0, NULL, NULL);
+			privctl_call(v->d->priv,
+				&(struct priv_msg){.op = PRIV_KILL, .slot = r.slot}, NULL, 0, NULL,
+				NULL);
 		else
 			slot_release(v, r.slot);
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmmctl.c: requests to a VMM by id, its events, over one SOCK_SEQPACKET connection. mayflyd's loop. What the VMM sends is hostile.
- * Messages are whole; when the socket is full they wait here with duplicates of their descriptors.
+ * vmmctl.c: requests to a VMM by id, its events, over one SOCK_SEQPACKET connection. mayflyd's
+ * loop. What the VMM sends is hostile. Messages are whole; when the socket is full they wait here
+ * with duplicates of their descriptors.
  */
 #include "api/vmmctl.h"
 
@@ -79,6 +80,17 @@ void vmmctl_destroy(struct vmmctl *v)
 	free(v);
 }
 
+static void nobody(void *arg, const struct vmm_answer *a)
+{
+}
+
+void vmmctl_forget(struct vmmctl *v, const void *arg)
+{
+	for (struct call *c = v ? v->calls : NULL; c; c = c->next)
+		if (c->arg == arg)
+			c->fn = nobody;
+}
+
 static void lost(struct vmmctl *v)
 {
 	watch_remove(v->watch);
@@ -116,7 +128,8 @@ static bool take_message(struct vmmctl *v, const uint8_t *msg, size_t n, int *fd
 	if (n < sizeof(h))
 		return false;
 	memcpy(&h, msg, sizeof(h));
-	if (h.magic != VMM_MAGIC || h.version != VMM_VERSION || h.len != n - sizeof(h) || h.nfds != nfds)
+	if (h.magic != VMM_MAGIC || h.version != VMM_VERSION || h.len != n - sizeof(h) ||
+		h.nfds != nfds)
 		return false;
 	body = cur_of(msg + sizeof(h), h.len);
 	if (h.id == 0) {
@@ -177,7 +190,8 @@ static void on_socket(void *arg, uint32_t events)
 		if (!ok) {
 			v->destroyed = NULL;
 			if (n > 0)
-				log_limited(LOG_WARN, "a VMM sent a message that is not in the protocol");
+				log_limited(LOG_WARN,
+					"a VMM sent a message that is not in the protocol");
 			lost(v);
 			return;
 		}
@@ -197,14 +211,16 @@ struct vmmctl *vmmctl_create(struct loop *l, int fd, const struct vmmctl_ops *op
 		return NULL;
 	*v = (struct vmmctl){.loop = l, .fd = fd, .ops = ops, .arg = arg, .next_id = 1};
 	v->out_end = &v->out;
-	if (fd_set_nonblock(fd, true) < 0 || !(v->watch = loop_watch(l, fd, EPOLLIN, on_socket, v))) {
+	if (fd_set_nonblock(fd, true) < 0 ||
+		!(v->watch = loop_watch(l, fd, EPOLLIN, on_socket, v))) {
 		free(v);
 		return NULL;
 	}
 	return v;
 }
 
-struct vmmctl *vmmctl_connect(struct loop *l, const char *path, const struct vmmctl_ops *ops, void *arg)
+struct vmmctl *vmmctl_connect(
+	struct loop *l, const char *path, const struct vmmctl_ops *ops, void *arg)
 {
 	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -248,11 +264,15 @@ static int enqueue(struct vmmctl *v, const uint8_t *msg, size_t len, const int *
 	return 0;
 }
 
-int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, const int *fds, size_t nfds, vmmctl_fn fn,
-	void *arg)
+int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, const int *fds,
+	size_t nfds, vmmctl_fn fn, void *arg)
 {
 	size_t plen = payload ? payload->len : 0;
-	struct vmm_hdr h = {.magic = VMM_MAGIC, .version = VMM_VERSION, .type = type, .len = (uint32_t)plen, .nfds = (uint32_t)nfds};
+	struct vmm_hdr h = {.magic = VMM_MAGIC,
+		.version = VMM_VERSION,
+		.type = type,
+		.len = (uint32_t)plen,
+		.nfds = (uint32_t)nfds};
 	struct call *c;
 	uint8_t *msg;
 	int rc;
@@ -268,7 +288,8 @@ int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, cons
 		free(msg);
 		return -ENOMEM;
 	}
-	*c = (struct call){.id = v->next_id++, .type = type, .fn = fn, .arg = arg, .next = v->calls};
+	*c = (struct call){
+		.id = v->next_id++, .type = type, .fn = fn, .arg = arg, .next = v->calls};
 	if (!v->next_id)
 		v->next_id = 1;
 	h.id = c->id;

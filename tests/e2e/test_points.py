@@ -148,6 +148,7 @@ def test_busy_with_files_and_streams(daemon, box):
 
 def test_what_a_snapshot_is_restored_as(daemon, box):
     """Memory where the request asks for nothing that a running process cannot be given; its disk otherwise, or where the request says so."""
+    pid = box.ask("pid")
     snapshot = box.snapshot()
     try:
         for more, origin in (({}, "memory"), ({"entrypoint": ["tail", "-f", "/dev/null"]}, "memory"), ({"env": {}}, "memory"),
@@ -158,7 +159,7 @@ def test_what_a_snapshot_is_restored_as(daemon, box):
             assert f"origin: {origin}" in b.inspect(), (more, b.inspect())
             assert b.run("[ -p /root/in ] && echo disk") == "disk\n"
             if origin == "memory":
-                assert int(b.ask("check").split()[1]) > 0
+                assert b.ask("pid") == pid and int(b.ask("check").split()[1]) > 0
             else:
                 assert b.run("pgrep -f helper.py || echo none") == "none\n"
             if "entrypoint" in more and origin == "boot":

@@ -247,7 +247,7 @@ static void answers_find_their_request_in_any_order(void)
 	struct peer *p = begin(script_control, VSOCK_PORT_AGENT);
 	struct agent_call *c;
 
-	CHECK(agentc_call(T.a, AGENT_STAT, NULL, 0, on_reply, tag("a")));
+	CHECK(agentc_call(T.a, AGENT_LIST, NULL, 0, on_reply, tag("a")));
 	CHECK(agentc_call(T.a, AGENT_STAT, NULL, 0, on_reply, tag("b")));
 	CHECK(agentc_call(T.a, AGENT_STAT, NULL, 30, on_reply, tag("c")));
 	c = agentc_call(T.a, AGENT_STAT, NULL, 0, on_reply, tag("cancelled"));

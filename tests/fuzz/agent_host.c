@@ -133,6 +133,13 @@ static void one(const uint8_t *p, size_t n)
 	ASSERT(A.n.conns == 0 && A.nprocs == 0 && A.n.dials == 0 && jobs_running(&A) == 0);
 }
 
+/* libFuzzer's timer interrupts it: who goes on then frees the input that the other one reads */
+static void wait_for(sem_t *s)
+{
+	while (sem_wait(s) < 0)
+		;
+}
+
 static void *agent_thread(void *arg)
 {
 	struct agent_opts o = {.listen_path = "/sock", .run_dir = "/run"};
@@ -145,7 +152,7 @@ static void *agent_thread(void *arg)
 	}
 	for (;;) {
 		sem_post(&T.done);
-		sem_wait(&T.go);
+		wait_for(&T.go);
 		one(T.p, T.n);
 	}
 	return NULL;
@@ -159,13 +166,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		sem_init(&T.go, 0, 0);
 		sem_init(&T.done, 0, 0);
 		ASSERT(pthread_create(&t, NULL, agent_thread, NULL) == 0);
-		sem_wait(&T.done);
+		wait_for(&T.done);
 	}
 	if (!n || !T.able)
 		return 0;
 	T.p = p;
 	T.n = n;
 	sem_post(&T.go);
-	sem_wait(&T.done);
+	wait_for(&T.done);
 	return 0;
 }

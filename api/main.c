@@ -349,9 +349,22 @@ static void take_up(struct sandbox *sb)
 	take_up_one(sb);
 }
 
+/* The oldest first: what was promised is made again in this order, and who waited longest would
+ * otherwise wait behind all others after every kill. */
+static void take_up_each(void)
+{
+	size_t n = 0;
+	_cleanup_free_ struct sandbox **all = calloc(D.nsandboxes + 1, sizeof(struct sandbox *));
+
+	ASSERT(all);
+	for (struct sandbox *sb = D.sandboxes; sb; sb = sb->next)
+		all[n++] = sb;
+	while (n > 0)
+		take_up(all[--n]);
+}
+
 static void take_up_all(void)
 {
-	struct sandbox *next;
 	struct err e;
 
 	if (state_each(D.state, ST_SANDBOX, load_sandbox, NULL, &e) < 0)
@@ -363,10 +376,7 @@ static void take_up_all(void)
 	idempotency_load(&D);
 	entrylog_sweep(&D);
 	blobs_sweep(D.blobs);
-	for (struct sandbox *sb = D.sandboxes; sb; sb = next) {
-		next = sb->next;
-		take_up(sb);
-	}
+	take_up_each();
 	vms_sweep(D.vms);
 	images_release(&D);
 	utemplates_go_on(&D);

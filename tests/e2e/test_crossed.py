@@ -193,6 +193,23 @@ def test_a_202_to_a_repeated_key_is_kept(daemon):
     daemon.until(b["id"], "Running")
 
 
+def test_who_waited_longest_is_next_after_a_kill(daemon):
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}})
+    daemon.plan(boot="hang")
+    places = 4 * os.cpu_count()
+    with concurrent.futures.ThreadPoolExecutor(places + 3) as pool:
+        made = list(pool.map(lambda i: daemon.create(metadata={"n": str(i)}), range(places + 3)))
+    daemon.end()
+    daemon.again()
+
+    def waiting():
+        boxes = daemon.ask("GET", "/v1/sandboxes?pageSize=200")[1]["items"]  # newest first
+        assert len(boxes) == len(made)
+        return [i for i, b in enumerate(boxes) if b["status"].get("message") == "waiting for its turn"]
+    until(lambda: len(waiting()) == 3)
+    assert waiting() == [0, 1, 2]
+
+
 def test_snapshots_are_listed_as_before_a_restart(daemon):
     daemon.start(NO_TEMPLATES)
     box = daemon.create()

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "agent/proc.h"
 #include "agent/text.h"
 
 int cgroups_init(struct agent *a, const char *root)
@@ -111,9 +112,18 @@ void cgroup_release(struct agent *a, struct cgroup *g)
 		a->n.cgroups_left++;
 }
 
-/* Those of running processes are busy and survive the attempt. One that is owned but empty (its
- * process was reaped in this very turn) may go early: its owner then finds nothing to kill, which
- * is right. */
+/* Whoever has one gives it back itself. Swept here when it is empty (its process was reaped in this
+ * very turn) it would be counted as one of those that were left, and one of them would stay. */
+static bool is_owned(const struct agent *a, const char *name)
+{
+	if (a->spare_cgroup && !strcmp(name, a->spare_cgroup->name))
+		return true;
+	for (const struct proc *p = a->procs; p; p = p->next)
+		if (!strcmp(name, p->cgroup.name))
+			return true;
+	return false;
+}
+
 void cgroups_sweep(struct agent *a)
 {
 	DIR *d;
@@ -121,8 +131,7 @@ void cgroups_sweep(struct agent *a)
 	if (!a->n.cgroups_left || !(d = opendir(a->cgroup)))
 		return;
 	for (struct dirent *e; (e = readdir(d));) {
-		if (e->d_name[0] != 'x' ||
-			(a->spare_cgroup && !strcmp(e->d_name, a->spare_cgroup->name)))
+		if (e->d_name[0] != 'x' || is_owned(a, e->d_name))
 			continue;
 		if (unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR) < 0)
 			continue;

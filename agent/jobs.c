@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jobs.c: the threads. They come when there is work and go after a second without any, so that an idle agent (and the snapshot it is in) has one thread and a dense heap.
+ * jobs.c: the threads. They come when there is work and go after a second without any, so that an
+ * idle agent (and the snapshot it is in) has one thread and a dense heap.
  *
- * A request under another uid switches the thread's file-system ids, which on Linux are the thread's own and take the capabilities over
- * files with them; the raw system calls, because libc's would change every thread.
+ * A request under another uid switches the thread's file-system ids, which on Linux are the
+ * thread's own and take the capabilities over files with them; the raw system calls, because libc's
+ * would change every thread.
  */
 #include "agent/jobs.h"
 
@@ -20,11 +22,12 @@
 #include "agent/exec.h"
 #include "agent/users.h"
 
-#define POOL_MAX    8u
-#define BULK_MAX    64u
-#define STACK_BYTES MIB(1) /* of which a job touches a few pages; a walk goes as deep as a path is long */
-#define IDLE_S	    1
-#define AHEAD_MAX   4u /* answers of all jobs that the loop has not taken yet */
+#define POOL_MAX 8u
+#define BULK_MAX 64u
+#define STACK_BYTES                                                                                \
+	MIB(1) /* of which a job touches a few pages; a walk goes as deep as a path is long */
+#define IDLE_S    1
+#define AHEAD_MAX 4u /* answers of all jobs that the loop has not taken yet */
 
 struct answer {
 	struct answer *next;
@@ -70,12 +73,20 @@ void job_free(struct job *j)
 	free(j);
 }
 
-struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *body, void (*run)(struct job *j))
+struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
+	const struct cur *body, void (*run)(struct job *j))
 {
 	struct job *j = calloc(1, sizeof(*j));
 
 	if (j) {
-		*j = (struct job){.a = a, .conn = conn_number(c), .id = id, .type = type, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .run = run, .fd = -1};
+		*j = (struct job){.a = a,
+			.conn = conn_number(c),
+			.id = id,
+			.type = type,
+			.uid = AGENT_NO_ID,
+			.gid = AGENT_NO_ID,
+			.run = run,
+			.fd = -1};
 		buf_init(&j->in, AGENT_FRAME_MAX);
 		buf_init(&j->out, AGENT_FRAME_MAX);
 		buf_put(&j->in, body->p, cur_left(body));
@@ -128,12 +139,14 @@ static bool set_ids(struct job *j)
 	userdb_load(&db);
 	user_by_id(&db, j->uid, j->gid, &u);
 	userdb_free(&db);
-	/* the order matters: once the user is switched the groups cannot be. setfs*id say nothing of failure: ask again */
+	/* the order matters: once the user is switched the groups cannot be. setfs*id say nothing
+	 * of failure: ask again */
 	if (syscall(SYS_setgroups, u.ngroups, u.groups) < 0)
 		return u.uid == geteuid();
 	syscall(SYS_setfsgid, u.gid);
 	syscall(SYS_setfsuid, u.uid);
-	return (uid_t)syscall(SYS_setfsuid, -1) == u.uid && (gid_t)syscall(SYS_setfsgid, -1) == u.gid;
+	return (uid_t)syscall(SYS_setfsuid, -1) == u.uid &&
+	       (gid_t)syscall(SYS_setfsgid, -1) == u.gid;
 }
 
 static void reset_ids(struct job *j)
@@ -154,7 +167,8 @@ static void run_job(struct jobs *js, struct job *j)
 	else
 		job_fail(j, EPERM, AGENT_STEP_USER, "cannot act as user %u", j->uid);
 	reset_ids(j);
-	/* without this much memory the agent is lost anyway, and a job that never ends would hang its caller */
+	/* without this much memory the agent is lost anyway, and a job that never ends would hang
+	 * its caller */
 	ASSERT(w);
 	w->job = j;
 	pthread_mutex_lock(&js->lock);
@@ -238,7 +252,7 @@ int job_submit(struct job *j)
 	j->a->n.jobs_total++;
 	pthread_mutex_lock(&js->lock);
 	if (j->own_thread) {
-		if (js->bulk >= BULK_MAX || make_thread(bulk_thread, j) < 0)
+		if (js->bulk >= BULK_MAX + (j->fd < 0) || make_thread(bulk_thread, j) < 0)
 			rc = -EAGAIN;
 		else
 			js->bulk++;
@@ -309,7 +323,8 @@ size_t jobs_running(const struct agent *a)
 
 	pthread_mutex_lock(&a->jobs->lock);
 	n = a->jobs->threads - a->jobs->idle + a->jobs->bulk;
-	/* a thread that was woken still counts as idle; and what is done is over when the loop has taken it */
+	/* a thread that was woken still counts as idle; and what is done is over when the loop has
+	 * taken it */
 	for (const struct job *j = a->jobs->first; j; j = j->next)
 		n++;
 	n += a->jobs->done != NULL;
@@ -335,7 +350,8 @@ int jobs_init(struct agent *a)
 	pthread_cond_init(&js->quiet, NULL);
 	a->jobs = js;
 	js->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	js->wake_w = js->wake_fd < 0 ? NULL : loop_watch(a->loop, js->wake_fd, EPOLLIN, jobs_event, js);
+	js->wake_w =
+		js->wake_fd < 0 ? NULL : loop_watch(a->loop, js->wake_fd, EPOLLIN, jobs_event, js);
 	return js->wake_w ? 0 : -errno;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image.c: names to disks. mayflyd. What is in the store is answered from the loop; what is not is fetched and built by image_obtain in a
- * worker thread, at most IMAGE_JOBS at a time, the rest waits in order. A name is a client's, checked by its own grammar. Credentials
- * live in the job's record until it is over, and nowhere else.
+ * image.c: names to disks. mayflyd. What is in the store is answered from the loop; what is not is
+ * fetched and built by image_obtain in a worker thread, at most IMAGE_JOBS at a time, the rest
+ * waits in order. A name is a client's, checked by its own grammar. Credentials live in the job's
+ * record until it is over, and nowhere else.
  */
 #include "api/image.h"
 
@@ -22,6 +23,7 @@
 
 #define PIN_OWNER    "mayflyd"
 #define PIN_REAP_NS  UINT64_C(1000000000) /* many deletions, one look */
+#define PIN_AGAIN_NS UINT64_C(50000000)   /* while somebody removes images */
 
 enum job_state { JOB_WAITS, JOB_RUNS, JOB_OVER };
 
@@ -38,6 +40,8 @@ struct image_job {
 	_Atomic uint64_t done, total;
 	_Atomic int phase;
 	_Atomic bool over; /* the thread's last word */
+	struct pull_base base;
+	unsigned int nbases;
 	struct image_info info;
 	struct err err;
 };
@@ -49,7 +53,7 @@ struct images {
 	struct image_job *jobs; /* oldest first */
 	int wake_fd;
 	struct watch *wake;
-	struct timer *reap;
+	struct timer *reap, *again;
 	bool reap_set;
 	unsigned int running;
 };
@@ -80,9 +84,18 @@ static void give(struct image_job *j, const struct image_info *i)
 	char hex[DIGEST_HEX];
 	struct err e;
 
-	/* kept until no record of this host mentions it: sandboxes, snapshots and templates name its path */
+	/* kept until no record of this host mentions it: sandboxes, snapshots and templates name
+	 * its path */
+	j->state = JOB_OVER;
 	if (store_pin(j->im->store, &i->id, PIN_OWNER, &e) < 0) {
-		j->fn(j->arg, NULL, &e);
+		if (e.code == EAGAIN) {
+			j->state = JOB_WAITS;
+			image_info_fini(&j->info);
+			j->info = (struct image_info){0};
+			timer_after(j->im->again, PIN_AGAIN_NS);
+		} else {
+			j->fn(j->arg, NULL, &e);
+		}
 		return;
 	}
 	snprintf(img.digest, sizeof(img.digest), "%s", digest_hex(&i->id, hex));
@@ -123,24 +136,32 @@ static unsigned int bases_of(const struct config *c, const char *name, struct pu
 
 	if (ref_parse(name, &ref, NULL) < 0)
 		return 0;
-	if (strcmp(ref.registry, REF_REGISTRY_DEF) == 0 && (!c->default_registry[0] || strcmp(c->default_registry, REF_REGISTRY_DEF) == 0))
+	if (strcmp(ref.registry, REF_REGISTRY_DEF) == 0 &&
+		(!c->default_registry[0] || strcmp(c->default_registry, REF_REGISTRY_DEF) == 0))
 		return 0;
 	if (strcmp(ref.registry, REF_REGISTRY_DEF) != 0 && !c->insecure_registries)
 		return 0;
-	*b = (struct pull_base){.flags = c->insecure_registries ? JOB_REG_PLAIN_HTTP | JOB_REG_PRIVATE_OK : 0};
+	*b = (struct pull_base){
+		.flags = c->insecure_registries ? JOB_REG_PLAIN_HTTP | JOB_REG_PRIVATE_OK : 0};
 	snprintf(b->registry, sizeof(b->registry), "%s", ref.registry);
-	snprintf(b->url, sizeof(b->url), "%s://%s", scheme, strcmp(ref.registry, REF_REGISTRY_DEF) == 0 ? c->default_registry : ref.registry);
+	snprintf(b->url, sizeof(b->url), "%s://%s", scheme,
+		strcmp(ref.registry, REF_REGISTRY_DEF) == 0 ? c->default_registry : ref.registry);
 	return 1;
 }
 
 static void *work(void *arg)
 {
 	struct image_job *j = arg;
-	struct pull_base base;
-	struct image_request q = {.name = j->name, .source = -1, .user = j->user, .password = j->password, .lim = IMAGE_LIMITS_DEFAULT, .bases = &base};
+	struct image_request q = {.name = j->name,
+		.source = -1,
+		.user = j->user,
+		.password = j->password,
+		.lim = IMAGE_LIMITS_DEFAULT,
+		.bases = &j->base,
+		.nbases = j->nbases};
 
-	q.nbases = bases_of(&j->im->d->cfg, j->name, &base);
-	image_obtain(j->im->store, spawner_of(j->im->spawner), &q, on_progress, j, &j->info, &j->err);
+	image_obtain(
+		j->im->store, spawner_of(j->im->spawner), &q, on_progress, j, &j->info, &j->err);
 	atomic_store(&j->over, true);
 	images_wake(j->im->wake_fd);
 	return NULL;
@@ -172,8 +193,9 @@ static void say_progress(struct image_job *j)
 
 	if (!j->progress || !atomic_load(&j->phase))
 		return;
-	snprintf(text, sizeof(text), "%s: %llu of %llu MiB", atomic_load(&j->phase) == JOB_PH_FETCH ? "fetch" : "build", (unsigned long long)(done >> 20),
-		(unsigned long long)(total >> 20));
+	snprintf(text, sizeof(text), "%s: %llu of %llu MiB",
+		atomic_load(&j->phase) == JOB_PH_FETCH ? "fetch" : "build",
+		(unsigned long long)(done >> 20), (unsigned long long)(total >> 20));
 	j->progress(j->arg, text);
 }
 
@@ -188,7 +210,8 @@ static void on_wake(void *arg, uint32_t events)
 	pump(im);
 }
 
-/* Answers what can be answered, starts what may start, forgets what is over. Callbacks may add jobs and cancel them. */
+/* Answers what can be answered, starts what may start, forgets what is over. Callbacks may add jobs
+ * and cancel them. */
 static void pump(struct images *im)
 {
 	for (struct image_job *j = im->jobs; j; j = j->next) {
@@ -201,13 +224,15 @@ static void pump(struct images *im)
 		if (atomic_load(&j->cancelled)) {
 			j->state = JOB_OVER;
 		} else if (store_resolve(im->store, j->name, &j->info, &j->err) == 0) {
-			j->state = JOB_OVER;
 			give(j, &j->info);
 		} else if (j->err.code != ENOENT) {
 			j->state = JOB_OVER;
 			j->fn(j->arg, NULL, &j->err);
 		} else if (im->running < IMAGE_JOBS) {
 			j->err = (struct err){0};
+			/* here: a reload writes the configuration in this thread */
+			j->nbases = bases_of(&im->d->cfg, j->name, &j->base);
+			atomic_store(&j->over, false);
 			if (pthread_create(&j->thread, NULL, work, j) == 0) {
 				j->state = JOB_RUNS;
 				im->running++;
@@ -226,8 +251,14 @@ static void pump(struct images *im)
 	}
 }
 
-struct image_job *image_get(struct daemon *d, const char *name, const char *user, const char *password,
-	void (*progress)(void *arg, const char *text), image_fn fn, void *arg, struct err *e)
+static void pump_again(void *arg)
+{
+	pump(arg);
+}
+
+struct image_job *image_get(struct daemon *d, const char *name, const char *user,
+	const char *password, void (*progress)(void *arg, const char *text), image_fn fn, void *arg,
+	struct err *e)
 {
 	struct image_job *j = calloc(1, sizeof(*j)), **at;
 
@@ -239,7 +270,8 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	j->fn = fn;
 	j->arg = arg;
 	j->progress = progress;
-	if (strlen(name) >= sizeof(j->name) || (user && strlen(user) >= sizeof(j->user)) || (password && strlen(password) >= sizeof(j->password))) {
+	if (strlen(name) >= sizeof(j->name) || (user && strlen(user) >= sizeof(j->user)) ||
+		(password && strlen(password) >= sizeof(j->password))) {
 		err_plain(e, EINVAL, "name or credentials are too long");
 		job_free(j);
 		return NULL;
@@ -276,7 +308,8 @@ static bool pin_lives(void *arg, const char *image, const char *owner)
 	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
 			return true;
-	return snapshots_stand_on(d, image) || templates_stand_on(d, image) || utemplates_stand_on(d, image);
+	return snapshots_stand_on(d, image) || templates_stand_on(d, image) ||
+	       utemplates_stand_on(d, image);
 }
 
 static void reap_pins(void *arg)
@@ -315,7 +348,8 @@ struct images *images_create(struct daemon *d, const char *bin_dir, struct err *
 	im->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	im->wake = im->wake_fd < 0 ? NULL : loop_watch(d->loop, im->wake_fd, EPOLLIN, on_wake, im);
 	im->reap = loop_timer(d->loop, reap_pins, d);
-	if (!im->wake || !im->reap) {
+	im->again = loop_timer(d->loop, pump_again, im);
+	if (!im->wake || !im->reap || !im->again) {
 		err_set(e, errno, "images");
 		return NULL;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image_jobs.c: image jobs through mayfly-priv. mayflyd. Workers may not talk to the helper themselves (the loop owns its socket): they leave
- * a request, wake the loop, and wait for its answer. The last IMAGE_SLOTS slots are for jobs; vm.c has the others.
+ * image_jobs.c: image jobs through mayfly-priv. mayflyd. Workers may not talk to the helper
+ * themselves (the loop owns its socket): they leave a request, wake the loop, and wait for its
+ * answer. The last IMAGE_SLOTS slots are for jobs; vm.c has the others.
  */
 #include "api/image_int.h"
 
@@ -33,8 +34,9 @@ struct spawner {
 	pthread_cond_t answered;
 	struct ask *asks;
 	struct timer *retry;
-	/* A slot is given back when its process has ended and its worker is done with it: else the worker's kill could meet the next job. The
-	 * helper refuses while files of the job's user are in its folder, so it is asked again: they are adopted, or removed with the folder. */
+	/* A slot is given back when its process has ended and its worker is done with it: else the
+	 * worker's kill could meet the next job. The helper refuses while files of the job's user
+	 * are in its folder, so it is asked again: they are adopted, or removed with the folder. */
 	struct {
 		bool used, exited, done, freeing;
 	} slot[IMAGE_SLOTS];
@@ -100,7 +102,8 @@ static void free_slots(void *arg)
 		bool now;
 
 		pthread_mutex_lock(&s->lock);
-		now = s->slot[i].used && s->slot[i].exited && s->slot[i].done && !s->slot[i].freeing;
+		now = s->slot[i].used && s->slot[i].exited && s->slot[i].done &&
+		      !s->slot[i].freeing;
 		s->slot[i].freeing |= now;
 		pthread_mutex_unlock(&s->lock);
 		if (now && privctl_call(s->p, &m, NULL, 0, on_freed, s) < 0)
@@ -132,7 +135,10 @@ void spawner_serve(struct spawner *s)
 static int priv_spawn(void *arg, bool net, const int *fds, size_t nfds, struct err *e)
 {
 	struct spawner *s = arg;
-	struct ask a = {.m = {.op = PRIV_SPAWN, .kind = net ? PRIV_K_IMAGE_PULL : PRIV_K_IMAGE_BUILD, .limits = {.memory_max = JOB_MEMORY}}, .nfds = nfds};
+	struct ask a = {.m = {.op = PRIV_SPAWN,
+				.kind = net ? PRIV_K_IMAGE_PULL : PRIV_K_IMAGE_BUILD,
+				.limits = {.memory_max = JOB_MEMORY}},
+		.nfds = nfds};
 	uint32_t i;
 	int r;
 
@@ -166,14 +172,15 @@ static void priv_end(void *arg, int handle)
 	bool exited;
 
 	pthread_mutex_lock(&s->lock);
-	s->slot[i].done = true;
 	exited = s->slot[i].exited;
 	pthread_mutex_unlock(&s->lock);
-	/* after a kill the end comes as an event, and the slot is given back then */
-	if (exited)
-		images_wake(s->wake_fd);
-	else
+	if (!exited)
 		(void)ask(s, &a);
+	/* only now: a slot that is given back before may be another job's when the kill comes */
+	pthread_mutex_lock(&s->lock);
+	s->slot[i].done = true;
+	pthread_mutex_unlock(&s->lock);
+	images_wake(s->wake_fd);
 }
 
 static int priv_adopt(void *arg, int fd)
@@ -192,7 +199,8 @@ void spawner_exited(struct spawner *s, const struct priv_msg *ev)
 	pthread_mutex_unlock(&s->lock);
 	if (ev->usage.oom_kills)
 		log_warn("image job in slot %u: out of its memory limit", ev->slot);
-	/* from the loop only: while the daemon starts, an answer that nobody waits for is dropped */
+	/* from the loop only: while the daemon starts, an answer that nobody waits for is dropped
+	 */
 	timer_after(s->retry, 1);
 }
 
@@ -208,14 +216,16 @@ static void end_old_jobs(struct spawner *s)
 			return;
 		s->slot[r.slot - s->first].used = s->slot[r.slot - s->first].done = true;
 		if (r.pid)
-			privctl_call(s->p, &(struct priv_msg){.op = PRIV_KILL, .slot = r.slot}, NULL, 0, NULL, NULL);
+			privctl_call(s->p, &(struct priv_msg){.op = PRIV_KILL, .slot = r.slot},
+				NULL, 0, NULL, NULL);
 		else
 			spawner_exited(s, &(struct priv_msg){.slot = r.slot});
 		m.slot = r.slot + 1;
 	}
 }
 
-struct spawner *spawner_create(struct privctl *p, struct loop *loop, int wake_fd, const char *bin_dir, struct err *e)
+struct spawner *spawner_create(
+	struct privctl *p, struct loop *loop, int wake_fd, const char *bin_dir, struct err *e)
 {
 	struct spawner *s = calloc(1, sizeof(*s));
 	char path[600];
@@ -245,7 +255,8 @@ struct spawner *spawner_create(struct privctl *p, struct loop *loop, int wake_fd
 		free(s);
 		return NULL;
 	}
-	s->ops = (struct image_spawner){.spawn = priv_spawn, .end = priv_end, .adopt = priv_adopt, .arg = s};
+	s->ops = (struct image_spawner){
+		.spawn = priv_spawn, .end = priv_end, .adopt = priv_adopt, .arg = s};
 	end_old_jobs(s);
 	return s;
 }

@@ -399,9 +399,12 @@ static int obtain(struct run *r, const struct image_ref *ref, const char *canoni
 	if (k == 0 && ref->has_digest)
 		k = check_pinned(r, &ref->digest, e);
 	if (k == 0 && !store_image_there(r->s, &r->manifest)) {
-		/* a folder of its own: the last job's user owned files in this one */
-		store_stage_end(r->s, &r->stage);
+		struct stage fetched = r->stage;
+
+		/* a folder of its own: the last job's user owned files in this one. Begun before
+		 * that one ends: while one is there no blob is swept */
 		k = store_stage_begin(r->s, &r->stage, e);
+		store_stage_end(r->s, k < 0 ? &r->stage : &fetched);
 		if (k == 0)
 			k = build(r, canonical, e);
 	}

@@ -307,6 +307,20 @@ void store_stage_salvage(struct store *s, struct stage *st)
 		salvage(s, st->fd);
 }
 
+static int is_held(void *arg, const char *name)
+{
+	struct store *s = arg;
+	_cleanup_close_ int fd =
+		openat(s->dir[F_STAGING], name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0;
+}
+
+bool store_is_staging(struct store *s)
+{
+	return each_entry(s->dir[F_STAGING], is_held, s) > 0;
+}
+
 void store_stage_end(struct store *s, struct stage *st)
 {
 	if (st->fd < 0)

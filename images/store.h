@@ -49,7 +49,8 @@ int store_list(struct store *s, int (*fn)(void *arg, const struct image_info *i)
 int store_name_set(struct store *s, const struct image_ref *r, const struct digest *id, bool local,
 	struct err *e);
 
-/* owner: a DNS label (a sandbox's or snapshot's id). Pinning twice is once. */
+/* owner: a DNS label (a sandbox's or snapshot's id). Pinning twice is once. Waits for nobody:
+ * -EAGAIN while something is removed, which takes as long as the disk likes. */
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */
 uint32_t store_pins(struct store *s, const struct digest *id);
@@ -83,6 +84,8 @@ int store_stage_begin(struct store *s, struct stage *out, struct err *e);
 int store_stage_is_pull(struct stage *st);
 void store_stage_salvage(struct store *s, struct stage *st);
 void store_stage_end(struct store *s, struct stage *st);
+/* Some job has a stage, in this process or another. */
+bool store_is_staging(struct store *s);
 int store_blob_open(struct store *s, const struct digest *d); /* -ENOENT */
 int store_part_open(
 	struct store *s, const struct digest *d); /* -ENOENT; bytes that nobody has checked */

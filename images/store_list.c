@@ -263,7 +263,7 @@ int store_pin(struct store *s, const struct digest *id, const char *owner, struc
 
 	if (pin_path(id, owner, path) < 0)
 		return err_plain(e, EINVAL, "pin: malformed owner");
-	lock = store_lock(s, LOCK_SH);
+	lock = store_lock(s, LOCK_SH | LOCK_NB);
 	if (lock < 0)
 		return err_set(e, -lock, "%s/lock", s->path);
 	if (!store_image_there(s, id))
@@ -393,8 +393,13 @@ static int drop_unused_blob(void *arg, const char *hex)
 static int sweep_blobs(struct store *s, bool keep_layers, struct prune *p, struct err *e)
 {
 	struct used_blobs u = {.s = s, .layers = keep_layers, .p = p, .now = time(NULL)};
-	int r = store_list(s, note_blobs, &u, e);
+	int r;
 
+	/* a pull or build that is under way may stand on any of them, however old: the next one
+	 * that is removed sweeps */
+	if (store_is_staging(s))
+		return 0;
+	r = store_list(s, note_blobs, &u, e);
 	if (r == 0)
 		r = each_entry(s->dir[F_BLOBS], drop_unused_blob, &u);
 	free(u.v);

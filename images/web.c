@@ -79,6 +79,19 @@ bool address_is_private(const struct sockaddr *sa)
 	       b[0] == 0;
 }
 
+static bool peer_is_private(CURL *c)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+	char *ip = NULL;
+
+	if (curl_easy_getinfo(c, CURLINFO_PRIMARY_IP, &ip) != CURLE_OK || !ip)
+		return false;
+	if (inet_pton(AF_INET, ip, &v4.sin_addr) == 1)
+		return address_is_private((void *)&v4);
+	return inet_pton(AF_INET6, ip, &v6.sin6_addr) == 1 && address_is_private((void *)&v6);
+}
+
 static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
 {
 	struct web *h = arg;
@@ -89,8 +102,6 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
 		h->refused = true;
 		return CURL_SOCKET_BAD;
 	}
-	if (!h->redirected && !h->q->elsewhere)
-		h->reply->peer_private = private;
 	return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
 }
 
@@ -236,6 +247,9 @@ static int perform(struct web *h, const char *url, struct err *e)
 		.peer_private = h->reply->peer_private, .redirected = h->redirected};
 	set_options(h, url, headers);
 	k = curl_easy_perform(h->c);
+	/* who answered, not whom it was tried with */
+	if (!h->redirected && !h->q->elsewhere)
+		h->reply->peer_private = peer_is_private(h->c);
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &h->reply->status);
 	curl_slist_free_all(headers);
 	if (h->refused)

@@ -86,6 +86,12 @@ static int flush(struct aconn *c)
 				continue;
 			if (errno == EAGAIN)
 				break;
+			if (errno == EPIPE && c->state == AC_RAW) {
+				/* it reads no more, but may still answer; kept, this would wake us
+				 * for ever */
+				c->out_at = c->out.len;
+				break;
+			}
 			return errno;
 		}
 		c->out_at += (size_t)n;
@@ -319,7 +325,7 @@ static void on_event(void *arg, uint32_t ev)
 		fail(c, c->sent_end ? 0 : EPIPE);
 	if (!c->closing && c->state >= AC_GREETING && c->state != AC_OVER) {
 		rc = flush(c);
-		if (rc && !(rc == EPIPE && c->state == AC_RAW))
+		if (rc)
 			fail(c, rc);
 		told_drained(c);
 	}

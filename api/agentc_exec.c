@@ -351,7 +351,8 @@ struct agent_exec *agent_exec_start(struct agentc *a, const struct agent_exec_sp
 	if (!x)
 		return NULL;
 	agent_exec_encode(&x->spec, s);
-	if (x->spec.bad) {
+	/* agent_exec_finish adds to it, by the agent's version */
+	if (x->spec.bad || x->spec.len > AGENT_FRAME_MAX - sizeof(uint32_t)) {
 		exec_free(x);
 		errno = E2BIG;
 		return NULL;

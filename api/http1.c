@@ -132,6 +132,7 @@ static enum http1_ev frame_body(struct http1_response *r)
 		buf_reset(&r->head);
 		r->nheaders = 0;
 		r->has_length = r->chunked = false;
+		r->length = 0;
 		return H1_MORE;
 	}
 	r->no_body = r->to_head || r->status == 204 || r->status == 304 ||

@@ -739,7 +739,94 @@ static void a_dial_keeps_half_close(void)
 	CHECK_STR(T.log, "[90 ] open GET+eof <answer> <> closed0");
 }
 
+static char big[700000];
+
+static void deaf_opened(void *arg)
+{
+	note("sent%d ", agent_dial_send(D, big, sizeof(big)));
+}
+
+static void deaf_closed(void *arg, const struct agent_reply *r)
+{
+	note("closed%d ", r->err);
+}
+
+static const struct agent_dial_ops deaf_ops = {deaf_opened, d_bytes, NULL, deaf_closed};
+
+static void script_deaf(struct peer *p)
+{
+	int control;
+	char c;
+
+	p_accept(p, false);
+	p_hello(p);
+	control = take_fd(&p->fd);
+	next_exec_conn(p);
+	shutdown(p->fd, SHUT_RD);
+	p_send(p, AGENT_OK, 0, 1, NULL);
+	(void)!read(control, &c, 1); /* until the host goes */
+	close(control);
+}
+
+/* It reads no more and may still answer: what waits for it must not wake the loop for ever. */
+static void a_deaf_peer_does_not_spin_the_loop(void)
+{
+	struct peer *p = begin(script_deaf, 0);
+	unsigned int turns = 0;
+	uint64_t until;
+
+	agentc_up(T.a);
+	D = agent_dial_tcp(T.a, 80, &deaf_ops, NULL);
+	REQUIRE(D);
+	until = mono_ns() + 300000000ull;
+	while (mono_ns() < until && ++turns < 1000)
+		loop_turn(T.l, 100);
+	agent_dial_close(D);
+	agentc_down(T.a);
+	CHECK(turns < 1000);
+	finish(p);
+}
+
+static void script_idle(struct peer *p)
+{
+	char c;
+
+	p_accept(p, false);
+	p_hello(p);
+	(void)!read(p->fd, &c, 1); /* until the host goes */
+	close_fd(&p->fd);
+}
+
+/* What is added when it is sent, by the agent's version, must fit, too: else it is refused, not
+ * forgotten. */
+static void a_command_of_the_greatest_length(void)
+{
+	struct peer *p = begin(script_idle, 0);
+	const char *argv[1] = {big};
+	struct agent_exec_spec s = {
+		.exec_id = "x1", .user = "", .cwd = "", .session = "", .argc = 1, .argv = argv};
+	static const struct agent_exec_ops ops;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	big[0] = 0;
+	agent_exec_encode(&b, &s);
+	memset(big, 'a', AGENT_FRAME_MAX - b.len - 2);
+	big[AGENT_FRAME_MAX - b.len - 2] = 0;
+	errno = 0;
+	CHECK(!agent_exec_start(T.a, &s, &ops, NULL));
+	CHECK_INT(errno, E2BIG);
+	buf_fini(&b);
+	agentc_up(T.a);
+	for (uint64_t end = mono_ns() + 100000000ull; mono_ns() < end;)
+		loop_turn(T.l, 10);
+	agentc_down(T.a);
+	finish(p);
+}
+
 static const struct test tests[] = {
+	{"a_deaf_peer_does_not_spin_the_loop", a_deaf_peer_does_not_spin_the_loop},
+	{"a_command_of_the_greatest_length", a_command_of_the_greatest_length},
 	{"answers_find_their_request_in_any_order", answers_find_their_request_in_any_order},
 	{"hostile_answers_end_the_connection_only", hostile_answers_end_the_connection_only},
 	{"an_older_agent_is_spoken_to_in_its_version", an_older_agent_is_spoken_to_in_its_version},

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/snap.h"
+#include "api/state.h"
 
 static void add_time(cJSON *o, const char *name, int64_t ns)
 {
@@ -25,7 +26,7 @@ static cJSON *public_extensions(const struct sandbox *sb)
 {
 	cJSON *o = NULL, *v;
 
-	cJSON_ArrayForEach(v, sb->spec.extensions) {
+	cJSON_ArrayForEach (v, sb->spec.extensions) {
 		if (strncmp(v->string, "opensandbox.extensions.", 23) != 0)
 			continue;
 		if (!o)
@@ -37,7 +38,8 @@ static cJSON *public_extensions(const struct sandbox *sb)
 
 cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 {
-	cJSON *o = cJSON_CreateObject(), *st = cJSON_AddObjectToObject(o, "status"), *ext = public_extensions(sb);
+	cJSON *o = cJSON_CreateObject(), *st = cJSON_AddObjectToObject(o, "status"),
+	      *ext = public_extensions(sb);
 
 	cJSON_AddStringToObject(o, "id", sb->id);
 	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
@@ -65,21 +67,6 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 }
 
 /* ---- the record. 64-bit values as text: cJSON's numbers are doubles. */
-
-static void put_i64(cJSON *o, const char *name, int64_t v)
-{
-	char t[32];
-
-	snprintf(t, sizeof(t), "%lld", (long long)v);
-	cJSON_AddStringToObject(o, name, t);
-}
-
-static int64_t get_i64(const cJSON *o, const char *name)
-{
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-
-	return cJSON_IsString(v) ? strtoll(v->valuestring, NULL, 10) : 0;
-}
 
 static void put_str(cJSON *o, const char *name, const char *s)
 {
@@ -115,10 +102,10 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	put_str(o, "state", sb_state_names[sb->state]);
 	put_str(o, "reason", sb->reason);
 	put_str(o, "message", sb->message);
-	put_i64(o, "changed", sb->changed_ns);
-	put_i64(o, "created", sb->created_ns);
-	put_i64(o, "expires", sb->expires_ns);
-	put_i64(o, "source", sb->spec.source);
+	json_put_i64(o, "changed", sb->changed_ns);
+	json_put_i64(o, "created", sb->created_ns);
+	json_put_i64(o, "expires", sb->expires_ns);
+	json_put_i64(o, "source", sb->spec.source);
 	put_str(o, "image", sb->spec.image);
 	put_str(o, "snapshotId", sb->spec.snapshot_id);
 	put_str(o, "templateId", sb->spec.template_id);
@@ -128,21 +115,21 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "extensions", sb->spec.extensions);
 	add_copy(o, "platform", sb->spec.platform);
 	add_copy(o, "lifecycle", sb->spec.lifecycle);
-	put_i64(o, "renew", sb->spec.renew_s);
-	put_i64(o, "cpu", sb->spec.cpu_millis);
-	put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
-	put_i64(o, "class_mib", sb->cls.mem_mib);
-	put_i64(o, "class_vcpus", sb->cls.vcpus);
+	json_put_i64(o, "renew", sb->spec.renew_s);
+	json_put_i64(o, "cpu", sb->spec.cpu_millis);
+	json_put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
+	json_put_i64(o, "class_mib", sb->cls.mem_mib);
+	json_put_i64(o, "class_vcpus", sb->cls.vcpus);
 	put_str(o, "digest", sb->image_digest);
 	add_copy(o, "config", sb->image_config);
 	put_str(o, "template", sb->template_key);
-	put_i64(o, "origin", sb->origin);
+	json_put_i64(o, "origin", sb->origin);
 	put_str(o, "origin_id", sb->origin_id);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&sb->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&sb->memory));
-	put_i64(o, "vm_slot", sb->vm_slot);
-	put_i64(o, "vm_pid", sb->vm_pid);
-	put_i64(o, "vm_start", (int64_t)sb->vm_start);
+	json_put_i64(o, "vm_slot", sb->vm_slot);
+	json_put_i64(o, "vm_pid", sb->vm_pid);
+	json_put_i64(o, "vm_start", (int64_t)sb->vm_start);
 	put_str(o, "boot", sb->d->host_boot_id);
 	put_str(o, "boot_id", sb->boot_id);
 	if (sb->resident)
@@ -170,10 +157,10 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 			sb->state = (enum sb_state)s;
 	get_str(o, "reason", sb->reason, sizeof(sb->reason));
 	get_str(o, "message", sb->message, sizeof(sb->message));
-	sb->changed_ns = get_i64(o, "changed");
-	sb->created_ns = get_i64(o, "created");
-	sb->expires_ns = get_i64(o, "expires");
-	sb->spec.source = (enum source)get_i64(o, "source");
+	sb->changed_ns = json_get_i64(o, "changed");
+	sb->created_ns = json_get_i64(o, "created");
+	sb->expires_ns = json_get_i64(o, "expires");
+	sb->spec.source = (enum source)json_get_i64(o, "source");
 	sb->spec.image = dup_str(o, "image");
 	sb->spec.snapshot_id = dup_str(o, "snapshotId");
 	sb->spec.template_id = dup_str(o, "templateId");
@@ -183,15 +170,16 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	sb->spec.extensions = dup_item(o, "extensions");
 	sb->spec.platform = dup_item(o, "platform");
 	sb->spec.lifecycle = dup_item(o, "lifecycle");
-	sb->spec.renew_s = (uint32_t)get_i64(o, "renew");
-	sb->spec.cpu_millis = (uint32_t)get_i64(o, "cpu");
+	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
+	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;
-	sb->spec.memory_bytes = (uint64_t)get_i64(o, "memory");
-	sb->cls = (struct size_class){(uint32_t)get_i64(o, "class_mib"), (uint32_t)get_i64(o, "class_vcpus")};
+	sb->spec.memory_bytes = (uint64_t)json_get_i64(o, "memory");
+	sb->cls = (struct size_class){
+		(uint32_t)json_get_i64(o, "class_mib"), (uint32_t)json_get_i64(o, "class_vcpus")};
 	get_str(o, "digest", sb->image_digest, sizeof(sb->image_digest));
 	sb->image_config = dup_item(o, "config");
 	get_str(o, "template", sb->template_key, sizeof(sb->template_key));
-	sb->origin = (enum origin)get_i64(o, "origin");
+	sb->origin = (enum origin)json_get_i64(o, "origin");
 	get_str(o, "origin_id", sb->origin_id, sizeof(sb->origin_id));
 	if (!disk_from_json(&sb->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
 		!memory_from_json(&sb->memory, cJSON_GetObjectItemCaseSensitive(o, "mem")))
@@ -205,9 +193,9 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(o, "taking"));
 	get_str(o, "boot", boot, sizeof(boot));
 	if (!strcmp(boot, d->host_boot_id)) {
-		sb->vm_slot = (uint32_t)get_i64(o, "vm_slot");
-		sb->vm_pid = (int)get_i64(o, "vm_pid");
-		sb->vm_start = (uint64_t)get_i64(o, "vm_start");
+		sb->vm_slot = (uint32_t)json_get_i64(o, "vm_slot");
+		sb->vm_pid = (int)json_get_i64(o, "vm_pid");
+		sb->vm_start = (uint64_t)json_get_i64(o, "vm_start");
 	}
 	return sb;
 }

@@ -91,9 +91,10 @@ static void stopped(void *arg, const struct vmm_answer *a)
 	struct sandbox *sb = arg;
 	struct http_req *r;
 
-	if (!still(sb, SB_PAUSING)) {
-		/* its end says the rest; or it came too late, and it goes on */
-		if (!a->err && still(sb, SB_RUNNING) && sb->vm->ctl)
+	if (!still(sb, SB_PAUSING) || sb->snap) {
+		/* its end says the rest; or it came too late, and it goes on, also where a pause to
+		 * disk was begun since */
+		if (!a->err && (still(sb, SB_RUNNING) || still(sb, SB_PAUSING)) && sb->vm->ctl)
 			vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
 	} else if (a->err) {
 		not_paused(sb, a->text);

@@ -67,7 +67,8 @@ static int save(const struct snapshot *s, bool sync)
 	struct err e;
 	int rc;
 
-	cJSON_AddNumberToObject(o, "created_ns", (double)s->created_ns);
+	json_put_i64(o, "created_ns", s->created_ns);
+	json_put_i64(o, "changed_ns", s->changed_ns);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&s->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&s->mem));
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&s->ws));
@@ -144,9 +145,7 @@ static void load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	struct snapshot *s = calloc(1, sizeof(*s)), **at;
-	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status"),
-		    *created = cJSON_GetObjectItemCaseSensitive(o, "created_ns");
-	const char *since;
+	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status");
 	char state[16];
 
 	ASSERT(s);
@@ -157,10 +156,10 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	load_text(st, "state", state, sizeof(state));
 	load_text(st, "reason", s->reason, sizeof(s->reason));
 	load_text(st, "message", s->message, sizeof(s->message));
-	s->created_ns = s->changed_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
-	since = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(st, "lastTransitionAt"));
-	if (since)
-		time_parse(since, &s->changed_ns);
+	s->created_ns = json_get_i64(o, "created_ns");
+	s->changed_ns = json_get_i64(o, "changed_ns");
+	if (!s->changed_ns)
+		s->changed_ns = s->created_ns;
 	s->state = !strcmp(state, "Ready") ? SS_READY : SS_FAILED;
 	if (!disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
 		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")))

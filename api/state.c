@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * state.c: the SQLite file. mayflyd's loop: a write is one small transaction in WAL mode, tens of microseconds; a synced one waits for
- * the disk.
+ * state.c: the SQLite file. mayflyd's loop: a write is one small transaction in WAL mode, tens of
+ * microseconds; a synced one waits for the disk.
  */
 #include "api/state.h"
 
@@ -18,12 +18,16 @@ struct state {
 	bool full_sync;
 };
 
-static const char *const tables[ST_COUNT] = {
-	[ST_SANDBOX] = "sandboxes", [ST_SNAPSHOT] = "snapshots", [ST_TEMPLATE] = "templates", [ST_USER_TEMPLATE] = "user_templates", [ST_IDEMPOTENCY] = "idempotency"};
+static const char *const tables[ST_COUNT] = {[ST_SANDBOX] = "sandboxes",
+	[ST_SNAPSHOT] = "snapshots",
+	[ST_TEMPLATE] = "templates",
+	[ST_USER_TEMPLATE] = "user_templates",
+	[ST_IDEMPOTENCY] = "idempotency"};
 
 static int bad(struct state *s, struct err *e, const char *what)
 {
-	return err_plain(e, EIO, "state: %s: %s", what, s->db ? sqlite3_errmsg(s->db) : "no memory");
+	return err_plain(
+		e, EIO, "state: %s: %s", what, s->db ? sqlite3_errmsg(s->db) : "no memory");
 }
 
 static int run(struct state *s, const char *sql, struct err *e)
@@ -39,14 +43,24 @@ int state_open(const char *path, struct state **out, struct err *e)
 
 	if (!s)
 		return err_set(e, ENOMEM, "state");
-	if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+	if (sqlite3_open_v2(path, &s->db,
+		    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+		    NULL) != SQLITE_OK)
 		rc = bad(s, e, path);
 	if (!rc)
-		rc = run(s, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000; PRAGMA trusted_schema=OFF", e);
+		rc = run(s,
+			"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA "
+			"busy_timeout=2000; PRAGMA trusted_schema=OFF",
+			e);
 	for (int t = 0; t < ST_COUNT && !rc; t++) {
-		snprintf(sql, sizeof(sql), "CREATE TABLE IF NOT EXISTS %s (id TEXT PRIMARY KEY, doc TEXT NOT NULL) WITHOUT ROWID", tables[t]);
+		snprintf(sql, sizeof(sql),
+			"CREATE TABLE IF NOT EXISTS %s (id TEXT PRIMARY KEY, doc TEXT NOT NULL) "
+			"WITHOUT ROWID",
+			tables[t]);
 		rc = run(s, sql, e);
-		snprintf(sql, sizeof(sql), "INSERT INTO %s VALUES (?1, ?2) ON CONFLICT(id) DO UPDATE SET doc = ?2", tables[t]);
+		snprintf(sql, sizeof(sql),
+			"INSERT INTO %s VALUES (?1, ?2) ON CONFLICT(id) DO UPDATE SET doc = ?2",
+			tables[t]);
 		if (!rc && sqlite3_prepare_v2(s->db, sql, -1, &s->put[t], NULL) != SQLITE_OK)
 			rc = bad(s, e, sql);
 		snprintf(sql, sizeof(sql), "DELETE FROM %s WHERE id = ?1", tables[t]);
@@ -77,7 +91,8 @@ static int finish(struct state *s, sqlite3_stmt *st, bool sync, struct err *e)
 {
 	int rc = 0;
 
-	if (sync != s->full_sync && !run(s, sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", NULL))
+	if (sync != s->full_sync &&
+		!run(s, sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", NULL))
 		s->full_sync = sync;
 	if (sqlite3_step(st) != SQLITE_DONE)
 		rc = bad(s, e, "write");
@@ -86,7 +101,8 @@ static int finish(struct state *s, sqlite3_stmt *st, bool sync, struct err *e)
 	return rc;
 }
 
-int state_put(struct state *s, enum state_table t, const char *id, const cJSON *doc, bool sync, struct err *e)
+int state_put(struct state *s, enum state_table t, const char *id, const cJSON *doc, bool sync,
+	struct err *e)
 {
 	_cleanup_free_ char *text = cJSON_PrintUnformatted(doc);
 
@@ -103,7 +119,8 @@ int state_delete(struct state *s, enum state_table t, const char *id, bool sync,
 	return finish(s, s->del[t], sync, e);
 }
 
-int state_each(struct state *s, enum state_table t, void (*fn)(void *arg, const char *id, cJSON *doc), void *arg, struct err *e)
+int state_each(struct state *s, enum state_table t,
+	void (*fn)(void *arg, const char *id, cJSON *doc), void *arg, struct err *e)
 {
 	sqlite3_stmt *st = NULL;
 	char sql[100];
@@ -113,14 +130,33 @@ int state_each(struct state *s, enum state_table t, void (*fn)(void *arg, const 
 	if (sqlite3_prepare_v2(s->db, sql, -1, &st, NULL) != SQLITE_OK)
 		return bad(s, e, sql);
 	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-		const char *id = (const char *)sqlite3_column_text(st, 0), *text = (const char *)sqlite3_column_text(st, 1);
+		const char *id = (const char *)sqlite3_column_text(st, 0),
+			   *text = (const char *)sqlite3_column_text(st, 1);
 		cJSON *doc = text ? cJSON_Parse(text) : NULL;
 
 		if (!doc)
-			log_error("state: record %s in %s cannot be read", id ? id : "?", tables[t]);
+			log_error(
+				"state: record %s in %s cannot be read", id ? id : "?", tables[t]);
 		else
 			fn(arg, id, doc);
 	}
 	sqlite3_finalize(st);
 	return rc == SQLITE_DONE ? 0 : bad(s, e, sql);
+}
+
+void json_put_i64(cJSON *o, const char *name, int64_t v)
+{
+	char t[32];
+
+	snprintf(t, sizeof(t), "%lld", (long long)v);
+	cJSON_AddStringToObject(o, name, t);
+}
+
+int64_t json_get_i64(const cJSON *o, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	if (cJSON_IsNumber(v))
+		return (int64_t)v->valuedouble;
+	return cJSON_IsString(v) ? strtoll(v->valuestring, NULL, 10) : 0;
 }

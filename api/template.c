@@ -198,13 +198,23 @@ bool template_use(struct sandbox *sb, struct memory *from)
 }
 
 static void ahead_settle(struct daemon *d, const char *key);
-static void ahead_settle_idle(struct daemon *d);
+
+/* A maker that nobody waits for, and whose template it is to leave. */
+struct again {
+	struct daemon *d;
+	char key[200];
+};
 
 static void again_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
+	struct again *g = arg;
+	const struct template *t = find(g->d, g->key);
+
 	/* it may never have come as far as the template */
-	ahead_settle_idle(arg);
+	if (!t || t->ready || t->failed)
+		ahead_settle(g->d, g->key);
+	free(g);
 	if (err)
 		log_warn("a template is not there yet: %s", text);
 	cJSON_Delete(base);
@@ -222,6 +232,7 @@ static bool take_again(struct template *t, const struct sandbox *sb)
 		.memory_bytes = sb->spec.memory_bytes};
 	struct refusal x;
 
+	struct again *g;
 	bool begun;
 
 	if (mono_ns() < t->again_ns)
@@ -229,10 +240,17 @@ static bool take_again(struct template *t, const struct sandbox *sb)
 	t->again_ns = mono_ns() + (uint64_t)t->d->cfg.template_retry_seconds * 1000000000ull;
 	s.image = strdup(sb->spec.image);
 	s.entrypoint = cJSON_CreateStringArray(tail, ARRAY_LEN(tail));
-	begun = s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, t->d, &x);
-	if (!begun)
+	g = malloc(sizeof(*g));
+	if (g) {
+		g->d = t->d;
+		snprintf(g->key, sizeof(g->key), "%s", t->key);
+	}
+	begun = g && s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, g, &x);
+	if (!begun) {
+		free(g);
 		log_warn("template of %s is not taken again yet: %s", t->image,
-			s.image && s.entrypoint ? x.msg : "out of memory");
+			g && s.image && s.entrypoint ? x.msg : "out of memory");
+	}
 	spec_fini(&s);
 	return begun;
 }
@@ -496,24 +514,6 @@ static void ahead_settle(struct daemon *d, const char *key)
 		}
 		*at = a->next;
 		ahead_answer(a, find(d, key));
-	}
-}
-
-/* Those for whose template nobody works any more. */
-static void ahead_settle_idle(struct daemon *d)
-{
-	struct ahead **at = &d->templates->waiting;
-
-	while (*at) {
-		struct ahead *a = *at;
-		const struct template *t = find(d, a->key);
-
-		if (t && !t->ready && !t->failed) {
-			at = &a->next;
-			continue;
-		}
-		*at = a->next;
-		ahead_answer(a, t);
 	}
 }
 

@@ -19,10 +19,13 @@
 #include "lib/log.h"
 
 #define BUILDS_MAX 2u /* at one time; the others are Pending */
-#define ID_MAX	   48
+#define ID_MAX     48
 
 enum phase_of { UT_PENDING, UT_BUILDING, UT_SUCCEEDED, UT_FAILED };
-static const char *const phases[] = {[UT_PENDING] = "Pending", [UT_BUILDING] = "Building", [UT_SUCCEEDED] = "Succeeded", [UT_FAILED] = "Failed"};
+static const char *const phases[] = {[UT_PENDING] = "Pending",
+	[UT_BUILDING] = "Building",
+	[UT_SUCCEEDED] = "Succeeded",
+	[UT_FAILED] = "Failed"};
 
 struct utemplate {
 	struct utemplate *next;
@@ -78,8 +81,8 @@ static int save(const struct utemplate *t, bool sync)
 	cJSON_AddStringToObject(o, "phase", phases[t->phase]);
 	cJSON_AddStringToObject(o, "message", t->message);
 	cJSON_AddStringToObject(o, "boot_key", t->boot_key);
-	cJSON_AddNumberToObject(o, "created", (double)t->created_ns);
-	cJSON_AddNumberToObject(o, "updated", (double)t->updated_ns);
+	json_put_i64(o, "created", t->created_ns);
+	json_put_i64(o, "updated", t->updated_ns);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
@@ -97,7 +100,9 @@ static int set_phase(struct utemplate *t, enum phase_of p, const char *message)
 	t->phase = p;
 	t->updated_ns = (int64_t)wall_ns();
 	snprintf(t->message, sizeof(t->message), "%s", message);
-	log_info("template %s of %s: %s %s", t->id, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(t->req, "image")), phases[p], message);
+	log_info("template %s of %s: %s %s", t->id,
+		cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(t->req, "image")), phases[p],
+		message);
 	return save(t, p == UT_SUCCEEDED);
 }
 
@@ -132,7 +137,8 @@ static void ut_free(struct utemplate *t)
 
 static void builds_next(struct daemon *d);
 
-static void built(void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
+static void built(
+	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
 	struct utemplate *t = arg;
 
@@ -206,12 +212,11 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	snprintf(t->message, sizeof(t->message), "%s", cJSON_IsString(v) ? v->valuestring : "");
 	v = cJSON_GetObjectItemCaseSensitive(o, "boot_key");
 	snprintf(t->boot_key, sizeof(t->boot_key), "%s", cJSON_IsString(v) ? v->valuestring : "");
-	v = cJSON_GetObjectItemCaseSensitive(o, "created");
-	t->created_ns = cJSON_IsNumber(v) ? (int64_t)v->valuedouble : 0;
-	v = cJSON_GetObjectItemCaseSensitive(o, "updated");
-	t->updated_ns = cJSON_IsNumber(v) ? (int64_t)v->valuedouble : 0;
+	t->created_ns = json_get_i64(o, "created");
+	t->updated_ns = json_get_i64(o, "updated");
 	if (!disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) || !*t->mem.state) {
+		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) ||
+		!*t->mem.state) {
 		t->disk = (struct disk){0};
 		t->mem = (struct memory){0};
 	}
@@ -219,9 +224,11 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	t->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
 	disk_ref(d->blobs, &t->disk);
 	memory_ref(d->blobs, &t->mem);
-	/* half built; or of another kernel, board or agent: what there is serves until the new one is there */
+	/* half built; or of another kernel, board or agent: what there is serves until the new one
+	 * is there */
 	t->stale = t->phase == UT_PENDING || t->phase == UT_BUILDING ||
-		(t->phase == UT_SUCCEEDED && (!*t->mem.state || strcmp(t->boot_key, d->boot_key) != 0));
+		   (t->phase == UT_SUCCEEDED &&
+			   (!*t->mem.state || strcmp(t->boot_key, d->boot_key) != 0));
 	for (at = &d->utemplates; *at && (*at)->created_ns > t->created_ns; at = &(*at)->next)
 		;
 	t->next = *at;
@@ -254,14 +261,17 @@ int utemplate_source(struct sandbox *sb, struct refusal *x)
 	t = find(sb->d, sb->spec.template_id);
 	/* one that is built again still has its old point, unless that was refused */
 	if (!t || !*t->mem.state)
-		return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s %s.", sb->spec.template_id, t ? "is not built" : "not found");
+		return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s %s.",
+			sb->spec.template_id, t ? "is not built" : "not found");
 	snapshot_disk_into(sb, &t->disk, t->base);
 	snapshot_memory_into(sb, &t->mem, t->base);
 	v = cJSON_GetObjectItemCaseSensitive(t->base, "cpu");
-	sb->spec.cpu_millis = cJSON_IsString(v) ? (uint32_t)strtoul(v->valuestring, NULL, 10) : sb->spec.cpu_millis;
+	sb->spec.cpu_millis = cJSON_IsString(v) ? (uint32_t)strtoul(v->valuestring, NULL, 10)
+						: sb->spec.cpu_millis;
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;
 	v = cJSON_GetObjectItemCaseSensitive(t->base, "memory");
-	sb->spec.memory_bytes = cJSON_IsString(v) ? strtoull(v->valuestring, NULL, 10) : sb->spec.memory_bytes;
+	sb->spec.memory_bytes =
+		cJSON_IsString(v) ? strtoull(v->valuestring, NULL, 10) : sb->spec.memory_bytes;
 	v = cJSON_GetObjectItemCaseSensitive(t->req, "image");
 	sb->spec.image = cJSON_IsString(v) ? strdup(v->valuestring) : NULL;
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%.36s", t->id + 4); /* without "tpl-" */
@@ -270,7 +280,8 @@ int utemplate_source(struct sandbox *sb, struct refusal *x)
 
 void utemplate_bad(struct sandbox *sb)
 {
-	struct utemplate *t = sb->spec.source == SRC_TEMPLATE ? find(sb->d, sb->spec.template_id) : NULL;
+	struct utemplate *t =
+		sb->spec.source == SRC_TEMPLATE ? find(sb->d, sb->spec.template_id) : NULL;
 
 	/* another was built meanwhile, or is being built */
 	if (!t || t->build || t->stale || strcmp(t->mem.state, sb->memory.state) != 0)
@@ -328,7 +339,9 @@ void route_template_create(struct http_req *r)
 	t = n < (unsigned int)d->cfg.template_max ? calloc(1, sizeof(*t)) : NULL;
 	if (!t) {
 		cJSON_Delete(req);
-		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "This host keeps at most %lld templates: delete one.", (long long)d->cfg.template_max);
+		http_error(r, 409, "FSB::TEMPLATE_CONFLICT",
+			"This host keeps at most %lld templates: delete one.",
+			(long long)d->cfg.template_max);
 		return;
 	}
 	t->d = d;
@@ -356,7 +369,8 @@ void route_template_list(struct http_req *r)
 	if (!list_begin(r, &l, true))
 		return;
 	for (const struct utemplate *t = d->utemplates; t; t = t->next)
-		if (list_wants(&l, NULL, cJSON_GetObjectItemCaseSensitive(t->req, "metadata")) && list_shows(&l))
+		if (list_wants(&l, NULL, cJSON_GetObjectItemCaseSensitive(t->req, "metadata")) &&
+			list_shows(&l))
 			cJSON_AddItemToArray(l.items, to_json(t));
 	list_end(r, &l);
 }
@@ -366,7 +380,8 @@ static struct utemplate *route_one(struct http_req *r)
 	struct utemplate *t = find(r->app, http_param(r, "id"));
 
 	if (!t)
-		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.", http_param(r, "id"));
+		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
+			http_param(r, "id"));
 	return t;
 }
 
@@ -388,7 +403,8 @@ void route_template_delete(struct http_req *r)
 		return;
 	if (state_delete(d->state, ST_USER_TEMPLATE, t->id, true, &e) < 0) {
 		log_error("template %s: %s", t->id, e.msg);
-		http_error(r, 500, "FSB::API_ERROR", "Template %s cannot be deleted: its record cannot be written.", t->id);
+		http_error(r, 500, "FSB::API_ERROR",
+			"Template %s cannot be deleted: its record cannot be written.", t->id);
 		return;
 	}
 	for (at = &d->utemplates; *at != t; at = &(*at)->next)

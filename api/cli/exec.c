@@ -46,26 +46,28 @@ static int code_of_error(const char *evalue, const char *trace)
  * this event does not have, until it is printed. */
 static size_t hide_nuls(char *p, size_t n, char stands[4])
 {
-	size_t found = 0;
-	bool escaped = false;
+	size_t found = 0, to = 0;
 
 	for (unsigned int c = 0; c < 64; c++) {
 		snprintf(stands, 4, "\xef\x80%c", 0x80 + c);
 		if (!memmem(p, n, stands, 3))
 			break;
 	}
-	for (size_t i = 0; i + 6 <= n; i++) {
-		if (!escaped && !memcmp(p + i, "\\u0000", 6)) {
-			memcpy(p + i, stands, 3);
-			memmove(p + i + 3, p + i + 6, n - i - 6);
-			n -= 3;
+	for (size_t i = 0, k; i < n; i += k) {
+		k = p[i] == '\\' && i + 1 < n ? 2 : 1;
+		if (i + 6 <= n && !memcmp(p + i, "\\u0000", 6)) {
+			memcpy(p + to, stands, 3);
+			to += 3;
+			k = 6;
 			found++;
+		} else {
+			memmove(p + to, p + i, k);
+			to += k;
 		}
-		escaped = !escaped && p[i] == '\\';
 	}
 	if (!found)
 		*stands = 0;
-	return n;
+	return to;
 }
 
 static void print_text(const char *s, const char stands[4], FILE *to)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_spec: the bodies of POST /sandboxes and /templates, and the grammars for times and limits: what a client sends first.
+ * api_spec: the bodies of POST /sandboxes and /templates, and the grammars for times and limits:
+ * what a client sends first.
  */
 #include <cjson/cJSON.h>
 #include <stdint.h>
@@ -18,21 +19,25 @@ static void template_request(const uint8_t *p, size_t n, const struct config *c)
 	struct probe probe;
 	struct spec s;
 	cJSON *req = template_req_parse(p, n, c, &x), *again;
-	char *text;
+	char *text, *text_again;
 
 	if (!req) {
 		ASSERT(x.status >= 400 && x.code && x.msg[0]);
 		return;
 	}
-	ASSERT(template_req_spec(req, c, &s, &probe, &x) == 0 && s.image && s.entrypoint && s.vcpus >= 1);
+	ASSERT(template_req_spec(req, c, &s, &probe, &x) == 0 && s.image && s.entrypoint &&
+		s.vcpus >= 1);
 	ASSERT(probe.kind != PROBE_TCP || probe.port);
 	spec_fini(&s);
 	text = cJSON_PrintUnformatted(req);
 	ASSERT(text);
 	again = template_req_parse(text, strlen(text), c, &x);
-	ASSERT(again && cJSON_Compare(req, again, true));
+	/* as text: of two members of one name cJSON_Compare looks at the first only */
+	text_again = again ? cJSON_PrintUnformatted(again) : NULL;
+	ASSERT(text_again && !strcmp(text, text_again));
 	cJSON_Delete(again);
 	cJSON_Delete(req);
+	free(text_again);
 	free(text);
 }
 
@@ -51,7 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	if (spec_parse(&s, p, n, &c, &x) == 0) {
 		/* what was accepted keeps its promises */
 		ASSERT(s.source != SRC_IMAGE || (s.image && s.entrypoint));
-		ASSERT(s.source == SRC_TEMPLATE || (s.vcpus >= 1 && s.vcpus <= 16 && s.memory_bytes > 0));
+		ASSERT(s.source == SRC_TEMPLATE ||
+			(s.vcpus >= 1 && s.vcpus <= 16 && s.memory_bytes > 0));
 		ASSERT(!s.has_timeout || s.timeout_s >= 60);
 	} else {
 		ASSERT(x.status >= 400 && x.code && x.msg[0]);

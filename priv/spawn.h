@@ -9,7 +9,7 @@
 /* One row a kind: what may be started at all. */
 struct kind {
 	const char *program, *extra; /* extra: one more argument, or NULL */
-	bool not_built; /* its place in the table is kept, asking for it is refused by its name */
+	bool not_built;              /* its place in the table is kept, asking for it is refused by its name */
 	uint32_t min_fds, max_fds;
 	uint32_t stage_fd; /* 0, or the number of the daemon's folder that it works in */
 	uint64_t pids_max, memory_max;

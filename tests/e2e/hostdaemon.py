@@ -94,10 +94,11 @@ class HostDaemon:
     def clean(self):
         if self.proc and self.proc.poll() is None:
             self.end()
-        # also those that were only just started and have logged nothing yet
+        # also those that were only just started and have logged nothing yet, or are still what the daemon was when it forked
+        ours = os.fsencode(self.dir / "bin" / "mayfly-vmm"), os.fsencode(self.config_path)
         for p in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if os.fsencode(self.dir / "bin" / "mayfly-vmm") in p.read_bytes():
+                if any(o in p.read_bytes() for o in ours):
                     os.kill(int(p.parent.name), signal.SIGKILL)
             except OSError:
                 pass

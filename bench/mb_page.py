@@ -135,11 +135,11 @@ def distribution(arms, unit):
 
 
 def phases(sc):
-    """Medians of the phases, stacked; what no phase covers is grey."""
-    arms, unit, names = sc["arms"], sc["unit"], []
+    """Medians of the phases, stacked; what no phase covers is grey. What is no part of the total stands in the table only."""
+    arms, unit, names, apart = sc["arms"], sc["unit"], [], sc.get("apart", ())
     for a in arms.values():
         for s in a["samples"]:
-            names += [p for p in s if p != "total" and p not in names and mb_result.unit_of(sc, p) == unit]
+            names += [p for p in s if p != "total" and p not in names and p not in apart and mb_result.unit_of(sc, p) == unit]
     rows = []
     for n, a in arms.items():
         if any(len(s) > 1 for s in a["samples"]):

@@ -48,11 +48,12 @@ def noise(values, parts):
     return max((hi - lo) / 2, drift(values, parts))
 
 
-def difference(a, pa, b, pb):
-    """(median(b) - median(a), what it must exceed): the two noises as of independent runs, at least 2% and 5 of the unit."""
+def difference(a, pa, b, pb, moved=0.0):
+    """(median(b) - median(a), what it must exceed): the two noises as of independent runs and what the machine changed by between them (a part of
+    the value), at least 2% and 5 of the unit."""
     ma, mb = percentile(sorted(a), 50), percentile(sorted(b), 50)
-    na, nb = noise(a, pa) or 0.0, noise(b, pb) or 0.0
-    return mb - ma, max((na * na + nb * nb) ** 0.5, 0.02 * ma, 5.0)
+    na, nb, nm = noise(a, pa) or 0.0, noise(b, pb) or 0.0, moved * max(ma, mb)
+    return mb - ma, max((na * na + nb * nb + nm * nm) ** 0.5, 0.02 * ma, 5.0)
 
 
 def pairs(a, b):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restores by the monitor alone, beside the floor: from files in the page cache, from disk, in a waiting monitor, many at once."""
+import glob
 import os
 import select
 import signal
@@ -87,6 +88,20 @@ class BlankFloor(Floor):
         return {"total": sum(parts.values()), **parts}
 
 
+def starved(procs):
+    """What they did instead of showing a mark: computed, or waited for a CPU."""
+    ran = waited = 0
+    for p in procs:
+        for f in glob.glob(f"/proc/{p.p.pid}/task/*/schedstat"):
+            try:
+                with open(f, encoding="ascii") as stat:
+                    a, b, _ = map(int, stat.read().split())
+            except OSError:  # it has just ended
+                continue
+            ran, waited = ran + a, waited + b
+    return f"they ran for {ran / 1e9:.1f} s and waited {waited / 1e9:.1f} s for a CPU"
+
+
 def wait_all(procs, timeout):
     """Until all have shown their mark; who has is stopped: its guest would compute for ever, where a sandbox goes to rest."""
     waiting = {p.p.stdout.fileno(): p for p in procs}
@@ -94,7 +109,7 @@ def wait_all(procs, timeout):
     while waiting:
         ready = select.select(list(waiting), [], [], max(0, end - time.monotonic()))[0]
         if not ready:
-            raise Failed(f"{len(waiting)} of {len(procs)} showed no mark within {timeout} s")
+            raise Failed(f"{len(waiting)} of {len(procs)} showed no mark within {timeout} s: {starved(waiting.values())}")
         for fd in ready:
             p = waiting[fd]
             got = os.read(fd, 65536)
@@ -176,7 +191,7 @@ SCENARIOS = {
         "what": "restore in a monitor that waits with its objects made",
         "start": "before the request is sent; floor: after its objects are made",
         "stop": "the vCPU goes into the guest; floor: the state is set (tables + map + state), its KVM_RUN comes next",
-        "arms": [BlankFloor, BlankMayfly], "seconds": 25,
+        "arms": [BlankFloor, BlankMayfly], "seconds": 25, "apart": ["until the answer", "run"],
     },
     **{f"burst-{k}": {
         "what": f"{k} restore{'s' * (k > 1)} at once", "start": "before the first process is spawned", "stop": "the second mark of the last one",

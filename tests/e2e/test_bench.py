@@ -57,6 +57,37 @@ def test_compare_calls_a_drift_of_the_machine_noise(tmp_path):
     assert compare(tmp_path, made_up(1, drift=2000, shift=20000), made_up(2, drift=2000))[1]["total"] == "faster"
 
 
+def with_floor(res, moved, seed):
+    """Beside it the floor, on a machine that is slower by that part: everything is."""
+    arm, rng = res["scenarios"]["restore"]["arms"]["mayfly-vmm"], random.Random(seed)
+    for s in arm["samples"]:
+        for k in s:
+            s[k] *= 1 + moved
+    floor = {**arm, "samples": [{"total": (9000 + rng.expovariate(1 / 500)) * (1 + moved)} for _ in arm["samples"]]}
+    res["scenarios"]["restore"]["arms"]["floor"] = floor
+    return res
+
+
+def test_what_the_machine_did_between_two_runs_is_noise(tmp_path):
+    wrong = 0
+    for seed in range(8):
+        a, b = with_floor(made_up(seed), 0, seed), with_floor(made_up(50 + seed), 0.4, seed)
+        for name, res in (("a", a), ("b", b)):
+            mb_result.write(res, str(tmp_path / name))
+        text = subprocess.run([BENCH / "compare", tmp_path / "a", tmp_path / "b"], capture_output=True, text=True).stdout
+        assert re.search(r"restore: the floor changed by \+(3|4)\d\.\d%", text), text
+        wrong += bool(re.search("(slower|faster)$", text, re.M))
+        # without the floor nothing tells
+        for res in (a, b):
+            del res["scenarios"]["restore"]["arms"]["floor"]
+        assert compare(tmp_path, a, b)[1]["total"] == "slower"
+    assert wrong <= 1, f"{wrong} of 8 pairs of equal runs were called different"
+    # what is slower by more than the machine still is
+    a, b = with_floor(made_up(1), 0, 1), with_floor(made_up(2, shift=5000), 0.05, 2)
+    assert "restore        mayfly-vmm       total" in compare(tmp_path, a, b)[2] and compare(tmp_path, a, b)[0] == 0
+    assert re.search("mayfly-vmm +total .*slower", compare(tmp_path, a, b)[2])
+
+
 def taking_turns(seed, shift, wander):
     """The two results of one run that took turns: the machine's speed wanders, and neighbours share it."""
     rng, a, b = random.Random(seed), made_up(seed), made_up(seed + 5000, shift=shift)
@@ -170,6 +201,14 @@ def test_the_first_failure_of_a_row_is_shown_everywhere(measured, tmp_path, caps
     assert all("1 of 4 failed: call 2 came to nothing" in text and "no qemu here" in text for text in shown), shown
     assert '"first_failure": "call 2 came to nothing"' in (tmp_path / "r").read_text()
     assert any("call 2 came to nothing" in n for n in notes)
+
+
+def test_what_is_no_part_of_the_total_is_not_stacked():
+    res = made_up(1)
+    assert "<title>cpus:" in mb_page.page(res, "x")
+    res["scenarios"]["restore"]["apart"] = ["cpus"]
+    page = mb_page.page(res, "x")
+    assert "<title>cpus:" not in page and "<td class='t'>cpus</td>" in page
 
 
 def test_percentiles_are_measured_values():

@@ -14,8 +14,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/entrylog.h"
+#include "api/entry.h"
 #include "api/fault.h"
+#include "api/identity.h"
 #include "api/image.h"
 #include "api/resident.h"
 #include "api/snap.h"
@@ -25,10 +26,9 @@
 #include "api/workset.h"
 #include "lib/log.h"
 
-#define SEC                 1000000000ull
-#define START_FAILED        "DOCKER::SANDBOX_START_FAILED"
-#define LAST_WORDS_LIMIT_MS 3000u
-#define PROMISED            "PENDING" /* status.reason of one whose client was told that it is coming */
+#define SEC          1000000000ull
+#define START_FAILED "DOCKER::SANDBOX_START_FAILED"
+#define PROMISED     "PENDING" /* status.reason of one whose client was told that it is coming */
 
 const char *const step_names[STEP_COUNT] = {[STEP_IMAGE] = "getting the image",
 	[STEP_TURN] = "waiting for its turn",
@@ -181,139 +181,6 @@ static void is_pending(void *arg)
 		answer_created(sb);
 	else
 		timer_after(sb->pending, SEC);
-}
-
-/* ---- payloads for the agent */
-
-static void put_pairs(struct buf *b, const cJSON *map)
-{
-	const cJSON *v;
-
-	cJSON_ArrayForEach (v, map) {
-		buf_str(b, v->string);
-		buf_str(b, v->valuestring);
-	}
-}
-
-void identity_put(struct buf *b, struct sandbox *sb)
-{
-	uint8_t entropy[64];
-	char machine[37];
-	size_t n = 0;
-
-	/* its own for as long as it lives, through every pause */
-	for (const char *p = sb->id; *p; p++)
-		if (*p != '-')
-			machine[n++] = *p;
-	machine[n] = 0;
-	random_bytes(entropy, sizeof(entropy));
-	buf_u64(b, ++sb->generation);
-	buf_blob(b, entropy, sizeof(entropy));
-	buf_u64(b, wall_ns());
-	buf_str(b, sb->id);
-	buf_str(b, machine);
-	buf_str(b, sb->boot_id);
-	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.env) + 1);
-	put_pairs(b, sb->spec.env);
-	buf_str(b, "OPENSANDBOX_ID");
-	buf_str(b, sb->id);
-	buf_str(b, "");
-}
-
-static const char *config_text(const struct sandbox *sb, const char *name)
-{
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(sb->image_config, name);
-
-	return cJSON_IsString(v) ? v->valuestring : "";
-}
-
-static void setup_put(struct buf *b, struct sandbox *sb)
-{
-	const cJSON *env = cJSON_GetObjectItemCaseSensitive(sb->image_config, "env"), *v;
-	char *hooks;
-
-	identity_put(b, sb);
-	buf_u32(b, (uint32_t)cJSON_GetArraySize(env));
-	put_pairs(b, env);
-	buf_str(b, config_text(sb, "workdir"));
-	buf_str(b, config_text(sb, "user"));
-	buf_u32(b, (uint32_t)cJSON_GetArraySize(sb->spec.entrypoint));
-	cJSON_ArrayForEach (v, sb->spec.entrypoint)
-		buf_str(b, v->valuestring);
-	hooks = sb->spec.lifecycle ? cJSON_PrintUnformatted(sb->spec.lifecycle) : NULL;
-	buf_str(b, hooks ? hooks : "");
-	if (sb->spec.lifecycle && !hooks)
-		b->bad = true; /* never a start without them */
-	cJSON_free(hooks);
-}
-
-/* ---- the entrypoint's end */
-
-static void teardown_later(void *arg)
-{
-	struct sandbox *sb = arg;
-
-	launch_teardown(sb);
-	sandbox_unref(sb);
-}
-
-/* Its last words outlive the machine; then that goes. */
-static void last_words(void *arg, const char *text)
-{
-	struct sandbox *sb = arg;
-
-	entrylog_keep(sb, text);
-	if (loop_defer(sb->d->loop, teardown_later, sb) < 0)
-		teardown_later(sb);
-}
-
-static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code)
-{
-	struct sandbox *sb = arg;
-	bool over = false;
-
-	if (r->err || sb->gone)
-		return;
-	if (state == AGENT_EXITED && code == 0)
-		over = sandbox_apply(
-			sb, EV_ENTRY_OK, "CONTAINER_EXITED", "The entrypoint exited with code 0.");
-	else if (state == AGENT_EXITED)
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
-			"The entrypoint exited with code %u.", code);
-	else if (state == AGENT_SIGNALED)
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
-			"The entrypoint was ended by signal %u (code %u).", code, 128 + code);
-	else
-		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
-			"The entrypoint did not start: %.200s", r->text);
-	if (!over) {
-		sb->entry_missed = sb->state == SB_PAUSING || sb->state == SB_RESUMING;
-		return;
-	}
-	sb->d->metrics.ended++;
-	sandbox_ref(sb);
-	if (!entrylog_ask(sb, LAST_WORDS_LIMIT_MS, last_words, sb))
-		last_words(sb, "");
-}
-
-static void entry_output(void *arg, int stream, const uint8_t *p, size_t n)
-{
-}
-
-static void entry_started(void *arg, uint32_t pid)
-{
-}
-
-static const struct agent_exec_ops entry_ops = {
-	.started = entry_started, .output = entry_output, .ended = entry_ended};
-
-void entry_watch(struct sandbox *sb)
-{
-	if (sb->entry_missed && sb->entry)
-		agent_exec_close(take_ptr(sb->entry));
-	sb->entry_missed = false;
-	if (!sb->entry && sb->agent && cJSON_GetArraySize(sb->spec.entrypoint) > 0)
-		sb->entry = agent_exec_attach(sb->agent, "entrypoint", 0, 0, &entry_ops, sb);
 }
 
 /* ---- the last steps: identity, entrypoint, Running */
@@ -893,7 +760,9 @@ void launch_teardown(struct sandbox *sb)
 		/* not from inside one of its own callbacks */
 		x = calloc(1, sizeof(*x));
 		ASSERT(x);
-		*x = (struct reap){sb, take_ptr(sb->agent), take_ptr(sb->entry)};
+		x->sb = sb;
+		x->agent = take_ptr(sb->agent);
+		x->entry = take_ptr(sb->entry);
 		sandbox_ref(sb);
 		agentc_down(x->agent);
 		if (loop_defer(sb->d->loop, agent_reap, x) < 0)

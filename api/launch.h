@@ -8,7 +8,6 @@
 #include "api/agentc.h"
 #include "api/sandbox.h"
 #include "api/turn.h"
-#include "lib/buf.h"
 
 enum step {
 	STEP_IMAGE,
@@ -45,11 +44,7 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	_printf_(4, 5);
 /* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
 void launch_continue(struct sandbox *sb);
-/* Watches the entrypoint, if it is not watched; when it is Running, and not from within the
- * entrypoint's own end. */
-void entry_watch(struct sandbox *sb);
 /* Its client is told that it is coming: from here on the next daemon makes it, if this one does
  * not. 0 or -errno. */
 int launch_promise(struct sandbox *sb);
-void identity_put(struct buf *b, struct sandbox *sb);
 const struct vm_ops *launch_vm_ops(void);

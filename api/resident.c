@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "api/entry.h"
+#include "api/identity.h"
 #include "api/launch.h"
 #include "api/snap.h"
 #include "api/vmmctl.h"

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/build.h"
+#include "api/entry.h"
 #include "api/fault.h"
+#include "api/identity.h"
 #include "api/resident.h"
 #include "api/snap_int.h"
 #include "api/spec.h"
-#include "api/build.h"
 #include "api/template.h"
 #include "api/vmmctl.h"
 #include "lib/log.h"

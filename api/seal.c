@@ -81,9 +81,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, SQLite's shared memory, thread stacks"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "heap, thread stacks"),
 	JAIL_CALL(munmap, "heap"),
-	JAIL_CALL(mremap, "large buffers",
-		.unseen = "lib/buf.c: what grows beyond 128 KiB, where the C library maps it by "
-			  "itself"),
+	JAIL_CALL(mremap, "lib/buf.c: what grows beyond 128 KiB"),
 	JAIL_CALL(madvise, "heap, thread stacks"),
 	JAIL_CALL(brk, "heap"),
 	/* threads */

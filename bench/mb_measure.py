@@ -172,17 +172,7 @@ class Measure:
                     pass
 
 
-def first():
-    """Whoever measures has the CPU as soon as there is something to read: 32 guests that compute would let it wait, and its time limits with
-    it. Nothing that it starts inherits that, nor do its threads."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except (OSError, AttributeError):  # not root: as it was
-        pass
-
-
 def run(names, scenarios, a, out):
-    first()
     for sig in (signal.SIGTERM, signal.SIGHUP):  # nothing that was started may be left behind, computing
         signal.signal(sig, lambda *_: sys.exit(1))
     ctx = Context(a.store, a.state, a.api)

@@ -195,7 +195,7 @@ def split(res, mark):
 
 
 def write(res, path):
-    """PATH: one line a row, as the issue tracker's and other programs want it; PATH.raw: the samples, and all that the page needs."""
+    """PATH: one line a row, as other programs read it; PATH.raw: the samples, and all that the page needs."""
     with open(path, "w") as out, open(path + ".raw", "w") as raw:
         for name, sc, arm, a, phase, values, parts in rows(res):
             s = mb_stats.summary(values)

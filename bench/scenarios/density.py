@@ -117,5 +117,6 @@ SCENARIOS = {
     "density-fill": {
         "what": "idle sandboxes from one template, as many as memory allows (at most 64, or what 60 s bring): proportional share of each monitor",
         "start": "-", "stop": "2 s after the last create", "unit": "KiB", "arms": [Fill], "seconds": 60, "passes": 1,
+        "phase_unit": {"sandboxes at once": "sandboxes"},
     },
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restores by the monitor alone, beside the floor: from files in the page cache, from disk, in a waiting monitor, many at once."""
+import contextlib
 import glob
 import os
 import select
@@ -88,6 +89,20 @@ class BlankFloor(Floor):
         return {"total": sum(parts.values()), **parts}
 
 
+@contextlib.contextmanager
+def first():
+    """Whoever measures has the CPU as soon as there is something to read: 32 guests that compute would let it wait, and its time limit with it.
+    Nothing that it starts inherits that. Elsewhere it is one process among others, as a client is."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:  # not root: as it was
+        pass
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def starved(procs):
     """What they did instead of showing a mark: computed, or waited for a CPU."""
     ran = waited = 0
@@ -132,8 +147,11 @@ def burst(k):
             self.argv = self.command(ctx)
 
         def sample(self):
+            with first():
+                return self.all_at_once([])
+
+        def all_at_once(self, procs):
             t0 = time.monotonic_ns()
-            procs = []
             try:
                 for _ in range(k):
                     procs.append(Proc(self.argv))

@@ -252,6 +252,8 @@ int job_submit(struct job *j)
 	j->a->n.jobs_total++;
 	pthread_mutex_lock(&js->lock);
 	if (j->own_thread) {
+		/* a preparation holds no stream: one place is always left for it, or transfers that
+		 * nobody reads would fail each pause */
 		if (js->bulk >= BULK_MAX + (j->fd < 0) || make_thread(bulk_thread, j) < 0)
 			rc = -EAGAIN;
 		else

@@ -31,8 +31,7 @@ struct slot_file {
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot)
 {
 	/* a range per kind: what an image job leaves behind never belongs to the user of a monitor */
-	uint32_t range = kind == PRIV_K_VMM ? 0 : kind == PRIV_K_NET ? 1
-								     : 2;
+	uint32_t range = kind == PRIV_K_VMM ? 0 : (kind == PRIV_K_NET ? 1 : 2);
 
 	return t->uid_base + range * PRIV_MAX_SLOTS + slot;
 }

@@ -24,13 +24,12 @@ CFLAGS_ALL = $(CFLAGS_BASE) $(HARDEN) $(SANFLAGS_$(SAN)) $(CFLAGS)
 LDFLAGS_ALL = $(SANFLAGS_$(SAN)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 # name of the archive -> its sources; main.c stays out
-DIRS := lib vmm agent images priv api
-$(foreach d,$(DIRS),$(eval SRC_$(d) := $(wildcard $(d)/*.c $(d)/x86_64/*.c)))
-SRC_cli := $(wildcard api/cli/*.c)
+DIRS := lib vmm agent images priv api cli
+$(foreach d,$(DIRS),$(eval SRC_$(d) := $(wildcard $(d)/*.c $(d)/*/*.c)))
 SRC_testlib := $(wildcard tests/unit/lib/*.c)
 objs = $(patsubst %.c,$(O)/%.o,$(1))
 ARCH_OBJS = $(call objs,$(filter-out %/main.c,$(SRC_$(1))))
-ALL_ARCHIVES := $(foreach d,$(DIRS) cli testlib,$(O)/$(d).a)
+ALL_ARCHIVES := $(foreach d,$(DIRS) testlib,$(O)/$(d).a)
 
 # program -> the archives it may link (the layering rule of docs/ARCHITECTURE.md), its libraries
 LIBS_mayfly-vmm := -luring -lseccomp -lfdt -lcrypto
@@ -60,14 +59,14 @@ define archive_rule
 $(O)/$(1).a: $$(call ARCH_OBJS,$(1))
 	$(Q)rm -f $$@; $(AR) rcs $$@ $$^
 endef
-$(foreach d,$(DIRS) cli testlib,$(eval $(call archive_rule,$(d))))
+$(foreach d,$(DIRS) testlib,$(eval $(call archive_rule,$(d))))
 
 link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) -o $@ -Wl,--start-group $(1) -Wl,--end-group $(3) -lm
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
-$(BIN)/mayfly-image: $(O)/images/main.o $(O)/images.a $(O)/lib.a
-$(BIN)/mayflyd: $(O)/api/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
-$(BIN)/mayfly: $(O)/api/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
+$(BIN)/mayfly-image: $(O)/images/job/main.o $(O)/images.a $(O)/lib.a
+$(BIN)/mayflyd: $(O)/api/core/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
+$(BIN)/mayfly: $(O)/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayflyd $(BIN)/mayfly:
 	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))
 

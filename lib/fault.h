@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fault.h: the steps of pause, resume and snapshot at which a test may kill the daemon or the
- * monitor, or make them fail as on a full disk. mayflyd (api/fault.c) and mayfly-vmm (vmm/fault.c).
+ * monitor, or make them fail as on a full disk. mayflyd (api/sandbox/fault.c) and mayfly-vmm (vmm/fault.c).
  * Only a daemon that was started with --faults and debug.faults = true ever looks; it tells a
  * monitor by VMM_DBG_FAULT, on the control socket that could end that VM anyway.
  */

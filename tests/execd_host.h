@@ -20,8 +20,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "api/agentc.h"
-#include "api/execd.h"
+#include "api/links/agent_client.h"
+#include "api/exec/execd.h"
 #include "tests/loopthread.h"
 
 static struct {

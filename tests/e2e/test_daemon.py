@@ -759,7 +759,7 @@ def test_what_was_promised_from_a_point_is_made_by_the_next_daemon(daemon, sourc
 def table_routes():
     """Every row of every table of routes in the daemon's source."""
     found = set()
-    for f in (TOP / "api").glob("*.c"):
+    for f in (TOP / "api").rglob("*.c"):
         text = f.read_text()
         for m in re.finditer(r'\{\s*"([A-Z*]+)", (prefix )?"(/[^"]*)", (\w+)', text):
             for prefix in ("", "/v1/filesystem/{uid}/{gid}") if m[2] else ("",):

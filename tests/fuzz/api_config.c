@@ -4,7 +4,7 @@
  */
 #include <stdint.h>
 
-#include "api/config.h"
+#include "api/core/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)

@@ -3,7 +3,7 @@
  * The upload reader: the first byte says how the rest is cut. Whatever is cut differently must give
  * the same bodies.
  */
-#include "api/multipart.h"
+#include "api/http/multipart.h"
 
 #include <string.h>
 

@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "api/http.h"
-#include "api/multipart.h"
+#include "api/http/http.h"
+#include "api/http/multipart.h"
 
 static struct {
 	struct loop *loop;

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/config.h"
-#include "api/spec.h"
-#include "api/template_req.h"
+#include "api/core/config.h"
+#include "api/lifecycle/spec.h"
+#include "api/lifecycle/template_request.h"
 
 /* the body of POST /templates: what was taken can be built, and is taken again as it is shown */
 static void template_request(const uint8_t *p, size_t n, const struct config *c)

@@ -5,7 +5,7 @@
  * each a type, a length and bytes; the first job of a run has put a manifest and its configuration
  * into its folder, so that right answers lead on to the build.
  */
-#include "images/obtain.h"
+#include "images/store/obtain.h"
 
 #include <fcntl.h>
 #include <ftw.h>

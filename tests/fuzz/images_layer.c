@@ -3,8 +3,8 @@
  * images_layer.c: hostile layer bytes (plain, gzip, zstd; several layers, cut at a marker), applied to a tree and written
  * as a disk.
  */
-#include "images/ext4.h"
-#include "images/layer.h"
+#include "images/build/ext4.h"
+#include "images/build/layer.h"
 
 #include <locale.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * images_manifest.c: everything that arrives as JSON: indexes, manifests, configurations, image.json. The first byte says which; what is
  * accepted is used as the program would use it.
  */
-#include "images/config.h"
+#include "images/oci/image_config.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
  *
  * images_ref.c: image names, as a client may write them: what is accepted has one spelling, and that is accepted again.
  */
-#include "images/ref.h"
+#include "images/oci/ref.h"
 #include "lib/test.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);

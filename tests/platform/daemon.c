@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * daemon: what mayflyd cannot do once it serves. The real mayfly-priv starts this program in
- * mayflyd's place, which takes the last two steps as mayflyd does (api/seal.c), tries what must be
+ * mayflyd's place, which takes the last two steps as mayflyd does (api/core/seal.c), tries what must be
  * impossible, and says what became of it by its exit code, which the helper hands on: 0, or 2.
  * Needs root (77 = skipped); the neighbour to attack is this test, another one of another user's.
  */
@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "api/seal.h"
+#include "api/core/seal.h"
 #include "lib/proto_priv.h"
 #include "tests/platform/inside.h"
 

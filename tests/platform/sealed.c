@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "images/sandbox.h"
+#include "images/job/seal.h"
 #include "lib/jail.h"
 #include "lib/proto_vmm.h"
 #include "tests/platform/inside.h"

@@ -4,7 +4,7 @@
  */
 #include "lib/test.h"
 
-#include "api/config.h"
+#include "api/core/config.h"
 
 static int parse(struct config *c, const char *text, struct err *e)
 {

@@ -4,7 +4,7 @@
  */
 #include "lib/test.h"
 
-#include "api/multipart.h"
+#include "api/http/multipart.h"
 
 #define CT "multipart/form-data; boundary=XyZ"
 

@@ -6,9 +6,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "api/config.h"
-#include "api/sandbox.h"
-#include "api/spec.h"
+#include "api/core/config.h"
+#include "api/sandbox/sandbox.h"
+#include "api/lifecycle/spec.h"
 
 static struct config cfg;
 

@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-#include "api/http.h"
+#include "api/http/http.h"
 #include "tests/loopthread.h"
 
 static struct {

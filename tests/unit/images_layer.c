@@ -5,7 +5,7 @@
  */
 #include "lib/test.h"
 
-#include "images/layer.h"
+#include "images/build/layer.h"
 
 #include <archive.h>
 #include <archive_entry.h>

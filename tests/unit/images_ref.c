@@ -5,9 +5,9 @@
  */
 #include "lib/test.h"
 
-#include "images/web.h"
-#include "images/obtain.h"
-#include "images/pull_int.h"
+#include "images/pull/web.h"
+#include "images/store/obtain.h"
+#include "images/pull/pull_int.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -9,8 +9,8 @@
 #include <seccomp.h>
 #include <stdlib.h>
 
-#include "api/seal.h"
-#include "images/sandbox.h"
+#include "api/core/seal.h"
+#include "images/job/seal.h"
 #include "vmm/seal.h"
 
 #define RULES_MAX 256

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * blobs.c: files by id with reference counts. mayflyd's loop. The folder is the daemon's own.
+ */
+#include "api/checkpoint/blobs.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "api/lifecycle/spec.h"
+#include "lib/log.h"
+
+#define BUCKETS 1024
+
+struct blob {
+	struct blob *next;
+	char id[BLOB_ID];
+	unsigned int refs;
+};
+
+struct blobs {
+	int dir;
+	struct blob *bucket[BUCKETS];
+};
+
+static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok"};
+
+struct blobs *blobs_create(const char *dir, struct err *e)
+{
+	struct blobs *b = calloc(1, sizeof(*b));
+
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
+		err_set(e, errno, "%s", dir);
+		free(b);
+		return NULL;
+	}
+	if (b)
+		b->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (!b || b->dir < 0) {
+		err_set(e, errno, "%s", dir);
+		free(b);
+		return NULL;
+	}
+	return b;
+}
+
+void blobs_destroy(struct blobs *b)
+{
+	if (!b)
+		return;
+	for (int i = 0; i < BUCKETS; i++)
+		while (b->bucket[i]) {
+			struct blob *x = b->bucket[i];
+
+			b->bucket[i] = x->next;
+			free(x);
+		}
+	close(b->dir);
+	free(b);
+}
+
+void blob_id_make(char id[BLOB_ID])
+{
+	uuid_make(id);
+}
+
+static struct blob **find(struct blobs *b, const char *id)
+{
+	struct blob **at = &b->bucket[strtoul((char[]){id[0], id[1], id[2], 0}, NULL, 16) % BUCKETS];
+
+	while (*at && strcmp((*at)->id, id) != 0)
+		at = &(*at)->next;
+	return at;
+}
+
+static void file_name(char out[64], const char *id, const char *kind)
+{
+	snprintf(out, 64, "%.36s.%s", id, kind);
+}
+
+int blob_make(struct blobs *b, const char *id, const char *kind)
+{
+	char name[64];
+	int fd;
+
+	file_name(name, id, kind);
+	fd = openat(b->dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+int blob_open(struct blobs *b, const char *id, const char *kind, bool rw)
+{
+	char name[64];
+	int fd;
+
+	if (!uuid_ok(id))
+		return -EINVAL;
+	file_name(name, id, kind);
+	fd = openat(b->dir, name, (rw ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+uint64_t blob_bytes(struct blobs *b, const char *id)
+{
+	uint64_t n = 0;
+	struct stat st;
+	char name[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		file_name(name, id, kinds[i]);
+		if (fstatat(b->dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+			n += (uint64_t)st.st_blocks * 512;
+	}
+	return n;
+}
+
+void blob_ref(struct blobs *b, const char *id)
+{
+	struct blob **at, *x;
+
+	if (!*id)
+		return;
+	at = find(b, id);
+	if (!*at) {
+		x = calloc(1, sizeof(*x));
+		ASSERT(x);
+		snprintf(x->id, sizeof(x->id), "%s", id);
+		*at = x;
+	}
+	(*at)->refs++;
+}
+
+static void files_remove(struct blobs *b, const char *id)
+{
+	char name[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		file_name(name, id, kinds[i]);
+		unlinkat(b->dir, name, 0);
+	}
+}
+
+void blob_unref(struct blobs *b, const char *id)
+{
+	struct blob **at, *x;
+
+	if (!*id)
+		return;
+	at = find(b, id);
+	x = *at;
+	if (!x || --x->refs > 0)
+		return;
+	files_remove(b, id);
+	*at = x->next;
+	free(x);
+}
+
+void blobs_sweep(struct blobs *b)
+{
+	int fd = openat(b->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	unsigned int n = 0;
+
+	for (struct dirent *de; d && (de = readdir(d));) {
+		char id[BLOB_ID];
+
+		snprintf(id, sizeof(id), "%.36s", de->d_name);
+		if (de->d_name[0] == '.' || (uuid_ok(id) && *find(b, id)))
+			continue;
+		unlinkat(b->dir, de->d_name, 0);
+		n++;
+	}
+	if (d)
+		closedir(d);
+	if (n)
+		log_info("removed %u files that nothing stood on", n);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * blobs.h: the files that sandboxes, snapshots and templates stand on: disk layers, merged indexes, memory, states. Each has an id and lives
+ * as <dir>/<id>.<kind>; what nobody refers to is removed. mayflyd's loop; the counts are in memory and rebuilt at every start.
+ */
+#pragma once
+
+#include "lib/err.h"
+
+struct blobs;
+#define BLOB_ID 37
+
+struct blobs *blobs_create(const char *dir, struct err *e);
+void blobs_destroy(struct blobs *b);
+void blob_id_make(char id[BLOB_ID]);
+/* Makes id's file of that kind, empty, read and write: a descriptor or -errno. */
+int blob_make(struct blobs *b, const char *id, const char *kind);
+/* rw only for files that belong to one sandbox. */
+int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
+uint64_t blob_bytes(struct blobs *b, const char *id);
+void blob_ref(struct blobs *b, const char *id);   /* "" is fine, as for unref */
+void blob_unref(struct blobs *b, const char *id); /* the last one removes the files */
+/* Removes every file that nothing refers to: after all records were loaded. */
+void blobs_sweep(struct blobs *b);

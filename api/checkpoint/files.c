@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * files.c: see point.h. mayflyd's loop. The records come from our own database; a field that does not fit is refused all the same.
+ */
+#include "api/checkpoint/files.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/lifecycle/spec.h"
+#include "lib/cow.h"
+
+void disk_ref(struct blobs *b, const struct disk *d)
+{
+	for (int i = 0; i < d->nfrozen; i++)
+		blob_ref(b, d->frozen[i]);
+	blob_ref(b, d->index);
+	blob_ref(b, d->data);
+}
+
+void disk_unref(struct blobs *b, const struct disk *d)
+{
+	for (int i = 0; i < d->nfrozen; i++)
+		blob_unref(b, d->frozen[i]);
+	blob_unref(b, d->index);
+	blob_unref(b, d->data);
+}
+
+void memory_ref(struct blobs *b, const struct memory *m)
+{
+	for (int i = 0; i < m->nmem; i++)
+		blob_ref(b, m->mem[i]);
+	blob_ref(b, m->state);
+	blob_ref(b, m->ws);
+}
+
+void memory_unref(struct blobs *b, const struct memory *m)
+{
+	for (int i = 0; i < m->nmem; i++)
+		blob_unref(b, m->mem[i]);
+	blob_unref(b, m->state);
+	blob_unref(b, m->ws);
+}
+
+bool memory_has(const struct memory *m, const char *blob)
+{
+	for (int i = 0; i < m->nmem; i++)
+		if (!strcmp(m->mem[i], blob))
+			return true;
+	return false;
+}
+
+int disk_private_make(struct blobs *b, struct disk *d, struct err *e)
+{
+	_cleanup_close_ int data = -1, bitmap = -1;
+	char id[BLOB_ID];
+	int rc;
+
+	blob_id_make(id);
+	data = blob_make(b, id, "data");
+	bitmap = blob_make(b, id, "bitmap");
+	if (data < 0 || bitmap < 0)
+		return err_set(e, data < 0 ? -data : -bitmap, "making a disk layer");
+	blob_ref(b, id);
+	rc = cow_layer_create(data, bitmap, d->bytes, e);
+	if (rc < 0) {
+		blob_unref(b, id);
+		return err_wrap(e, "making a disk layer");
+	}
+	str_copy(d->data, sizeof(d->data), id);
+	return 0;
+}
+
+void disk_fds_close(struct vm_disk_fds *f)
+{
+	close_fd(&f->base);
+	for (int i = 0; i < f->nfrozen; i++)
+		close_fd(&f->frozen[i]);
+	close_fd(&f->index);
+	close_fd(&f->data);
+	close_fd(&f->bitmap);
+}
+
+int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e)
+{
+	bool ok;
+
+	*f = (struct vm_disk_fds){.base = -1, .nfrozen = d->nfrozen, .index = -1, .data = -1, .bitmap = -1};
+	for (int i = 0; i < DISK_FROZEN_MAX; i++)
+		f->frozen[i] = -1;
+	f->base = open(d->base, O_RDONLY | O_CLOEXEC);
+	if (f->base < 0)
+		return err_set(e, errno, "the image's disk %s", d->base);
+	f->data = blob_open(b, d->data, "data", true);
+	f->bitmap = blob_open(b, d->data, "bitmap", true);
+	ok = f->data >= 0 && f->bitmap >= 0;
+	for (int i = 0; i < d->nfrozen && ok; i++)
+		ok = (f->frozen[i] = blob_open(b, d->frozen[i], "data", false)) >= 0;
+	if (d->nfrozen && ok)
+		ok = (f->index = blob_open(b, d->index, "index", false)) >= 0;
+	if (ok)
+		return 0;
+	disk_fds_close(f);
+	return err_plain(e, ENOENT, "a layer of the disk is missing");
+}
+
+void memory_fds_close(struct vm_restore_fds *f)
+{
+	close_fd(&f->state);
+	close_fd(&f->workset);
+	for (int i = 0; i < f->nmem; i++)
+		close_fd(&f->mem[i]);
+}
+
+int memory_fds_open(struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e)
+{
+	bool ok;
+
+	*f = (struct vm_restore_fds){.state = -1, .nmem = m->nmem, .workset = -1};
+	for (unsigned int i = 0; i < VMM_MAX_MEM; i++)
+		f->mem[i] = -1;
+	f->state = blob_open(b, m->state, "state", false);
+	ok = f->state >= 0;
+	for (int i = 0; i < m->nmem && ok; i++)
+		ok = (f->mem[i] = blob_open(b, m->mem[i], "mem", false)) >= 0;
+	if (*m->ws)
+		f->workset = blob_open(b, m->ws, "ws", false);
+	if (ok)
+		return 0;
+	memory_fds_close(f);
+	return err_plain(e, ENOENT, "a file of the memory snapshot is missing");
+}
+
+/* ---- JSON */
+
+static cJSON *ids_to_json(const char (*ids)[BLOB_ID], int n)
+{
+	cJSON *a = cJSON_CreateArray();
+
+	for (int i = 0; i < n; i++)
+		cJSON_AddItemToArray(a, cJSON_CreateString(ids[i]));
+	return a;
+}
+
+static bool id_from(const cJSON *v, char id[BLOB_ID])
+{
+	id[0] = 0;
+	if (!cJSON_IsString(v))
+		return !v || cJSON_IsNull(v);
+	if (!*v->valuestring)
+		return true;
+	if (!uuid_ok(v->valuestring))
+		return false;
+	str_copy(id, BLOB_ID, v->valuestring);
+	return true;
+}
+
+static bool ids_from(const cJSON *a, char (*ids)[BLOB_ID], int *n, int max)
+{
+	const cJSON *v;
+
+	*n = 0;
+	cJSON_ArrayForEach(v, a)
+		if (*n == max || !id_from(v, ids[(*n)++]))
+			return false;
+	return true;
+}
+
+cJSON *disk_to_json(const struct disk *d)
+{
+	cJSON *o = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(o, "base", d->base);
+	cJSON_AddNumberToObject(o, "bytes", (double)d->bytes);
+	cJSON_AddItemToObject(o, "frozen", ids_to_json(d->frozen, d->nfrozen));
+	cJSON_AddStringToObject(o, "index", d->index);
+	cJSON_AddStringToObject(o, "data", d->data);
+	return o;
+}
+
+bool disk_from_json(struct disk *d, const cJSON *j)
+{
+	const cJSON *base = cJSON_GetObjectItemCaseSensitive(j, "base"), *bytes = cJSON_GetObjectItemCaseSensitive(j, "bytes");
+
+	memset(d, 0, sizeof(*d));
+	if (!cJSON_IsString(base) || strlen(base->valuestring) >= sizeof(d->base) || !cJSON_IsNumber(bytes))
+		return false;
+	str_copy(d->base, sizeof(d->base), base->valuestring);
+	d->bytes = (uint64_t)bytes->valuedouble;
+	return ids_from(cJSON_GetObjectItemCaseSensitive(j, "frozen"), d->frozen, &d->nfrozen, DISK_FROZEN_MAX) &&
+	       id_from(cJSON_GetObjectItemCaseSensitive(j, "index"), d->index) &&
+	       id_from(cJSON_GetObjectItemCaseSensitive(j, "data"), d->data);
+}
+
+cJSON *memory_to_json(const struct memory *m)
+{
+	cJSON *o = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(o, "state", m->state);
+	cJSON_AddItemToObject(o, "mem", ids_to_json(m->mem, m->nmem));
+	cJSON_AddStringToObject(o, "ws", m->ws);
+	return o;
+}
+
+bool memory_from_json(struct memory *m, const cJSON *j)
+{
+	memset(m, 0, sizeof(*m));
+	if (!cJSON_IsObject(j))
+		return true;
+	return id_from(cJSON_GetObjectItemCaseSensitive(j, "state"), m->state) &&
+	       id_from(cJSON_GetObjectItemCaseSensitive(j, "ws"), m->ws) &&
+	       ids_from(cJSON_GetObjectItemCaseSensitive(j, "mem"), m->mem, &m->nmem, VMM_MAX_MEM);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * recover.c: a point was being taken and its daemon, its monitor or the disk's space was lost: how
+ * far did it get? A monitor that lives is asked; of one that is gone the files tell
+ * (point_check.c). The answer is always the old state or the new one. mayflyd's loop. What the
+ * monitor says is hostile: ids of layers are compared with those of our own files.
+ */
+#include <string.h>
+
+#include "api/checkpoint/take_int.h"
+#include "api/links/monitor_client.h"
+#include "lib/cow.h"
+#include "lib/log.h"
+
+static bool read_ids(struct cur *c, uint8_t (*ids)[COW_ID_BYTES], unsigned int *n)
+{
+	*n = cur_u8(c);
+	if (c->bad || *n == 0 || *n > COW_MAX_FROZEN + 1)
+		return false;
+	for (unsigned int i = 0; i < *n; i++)
+		cur_copy(c, ids[i], COW_ID_BYTES);
+	return !c->bad;
+}
+
+/* What the VM stands on: 0: as the record says; 1: on the new layers, *now; -EINVAL: on neither. */
+static int where(
+	const struct snap *s, const uint8_t (*ids)[COW_ID_BYTES], unsigned int n, struct disk *now)
+{
+	struct blobs *b = s->d->blobs;
+	const struct disk *d = &s->sb->disk;
+
+	*now = *d;
+	if (disk_layer_is(b, d, d->data, ids[n - 1]))
+		return n == (unsigned int)d->nfrozen + 1 ? 0 : -EINVAL;
+	if (!disk_layer_is(b, d, s->data_id, ids[n - 1]) ||
+		disk_frozen_of(b, d, ids, n - 1, now) < 0)
+		return -EINVAL;
+	str_copy(now->index, sizeof(now->index), s->index_id);
+	str_copy(now->data, sizeof(now->data), s->data_id);
+	return 1;
+}
+
+static void ignore(void *arg, const struct vmm_answer *a)
+{
+}
+
+static void lost(struct snap *s, const char *why)
+{
+	log_error("sandbox %s: its disk cannot be followed: %s", s->sb->id, why);
+	vm_kill(s->sb->vm); /* loudly: its end is told, and the sandbox fails with it */
+}
+
+static void on_layers(void *arg, const struct vmm_answer *a)
+{
+	uint8_t ids[COW_MAX_FROZEN + 1][COW_ID_BYTES];
+	struct snap *s = arg;
+	struct cur c = a->body;
+	uint32_t state, busy;
+	unsigned int n;
+	struct disk now;
+	int rc;
+
+	if (a->err == ECONNRESET)
+		return; /* the VM's end is told by its own event */
+	s->asking = false;
+	if (a->err) {
+		lost(s, a->text);
+		return;
+	}
+	state = cur_u32(&c);
+	busy = cur_u32(&c);
+	if (cur_u16(&c) != 1 || !read_ids(&c, ids, &n) || !cur_done(&c)) {
+		lost(s, "its monitor's answer is not in the protocol");
+		return;
+	}
+	rc = s->followed ? 0 : where(s, (const uint8_t(*)[COW_ID_BYTES])ids, n, &now);
+	if (rc < 0) {
+		lost(s, "its layers are neither the old nor the new ones");
+		return;
+	}
+	if (rc == 1)
+		snap_follow(s, &now);
+	/* a live one's source goes on by itself, and its guest takes this when it does */
+	if (s->kind == SNAP_LIVE)
+		snap_source_goes_on(s);
+	if (busy || state == VMM_S_ENDED)
+		return; /* the event at the end of the writing brings us here again; or the process's end, and then the files tell */
+	if (state == VMM_S_PAUSED)
+		vmmctl_call(s->sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
+	snap_failed(s, s->err, s->why);
+}
+
+void settle_ask(struct snap *s)
+{
+	if (s->asking)
+		return;
+	s->asking = true;
+	if (vmmctl_call(s->sb->vm->ctl, VMM_LAYERS, NULL, NULL, 0, on_layers, s) < 0)
+		vm_kill(s->sb->vm);
+}
+
+int settle_files(struct snap *s, struct err *e)
+{
+	struct point_files f = {s->mem_id, s->index_id, s->data_id, &s->sb->disk, &s->sb->memory};
+	struct disk now;
+	int rc;
+
+	rc = point_read(s->d->blobs, &f, &now, &s->mem, e);
+	if (rc < 0)
+		return rc;
+	if (!s->followed)
+		snap_follow(s, &now);
+	memory_ref(s->d->blobs, &s->mem);
+	blob_unref(s->d->blobs, s->mem_id);
+	s->mem_id[0] = 0;
+	return 0;
+}

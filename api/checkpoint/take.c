@@ -1,0 +1,706 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * take.c: see snap.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the
+ * new files are made and referenced, the VMM writes them, the source's record gets its new layers
+ * as soon as the VMM has them, and the point becomes visible only when the VMM says that all of it
+ * is durable. The files are in the source's record before the VMM is asked: whoever comes after a
+ * kill finds them, and finds out how far it got (settle.c).
+ */
+#include "api/checkpoint/take.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/checkpoint/template_build.h"
+#include "api/sandbox/entrypoint.h"
+#include "api/sandbox/fault.h"
+#include "api/sandbox/identity.h"
+#include "api/sandbox/resident_pause.h"
+#include "api/checkpoint/take_int.h"
+#include "api/lifecycle/spec.h"
+#include "api/checkpoint/image_template.h"
+#include "api/links/monitor_client.h"
+#include "lib/log.h"
+
+#define PREPARE_LIMIT_MS 10000u
+/* A template is taken on the way of a create that somebody waits for: it may take as long again as
+ * the boot took, then the sandbox goes on without, and the template is taken of one that nobody
+ * waits for (template.c). */
+#define TEMPLATE_MIN_MS 1000u
+#define TEMPLATE_MAX_MS 4000u
+
+static void waiting_refused(struct sandbox *sb, int err, const char *text)
+{
+	struct snap_waits w = sb->snap_waits;
+
+	sb->snap_waits = (struct snap_waits){0};
+	if (w.fn)
+		w.fn(w.arg, err, text, NULL, NULL);
+}
+
+static void waiting_begin(struct sandbox *sb)
+{
+	const struct snap_waits w = sb->snap_waits;
+
+	if (!w.fn)
+		return;
+	if (sb->state == SB_RUNNING && !sb->gone && snap_live(sb, w.fn, w.arg) == 0)
+		sb->snap_waits = (struct snap_waits){0};
+	else
+		waiting_refused(
+			sb, ECANCELED, "The sandbox did not run any more when its turn came.");
+}
+
+void snap_free(struct snap *s)
+{
+	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
+	bool noted = s->noted, pause = s->kind == SNAP_PAUSE;
+
+	agent_call_cancel(s->prepare);
+	/* a VMM may answer in any order */
+	if (s->sb && s->sb->vm)
+		vmmctl_forget(s->sb->vm->ctl, s);
+	if (s->orphan)
+		vmmctl_forget(s->orphan->ctl, s);
+	memory_unref(s->d->blobs, &s->base);
+	free(s);
+	if (!sb)
+		return;
+	sb->snap = NULL;
+	if (pause)
+		timer_remove(take_ptr(sb->pending));
+	/* that nothing is under way any more; a record that still says so is only looked into once
+	 * more */
+	if (noted && !sb->gone)
+		sandbox_save(sb, false);
+	if (sb->build)
+		build_changed(sb->build);
+	waiting_begin(sb);
+	if (sb->pause_waits && !sb->snap) {
+		sb->pause_waits = false;
+		timer_remove(take_ptr(sb->pending));
+		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
+			launch_pause(sb);
+	}
+}
+
+static void drop_new(struct snap *s)
+{
+	blob_unref(s->d->blobs, s->mem_id);
+	if (s->followed)
+		return;
+	blob_unref(s->d->blobs, s->index_id);
+	blob_unref(s->d->blobs, s->data_id);
+}
+
+/* ---- the source goes on */
+
+static void thawed(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (r->err && r->err != ECANCELED)
+		log_warn("sandbox %s: going on after a snapshot: %s", sb->id, r->text);
+	sandbox_let_go(sb);
+	sandbox_unref(sb);
+}
+
+void snap_source_goes_on(struct snap *s)
+{
+	struct sandbox *sb = s->sb;
+	struct buf b;
+
+	if (!sb || s->thawed)
+		return;
+	s->thawed = true;
+	if (s->kind == SNAP_TEMPLATE) {
+		if (sb->launch && sb->launch->snap == s)
+			launch_continue(sb);
+		return;
+	}
+	if (!sb->agent)
+		return;
+	agentc_up(sb->agent);
+	buf_init(&b, AGENT_FRAME_MAX);
+	identity_put(&b, sb);
+	sandbox_ref(sb);
+	sb->frozen =
+		agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS * 6, thawed, sb) != NULL;
+	if (!sb->frozen)
+		sandbox_unref(sb);
+	buf_fini(&b);
+}
+
+static void pause_failed(struct snap *s, const char *text)
+{
+	struct sandbox *sb = s->sb;
+	struct http_req *r;
+
+	if (!sb)
+		return;
+	r = sb->answer;
+	sb->answer = NULL;
+	/* where the VM has ended its end says so, and this has no place */
+	if (sb->vm)
+		sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", text);
+	if (sb->vm)
+		entry_watch(sb);
+	if (r)
+		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", text);
+}
+
+void snap_failed(struct snap *s, int err, const char *text)
+{
+	log_warn("snapshot of %s failed: %s", s->sb ? s->sb->id : "a deleted sandbox", text);
+	drop_new(s);
+	if (s->followed)
+		disk_unref(s->d->blobs, &s->point);
+	snap_source_goes_on(s);
+	if (s->kind == SNAP_PAUSE)
+		pause_failed(s, text);
+	if (s->kind == SNAP_TEMPLATE)
+		template_failed(s->d, s->key, s->held, s->sb);
+	if (s->fn)
+		s->fn(s->arg, err ? err : EIO, text, NULL, NULL);
+	if (s->orphan)
+		vm_abandon(s->orphan);
+	snap_free(s);
+}
+
+/* The VM was asked and lives: where it stands now, and whether it runs, is its to say. */
+static void failed(struct snap *s, int err, const char *text)
+{
+	s->err = err ? err : EIO;
+	snprintf(s->why, sizeof(s->why), "%s", text);
+	if (s->asked && s->sb && s->sb->vm && s->sb->vm->ctl)
+		settle_ask(s);
+	else
+		snap_failed(s, s->err, s->why);
+}
+
+/* ---- the VMM's answers */
+
+void snap_follow(struct snap *s, const struct disk *now)
+{
+	struct blobs *b = s->d->blobs;
+	struct sandbox *sb = s->sb;
+
+	disk_ref(b, now);
+	disk_unref(b, &sb->disk);
+	sb->disk = s->point = *now;
+	s->point.data[0] = 0;
+	disk_ref(b, &s->point);
+	blob_unref(b, s->index_id);
+	blob_unref(b, s->data_id);
+	s->followed = true;
+	fault_at(sb, FAULT_POINT_FROZEN);
+	/* not written: the next daemon finds it out in the same way */
+	sandbox_save(sb, false);
+	fault_at(sb, FAULT_POINT_FOLLOWED);
+}
+
+static void freeze_done(struct snap *s, struct cur *body)
+{
+	struct disk d = s->sb->disk;
+	uint16_t ndisks;
+	int32_t dropped = -1;
+
+	s->stopped_ns = cur_u64(body);
+	(void)cur_u64(body);
+	ndisks = cur_u16(body);
+	if (ndisks > 0)
+		dropped = (int32_t)cur_u32(body);
+	if (dropped >= 0 && dropped < d.nfrozen) {
+		memmove(d.frozen[dropped], d.frozen[dropped + 1],
+			(size_t)(d.nfrozen - dropped - 1) * BLOB_ID);
+		d.nfrozen--;
+	}
+	/* the private layer became the newest frozen one */
+	if (d.nfrozen < DISK_FROZEN_MAX)
+		memcpy(d.frozen[d.nfrozen++], d.data, BLOB_ID);
+	memcpy(d.index, s->index_id, BLOB_ID);
+	memcpy(d.data, s->data_id, BLOB_ID);
+	snap_follow(s, &d);
+}
+
+static void on_reply(void *arg, const struct vmm_answer *a)
+{
+	struct snap *s = arg;
+	struct cur body = a->body;
+
+	if (a->err == ECONNRESET) {
+		/* the VM's end is told by its own event; without a sandbox nobody else is left to
+		 * clear this away */
+		return;
+	}
+	if (a->err) {
+		failed(s, a->err, a->text);
+		return;
+	}
+	freeze_done(s, &body);
+	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
+	if (s->kind != SNAP_PAUSE)
+		snap_source_goes_on(s);
+}
+
+/* What the new point's memory stands on: the files the VMM still counts on, and the new one. */
+static void memory_list(struct snap *s)
+{
+	const struct memory *old = s->sb ? &s->sb->memory : &s->base;
+	struct memory m = {0};
+
+	for (int i = 0; i < old->nmem && m.nmem < (int)VMM_MAX_MEM - 1; i++)
+		if (s->kept_mem & (1u << i))
+			memcpy(m.mem[m.nmem++], old->mem[i], BLOB_ID);
+	memcpy(m.mem[m.nmem++], s->mem_id, BLOB_ID);
+	memcpy(m.state, s->mem_id, BLOB_ID);
+	s->mem = m;
+	memory_ref(s->d->blobs, &s->mem);
+	blob_unref(s->d->blobs, s->mem_id);
+}
+
+void snap_paused(struct snap *s)
+{
+	struct sandbox *sb = s->sb;
+	struct memory old = sb->memory;
+	struct http_req *r;
+
+	fault_at(sb, FAULT_POINT_DURABLE);
+	sb->memory = s->mem;
+	sb->frozen = false;
+	disk_unref(s->d->blobs, &s->point);
+	/* its process is on its way out: a resume may come before it is gone, and its end must not
+	 * be taken for the next one's */
+	if (sb->vm)
+		vm_abandon(sb->vm);
+	sb->vm = NULL;
+	sb->vm_pid = 0;
+	sb->phase_ns[PH_PAUSE] = mono_ns() - s->begun_ns;
+	hist_add(&sb->d->metrics.phase[PH_PAUSE], sb->phase_ns[PH_PAUSE]);
+	r = sb->answer;
+	sb->answer = NULL;
+	s->noted = false;
+	/* the record is synced before the client hears of it; one that still says Pausing names the
+	 * files, which are found whole */
+	sandbox_apply(sb, EV_PAUSED, "CONTAINER_PAUSED", "%s", "");
+	fault_at(sb, FAULT_POINT_SAVED);
+	memory_unref(s->d->blobs, &old);
+	if (r)
+		http_reply_empty(r, 202);
+	snap_free(s);
+}
+
+static void finished(struct snap *s)
+{
+	memory_list(s);
+	if (s->sb)
+		sandbox_note(s->sb, "snapshot: %llu KiB of memory and state, %s, after %.1f ms",
+			(unsigned long long)(blob_bytes(s->d->blobs, s->mem.state) >> 10),
+			s->mem.nmem > 1 ? "a difference" : "whole",
+			(double)(mono_ns() - s->begun_ns) / 1e6);
+	hist_add(&s->d->metrics.phase[PH_SNAPSHOT], mono_ns() - s->begun_ns);
+	if (s->kind == SNAP_PAUSE && s->sb) {
+		snap_paused(s);
+		return;
+	}
+	fault_at(s->sb, FAULT_POINT_DURABLE);
+	if (s->kind == SNAP_TEMPLATE)
+		template_made(s->d, s->key, &s->point, &s->mem);
+	else if (s->fn)
+		s->fn(s->arg, 0, "", &s->point, &s->mem);
+	fault_at(s->sb, FAULT_POINT_SAVED);
+	if (s->orphan)
+		vm_abandon(s->orphan);
+	snap_free(s);
+}
+
+static bool pause_by_files(struct snap *s)
+{
+	struct err e;
+
+	if (s->kind != SNAP_PAUSE || !s->asked || !s->sb)
+		return false;
+	if (settle_files(s, &e) < 0) {
+		log_info("sandbox %s: not paused: %s", s->sb->id, e.msg);
+		return false;
+	}
+	snap_paused(s);
+	return true;
+}
+
+static void durable(struct snap *s, int status, uint32_t kept, const char *text)
+{
+	s->kept_mem = kept;
+	if (s->taken_up) {
+		if (status < 0 || !pause_by_files(s))
+			failed(s, s->err, s->why);
+	} else if (status < 0) {
+		failed(s, -status, text);
+	} else if (s->followed) {
+		finished(s);
+	}
+}
+
+void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text)
+{
+	if (sb->snap)
+		durable(sb->snap, status, kept, text);
+}
+
+bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
+{
+	struct snap *s = sb->snap;
+
+	if (!s)
+		return sb->state == SB_PAUSED && !sb->resident;
+	if (pause_by_files(s))
+		return true;
+	/* the sandbox's own end says the rest; a pause that lost its process is not a pause */
+	s->thawed = true;
+	snap_failed(s, EIO, text);
+	return false;
+}
+
+/* ---- a source that is cleared away while it is written */
+
+static void orphan_snapshot(void *arg, int status, uint32_t kept, const char *text)
+{
+	durable(arg, status, kept, text);
+}
+
+static void orphan_ended(void *arg, uint32_t reason, const char *text)
+{
+	struct snap *s = arg;
+
+	s->orphan = NULL;
+	failed(s, EIO, text);
+}
+
+static void orphan_ready(void *arg, bool prepared)
+{
+}
+
+static const struct vm_ops orphan_ops = {
+	.ready = orphan_ready, .snapshot = orphan_snapshot, .ended = orphan_ended};
+
+static void ignore(void *arg, const struct vmm_answer *a)
+{
+}
+
+void snap_sandbox_gone(struct sandbox *sb)
+{
+	struct snap *s = sb->snap;
+
+	waiting_refused(sb, ECANCELED, "The sandbox ended before its snapshot was taken.");
+	if (!s)
+		return;
+	sb->snap = NULL;
+	s->thawed = true;
+	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
+		!sb->vm->ctl) {
+		/* answers that are due find nobody: they are cancelled with the connection */
+		if (sb->vm)
+			vm_abandon(sb->vm);
+		sb->vm = NULL;
+		s->sb = NULL;
+		snap_failed(s, ECANCELED, "the sandbox was deleted");
+		return;
+	}
+	/* only the copy is still written: the source itself need not run for that */
+	s->base = sb->memory;
+	memory_ref(s->d->blobs, &s->base);
+	s->sb = NULL;
+	s->orphan = sb->vm;
+	sb->vm = NULL;
+	s->orphan->ops = &orphan_ops;
+	s->orphan->arg = s;
+	vmmctl_call(s->orphan->ctl, VMM_PAUSE, NULL, NULL, 0, ignore, NULL);
+}
+
+void snap_cancel(struct snap *s)
+{
+	if (s)
+		s->thawed = true;
+}
+
+/* ---- the way there */
+
+static int ask_vmm(struct snap *s, struct err *e)
+{
+	struct blobs *b = s->d->blobs;
+	_cleanup_close_ int state = -1, mem = -1, index = -1, data = -1, bitmap = -1;
+	struct sandbox *sb = s->sb;
+	uint32_t flags = s->kind == SNAP_PAUSE ? VMM_F_EXIT : VMM_F_LIVE;
+	struct buf p;
+	int rc;
+
+	/* a difference, where there is something to differ from and room for one more file */
+	if (sb->memory.nmem > 0)
+		flags |= VMM_F_DIFF;
+	blob_id_make(s->mem_id);
+	blob_id_make(s->index_id);
+	blob_id_make(s->data_id);
+	blob_ref(b, s->mem_id);
+	blob_ref(b, s->index_id);
+	blob_ref(b, s->data_id);
+	state = blob_make(b, s->mem_id, "state");
+	mem = blob_make(b, s->mem_id, "mem");
+	index = blob_make(b, s->index_id, "index");
+	data = blob_make(b, s->data_id, "data");
+	bitmap = blob_make(b, s->data_id, "bitmap");
+	for (size_t i = 0; i < 5; i++) {
+		int fd = (int[]){state, mem, index, data, bitmap}[i];
+
+		if (fd < 0)
+			return err_set(e, -fd, "making the snapshot's files");
+	}
+	s->noted = true;
+	fault_at(sb, FAULT_POINT_QUIET);
+	if (sandbox_save(sb, s->kind == SNAP_PAUSE) < 0)
+		return err_plain(e, ENOSPC, "the sandbox's record cannot be written");
+	fault_at(sb, FAULT_POINT_NOTED);
+	if (!sb->vm || !sb->vm->ctl)
+		return err_set(e, ENOTCONN, "asking the VMM");
+	fault_tell_vm(sb);
+	buf_init(&p, 64);
+	buf_u32(&p, flags);
+	buf_u16(&p, 1);
+	rc = vmmctl_call(sb->vm->ctl, VMM_SNAPSHOT, &p, (int[]){state, mem, index, data, bitmap}, 5,
+		on_reply, s);
+	buf_fini(&p);
+	if (rc < 0)
+		return err_set(e, -rc, "asking the VMM");
+	s->asked = true;
+	fault_at(sb, FAULT_POINT_ASKED);
+	return 0;
+}
+
+static void is_quiet(void *arg, const struct agent_reply *r)
+{
+	struct snap *s = arg;
+	struct err e;
+
+	s->prepare = NULL;
+	if (r->err) {
+		failed(s, r->err, *r->text ? r->text : strerror(r->err));
+		return;
+	}
+	if (s->kind == SNAP_PAUSE && s->sb->agent)
+		agentc_down(s->sb->agent);
+	if (ask_vmm(s, &e) < 0)
+		failed(s, e.code, e.msg);
+}
+
+static uint32_t template_limit_ms(const struct sandbox *sb)
+{
+	uint64_t boot = (sb->phase_ns[PH_BOOT] + sb->phase_ns[PH_AGENT]) / 1000000;
+
+	if (sb->build)
+		return PREPARE_LIMIT_MS * 2;
+	return (uint32_t)MIN(MAX(boot, TEMPLATE_MIN_MS), TEMPLATE_MAX_MS);
+}
+
+static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t prep)
+{
+	struct snap *s;
+	struct buf b;
+
+	if (sb->snap || !sb->agent || !sb->vm)
+		return NULL;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	*s = (struct snap){.sb = sb, .d = sb->d, .kind = kind, .begun_ns = mono_ns()};
+	sb->snap = s;
+	sb->frozen = kind != SNAP_TEMPLATE;
+	buf_init(&b, 64);
+	buf_u32(&b, prep);
+	buf_u32(&b, PREPARE_LIMIT_MS);
+	s->prepare = agentc_call(sb->agent, AGENT_PREPARE, &b,
+		kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s);
+	buf_fini(&b);
+	if (!s->prepare) {
+		sb->frozen = false;
+		sb->snap = NULL;
+		snap_free(s);
+		return NULL;
+	}
+	return s;
+}
+
+struct snap *snap_template(struct sandbox *sb)
+{
+	/* its disk is never without its memory: the root need not be frozen, and each restore is
+	 * spared the thaw, which writes and waits */
+	struct snap *s = snap_begin(sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_DROP);
+
+	if (s) {
+		snprintf(s->key, sizeof(s->key), "%s", sb->template_key);
+		s->held = !sb->build;
+		template_begun(sb->d, s->key);
+	}
+	return s;
+}
+
+int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	struct snap *s;
+
+	/* its image's template is no doing of the client's, who need not know of it */
+	if (sb->snap && sb->snap->kind == SNAP_TEMPLATE && !sb->snap_waits.fn) {
+		sb->snap_waits = (struct snap_waits){fn, arg};
+		return 0;
+	}
+	s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
+	if (!s)
+		return -EBUSY;
+	s->fn = fn;
+	s->arg = arg;
+	fault_at(sb, FAULT_POINT_BEGUN);
+	return 0;
+}
+
+static void pause_timer(struct sandbox *sb, void (*fn)(void *arg))
+{
+	timer_remove(sb->pending);
+	sb->pending = loop_timer(sb->d->loop, fn, sb);
+	if (sb->pending)
+		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
+}
+
+/* The client is told in time; the record says Pausing until it is done, and why when it fails. */
+static void pause_is_long(void *arg)
+{
+	struct sandbox *sb = arg;
+	struct http_req *r = sb->answer;
+
+	timer_remove(take_ptr(sb->pending));
+	sb->answer = NULL;
+	if (r && sb->state == SB_PAUSING)
+		http_reply_empty(r, 202);
+	else
+		sb->answer = r;
+}
+
+void pause_in_time(struct sandbox *sb)
+{
+	pause_timer(sb, pause_is_long);
+}
+
+/* What is not begun is not promised either: it would be lost with this daemon. */
+static void pause_waited_long(void *arg)
+{
+	struct sandbox *sb = arg;
+	struct http_req *r = sb->answer;
+
+	timer_remove(take_ptr(sb->pending));
+	sb->pause_waits = false;
+	sb->answer = NULL;
+	if (r)
+		http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
+			"A snapshot of sandbox %s is still being written; try again.", sb->id);
+}
+
+void launch_pause(struct sandbox *sb)
+{
+	struct http_req *r = sb->answer;
+	struct snap *s;
+
+	/* a template or snapshot of it is still written: the answer waits for that, too */
+	if (sb->snap) {
+		sb->pause_waits = true;
+		pause_timer(sb, pause_waited_long);
+		return;
+	}
+	if (sb->pause_resident) {
+		resident_pause(sb);
+		return;
+	}
+	s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
+	if (s && sandbox_apply_saved(sb, EV_PAUSE, "PAUSING")) {
+		pause_in_time(sb);
+		fault_at(sb, FAULT_POINT_BEGUN);
+		return;
+	}
+	sb->answer = NULL;
+	if (s) {
+		/* its processes may have been stopped by now: they are let go */
+		s->sb->snap = NULL;
+		agent_call_cancel(take_ptr(s->prepare));
+		snap_source_goes_on(s);
+		snap_free(s);
+		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+			"The record of sandbox %s cannot be written.", sb->id);
+		return;
+	}
+	http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
+		"A snapshot of sandbox %s is being taken; try again.", sb->id);
+}
+
+/* ---- what an earlier daemon began */
+
+cJSON *snap_record(const struct snap *s)
+{
+	cJSON *o;
+
+	if (!s || !s->noted)
+		return NULL;
+	o = cJSON_CreateObject();
+	cJSON_AddBoolToObject(o, "pause", s->kind == SNAP_PAUSE);
+	cJSON_AddStringToObject(o, "mem", s->mem_id);
+	cJSON_AddStringToObject(o, "index", s->index_id);
+	cJSON_AddStringToObject(o, "data", s->data_id);
+	return o;
+}
+
+void snap_from_record(struct sandbox *sb, const cJSON *o)
+{
+	static const char *const names[] = {"mem", "index", "data"};
+	struct snap *s = cJSON_IsObject(o) ? calloc(1, sizeof(*s)) : NULL;
+
+	if (!s)
+		return;
+	*s = (struct snap){.sb = sb,
+		.d = sb->d,
+		.noted = true,
+		.asked = true,
+		.taken_up = true,
+		.begun_ns = mono_ns(),
+		.err = ECANCELED,
+		.why = "The server was stopped meanwhile.",
+		.kind = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "pause")) ? SNAP_PAUSE
+										   : SNAP_LIVE};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, names[i]);
+		char *to = i == 0 ? s->mem_id : i == 1 ? s->index_id : s->data_id;
+
+		if (!cJSON_IsString(v) || !uuid_ok(v->valuestring)) {
+			free(s);
+			return;
+		}
+		str_copy(to, BLOB_ID, v->valuestring);
+	}
+	blob_ref(sb->d->blobs, s->mem_id);
+	blob_ref(sb->d->blobs, s->index_id);
+	blob_ref(sb->d->blobs, s->data_id);
+	sb->frozen = true;
+	sb->snap = s;
+}
+
+bool snap_take_up(struct sandbox *sb)
+{
+	struct snap *s = sb->snap;
+
+	if (!s)
+		return false;
+	if (sb->vm) {
+		settle_ask(s);
+		return true;
+	}
+	if (pause_by_files(s))
+		return true;
+	s->thawed = true;
+	snap_failed(s, s->err, s->why);
+	return false;
+}

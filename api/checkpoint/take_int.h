@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * take_int.h: what snap.c and settle.c share: a point that is being taken. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/checkpoint/take.h"
+
+enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
+
+struct snap {
+	struct sandbox *sb; /* NULL: it was cleared away meanwhile */
+	struct daemon *d;
+	struct vm *orphan; /* then: the VM that still writes */
+	enum snap_kind kind;
+	/* noted: its files are in the record; asked: the VM has its request; followed: the
+	 * sandbox's disk is known to stand on the new layers; taken_up: from the record, an earlier
+	 * daemon began it */
+	bool noted, asked, followed, thawed, taken_up, asking;
+	bool held; /* a template: somebody waits for its sandbox */
+	uint32_t kept_mem;
+	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
+		key[200]; /* referenced while they are not "" */
+	struct agent_call *prepare;
+	struct disk point; /* frozen, after the reply */
+	struct memory mem;
+	struct memory base; /* without a sandbox: what its memory stood on, referenced */
+	uint64_t begun_ns, stopped_ns;
+	int err; /* failing, while the VM is asked where it stands */
+	char why[300];
+	snap_fn fn;
+	void *arg;
+};
+
+/* The disk has changed over to these layers: references, the record, and the point that others will
+ * stand on. */
+void snap_follow(struct snap *s, const struct disk *now);
+/* The last step of one that failed: all that was made for it goes, the source goes on. Frees s. */
+void snap_failed(struct snap *s, int err, const char *text);
+/* The sandbox is Paused; s->mem is set. Frees s. */
+void snap_paused(struct snap *s);
+void snap_source_goes_on(struct snap *s);
+void snap_free(struct snap *s);
+
+/* settle.c: after something was lost, how far did it get?
+ * Asks the VM which layers its disk has, lets it run again where it stands, then ends s as failed
+ * (or waits for the end of the writing). */
+void settle_ask(struct snap *s);
+/* The VM has ended: do the files hold a whole point? Then disk and memory are s->point and s->mem,
+ * 0. */
+int settle_files(struct snap *s, struct err *e);

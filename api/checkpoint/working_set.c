@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * working_set.c: see workset.h. mayflyd's loop. A set only makes a restore faster; one that cannot be
+ * recorded is no failure.
+ */
+#include "api/checkpoint/working_set.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/lifecycle/route_lifecycle.h"
+#include "api/checkpoint/image_template.h"
+#include "api/checkpoint/verify.h"
+#include "api/links/monitor_client.h"
+#include "lib/buf.h"
+#include "lib/log.h"
+
+/* The first restore is looked at when it runs: that is what each of them touches. The next ones when
+ * their first command had time to run; later ones than those add nothing. */
+#define AFTER_NS 1500000000ull
+#define ROUNDS	 3
+/* Each later restore pays for all of it, and has what was written for itself: a command that went
+ * through its memory is no reason for that. 64 MiB and 8 MiB. */
+#define READ_MAX    16384
+#define WRITTEN_MAX 2048
+
+struct recording {
+	struct recording *next;
+	struct daemon *d;
+	struct sandbox *sb; /* NULL: it has gone, and left its VM */
+	struct vm *vm;
+	struct timer *timer;
+	bool asked, lost; /* lost: the VM's connection is gone, its end follows */
+	int pid;          /* of the VM: after a pause it is another one, with other files */
+	char point_id[37], ws_id[BLOB_ID];
+};
+
+static struct recording *all;
+
+bool point_find(struct daemon *d, const char *id, struct point_view *v)
+{
+	if (!strncmp(id, "tpl-", 4))
+		id += 4;
+	return template_view(d, id, v) || utemplate_view(d, id, v) || snapshot_view(d, id, v);
+}
+
+cJSON *workset_to_json(const struct workset *w)
+{
+	cJSON *o = cJSON_CreateObject();
+
+	cJSON_AddNumberToObject(o, "rounds", w->rounds);
+	cJSON_AddNumberToObject(o, "pagesRead", (double)w->read);
+	cJSON_AddNumberToObject(o, "pagesWritten", (double)w->written);
+	return o;
+}
+
+void workset_from_json(struct workset *w, const cJSON *o)
+{
+	const cJSON *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"),
+		    *r = cJSON_GetObjectItemCaseSensitive(o, "pagesRead"),
+		    *wr = cJSON_GetObjectItemCaseSensitive(o, "pagesWritten");
+
+	*w = (struct workset){.rounds = cJSON_IsNumber(rounds) && rounds->valuedouble >= 0 &&
+							rounds->valuedouble < 1e6
+						? (unsigned int)rounds->valuedouble
+						: 0,
+		.read = cJSON_IsNumber(r) && r->valuedouble >= 0 && r->valuedouble < 1e12
+				? (uint64_t)r->valuedouble
+				: 0,
+		.written = cJSON_IsNumber(wr) && wr->valuedouble >= 0 && wr->valuedouble < 1e12
+				   ? (uint64_t)wr->valuedouble
+				   : 0};
+}
+
+/* ---- recording */
+
+static void recording_end(struct recording *rec)
+{
+	struct recording **at = &all;
+	struct point_view v;
+
+	while (*at != rec)
+		at = &(*at)->next;
+	*at = rec->next;
+	if (point_find(rec->d, rec->point_id, &v)) {
+		v.ws->recording = false;
+		templates_bound(rec->d);
+	}
+	timer_remove(rec->timer);
+	if (rec->sb)
+		sandbox_unref(rec->sb);
+	if (rec->vm)
+		vm_abandon(rec->vm);
+	free(rec);
+}
+
+static void recorded(void *arg, const struct vmm_answer *a)
+{
+	struct recording *rec = arg;
+	struct cur body = a->body;
+	struct point_view v;
+
+	if (a->err || !point_find(rec->d, rec->point_id, &v)) {
+		blob_unref(rec->d->blobs, rec->ws_id);
+		if (a->err && a->err != ECONNRESET)
+			log_debug("working set: %s %s", strerror(a->err), a->text);
+	} else {
+		uint64_t n_read = cur_u64(&body), n_written = cur_u64(&body);
+		bool fits = !body.bad && n_read <= READ_MAX && n_written <= WRITTEN_MAX;
+
+		v.ws->rounds++;
+		if (fits) {
+			v.ws->read = n_read;
+			v.ws->written = n_written;
+			blob_unref(rec->d->blobs, v.mem->ws);
+			memcpy(v.mem->ws, rec->ws_id, BLOB_ID);
+		} else {
+			blob_unref(rec->d->blobs, rec->ws_id);
+		}
+		v.save(v.owner);
+		log_info("%s %s: working set of %llu pages read, %llu written%s", v.kind,
+			rec->point_id, (unsigned long long)n_read, (unsigned long long)n_written,
+			fits ? "" : ": too many, not used");
+	}
+	rec->lost = a->err == ECONNRESET && rec->vm;
+	if (!rec->lost)
+		recording_end(rec);
+}
+
+static bool ask(struct recording *rec, struct vm *vm)
+{
+	_cleanup_close_ int fd = -1;
+
+	blob_id_make(rec->ws_id);
+	fd = vm && vm->ctl ? blob_make(rec->d->blobs, rec->ws_id, "ws") : -1;
+	if (fd < 0)
+		return false;
+	blob_ref(rec->d->blobs, rec->ws_id);
+	rec->asked = vmmctl_call(vm->ctl, VMM_WORKSET, NULL, &fd, 1, recorded, rec) >= 0;
+	if (!rec->asked)
+		blob_unref(rec->d->blobs, rec->ws_id);
+	return rec->asked;
+}
+
+static void record_now(void *arg)
+{
+	struct recording *rec = arg;
+
+	if (rec->sb->state != SB_RUNNING || rec->sb->gone || rec->sb->vm_pid != rec->pid ||
+		!ask(rec, rec->sb->vm))
+		recording_end(rec);
+}
+
+void workset_ran(struct sandbox *sb)
+{
+	struct recording *rec;
+	struct point_view v;
+
+	if (!point_find(sb->d, sb->origin_id, &v) || v.ws->recording || v.ws->rounds >= ROUNDS)
+		return;
+	rec = calloc(1, sizeof(*rec));
+	if (!rec)
+		return;
+	*rec = (struct recording){.d = sb->d,
+		.sb = sb,
+		.pid = sb->vm_pid,
+		.timer = loop_timer(sb->d->loop, record_now, rec),
+		.next = all};
+	all = rec;
+	snprintf(rec->point_id, sizeof(rec->point_id), "%s", sb->origin_id);
+	sandbox_ref(sb);
+	v.ws->recording = true;
+	if (rec->timer)
+		timer_after(rec->timer, v.ws->rounds ? AFTER_NS : 1);
+	else
+		recording_end(rec);
+}
+
+/* ---- a sandbox that does not live that long: its VM stays until it has said what it touched */
+
+static void orphan_ready(void *arg, bool prepared)
+{
+}
+
+static void orphan_ended(void *arg, uint32_t reason, const char *text)
+{
+	struct recording *rec = arg;
+
+	/* or the connection's end answers the request, later */
+	rec->vm = NULL;
+	if (rec->lost)
+		recording_end(rec);
+}
+
+static const struct vm_ops orphan_ops = {.ready = orphan_ready, .ended = orphan_ended};
+
+static void paused(void *arg, const struct vmm_answer *a)
+{
+}
+
+void workset_sandbox_goes(struct sandbox *sb)
+{
+	struct recording *rec = all;
+
+	while (rec && rec->sb != sb)
+		rec = rec->next;
+	if (!rec || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl ||
+		sb->state == SB_PENDING || sb->d->ending)
+		return;
+	timer_set(rec->timer, 0);
+	vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, paused, NULL);
+	/* asked already and not answered yet: it stays for that answer */
+	if (!rec->asked && !ask(rec, sb->vm)) {
+		recording_end(rec);
+		return;
+	}
+	rec->vm = sb->vm;
+	rec->vm->ops = &orphan_ops;
+	rec->vm->arg = rec;
+	sb->vm = NULL;
+	rec->sb = NULL;
+	sandbox_unref(sb);
+}
+
+/* ---- routes: a point and its files */
+
+static bool route_point(struct http_req *r, struct point_view *v)
+{
+	if (point_find(r->app, http_param(r, "id"), v))
+		return true;
+	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.",
+		http_param(r, "id"));
+	return false;
+}
+
+void route_point_get(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct point_view v;
+	const char *bad;
+	cJSON *o, *a, *i;
+
+	if (!route_point(r, &v))
+		return;
+	bad = verify_damage(d, v.mem);
+	o = cJSON_CreateObject();
+	cJSON_AddStringToObject(o, "kind", v.kind);
+	a = cJSON_AddArrayToObject(o, "memoryFiles");
+	for (int k = 0; k < v.mem->nmem; k++) {
+		i = cJSON_CreateObject();
+		cJSON_AddStringToObject(i, "id", v.mem->mem[k]);
+		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, v.mem->mem[k]));
+		cJSON_AddItemToArray(a, i);
+	}
+	a = cJSON_AddArrayToObject(o, "diskLayers");
+	for (int k = 0; k < v.disk->nfrozen; k++) {
+		i = cJSON_CreateObject();
+		cJSON_AddStringToObject(i, "id", v.disk->frozen[k]);
+		cJSON_AddNumberToObject(
+			i, "bytes", (double)blob_bytes(d->blobs, v.disk->frozen[k]));
+		cJSON_AddItemToArray(a, i);
+	}
+	cJSON_AddItemToObject(o, "workingSet", workset_to_json(v.ws));
+	cJSON_AddBoolToObject(o, "verifiedSinceBoot", verify_known(d, v.mem));
+	if (bad)
+		cJSON_AddStringToObject(o, "damage", bad);
+	http_reply_json(r, 200, o);
+}
+
+void route_point_verify(struct http_req *r)
+{
+	struct point_view v;
+
+	if (route_point(r, &v))
+		verify_point(r, v.disk, v.mem);
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.c: a reader for the part of TOML that a configuration needs: tables, strings, integers, booleans, arrays of strings. mayflyd,
+ * before it serves. One table says what exists; anything else is an error with its line.
+ */
+#include "api/core/config.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define CONFIG_BYTES_MAX 65536
+
+enum kind { K_STR, K_INT, K_BOOL };
+
+#define AT(f)  offsetof(struct config, f)
+#define STR(f) K_STR, AT(f), (int64_t)sizeof(((struct config *)0)->f), 0
+static const struct key {
+	const char *table, *name;
+	enum kind kind;
+	size_t off;
+	int64_t min, max; /* K_STR: min is the room */
+	const char *dflt, *help;
+} keys[] = {
+	{"server", "host", STR(host), "127.0.0.1", "address to listen on; another than loopback needs a key"},
+	{"server", "port", K_INT, AT(port), 0, 65535, "8080", "0: any free one"},
+	{"server", "api_key", STR(api_key), "", "one key; several, with names: [server.api_keys]"},
+	{"server", "insecure", K_BOOL, AT(insecure), 0, 0, "false", "listen beyond loopback without a key"},
+	{"server", "eip", STR(eip), "", "host[:port] that clients reach us by, for endpoints"},
+	{"server", "max_sandbox_timeout_seconds", K_INT, AT(max_sandbox_timeout_seconds), 0, 1ll << 40, "0", "0: no limit"},
+	{"server", "max_connections", K_INT, AT(max_connections), 16, 65536, "8192", ""},
+	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30", "for the headers of a request"},
+	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60", "for its body; for one that is streamed, each piece"},
+	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75", "between requests; the SDKs keep connections for 30"},
+	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180", "for a server in a sandbox to begin its answer"},
+	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
+	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false", ""},
+	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly", "state, images, snapshots, disks"},
+	{"runtime", "run_dir", STR(run_dir), "/run/mayfly", "sockets of running VMs"},
+	{"runtime", "bin_dir", STR(bin_dir), "", "where mayfly-vmm is, without the helper; empty: beside mayflyd"},
+	{"runtime", "kernel", STR(kernel), "", "guest kernel; empty: guest-vmlinux in state_dir"},
+	{"runtime", "initrd", STR(initrd), "", "initramfs with the agent; empty: guest-initrd in state_dir"},
+	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false", "as --no-jail, once: for debugging only"},
+	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false", "start on a host without Landlock or cgroup limits (mayfly doctor names what lacks)"},
+	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true", "restore sandboxes from templates"},
+	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64", "templates that are kept: automatic ones, and as many of the user's"},
+	{"runtime", "template_retry_seconds", K_INT, AT(template_retry_seconds), 1, 86400, "30", "an automatic template that could not be taken: the next try is not sooner"},
+	{"runtime", "template_mib", K_INT, AT(template_mib), 64, 1ll << 30, "20480", "disk that automatic templates may take"},
+	{"runtime", "blank_pool", K_INT, AT(blank_pool), 0, 256, "2", "blank VMMs that wait, per size class in use"},
+	{"runtime", "create_timeout_seconds", K_INT, AT(create_timeout_seconds), 1, 86400, "600", "one deadline, image pull included"},
+	{"runtime", "step_timeout_seconds", K_INT, AT(step_timeout_seconds), 1, 86400, "60", "of these, what a VMM may take for one step: to start, to load, a restored guest to answer"},
+	{"runtime", "resume_timeout_seconds", K_INT, AT(resume_timeout_seconds), 1, 86400, "25", "a whole resume: clients give up at 30"},
+	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20", "then create answers Pending, and a pause that it is under way"},
+	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 4096, "1000", ""},
+	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0", "of all running sandboxes; 0: twice the host's, as guests touch a fraction of theirs"},
+	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 1000, "16", "vCPUs for each CPU of the host"},
+	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "of one sandbox"},
+	{"limits", "max_memory_mib", K_INT, AT(max_memory_mib), 128, 1ll << 20, "65536", "of one sandbox"},
+	{"limits", "disk_mib", K_INT, AT(disk_mib), 64, 1ll << 22, "10240", "size of a sandbox's disk"},
+	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512", "kept free in state_dir"},
+	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true", "renew on access through the proxy"},
+	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400, "60", ""},
+	{"images", "default_registry", STR(default_registry), "docker.io", ""},
+	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false", "plain HTTP for all, not for loopback only"},
+	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false", "for tests: <run_dir>/fault says where to die; refused without --faults"},
+};
+
+struct rd {
+	const char *p, *end;
+	unsigned int line;
+	char table[64];
+	struct err *e;
+};
+
+static int bad(struct rd *r, const char *what)
+{
+	return err_plain(r->e, EINVAL, "line %u: %s", r->line, what);
+}
+
+static void blanks(struct rd *r)
+{
+	while (r->p < r->end && (*r->p == ' ' || *r->p == '\t'))
+		r->p++;
+}
+
+static int end_of_line(struct rd *r)
+{
+	blanks(r);
+	if (r->p < r->end && *r->p == '#')
+		while (r->p < r->end && *r->p != '\n')
+			r->p++;
+	if (r->p < r->end && *r->p == '\r')
+		r->p++;
+	if (r->p == r->end)
+		return 0;
+	if (*r->p != '\n')
+		return bad(r, "something follows the value");
+	r->p++;
+	r->line++;
+	return 0;
+}
+
+static bool bare_char(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+static int bare(struct rd *r, char *to, size_t cap, bool dots)
+{
+	size_t n = 0;
+
+	while (r->p < r->end && (bare_char(*r->p) || (dots && *r->p == '.'))) {
+		if (n + 1 >= cap)
+			return bad(r, "this name is too long");
+		to[n++] = *r->p++;
+	}
+	to[n] = 0;
+	return n ? 0 : bad(r, "a name is missing");
+}
+
+static int escape(struct rd *r, char *c)
+{
+	static const char from[] = "btnfr\"\\", to[] = "\b\t\n\f\r\"\\";
+	const char *at = r->p < r->end && *r->p ? strchr(from, *r->p) : NULL;
+
+	if (!at)
+		return bad(r, "this escape is not one that is read here");
+	*c = to[at - from];
+	r->p++;
+	return 0;
+}
+
+static int string(struct rd *r, char *to, size_t cap)
+{
+	char quote = r->p < r->end ? *r->p : 0;
+	size_t n = 0;
+
+	if (quote != '"' && quote != '\'')
+		return bad(r, "a string in quotes is expected");
+	for (r->p++; r->p < r->end && *r->p != quote;) {
+		char c = *r->p++;
+
+		if ((unsigned char)c < ' ' && c != '\t')
+			return bad(r, "a string ends on its line, and has no control characters");
+		if (c == '\\' && quote == '"' && escape(r, &c) < 0)
+			return -EINVAL;
+		if (n + 1 >= cap)
+			return bad(r, "this string is too long");
+		to[n++] = c;
+	}
+	if (r->p == r->end)
+		return bad(r, "a string without an end");
+	r->p++;
+	to[n] = 0;
+	return 0;
+}
+
+static int integer(struct rd *r, int64_t *v)
+{
+	bool neg = r->p < r->end && *r->p == '-';
+	int64_t n = 0;
+	size_t digits = 0;
+
+	if (neg)
+		r->p++;
+	for (; r->p < r->end && ((*r->p >= '0' && *r->p <= '9') || (*r->p == '_' && digits)); r->p++) {
+		if (*r->p == '_')
+			continue;
+		if (digits++ == 18)
+			return bad(r, "this number is too long");
+		n = n * 10 + (*r->p - '0');
+	}
+	if (!digits)
+		return bad(r, "a whole number is expected");
+	*v = neg ? -n : n;
+	return 0;
+}
+
+static int boolean(struct rd *r, bool *v)
+{
+	size_t left = (size_t)(r->end - r->p);
+
+	if (left >= 4 && !memcmp(r->p, "true", 4)) {
+		*v = true;
+		r->p += 4;
+	} else if (left >= 5 && !memcmp(r->p, "false", 5)) {
+		*v = false;
+		r->p += 5;
+	} else {
+		return bad(r, "true or false is expected");
+	}
+	return 0;
+}
+
+static int value(struct rd *r, struct config *c, const struct key *k)
+{
+	char *at = (char *)c + k->off, text[512];
+	int64_t v = 0;
+	int rc;
+
+	switch (k->kind) {
+	case K_STR:
+		rc = string(r, text, MIN(sizeof(text), (size_t)k->min));
+		if (!rc)
+			str_copy(at, (size_t)k->min, text); /* string() was given that room */
+		return rc;
+	case K_BOOL:
+		return boolean(r, (bool *)(void *)at);
+	case K_INT:
+		rc = integer(r, &v);
+		if (rc < 0)
+			return rc;
+		if (v < k->min || v > k->max)
+			return err_plain(r->e, EINVAL, "line %u: %s is from %lld to %lld", r->line, k->name,
+				(long long)k->min, (long long)k->max);
+		memcpy(at, &v, sizeof(v));
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static int api_key(struct rd *r, struct config *c, const char *name)
+{
+	if (c->nkeys == CONFIG_KEYS_MAX)
+		return bad(r, "too many keys");
+	snprintf(c->keys[c->nkeys].name, sizeof(c->keys[0].name), "%s", name);
+	if (string(r, c->keys[c->nkeys].key, sizeof(c->keys[0].key)) < 0)
+		return -EINVAL;
+	if (!c->keys[c->nkeys].key[0])
+		return bad(r, "an empty key");
+	c->nkeys++;
+	return 0;
+}
+
+static int path_list(struct rd *r, struct config *c)
+{
+	if (r->p == r->end || *r->p != '[')
+		return bad(r, "a list in [ ] is expected");
+	r->p++;
+	for (;;) {
+		while (r->p < r->end && strchr(" \t\r\n", *r->p))
+			r->line += *r->p++ == '\n';
+		if (r->p < r->end && *r->p == ']')
+			break;
+		if (c->nallowed_host_paths == CONFIG_PATHS_MAX)
+			return bad(r, "too many paths");
+		if (string(r, c->allowed_host_paths[c->nallowed_host_paths], sizeof(c->allowed_host_paths[0])) < 0)
+			return -EINVAL;
+		c->nallowed_host_paths++;
+		blanks(r);
+		if (r->p < r->end && *r->p == ',')
+			r->p++;
+		else if (r->p == r->end || *r->p != ']')
+			return bad(r, "a comma or ] is expected");
+	}
+	r->p++;
+	return 0;
+}
+
+static int assignment(struct rd *r, struct config *c)
+{
+	char name[64];
+
+	if (bare(r, name, sizeof(name), false) < 0)
+		return -EINVAL;
+	blanks(r);
+	if (r->p == r->end || *r->p != '=')
+		return bad(r, "'=' is missing");
+	r->p++;
+	blanks(r);
+	if (!strcmp(r->table, "server.api_keys"))
+		return api_key(r, c, name);
+	if (!strcmp(r->table, "storage") && !strcmp(name, "allowed_host_paths"))
+		return path_list(r, c);
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		if (!strcmp(keys[i].table, r->table) && !strcmp(keys[i].name, name))
+			return value(r, c, &keys[i]);
+	return err_plain(r->e, EINVAL, "line %u: unknown key %s in [%s]", r->line, name, r->table);
+}
+
+static int table_head(struct rd *r)
+{
+	bool known;
+
+	r->p++;
+	if (bare(r, r->table, sizeof(r->table), true) < 0)
+		return -EINVAL;
+	if (r->p == r->end || *r->p != ']')
+		return bad(r, "']' is missing");
+	r->p++;
+	known = !strcmp(r->table, "server.api_keys") || !strcmp(r->table, "storage");
+	for (size_t i = 0; i < ARRAY_LEN(keys) && !known; i++)
+		known = !strcmp(keys[i].table, r->table);
+	return known ? 0 : err_plain(r->e, EINVAL, "line %u: unknown table [%s]", r->line, r->table);
+}
+
+int conf_parse(struct config *c, const char *text, size_t n, struct err *e)
+{
+	struct rd r = {.p = text, .end = text + n, .line = 1, .e = e};
+
+	if (n > CONFIG_BYTES_MAX || (n && memchr(text, 0, n)))
+		return err_plain(e, EINVAL, "not a configuration file");
+	while (r.p < r.end) {
+		int rc = 0;
+
+		blanks(&r);
+		if (r.p < r.end && *r.p == '[')
+			rc = table_head(&r);
+		else if (r.p < r.end && bare_char(*r.p))
+			rc = assignment(&r, c);
+		if (rc < 0 || end_of_line(&r) < 0)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+void conf_defaults(struct config *c)
+{
+	memset(c, 0, sizeof(*c));
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		char *at = (char *)c + keys[i].off;
+		int64_t v = strtoll(keys[i].dflt, NULL, 10);
+
+		if (keys[i].kind == K_STR)
+			str_copy(at, (size_t)keys[i].min, keys[i].dflt);
+		else if (keys[i].kind == K_BOOL)
+			*(bool *)(void *)at = keys[i].dflt[0] == 't';
+		else
+			memcpy(at, &v, sizeof(v));
+	}
+}
+
+int conf_read(struct config *c, int fd, struct err *e)
+{
+	static char text[CONFIG_BYTES_MAX + 1];
+	size_t n = 0;
+	ssize_t k = 0;
+
+	while (n < sizeof(text) && (k = read(fd, text + n, sizeof(text) - n)) > 0)
+		n += (size_t)k;
+	/* a folder, or a pipe: not an empty file, which would be all defaults and no key */
+	if (n < sizeof(text) && k < 0)
+		return err_set(e, errno, "read");
+	return conf_parse(c, text, n, e);
+}
+
+int conf_load(struct config *c, const char *path, struct err *e)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return err_set(e, errno, "open %s", path);
+	return conf_read(c, fd, e) < 0 ? err_wrap(e, "%s", path) : 0;
+}
+
+static bool only_at_start(const char *name)
+{
+	static const char *const names[] = {"host", "port", "max_connections", "header_timeout_seconds", "body_timeout_seconds",
+		"idle_timeout_seconds", "log_json", "state_dir", "run_dir", "bin_dir", "kernel", "initrd", "no_jail", "weaker_jail", "faults"};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(names[i], name))
+			return true;
+	return false;
+}
+
+void conf_take(struct config *now, const struct config *next, void (*kept)(void *arg, const char *table, const char *name), void *arg)
+{
+	static const size_t sizes[] = {[K_INT] = sizeof(int64_t), [K_BOOL] = sizeof(bool)};
+
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		char *to = (char *)now + keys[i].off;
+		const char *from = (const char *)next + keys[i].off;
+		size_t n = keys[i].kind == K_STR ? (size_t)keys[i].min : sizes[keys[i].kind];
+
+		if (keys[i].kind == K_STR ? !strcmp(to, from) : !memcmp(to, from, n))
+			continue;
+		if (!only_at_start(keys[i].name))
+			memcpy(to, from, n);
+		else if (kept)
+			kept(arg, keys[i].table, keys[i].name);
+	}
+	memcpy(now->keys, next->keys, sizeof(now->keys));
+	now->nkeys = next->nkeys;
+	memcpy(now->allowed_host_paths, next->allowed_host_paths, sizeof(now->allowed_host_paths));
+	now->nallowed_host_paths = next->nallowed_host_paths;
+}
+
+static bool is_loopback(const char *host)
+{
+	return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
+}
+
+int conf_check(const struct config *c, struct err *e)
+{
+	static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
+	bool level = false;
+
+	for (size_t i = 0; i < ARRAY_LEN(levels); i++)
+		level = level || !strcmp(levels[i], c->log_level);
+	if (!level)
+		return err_plain(e, EINVAL, "server.log_level: %s is none of error, warn, info, debug, trace", c->log_level);
+	if (!is_loopback(c->host) && !c->api_key[0] && !c->nkeys && !c->insecure)
+		return err_plain(e, EINVAL,
+			"server.host %s is reachable from outside and there is no key: set server.api_key, or server.insecure = true",
+			c->host);
+	if (c->state_dir[0] != '/' || c->run_dir[0] != '/')
+		return err_plain(e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");
+	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
+		if (c->allowed_host_paths[i][0] != '/')
+			return err_plain(e, EINVAL, "storage.allowed_host_paths: %s is not absolute", c->allowed_host_paths[i]);
+	return 0;
+}
+
+char *conf_example(void)
+{
+	char *out = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&out, &n);
+	const char *table = "";
+
+	if (!f)
+		return NULL;
+	fputs("# mayflyd's configuration; the values shown are the defaults\n", f);
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		const struct key *k = &keys[i];
+
+		if (strcmp(table, k->table) != 0)
+			fprintf(f, "\n[%s]\n", table = k->table);
+		if (k->help[0])
+			fprintf(f, "# %s\n", k->help);
+		fprintf(f, k->kind == K_STR ? "%s = \"%s\"\n" : "%s = %s\n", k->name, k->dflt);
+	}
+	fputs("\n[storage]\n# host folders that volumes may use; empty: none\nallowed_host_paths = []\n", f);
+	fputs("\n# [server.api_keys]\n# ci = \"a long random string\"\n", f);
+	return fclose(f) ? (free(out), NULL) : out;
+}

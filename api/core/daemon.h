@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * daemon.h: what the parts of mayflyd share: the configuration, the loop, the connections to helper
+ * and database, and the tables. One thread owns all of it.
+ */
+#pragma once
+
+#include "api/core/config.h"
+#include "api/http/http.h"
+#include "api/core/metrics.h"
+#include "api/sandbox/create_queue.h"
+#include "lib/loop.h"
+
+struct blobs;
+struct images;
+struct privctl;
+struct sandbox;
+struct snapshot;
+struct state;
+struct templates;
+struct utemplate;
+struct verify;
+struct vm;
+struct vms;
+
+#define MAYFLY_VERSION   "0.1.0"
+#define PROTOCOL_VERSION "1.1.1"
+
+struct daemon {
+	struct config cfg;
+	struct loop *loop;
+	struct http *http;
+	struct privctl *priv;
+	struct state *state;
+	struct vms *vms;
+	struct templates *templates;
+	struct snapshot *snapshots;
+	struct utemplate *utemplates;
+	struct verify *verify;
+	struct blobs *blobs;
+	struct images *images;
+	struct sandbox *sandboxes; /* all of them, newest first */
+	size_t nsandboxes;
+	struct metrics metrics;
+	struct turns turns;
+	unsigned int cpus; /* of the host, as it was at the start */
+	int kernel_fd, initrd_fd, kvm_fd;
+	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and
+			      size */
+	char host_boot_id[40];
+	uint64_t start_ns;
+	const char *config_path; /* NULL: there is none */
+	unsigned int verbose;
+	bool ending;
+};

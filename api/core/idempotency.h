@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * idempotency.h: the same Idempotency-Key within 24 hours is the same sandbox. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/sandbox/sandbox.h"
+
+/* true: the request was answered from memory (the sandbox as it is now), or refused. */
+bool idempotency_answered(struct http_req *r);
+/* 0 too without a key; -errno: it cannot be written, and so must not be promised. */
+int idempotency_remember(struct http_req *r, const struct sandbox *sb);
+void idempotency_load(struct daemon *d);
+/* Nobody was told of this one, and it will not be made: its key makes another. */
+void idempotency_forget(struct sandbox *sb);

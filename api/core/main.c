@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c: mayflyd: command line, start in order, adoption of what the last daemon left, orderly
+ * end. Started by mayfly-priv under its own user with PRIV_FD, or with --no-jail by a developer.
+ * Sandboxes outlive it.
+ */
+#include <arpa/inet.h>
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <netinet/in.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "api/checkpoint/blobs.h"
+#include "api/sandbox/entrypoint_log.h"
+#include "api/core/idempotency.h"
+#include "api/links/images.h"
+#include "api/links/helper_client.h"
+#include "api/core/reload.h"
+#include "api/http/router.h"
+#include "api/core/seal.h"
+#include "api/checkpoint/take.h"
+#include "api/checkpoint/snapshot.h"
+#include "api/core/database.h"
+#include "api/checkpoint/image_template.h"
+#include "api/checkpoint/user_template.h"
+#include "api/checkpoint/verify.h"
+#include "lib/fdpass.h"
+#include "lib/jail.h"
+#include "lib/log.h"
+
+#define BOARD_VERSION "1"
+#define SERVICE_USER  "mayfly" /* mayfly-priv's --user */
+#define BAD_CONFIG    2        /* trying again does not mend it: mayfly-priv ends then, too */
+#define DRAIN_NS      (10ull * 1000000000)
+
+static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
+
+_noreturn_ static void die_with(int status, const char *what, const struct err *e)
+{
+	fprintf(stderr, "mayflyd: %s%s%s\n", what, e ? ": " : "", e ? e->msg : "");
+	exit(status);
+}
+
+_noreturn_ static void die(const char *what, const struct err *e)
+{
+	die_with(1, what, e);
+}
+
+struct options {
+	const char *config, *init_config;
+	bool check, faults;
+	unsigned int no_jail, verbose;
+};
+
+static void usage(void)
+{
+	fputs("usage: mayflyd [--config FILE] [--check] [--no-jail] [-v]\n"
+	      "       mayflyd init-config [FILE]\n"
+	      "  --config FILE   the configuration; without it the defaults\n"
+	      "  --check         read it, say what is wrong, and end\n"
+	      "  --faults        allow debug.faults, for tests: files in run_dir then make the "
+	      "daemon die\n"
+	      "  --no-jail       start VMs directly, without mayfly-priv: for debugging (as root: "
+	      "twice)\n"
+	      "  -v              more log; again for more\n",
+		stderr);
+	exit(2);
+}
+
+static struct options parse_options(int argc, char **argv)
+{
+	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'},
+		{"no-jail", 0, NULL, 'J'}, {"faults", 0, NULL, 'F'}, {"verbose", 0, NULL, 'v'},
+		{"version", 0, NULL, 'V'}, {"help", 0, NULL, 'h'}, {0}};
+	struct options o = {0};
+	int c;
+
+	if (argc > 1 && !strcmp(argv[1], "init-config")) {
+		o.init_config = argc > 2 ? argv[2] : "-";
+		return o;
+	}
+	while ((c = getopt_long(argc, argv, "c:nvVh", table, NULL)) >= 0) {
+		switch (c) {
+		case 'c':
+			o.config = optarg;
+			break;
+		case 'n':
+			o.check = true;
+			break;
+		case 'J':
+			o.no_jail++;
+			break;
+		case 'F':
+			o.faults = true;
+			break;
+		case 'v':
+			o.verbose++;
+			break;
+		case 'V':
+			puts("mayflyd " MAYFLY_VERSION " (protocol " PROTOCOL_VERSION ")");
+			exit(0);
+		default:
+			usage();
+		}
+	}
+	if (optind < argc)
+		usage();
+	return o;
+}
+
+static int init_config(const char *path)
+{
+	_cleanup_free_ char *text = conf_example();
+	_cleanup_close_ int fd = -1;
+	const struct passwd *pw;
+
+	if (!text)
+		return 1;
+	if (!strcmp(path, "-"))
+		return write_full(1, text, strlen(text)) < 0;
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+	if (fd < 0 || write_full(fd, text, strlen(text)) < 0) {
+		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
+		return 1;
+	}
+	/* made by root for the service, whose user reads it, and nobody else: it will hold a key */
+	if (geteuid() == 0 && (pw = getpwnam(SERVICE_USER)) && fchown(fd, 0, pw->pw_gid) < 0) {
+		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
+		return 1;
+	}
+	return 0;
+}
+
+/* ---- files */
+
+static void read_line(const char *path, char *to, size_t cap)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, to, cap - 1);
+
+	to[n > 0 ? n : 0] = 0;
+	to[strcspn(to, "\n")] = 0;
+}
+
+static void lock_state(void)
+{
+	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	char path[300];
+	int fd;
+	struct err e;
+
+	if (mkdir(D.cfg.state_dir, 0700) < 0 && errno != EEXIST) {
+		err_set(&e, errno, "%s", D.cfg.state_dir);
+		die("state", &e);
+	}
+	if (mkdir(D.cfg.run_dir, 0755) < 0 && errno != EEXIST) {
+		err_set(&e, errno, "%s", D.cfg.run_dir);
+		die("run", &e);
+	}
+	snprintf(path, sizeof(path), "%s/lock", D.cfg.state_dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* kept for as long as we live */
+	/* of this process, not of the open file: a child between its fork and its exec must not
+	 * hold it on when we are killed */
+	if (fd < 0 || fcntl(fd, F_SETLK, &whole) < 0) {
+		bool taken = errno == EACCES || errno == EAGAIN;
+
+		err_set(&e, errno, "%s", path);
+		die(taken ? "another mayflyd uses this state" : "lock", &e);
+	}
+}
+
+static const char *bin_dir(void)
+{
+	static char path[512];
+	ssize_t n;
+	char *slash;
+
+	if (D.cfg.bin_dir[0])
+		return D.cfg.bin_dir;
+	n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	path[n > 0 ? n : 0] = 0;
+	slash = strrchr(path, '/');
+	if (slash)
+		*slash = 0;
+	return path;
+}
+
+/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it
+ * is there, at the next start. */
+static int guest_file(const char *configured, const char *dflt, const char *name, uint64_t *stamp)
+{
+	char path[400], installed[640];
+	struct stat st;
+	int fd;
+
+	if (*configured)
+		snprintf(path, sizeof(path), "%s", configured);
+	else
+		snprintf(path, sizeof(path), "%s/%s", D.cfg.state_dir, dflt);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 && !*configured) {
+		/* as make install puts it */
+		snprintf(installed, sizeof(installed), "%s/../../share/mayfly/%s", bin_dir(), name);
+		fd = open(installed, O_RDONLY | O_CLOEXEC);
+	}
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		log_error("%s: %s: no sandbox can be started", path, strerror(errno));
+		return -1;
+	}
+	*stamp = *stamp * 1000003u ^ (uint64_t)st.st_size ^ (uint64_t)st.st_mtim.tv_sec << 20 ^
+		 (uint64_t)st.st_mtim.tv_nsec;
+	return fd;
+}
+
+static void open_guest_files(void)
+{
+	uint64_t stamp = 1;
+
+	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", "guest-vmlinux", &stamp);
+	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", "initramfs.cpio", &stamp);
+	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx",
+		(unsigned long long)stamp);
+}
+
+/* From here on only our own folders can be opened, whatever a client talks us into. Monitors and
+ * jobs are started by mayfly-priv, not by us. */
+static void confine(void)
+{
+	struct err e;
+	int rc;
+
+	setenv("SQLITE_TMPDIR", D.cfg.state_dir, 1);
+	rc = daemon_landlock(D.cfg.state_dir, D.cfg.run_dir, &e);
+	if (rc == -EOPNOTSUPP)
+		log_warn("%s: files of the host are kept from us by their owners only", e.msg);
+	else if (rc < 0)
+		die("Landlock", &e);
+}
+
+/* ---- the listener */
+
+static int listen_on(const struct config *c, struct err *e)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)c->port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)c->port)};
+	const char *host = !strcmp(c->host, "localhost") ? "127.0.0.1" : c->host;
+	bool is6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
+	_cleanup_close_ int fd = -1;
+	int one = 1;
+
+	if (!is6 && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
+		return err_plain(e, EINVAL, "server.host %s is not an address", host);
+	fd = socket(is6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return err_set(e, errno, "socket");
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, is6 ? (void *)&v6 : (void *)&v4, is6 ? sizeof(v6) : sizeof(v4)) < 0 ||
+		listen(fd, 1024) < 0)
+		return err_set(e, errno, "listening on %s port %lld", host, (long long)c->port);
+	return take_fd(&fd);
+}
+
+static void say_listening(int fd)
+{
+	struct sockaddr_storage sa = {0};
+	socklen_t n = sizeof(sa);
+	uint16_t port = 0;
+
+	if (!getsockname(fd, (void *)&sa, &n))
+		port = ntohs(sa.ss_family == AF_INET6
+				     ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
+				     : ((struct sockaddr_in *)(void *)&sa)->sin_port);
+	log_info("listening on %s port %u", D.cfg.host, port);
+}
+
+/* ---- what the last daemon left */
+
+static void load_sandbox(void *arg, const char *id, cJSON *doc)
+{
+	struct sandbox *sb = sandbox_from_record(&D, id, doc);
+
+	cJSON_Delete(doc);
+	if (!sb)
+		log_error("sandbox %s: its record cannot be used", id);
+}
+
+/* By creation, newest first, as the list shows them. */
+static void sort_sandboxes(void)
+{
+	struct sandbox *sorted = NULL, *sb = D.sandboxes;
+
+	while (sb) {
+		struct sandbox *next = sb->next, **at = &sorted;
+
+		while (*at && (*at)->created_ns > sb->created_ns)
+			at = &(*at)->next;
+		sb->next = *at;
+		*at = sb;
+		sb = next;
+	}
+	D.sandboxes = sorted;
+	for (struct sandbox **at = &D.sandboxes; *at; at = &(*at)->next)
+		(*at)->prev = at;
+}
+
+static void take_up_one(struct sandbox *sb)
+{
+	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident,
+	     runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
+
+	if (snap_take_up(sb)) {
+		/* paused by its files, or its VM is asked */
+	} else if (sb->state == SB_PENDING && launch_take_up(sb)) {
+		log_info("sandbox %s: made anew", sb->id);
+	} else if (sb->state == SB_PENDING) {
+		idempotency_forget(sb);
+		sandbox_apply(sb, EV_START_FAILED, "START_FAILED",
+			"The server was stopped while the sandbox was made.");
+	} else if (sb->state == SB_RESUMING && !sb->resident) {
+		/* what it was paused with is whole: nothing was promised about what ran since */
+		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED",
+			"The server was stopped while the sandbox was resumed.");
+	} else if (ran && !runs) {
+		sandbox_apply(
+			sb, EV_VM_DIED, "VM_ENDED", "The VM ended while no server was running.");
+	}
+	if (sb->expires_ns)
+		sandbox_set_expiry(sb, sb->expires_ns);
+	if (runs)
+		log_info("sandbox %s: adopted (slot %u, process %d)", sb->id, sb->vm_slot,
+			sb->vm_pid);
+}
+
+static void take_up(struct sandbox *sb)
+{
+	/* its build starts anew */
+	if (sb->internal) {
+		sandbox_delete(sb, "the server was stopped while it was used");
+		return;
+	}
+	take_up_one(sb);
+}
+
+/* The oldest first: what was promised is made again in this order, and who waited longest would
+ * otherwise wait behind all others after every kill. */
+static void take_up_each(void)
+{
+	size_t n = 0;
+	_cleanup_free_ struct sandbox **all = calloc(D.nsandboxes + 1, sizeof(struct sandbox *));
+
+	ASSERT(all);
+	for (struct sandbox *sb = D.sandboxes; sb; sb = sb->next)
+		all[n++] = sb;
+	while (n > 0)
+		take_up(all[--n]);
+}
+
+static void take_up_all(void)
+{
+	struct err e;
+
+	if (state_each(D.state, ST_SANDBOX, load_sandbox, NULL, &e) < 0)
+		die("state", &e);
+	sort_sandboxes();
+	snapshots_load(&D);
+	templates_load(&D);
+	utemplates_load(&D);
+	idempotency_load(&D);
+	entrylog_sweep(&D);
+	blobs_sweep(D.blobs);
+	take_up_each();
+	vms_sweep(D.vms);
+	images_release(&D);
+	utemplates_go_on(&D);
+}
+
+/* ---- the end */
+
+static struct timer *drain_limit;
+
+static void drained(void *arg)
+{
+	loop_stop(D.loop, 0);
+}
+
+static void on_signal(void *arg, uint32_t events)
+{
+	struct signalfd_siginfo si;
+
+	while (read(*(int *)arg, &si, sizeof(si)) == (ssize_t)sizeof(si)) {
+		if (si.ssi_signo == SIGCHLD)
+			continue;
+		if (si.ssi_signo == SIGHUP) {
+			daemon_reload(&D);
+			continue;
+		}
+		if (D.ending) {
+			loop_stop(D.loop, 1);
+			continue;
+		}
+		log_info("signal %u: ending; sandboxes go on", si.ssi_signo);
+		D.ending = true;
+		http_quiesce(D.http, drained, NULL);
+		drain_limit = loop_timer(D.loop, drained, NULL);
+		if (drain_limit)
+			timer_after(drain_limit, DRAIN_NS);
+	}
+}
+
+static struct watch *signals;
+
+static void watch_signals(void)
+{
+	static int fd;
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	signals = fd < 0 ? NULL : loop_watch(D.loop, fd, EPOLLIN, on_signal, &fd);
+	if (!signals)
+		die("signals", NULL);
+}
+
+/* What a host lacks is its owner's to accept, and not to be found out afterwards. */
+static void accept_host(uint32_t flags)
+{
+	const char *lacks = !(flags & (PRIV_H_NO_CGROUP | PRIV_H_NO_LANDLOCK)) ? NULL
+			    : !(flags & PRIV_H_NO_LANDLOCK) ? "delegated cgroup v2 controllers"
+			    : !(flags & PRIV_H_NO_CGROUP)
+				    ? "Landlock"
+				    : "Landlock and delegated cgroup v2 controllers";
+
+	if (lacks && !D.cfg.weaker_jail) {
+		fprintf(stderr,
+			"mayflyd: this host has no %s, so jails would be weaker: `mayfly doctor` "
+			"says what to do, or set runtime.weaker_jail = true\n",
+			lacks);
+		exit(2); /* the helper does not try again */
+	}
+	if (lacks)
+		log_warn("this host has no %s: jails are weaker, as the configuration permits",
+			lacks);
+}
+
+static void open_kvm(void)
+{
+	struct priv_msg m = {.op = PRIV_OPEN, .what = PRIV_F_KVM}, r = {0};
+	int rc = privctl_wait(D.priv, &m, &r, &D.kvm_fd);
+
+	if (rc < 0)
+		log_error("/dev/kvm: %s: no sandbox can be started", strerror(-rc));
+}
+
+static int priv_socket(bool no_jail)
+{
+	int type;
+	socklen_t n = sizeof(type);
+
+	if (no_jail)
+		return -1;
+	if (getsockopt(PRIV_FD, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || type != SOCK_SEQPACKET)
+		die("mayfly-priv starts me; without it: --no-jail (VMs are then not jailed)", NULL);
+	fcntl(PRIV_FD, F_SETFD, FD_CLOEXEC);
+	return PRIV_FD;
+}
+
+static void start(bool no_jail)
+{
+	struct http_config hc = {.app = &D,
+		.dispatch = router_dispatch,
+		.invoke = router_invoke,
+		.done = router_done};
+	struct rlimit nofile = {65536, 65536};
+	char path[300];
+	struct err e;
+
+	setrlimit(RLIMIT_NOFILE, &nofile);
+	D.start_ns = mono_ns();
+	D.cpus = (unsigned int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l);
+	D.loop = loop_create();
+	if (!D.loop)
+		die("no loop", NULL);
+	watch_signals();
+	lock_state();
+	read_line("/proc/sys/kernel/random/boot_id", D.host_boot_id, sizeof(D.host_boot_id));
+	open_guest_files();
+	if (!no_jail)
+		confine();
+	snprintf(path, sizeof(path), "%s/state.db", D.cfg.state_dir);
+	if (state_open(path, &D.state, &e) < 0)
+		die("state", &e);
+	snprintf(path, sizeof(path), "%s/blobs", D.cfg.state_dir);
+	D.blobs = blobs_create(path, &e);
+	if (!D.blobs)
+		die("state", &e);
+	D.priv = privctl_create(
+		D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
+	if (!D.priv || !(D.vms = vms_create(&D, &e)))
+		die("processes", &e);
+	accept_host(privctl_host_flags(D.priv));
+	D.images = images_create(&D, bin_dir(), &e);
+	if (!D.images)
+		die("images", &e);
+	open_kvm();
+	D.templates = templates_create(&D);
+	D.verify = verify_create(&D);
+	if (!D.templates || !D.verify)
+		die("no memory", NULL);
+	take_up_all();
+	hc.listen_fd = listen_on(&D.cfg, &e);
+	if (hc.listen_fd < 0)
+		die("listen", &e);
+	hc.connections_max = (unsigned int)D.cfg.max_connections;
+	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
+	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;
+	hc.idle_limit_s = (unsigned int)D.cfg.idle_timeout_seconds;
+	D.http = http_create(D.loop, &hc);
+	if (!D.http)
+		die("the HTTP server cannot be started", NULL);
+	if (!no_jail && daemon_seal(&e) < 0)
+		die("seccomp", &e);
+	say_listening(hc.listen_fd);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = parse_options(argc, argv);
+	struct err e;
+	int rc;
+
+	if (o.init_config)
+		return init_config(o.init_config);
+	conf_defaults(&D.cfg);
+	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
+		die_with(BAD_CONFIG, "configuration", &e);
+	if (D.cfg.faults && !o.faults)
+		die_with(BAD_CONFIG,
+			"configuration: debug.faults makes the daemon die where a file says so: "
+			"for tests only, and with --faults",
+			NULL);
+	if (o.check) {
+		puts("ok");
+		return 0;
+	}
+	o.no_jail += D.cfg.no_jail;
+	if (o.no_jail == 1 && geteuid() == 0)
+		die("--no-jail as root runs guests' VMMs as root: say it twice if you mean it",
+			NULL);
+	log_init("mayflyd", 2, D.cfg.log_json);
+	D.config_path = o.config;
+	D.verbose = o.verbose;
+	daemon_log_level(&D);
+	if (o.no_jail)
+		log_warn("--no-jail: VMS ARE NOT JAILED, and image jobs neither: for debugging "
+			 "only");
+	start(o.no_jail > 0);
+	rc = loop_run(D.loop);
+	/* the records are written; processes and files stay as they are for the next daemon */
+	watch_remove(signals);
+	timer_remove(drain_limit);
+	http_destroy(D.http);
+	state_close(D.state);
+	log_info("ended");
+	return rc < 0 ? 1 : rc;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * execd.h: the execution API of a sandbox as tables of routes, for the dispatcher of mayflyd: after
+ * an endpoint's prefix was stripped it looks in execd_table for port 44772 and in proxy_table for
+ * every other port but 18080. The handlers find the guest through r->sandbox; they are called when
+ * the sandbox runs, those without HTTP_R_NO_WAIT only then. Clients and guests are hostile.
+ */
+#pragma once
+
+#include "api/http/http.h"
+
+struct agentc;
+
+#define EXECD_PORT 44772
+
+extern const struct http_table execd_table;
+extern const struct http_table proxy_table;
+
+/* A sandbox made with EXECD_ACCESS_TOKEN in its environment wants it in every request. token NULL or "": none is wanted. False: answered with
+ * 401. */
+bool execd_admit(struct http_req *r, const char *token);
+
+/* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more.
+ */
+struct agentc *sandbox_agentc(struct sandbox *sb);
+/* Given by the daemon, for its metrics: a command was started, or one ended otherwise than with 0. */
+void sandbox_count_exec(struct sandbox *sb, bool failed);

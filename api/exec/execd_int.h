@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * execd_int.h: what the files of the execution API share. mayflyd, its loop's thread.
+ */
+#pragma once
+
+#include <cjson/cJSON.h>
+
+#include "api/links/agent_client.h"
+#include "api/exec/execd.h"
+#include "api/http/event_stream.h"
+
+static inline void cleanup_json(cJSON **j)
+{
+	cJSON_Delete(*j);
+}
+#define _cleanup_json_ _cleanup_(cleanup_json)
+
+/* {"code","message"}; the text may be a guest's: it is made valid UTF-8. Ends the request. */
+void execd_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
+	_printf_(4, 5);
+/* The documented error for an agent's refusal. */
+void execd_fail_files(struct http_req *r, const struct agent_reply *rep);
+void execd_fail(struct http_req *r, const struct agent_reply *rep);
+/* Takes a finished JSON text (and frees the buffer's memory). */
+void execd_reply_buf(struct http_req *r, int status, const char *type, struct buf *b);
+
+/* One request to the agent on behalf of an HTTP request; when the client leaves it is cancelled. fn
+ * must end the request or ask again. Refusals end the request. data: the handler's. */
+struct execd_ask;
+typedef void (*execd_reply_fn)(struct http_req *r, void *data, const struct agent_reply *rep);
+void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uint32_t limit_ms,
+	execd_reply_fn fn, void *data);
+
+/* What the handler of asked requests owns: freed with the request. One a request. False: no memory,
+ * data was freed. */
+bool execd_own(struct http_req *r, void *data, void (*fn)(void *data));
+
+/* The request's body as JSON of one type (cJSON_Object, cJSON_Array), the caller's to free
+ * (_cleanup_json_); NULL: answered with 400. An empty body is an empty object if may_be_empty.
+ * Strings with a NUL in them are refused: they would be cut. */
+cJSON *execd_body(struct http_req *r, int type, bool may_be_empty);
+/* Members; null counts as absent. False: wrong type, answered. */
+bool execd_str(struct http_req *r, const cJSON *o, const char *key, const char **out);
+bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out,
+	bool *given);
+bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out);
+/* A mode written as decimal digits that are octal ones: 755. 0 or absent: AGENT_NO_MODE. */
+bool execd_mode(const cJSON *o, const char *key, uint32_t *mode);
+/* /v1/filesystem/{uid}/{gid}: who does it. False: answered. */
+bool execd_ids(struct http_req *r, uint32_t *uid, uint32_t *gid);
+
+void execd_new_id(char id[33]);
+void execd_time(struct buf *b, int64_t wall); /* RFC 3339, UTC, as a JSON string */
+
+/* route_command.c: also runs what /code and the sessions run */
+struct command_start {
+	const char *command, *session,
+		*cwd; /* session: its id is the init text, stderr goes into stdout */
+	uint64_t timeout_ms;
+	bool background;
+};
+void command_run(struct http_req *r, const struct command_start *s);
+
+void route_ping(struct http_req *r);
+void route_command(struct http_req *r);
+void route_interrupt(struct http_req *r);
+void route_status(struct http_req *r);
+void route_logs(struct http_req *r);
+void route_session_new(struct http_req *r);
+void route_session_run(struct http_req *r);
+void route_session_del(struct http_req *r);
+void route_code(struct http_req *r);
+void route_code_none(struct http_req *r);
+void route_code_context(struct http_req *r);
+void route_context_new(struct http_req *r);
+void route_contexts_del(struct http_req *r);
+void route_pty_new(struct http_req *r);
+void route_pty(struct http_req *r);
+void route_isolated(struct http_req *r);
+void route_isolated_caps(struct http_req *r);
+void route_metrics(struct http_req *r);
+void route_metrics_watch(struct http_req *r);
+void route_files_info(struct http_req *r);
+void route_files_remove(struct http_req *r);
+void route_files_permissions(struct http_req *r);
+void route_files_mv(struct http_req *r);
+void route_files_replace(struct http_req *r);
+void route_files_search(struct http_req *r);
+void route_files_upload(struct http_req *r);
+void route_files_download(struct http_req *r);
+void route_dirs_make(struct http_req *r);
+void route_dirs_remove(struct http_req *r);
+void route_dirs_list(struct http_req *r);
+void route_execd_proxy(struct http_req *r);
+void route_proxy(struct http_req *r);

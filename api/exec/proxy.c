@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled
+ * connection, streamed both ways. mayflyd. The client's headers and the guest's whole answer are
+ * hostile: names and values are checked on the way in by libmicrohttpd and here, on the way out by
+ * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
+ * always told "Connection: close", so that one answer is all a connection carries. A request body
+ * goes on in chunks, unless its length is known.
+ */
+#include "api/exec/execd_int.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "api/core/daemon.h"
+#include "api/http/response_parser.h"
+
+#define REQUEST_HEAD_MAX (256u * 1024)
+
+struct proxy {
+	struct http_req *r;
+	struct agent_dial *dial;
+	struct http1_response *resp;
+	struct timer *limit;
+	struct buf head; /* of the request; then what is left of a piece of the answer */
+	const char *connection;
+	bool strip; /* the documented proxy path: credentials of the browser stay here */
+	bool has_body, chunked, body_done, opened, streaming, done;
+};
+
+static void proxy_free(struct http_req *r)
+{
+	struct proxy *x = r->user;
+
+	agent_dial_close(x->dial);
+	timer_remove(x->limit);
+	if (x->resp)
+		http1_fini(x->resp);
+	free(x->resp);
+	buf_fini(&x->head);
+}
+
+static void proxy_fail(struct proxy *x, int status, const char *code, const char *why)
+{
+	if (x->done)
+		return;
+	x->done = true;
+	agent_dial_close(take_ptr(x->dial));
+	timer_set(x->limit, 0);
+	if (x->streaming)
+		http_abort(x->r);
+	else
+		execd_error(x->r, status, code, "%s", why);
+}
+
+static void proxy_gone(struct http_req *r)
+{
+	struct proxy *x = r->user;
+
+	if (x->done)
+		return;
+	x->done = true;
+	agent_dial_close(take_ptr(x->dial));
+	http_abort(r);
+}
+
+/* From the last thing that was done for it until the answer's head is whole. */
+static uint64_t backend_limit_ns(const struct http_req *r)
+{
+	const struct daemon *d = r->app;
+
+	return (uint64_t)(d ? d->cfg.backend_timeout_seconds : 180) * 1000000000u;
+}
+
+static void too_late(void *arg)
+{
+	proxy_fail(arg, 504, "BACKEND_TIMEOUT", "the server in the sandbox did not answer in time");
+}
+
+/* ---- the request's head */
+
+static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-authenticate",
+	"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"};
+static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
+	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
+	"forwarded", "x-real-ip"};
+static const char *const credentials[] = {"authorization", "cookie"};
+
+static bool listed(const char *const *list, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcasecmp(list[i], name))
+			return true;
+	return false;
+}
+#define LISTED(list, name) listed(list, ARRAY_LEN(list), name)
+
+/* True if `Connection: a, b` names it. */
+static bool connection_names(const char *value, const char *name)
+{
+	size_t n = strlen(name);
+
+	while (value && *value) {
+		size_t k;
+
+		value += strspn(value, " \t,");
+		k = strcspn(value, " \t,");
+		if (k == n && !strncasecmp(value, name, n))
+			return true;
+		value += k;
+	}
+	return false;
+}
+
+static bool value_is_clean(const char *v)
+{
+	for (; *v; v++)
+		if (((unsigned char)*v < 0x20 && *v != '\t') || *v == 0x7f)
+			return false;
+	return true;
+}
+
+static void pass_header(void *arg, const char *k, const char *v)
+{
+	struct proxy *x = arg;
+
+	if (LISTED(hop_by_hop, k) || LISTED(never, k) || !strncasecmp(k, "x-forwarded-", 12) ||
+		connection_names(x->connection, k) || (x->strip && LISTED(credentials, k)))
+		return;
+	if (http1_token(k, strlen(k)) && value_is_clean(v))
+		buf_printf(&x->head, "%s: %s\r\n", k, v);
+}
+
+/* The target as it came, query and all; what may not stand in a request line cannot come from
+ * libmicrohttpd, but is looked for. */
+static bool put_request_line(struct proxy *x, const char *path)
+{
+	const char *q = x->r->query;
+
+	for (const char *p = path; *p; p++)
+		if ((unsigned char)*p <= 0x20 || *p == 0x7f)
+			return false;
+	for (const char *p = q; *p; p++)
+		if ((unsigned char)*p <= 0x20 || *p == 0x7f)
+			return false;
+	if (!http1_token(x->r->method, strlen(x->r->method)))
+		return false;
+	buf_printf(&x->head, "%s %s%s%s%s HTTP/1.1\r\n", x->r->method, *path == '/' ? "" : "/",
+		path, *q ? "?" : "", q);
+	return true;
+}
+
+static bool put_head(struct proxy *x, const char *path, uint16_t port)
+{
+	const char *length = http_header(x->r, "Content-Length");
+	char ip[64];
+
+	x->connection = http_header(x->r, "Connection");
+	if (!put_request_line(x, path))
+		return false;
+	buf_printf(&x->head, "Host: 127.0.0.1:%u\r\n", port);
+	http_headers_each(x->r, pass_header, x);
+	buf_printf(
+		&x->head, "X-Forwarded-Proto: http\r\nX-Forwarded-Host: %s\r\n", http_host(x->r));
+	if (http_address(x->r, ip, sizeof(ip)))
+		buf_printf(&x->head, "X-Forwarded-For: %s\r\n", ip);
+	x->chunked = http_header(x->r, "Transfer-Encoding") != NULL;
+	x->has_body = x->chunked || (length && strcmp(length, "0") != 0);
+	if (x->chunked)
+		buf_printf(&x->head, "Transfer-Encoding: chunked\r\n");
+	else if (length && strspn(length, "0123456789") == strlen(length))
+		buf_printf(&x->head, "Content-Length: %s\r\n", length);
+	buf_printf(&x->head, "Connection: close\r\n\r\n");
+	return !x->head.bad;
+}
+
+/* ---- the request's body */
+
+/* The last chunk; an empty body may have ended before the dial was through. */
+static void end_body(struct proxy *x)
+{
+	if (x->body_done && x->chunked)
+		agent_dial_send(x->dial, "0\r\n\r\n", 5);
+}
+
+static size_t proxy_body(struct http_req *r, const uint8_t *p, size_t n)
+{
+	struct proxy *x = r->user;
+	char size[24];
+
+	if (x->done || x->body_done)
+		return n;
+	if (!p) {
+		x->body_done = n == 0;
+		if (x->opened)
+			end_body(x);
+		return 0;
+	}
+	if (!x->opened || agent_dial_full(x->dial))
+		return 0;
+	if (x->chunked) {
+		snprintf(size, sizeof(size), "%zx\r\n", n);
+		agent_dial_send(x->dial, size, strlen(size));
+	}
+	agent_dial_send(x->dial, p, n);
+	if (x->chunked)
+		agent_dial_send(x->dial, "\r\n", 2);
+	return n;
+}
+
+static void dial_opened(void *arg)
+{
+	struct proxy *x = arg;
+
+	x->opened = true;
+	agent_dial_send(x->dial, x->head.p, x->head.len);
+	buf_reset(&x->head);
+	timer_after(x->limit, backend_limit_ns(x->r));
+	end_body(x);
+	if (x->has_body && !x->body_done)
+		http_body_resume(x->r);
+}
+
+static void dial_drained(void *arg)
+{
+	struct proxy *x = arg;
+
+	if (x->has_body && !x->body_done && !x->done)
+		http_body_resume(x->r);
+}
+
+/* ---- the answer */
+
+/* A Location that begins at the server's root must begin at ours. */
+static void pass_location(struct proxy *x, const char *v)
+{
+	_cleanup_free_ char *full = NULL;
+	const char *prefix = x->r->prefix;
+
+	if (v[0] == '/' && v[1] != '/' &&
+		asprintf(&full, "%s%s%s", prefix, http_param(x->r, "port") ? "/proxy/" : "",
+			http_param(x->r, "port") ? http_param(x->r, "port") : "") >= 0) {
+		_cleanup_free_ char *whole = NULL;
+
+		if (asprintf(&whole, "%s%s", full, v) >= 0)
+			http_add_header(x->r, "Location", whole);
+	} else {
+		http_add_header(x->r, "Location", v);
+	}
+}
+
+static void begin_answer(struct proxy *x)
+{
+	const struct http1_response *h = x->resp;
+	const char *connection = NULL;
+	int64_t length = -1;
+
+	for (size_t i = 0; i < h->nheaders; i++)
+		if (!strcasecmp(h->headers[i].name, "connection"))
+			connection = h->headers[i].value;
+	for (size_t i = 0; i < h->nheaders; i++) {
+		const char *k = h->headers[i].name, *v = h->headers[i].value;
+
+		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
+			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
+			connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
+			!strncasecmp(k, "access-control-", 15))
+			continue;
+		if (!strcasecmp(k, "location"))
+			pass_location(x, v);
+		else
+			http_add_header(x->r, k, v);
+	}
+	if (h->no_body)
+		length = h->to_head && h->has_length ? (int64_t)h->length : 0;
+	else if (h->has_length)
+		length = (int64_t)h->length;
+	x->streaming = true;
+	timer_set(x->limit, 0);
+	http_stream_begin(x->r, h->status, NULL, length);
+}
+
+static void end_answer(struct proxy *x)
+{
+	x->done = true;
+	timer_set(x->limit, 0);
+	agent_dial_close(take_ptr(x->dial));
+	http_stream_end(x->r);
+}
+
+static void dial_bytes(void *arg, const uint8_t *p, size_t n)
+{
+	struct proxy *x = arg;
+	const uint8_t *data = NULL;
+	size_t len = 0;
+
+	if (x->done)
+		return;
+	if (n == 0) {
+		if (x->streaming && http1_closed(x->resp))
+			end_answer(x);
+		else
+			proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED",
+				"the server in the sandbox closed before its answer was whole");
+		return;
+	}
+	for (;;) {
+		enum http1_ev ev = http1_next(x->resp, &p, &n, &data, &len);
+
+		if (ev == H1_HEAD) {
+			begin_answer(x);
+		} else if (ev == H1_DATA) {
+			http_stream_write(x->r, data, len);
+		} else if (ev == H1_DONE) {
+			end_answer(x);
+			return;
+		} else if (ev == H1_BAD) {
+			proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED", x->resp->why);
+			return;
+		} else {
+			break;
+		}
+	}
+	if (x->streaming && http_stream_room(x->r) == 0) {
+		agent_dial_hold(x->dial, true);
+		/* the client gets nothing of it before its request is whole: a server that answers
+		 * meanwhile waits for us, and we for it */
+		if (x->has_body && !x->body_done)
+			timer_after(x->limit, backend_limit_ns(x->r));
+	}
+}
+
+static void answer_writable(struct http_req *r)
+{
+	struct proxy *x = r->user;
+
+	if (x->done || !x->dial)
+		return;
+	timer_set(x->limit, 0);
+	agent_dial_hold(x->dial, false);
+}
+
+static void dial_closed(void *arg, const struct agent_reply *rep)
+{
+	struct proxy *x = arg;
+
+	if (x->done)
+		return;
+	if (!x->opened && (rep->err == ETIMEDOUT))
+		proxy_fail(x, 504, "BACKEND_TIMEOUT",
+			"the server in the sandbox did not answer in time");
+	else if (!x->opened)
+		proxy_fail(x, 502, "BACKEND_CONNECTION_FAILED",
+			"nothing listens on this port in the sandbox");
+	else if (x->streaming && http1_closed(x->resp) && !rep->err)
+		end_answer(x);
+	else
+		proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED",
+			"the connection to the server in the sandbox broke off");
+}
+
+static const struct agent_dial_ops dial_ops = {dial_opened, dial_bytes, dial_drained, dial_closed};
+
+static void proxy_start(struct http_req *r, const char *path, uint16_t port, bool strip)
+{
+	struct agentc *a = sandbox_agentc(r->sandbox);
+	struct proxy *x = http_alloc(r, sizeof(*x));
+
+	if (!x || !a) {
+		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
+		return;
+	}
+	/* any other upgrade (Java's client offers h2c with each request) is an offer that may be
+	 * left alone */
+	if (http_header(r, "Upgrade") && strcasestr(http_header(r, "Upgrade"), "websocket") &&
+		connection_names(http_header(r, "Connection"), "upgrade")) {
+		execd_error(r, 501, "NOT_SUPPORTED",
+			"upgrades (WebSocket) are not available in this version");
+		return;
+	}
+	x->r = r;
+	x->strip = strip;
+	buf_init(&x->head, REQUEST_HEAD_MAX);
+	r->user = x;
+	http_on_free(r, proxy_free);
+	x->resp = malloc(sizeof(*x->resp));
+	x->limit = loop_timer(agentc_loop(a), too_late, x);
+	if (x->resp)
+		http1_init(x->resp, !strcmp(r->method, "HEAD"));
+	if (!x->resp || !x->limit || !put_head(x, path, port)) {
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request cannot be passed on");
+		x->done = true;
+		return;
+	}
+	timer_after(x->limit, backend_limit_ns(x->r));
+	http_on_gone(r, proxy_gone);
+	http_stream_writable(r, answer_writable);
+	x->dial = agent_dial_tcp(a, port, &dial_ops, x);
+	if (!x->dial) {
+		x->done = true;
+		execd_error(r, 502, "BACKEND_CONNECTION_FAILED",
+			"too many connections into this sandbox");
+		return;
+	}
+	if (x->has_body)
+		http_body_read(r, proxy_body);
+}
+
+/* /sandboxes/ID/proxy/PORT... strips what a browser would send to this host; /ID/PORT... is an
+ * origin of its own and keeps it */
+static bool behind_documented_path(const struct http_req *r)
+{
+	return strstr(r->prefix, "/sandboxes/") != NULL;
+}
+
+void route_proxy(struct http_req *r)
+{
+	if (!strcmp(r->method, "HEAD") && behind_documented_path(r)) {
+		http_add_header(r, "Allow", "GET, POST, PUT, DELETE, PATCH");
+		http_error_detail(r, 405, "Method Not Allowed");
+		return;
+	}
+	proxy_start(r, r->path, r->port, behind_documented_path(r));
+}
+
+void route_execd_proxy(struct http_req *r)
+{
+	const char *port = http_param(r, "port"), *rest = http_param(r, "rest");
+	char *end;
+	unsigned long n = strtoul(port, &end, 10);
+
+	if (*end || end == port || n < 1 || n > 65535 || *port < '0' || *port > '9')
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "not a port: %s", port);
+	else
+		proxy_start(r, rest ? rest : "", (uint16_t)n, behind_documented_path(r));
+}

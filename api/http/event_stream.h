@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * event_stream.h: the event stream of the execution API: each event is a bare JSON object and "\n\n", no
+ * "data:" before it. Pure functions on buffers; mayflyd. What goes in is a program's output, so any
+ * bytes: what comes out is always valid JSON in valid UTF-8.
+ */
+#pragma once
+
+#include "lib/buf.h"
+
+/* s as the inside of a JSON string; bytes that are not UTF-8 become U+FFFD, one for each maximal
+ * broken piece */
+void json_escape(struct buf *out, const void *s, size_t n);
+/* the same with its quotes */
+void json_string(struct buf *out, const char *s);
+
+/* UTF-8 without NUL? */
+bool utf8_ok(const void *s, size_t n);
+/* s as UTF-8 text without NUL; what is not becomes U+FFFD */
+void utf8_clean(struct buf *out, const void *s, size_t n);
+
+uint64_t sse_now_ms(void);
+
+void sse_text(struct buf *out, const char *type, const void *text, size_t n);
+void sse_complete(struct buf *out, uint64_t took_ms);
+/* traceback: one line */
+void sse_error(struct buf *out, const char *ename, const char *evalue, const char *traceback);
+
+/* Cuts a stream into lines that keep their ending (\n, \r, \r\n); the events concatenate to the
+ * stream. */
+#define SSE_LINE_MAX (64u * 1024) /* a longer line is given in pieces */
+struct sse_lines {
+	const char *type; /* "stdout" */
+	struct buf carry; /* the line begun; ends in '\r' when only its "\n" may still come */
+};
+void sse_lines_init(struct sse_lines *l, const char *type);
+void sse_lines_fini(struct sse_lines *l);
+void sse_lines_feed(struct sse_lines *l, const uint8_t *p, size_t n, struct buf *out);
+/* A whole line is held back for a "\n" after its "\r". */
+bool sse_lines_cr(const struct sse_lines *l);
+/* What is held goes out: at the end, or when no "\n" came. */
+void sse_lines_flush(struct sse_lines *l, struct buf *out);

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * http_int.h: what http.c, http_req.c and http_reply.c share, and nobody else.
+ */
+#pragma once
+
+#include <microhttpd.h>
+
+#include "api/http/http.h"
+#include "lib/buf.h"
+
+#define HTTP_BODY_MAX_DEFAULT (1u << 20)
+#define HTTP_DISCARD_MAX      (64u << 20) /* of a body nobody wants, before the connection is cut */
+#define HTTP_EARLY_MAX                                                                             \
+	(4u << 20) /* a body up to this is read to its end before an early answer: who still       \
+		      writes does not read */
+#define HTTP_STREAM_SOFT (256u << 10)
+#define HTTP_STREAM_HARD (1u << 20)
+#define HTTP_HEADERS_MAX 64
+
+struct arena_chunk {
+	struct arena_chunk *next;
+	size_t used, cap;
+	max_align_t p[];
+};
+
+struct http_conn {
+	struct http *http;
+	int fd;
+	struct timer *deadline;
+	struct http_conn *prev, *next;
+	struct request *req; /* the one that is being received or answered */
+};
+
+struct request {
+	struct http_req pub;
+	struct MHD_Connection *conn; /* NULL: libmicrohttpd is done with it */
+	struct http_conn *hc;
+	struct arena_chunk *arena;
+	struct http_pair params[HTTP_PARAMS_MAX], *queries, headers[HTTP_HEADERS_MAX];
+	size_t nparams, nqueries, nheaders;
+	bool queries_parsed;
+
+	bool seen, has_body, invoked, finished, gone, aborted, suspended, queued;
+	int busy; /* a callback of the handler is on the stack: do not free */
+
+	struct buf whole;
+	size_t body_seen;
+	http_body_fn body_fn;
+	bool body_ended, body_end_told, body_paused;
+
+	struct MHD_Response *resp;
+	int status;
+	bool streaming, stream_ended, stream_full;
+	struct buf out;
+	size_t out_off;
+	int64_t stream_length;
+	http_fn writable, gone_fn, free_fns[4];
+	unsigned int nfree;
+	struct watch *gone_watch;
+};
+
+struct http {
+	struct loop *loop;
+	struct http_config c;
+	struct MHD_Daemon *mhd;
+	struct watch *watch;
+	struct http_conn *conns;
+	size_t live; /* requests not freed */
+	bool run_pending, quiescing;
+	timer_fn drained;
+	void *drained_arg;
+	struct http_stats stats;
+};
+
+static inline struct request *request_of(const struct http_req *r)
+{
+	return container_of((struct http_req *)(uintptr_t)r, struct request, pub);
+}
+
+/* http.c */
+void http_kick(struct http *h);
+void request_resume(struct request *r);   /* lets libmicrohttpd look at it again */
+void request_finished(struct request *r); /* the handler is done; may free r */
+void request_watch_client(struct request *r);
+/* http_req.c */
+bool url_decode(char *s, bool plus); /* in place; false: bad escape or NUL */
+void arena_free(struct request *r);
+/* http_reply.c */
+ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);

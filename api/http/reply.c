@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reply.c: answers, whole and streamed. mayflyd. What handlers put into a header may come from
+ * a guest or another client: a header that could split the response is dropped.
+ */
+#include "api/http/http_int.h"
+#include "api/http/event_stream.h"
+
+#include <cjson/cJSON.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool header_is_safe(const char *k, const char *v)
+{
+	if (!*k)
+		return false;
+	for (const unsigned char *p = (const unsigned char *)k; *p; p++)
+		if (*p <= ' ' || *p == ':' || *p >= 127)
+			return false;
+	for (const unsigned char *p = (const unsigned char *)v; *p; p++)
+		if ((*p < ' ' && *p != '\t') || *p == 127)
+			return false;
+	return true;
+}
+
+void http_add_header(struct http_req *pub, const char *name, const char *value)
+{
+	struct request *r = request_of(pub);
+	char *k, *v;
+
+	if (!name || !value || r->nheaders == HTTP_HEADERS_MAX || !header_is_safe(name, value))
+		return;
+	k = http_strdup(pub, name, strlen(name));
+	v = http_strdup(pub, value, strlen(value));
+	if (k && v)
+		r->headers[r->nheaders++] = (struct http_pair){k, v};
+}
+
+static void response_headers(struct request *r)
+{
+	const char *origin = http_header(&r->pub, "Origin");
+
+	for (size_t i = 0; i < r->nheaders; i++)
+		MHD_add_response_header(r->resp, r->headers[i].key, r->headers[i].val);
+	MHD_add_response_header(r->resp, "X-Request-ID", r->pub.id);
+	if (!origin)
+		return;
+	MHD_add_response_header(r->resp, "Access-Control-Allow-Origin", "*");
+	MHD_add_response_header(r->resp, "Access-Control-Allow-Credentials", "true");
+	MHD_add_response_header(r->resp, "Access-Control-Expose-Headers", "OPEN-SANDBOX-ORIGIN");
+}
+
+static void reply_with(struct request *r, int status, const char *type, struct MHD_Response *resp)
+{
+	/* its handler heard of its end, and something that it began earlier did not */
+	if (r->aborted) {
+		if (resp)
+			MHD_destroy_response(resp);
+		return;
+	}
+	ASSERT(!r->finished && !r->streaming);
+	r->status = status;
+	r->resp = resp;
+	if (!resp) {
+		r->aborted = true;
+	} else {
+		if (type)
+			MHD_add_response_header(resp, "Content-Type", type);
+		response_headers(r);
+	}
+	request_finished(r);
+}
+
+void http_reply(struct http_req *pub, int status, const char *type, const void *body, size_t n)
+{
+	struct request *r = request_of(pub);
+
+	pub->http->stats.bytes_out += n;
+	reply_with(r, status, type,
+		MHD_create_response_from_buffer(n, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY));
+}
+
+void http_reply_empty(struct http_req *pub, int status)
+{
+	reply_with(request_of(pub), status, NULL,
+		MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
+}
+
+void http_reply_json(struct http_req *r, int status, struct cJSON *takes)
+{
+	_cleanup_free_ char *s = takes ? cJSON_PrintUnformatted(takes) : NULL;
+	_cleanup_(buf_fini) struct buf b;
+
+	cJSON_Delete(takes);
+	buf_init(&b, SIZE_MAX / 2);
+	if (s)
+		utf8_clean(&b, s, strlen(s)); /* a guest's words, or ours cut in a character: not
+						 JSON otherwise */
+	if (!s || b.bad)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	else
+		http_reply(r, status, "application/json", b.p, b.len);
+}
+
+void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
+{
+	_cleanup_(buf_fini) struct buf b;
+	char msg[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(msg, sizeof(msg), fmt, ap);
+	va_end(ap);
+	/* cut, or from a path or a guest: any bytes */
+	buf_init(&b, 16384);
+	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
+	json_string(&b, msg);
+	buf_put(&b, "}", 1);
+	if (b.bad)
+		http_reply_empty(r, status);
+	else
+		http_reply(r, status, "application/json", b.p, b.len);
+}
+
+void http_error_detail(struct http_req *r, int status, const char *detail)
+{
+	char s[128];
+	int n = snprintf(s, sizeof(s), "{\"detail\":\"%s\"}", detail);
+
+	http_reply(r, status, "application/json", s, (size_t)n);
+}
+
+/* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a
+ * write. */
+ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
+{
+	struct request *r = cls;
+	size_t n = r->out.len - r->out_off;
+
+	if (r->gone || r->aborted)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (n > max)
+		n = max;
+	if (n == 0) {
+		if (r->stream_ended)
+			return r->stream_length >= 0 && pos < (uint64_t)r->stream_length
+				       ? MHD_CONTENT_READER_END_WITH_ERROR
+				       : MHD_CONTENT_READER_END_OF_STREAM;
+		r->suspended = true;
+		MHD_suspend_connection(r->conn);
+		return 0;
+	}
+	memcpy(to, r->out.p + r->out_off, n);
+	r->out_off += n;
+	if (r->out_off == r->out.len || r->out_off >= HTTP_STREAM_SOFT) {
+		buf_consume(&r->out, r->out_off);
+		r->out_off = 0;
+	}
+	r->pub.http->stats.bytes_out += n;
+	if (r->stream_full && http_stream_room(&r->pub) >= HTTP_STREAM_SOFT / 2) {
+		r->stream_full = false;
+		r->busy++;
+		if (r->writable && !r->finished)
+			r->writable(&r->pub);
+		r->busy--;
+	}
+	return (ssize_t)n;
+}
+
+void http_stream_begin(struct http_req *pub, int status, const char *type, int64_t length)
+{
+	struct request *r = request_of(pub);
+
+	ASSERT(!r->finished && !r->streaming);
+	r->streaming = true;
+	r->status = status;
+	r->stream_length = length;
+	buf_init(&r->out, HTTP_STREAM_SOFT + 2 * HTTP_STREAM_HARD);
+	r->resp = MHD_create_response_from_callback(
+		length < 0 ? MHD_SIZE_UNKNOWN : (uint64_t)length, 32768, stream_read, r, NULL);
+	if (!r->resp) {
+		r->aborted = true;
+	} else {
+		if (type)
+			MHD_add_response_header(r->resp, "Content-Type", type);
+		response_headers(r);
+	}
+	request_resume(r);
+}
+
+size_t http_stream_room(const struct http_req *pub)
+{
+	const struct request *r = request_of(pub);
+	size_t used = r->out.len - r->out_off;
+
+	if (r->gone || r->aborted)
+		return HTTP_STREAM_SOFT;
+	return used >= HTTP_STREAM_SOFT ? 0 : HTTP_STREAM_SOFT - used;
+}
+
+void http_stream_write(struct http_req *pub, const void *p, size_t n)
+{
+	struct request *r = request_of(pub);
+
+	if (r->gone || r->aborted || n == 0)
+		return;
+	ASSERT(r->streaming && !r->finished);
+	if (r->out.len - r->out_off + n > HTTP_STREAM_HARD) {
+		r->aborted = true;
+	} else {
+		buf_put(&r->out, p, n);
+		if (r->out.bad)
+			r->aborted = true;
+	}
+	/* not only when it is full: a writer with large pieces stops before */
+	if (http_stream_room(pub) < HTTP_STREAM_SOFT / 2)
+		r->stream_full = true;
+	request_resume(r);
+}
+
+void http_stream_writable(struct http_req *r, http_fn fn)
+{
+	request_of(r)->writable = fn;
+}
+
+void http_stream_end(struct http_req *pub)
+{
+	struct request *r = request_of(pub);
+
+	ASSERT(r->streaming && !r->finished);
+	r->stream_ended = true;
+	request_finished(r);
+}
+
+void http_abort(struct http_req *pub)
+{
+	struct request *r = request_of(pub);
+
+	r->aborted = true;
+	request_finished(r);
+}

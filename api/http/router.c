@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * router.c: which table, which prefix, is a key needed, is it right. mayflyd's loop; every path is
+ * hostile. A sandbox's ports are reached at [/v1]/sandboxes/{id}/proxy/{port}/... and at
+ * /{id}/{port}/...; both lead to the same three tables.
+ */
+#include "api/http/router.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/exec/execd.h"
+#include "api/sandbox/sandbox.h"
+#include "lib/log.h"
+
+static const struct http_route *not_found(struct http_req *r, int status)
+{
+	http_error_detail(r, status, status == 405 ? "Method Not Allowed" : "Not Found");
+	return NULL;
+}
+
+/* In constant time for a given length; the length of a key is no secret. */
+static bool same_key(const char *a, const char *b)
+{
+	size_t n = strlen(a);
+	unsigned char diff = 0;
+
+	if (n != strlen(b))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		diff |= (unsigned char)(a[i] ^ b[i]);
+	return diff == 0;
+}
+
+static bool key_refused(struct http_req *r)
+{
+	const struct daemon *d = r->app;
+	const char *key = http_header(r, "OPEN-SANDBOX-API-KEY");
+	bool ok = false;
+
+	if (!d->cfg.api_key[0] && !d->cfg.nkeys)
+		return false;
+	if (!key || !*key) {
+		http_error(r, 401, "MISSING_API_KEY",
+			"Authentication credentials are missing. Provide a valid API key in the "
+			"OPEN-SANDBOX-API-KEY header.");
+		return true;
+	}
+	ok = d->cfg.api_key[0] && same_key(key, d->cfg.api_key);
+	for (unsigned int i = 0; i < d->cfg.nkeys; i++)
+		ok |= same_key(key, d->cfg.keys[i].key);
+	if (!ok)
+		http_error(r, 401, "INVALID_API_KEY",
+			"Authentication credentials are invalid. Check the API key in the "
+			"OPEN-SANDBOX-API-KEY header.");
+	return !ok;
+}
+
+/* ---- endpoints */
+
+struct ends {
+	char id[37];
+	unsigned int port;
+	size_t prefix; /* bytes of the path that lead to it */
+};
+
+static bool port_at(const char *p, unsigned int *port, size_t *n)
+{
+	*n = strspn(p, "0123456789");
+	*port = 0;
+	for (size_t i = 0; i < *n && i < 6; i++)
+		*port = *port * 10 + (unsigned int)(p[i] - '0');
+	return *n > 0 && (p[*n] == '/' || !p[*n]);
+}
+
+static bool id_at(const char *p, char id[37])
+{
+	snprintf(id, 37, "%s", p);
+	return uuid_ok(id) && p[36] == '/';
+}
+
+/* [/v1]/sandboxes/{id}/proxy/{port} */
+static bool is_proxy_path(const char *path, struct ends *e)
+{
+	const char *p = strncmp(path, "/v1/", 4) ? path : path + 3;
+	size_t n;
+
+	if (strncmp(p, "/sandboxes/", 11) != 0)
+		return false;
+	p += 11;
+	n = strcspn(p, "/");
+	if (strncmp(p + n, "/proxy/", 7) != 0)
+		return false;
+	snprintf(e->id, sizeof(e->id), "%.*s", (int)MIN(n, (size_t)36), p);
+	if (n != 36)
+		e->id[0] = 0;
+	p += n + 7;
+	if (!port_at(p, &e->port, &n))
+		return false;
+	e->prefix = (size_t)(p + n - path);
+	return true;
+}
+
+/* /{id}/{port} */
+static bool is_gateway_path(const char *path, struct ends *e)
+{
+	size_t n;
+
+	if (path[0] != '/' || !id_at(path + 1, e->id) || !port_at(path + 38, &e->port, &n))
+		return false;
+	e->prefix = 38 + n;
+	return true;
+}
+
+static bool has_dotdot(const char *path)
+{
+	for (const char *p = path; (p = strstr(p, "..")); p += 2)
+		if ((p == path || p[-1] == '/') && (!p[2] || p[2] == '/'))
+			return true;
+	return false;
+}
+
+static void sandbox_released(struct http_req *r)
+{
+	sandbox_unref(r->sandbox);
+}
+
+static bool is_websocket(struct http_req *r)
+{
+	const char *up = http_header(r, "Upgrade");
+
+	return up && strcasestr(up, "websocket");
+}
+
+static const struct http_route *endpoint_route(struct http_req *r, const struct ends *e)
+{
+	struct daemon *d = r->app;
+	struct sandbox *sb = e->id[0] ? sandbox_find(d, e->id) : NULL;
+	const struct http_table *t = e->port == EXECD_PORT    ? &execd_table
+				     : e->port == EGRESS_PORT ? &egress_table
+							      : &proxy_table;
+	const struct http_route *rt;
+	int status = 404;
+
+	if (e->port < 1 || e->port > 65535) {
+		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
+		return NULL;
+	}
+	if (!sb) {
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox not found.");
+		return NULL;
+	}
+	if (is_websocket(r)) {
+		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
+			"WebSocket is not available on this server yet.");
+		return NULL;
+	}
+	r->prefix = http_strdup(r, r->path, e->prefix);
+	r->path = r->path[e->prefix] ? r->path + e->prefix : "/";
+	r->port = (uint16_t)e->port;
+	if (!r->prefix) {
+		http_abort(r);
+		return NULL;
+	}
+	rt = http_match(r, t, &status);
+	if (!rt)
+		return not_found(r, status);
+	if (e->port == EXECD_PORT &&
+		!execd_admit(r, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(
+					sb->spec.env, "EXECD_ACCESS_TOKEN"))))
+		return NULL;
+	if (strcmp(http_header(r, "OpenSandbox-Access-Renew")
+			    ? http_header(r, "OpenSandbox-Access-Renew")
+			    : "",
+		    "skip") != 0)
+		sandbox_renew_on_access(sb);
+	sandbox_ref(sb);
+	r->sandbox = sb;
+	http_on_free(r, sandbox_released);
+	return rt;
+}
+
+/* ---- the API itself */
+
+static bool slash_redirect(struct http_req *r)
+{
+	size_t n = strlen(r->path), q = strlen(r->query);
+	char *to;
+
+	if (n < 2 || r->path[n - 1] != '/')
+		return false;
+	to = http_printf(r, "%s%.*s%s%.*s", r->prefix, (int)(n - 1), r->path, q ? "?" : "", (int)q,
+		r->query);
+	/* only to a path of ours: "//host" would lead elsewhere */
+	if (!to || to[1] == '/' || strchr(to, '\\'))
+		return false;
+	http_add_header(r, "Location", to);
+	http_reply_empty(r, 307);
+	return true;
+}
+
+const struct http_route *router_dispatch(struct http_req *r)
+{
+	static const struct {
+		const struct http_table *t;
+		bool v1, plain;
+	} mounts[] = {{&lifecycle_table, true, true}, {&root_table, false, true},
+		{&v1_table, true, false}};
+	bool v1 = !strncmp(r->path, "/v1/", 4);
+	const struct http_route *rt = NULL;
+	int status = 404, worst = 404;
+	struct ends e;
+
+	if (is_proxy_path(r->path, &e)) {
+		if (has_dotdot(r->path) && key_refused(r))
+			return NULL;
+		return endpoint_route(r, &e);
+	}
+	if (is_gateway_path(r->path, &e))
+		return endpoint_route(r, &e);
+	if (v1) {
+		r->prefix = "/v1";
+		r->path += 3;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(mounts) && !rt; i++) {
+		if (v1 ? !mounts[i].v1 : !mounts[i].plain)
+			continue;
+		rt = http_match(r, mounts[i].t, &status);
+		if (!rt)
+			worst = MAX(worst, status);
+	}
+	/* the key first: who has none learns nothing about what exists */
+	if (!(rt && (rt->flags & HTTP_R_NO_KEY)) && key_refused(r))
+		return NULL;
+	if (rt)
+		return rt;
+	if (worst == 404 && slash_redirect(r))
+		return NULL;
+	return not_found(r, worst);
+}
+
+void router_invoke(struct http_req *r)
+{
+	if (r->sandbox && !(r->route->flags & HTTP_R_NO_WAIT))
+		sandbox_when_up(r->sandbox, r);
+	else
+		r->route->fn(r);
+}
+
+void router_done(struct http_req *r, int status)
+{
+	struct daemon *d = r->app;
+	uint64_t ns = mono_ns() - r->start_ns;
+
+	d->metrics.http_by_class[MIN(status / 100, 5)]++;
+	hist_add(&d->metrics.http, ns);
+	log_debug("%s %s%s %d %.1f ms request=%s", r->method, r->prefix, r->path, status,
+		(double)ns / 1e6, r->id);
+}
+
+struct sandbox *route_sandbox(struct http_req *r)
+{
+	const char *id = http_param(r, "id");
+	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
+
+	if (!sb)
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.",
+			id ? id : "");
+	return sb;
+}
+
+struct agentc *sandbox_agentc(struct sandbox *sb)
+{
+	return sb->agent;
+}
+
+void sandbox_count_exec(struct sandbox *sb, bool failed)
+{
+	*(failed ? &sb->d->metrics.execs_failed : &sb->d->metrics.execs) += 1;
+}
+
+/* ---- openapi.json: what is served, from the tables */
+
+static void describe_method(
+	cJSON *p, const struct http_route *rt, const char *path, const char *method, bool open)
+{
+	cJSON *op, *params;
+
+	op = cJSON_AddObjectToObject(p, method);
+	params = cJSON_AddArrayToObject(op, "parameters");
+	for (const char *s = path; (s = strchr(s, '{')); s++) {
+		cJSON *q = cJSON_CreateObject();
+		char name[32];
+
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(s + 1, "}"), s + 1);
+		cJSON_AddStringToObject(q, "name", name);
+		cJSON_AddStringToObject(q, "in", "path");
+		cJSON_AddTrueToObject(q, "required");
+		cJSON_AddStringToObject(cJSON_AddObjectToObject(q, "schema"), "type", "string");
+		cJSON_AddItemToArray(params, q);
+	}
+	if (rt->body == HTTP_BODY_WHOLE)
+		cJSON_AddObjectToObject(
+			cJSON_AddObjectToObject(
+				cJSON_AddObjectToObject(op, "requestBody"), "content"),
+			"application/json");
+	cJSON_AddStringToObject(
+		cJSON_AddObjectToObject(cJSON_AddObjectToObject(op, "responses"), "default"),
+		"description", "the answer, or {code, message}");
+	if (!open && !(rt->flags & HTTP_R_NO_KEY)) {
+		cJSON *sec = cJSON_AddArrayToObject(op, "security"), *o = cJSON_CreateObject();
+
+		cJSON_AddArrayToObject(o, "apiKey");
+		cJSON_AddItemToArray(sec, o);
+	}
+}
+
+/* open: behind an endpoint, where no key is asked for */
+static void describe(cJSON *paths, const struct http_table *t, const char *mount, bool open)
+{
+	static const char *const any[] = {"get", "post", "put", "delete", "patch"};
+
+	for (size_t i = 0; i < t->n; i++) {
+		const struct http_route *rt = &t->routes[i];
+		char path[256], method[16], *star;
+		size_t n = 0;
+		cJSON *p;
+
+		snprintf(path, sizeof(path), "%s%s", mount, rt->path);
+		/* {rest*} is ours: a parameter's name has no star */
+		while ((star = strchr(path, '*')))
+			memmove(star, star + 1, strlen(star));
+		p = cJSON_GetObjectItemCaseSensitive(paths, path);
+		if (!p)
+			p = cJSON_AddObjectToObject(paths, path);
+		for (; n < sizeof(method) - 1 && rt->method[n]; n++)
+			method[n] = (char)(rt->method[n] | 0x20);
+		method[n] = 0;
+		for (size_t m = 0; m < ARRAY_LEN(any) && rt->method[0] == '*'; m++)
+			describe_method(p, rt, path, any[m], open);
+		if (rt->method[0] != '*')
+			describe_method(p, rt, path, method, open);
+	}
+}
+
+void route_openapi(struct http_req *r)
+{
+	cJSON *o = cJSON_CreateObject(), *info, *paths, *key;
+
+	cJSON_AddStringToObject(o, "openapi", "3.1.0");
+	info = cJSON_AddObjectToObject(o, "info");
+	cJSON_AddStringToObject(info, "title", "mayfly: the Sandbox Protocol");
+	cJSON_AddStringToObject(info, "version", PROTOCOL_VERSION);
+	key = cJSON_AddObjectToObject(
+		cJSON_AddObjectToObject(
+			cJSON_AddObjectToObject(o, "components"), "securitySchemes"),
+		"apiKey");
+	cJSON_AddStringToObject(key, "type", "apiKey");
+	cJSON_AddStringToObject(key, "in", "header");
+	cJSON_AddStringToObject(key, "name", "OPEN-SANDBOX-API-KEY");
+	paths = cJSON_AddObjectToObject(o, "paths");
+	describe(paths, &root_table, "", false);
+	describe(paths, &lifecycle_table, "/v1", false);
+	describe(paths, &v1_table, "/v1", false);
+	describe(paths, &execd_table, "/v1/sandboxes/{id}/proxy/44772", true);
+	describe(paths, &egress_table, "/v1/sandboxes/{id}/proxy/18080", true);
+	describe(paths, &proxy_table, "/v1/sandboxes/{id}/proxy/{port}", true);
+	http_reply_json(r, 200, o);
+}

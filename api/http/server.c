@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. What it leaves
+ * open is closed here: repeated Content-Length and Content-Length with chunked are refused; a
+ * suspended connection never reports a client that left, so its socket is watched beside it; slow
+ * clients have deadlines of ours.
+ *
+ * libmicrohttpd calls on_access once with the headers, then with pieces of the body, then (size 0)
+ * for the answer; a connection that waits for us is suspended and comes back through the same call.
+ */
+#include "api/http/http_int.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "lib/log.h"
+
+#define SEC          1000000000ull
+#define HEAD_LIMIT_S 30 /* connection to whole headers */
+#define IDLE_LIMIT_S 75 /* between requests: longer than the SDKs' pools keep theirs */
+#define BODY_LIMIT_S 60 /* a whole body; for a streamed one, each piece */
+#define HEAD_BYTES_MAX                                                                             \
+	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
+		*/
+#define REPLY_LIMIT_NS (120ull * 1000000000) /* a whole answer to be taken */
+
+static void run_mhd(void *arg)
+{
+	struct http *h = arg;
+	MHD_UNSIGNED_LONG_LONG wait;
+
+	h->run_pending = false;
+	MHD_run(h->mhd);
+	if (MHD_get_timeout(h->mhd, &wait) == MHD_YES && wait == 0)
+		http_kick(h);
+	if (h->quiescing && !h->live && h->drained) {
+		timer_fn fn = h->drained;
+
+		h->drained = NULL;
+		fn(h->drained_arg);
+	}
+}
+
+void http_kick(struct http *h)
+{
+	if (!h->run_pending && !loop_defer(h->loop, run_mhd, h))
+		h->run_pending = true;
+}
+
+static void on_epoll(void *arg, uint32_t events)
+{
+	run_mhd(arg);
+}
+
+/* ---- connections */
+
+static void conn_expired(void *arg)
+{
+	struct http_conn *hc = arg;
+
+	/* libmicrohttpd sees the end of file and cleans up */
+	shutdown(hc->fd, SHUT_RDWR);
+}
+
+static void conn_deadline(struct http_conn *hc, uint64_t after_ns)
+{
+	if (hc && hc->deadline)
+		timer_set(hc->deadline, after_ns ? mono_ns() + after_ns : 0);
+}
+
+static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
+{
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+	struct http_conn *hc = calloc(1, sizeof(*hc));
+	int one = 1;
+
+	*ctx = hc;
+	if (!hc)
+		return;
+	*hc = (struct http_conn){.http = h, .fd = i->connect_fd, .next = h->conns};
+	hc->deadline = loop_timer(h->loop, conn_expired, hc);
+	if (h->conns)
+		h->conns->prev = hc;
+	h->conns = hc;
+	h->stats.connections++;
+	h->stats.open++;
+	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	conn_deadline(hc, h->c.head_limit_s * SEC);
+}
+
+static void conn_end(struct http *h, void **ctx)
+{
+	struct http_conn *hc = *ctx;
+
+	if (!hc)
+		return;
+	*ctx = NULL;
+	timer_remove(hc->deadline);
+	if (hc->prev)
+		hc->prev->next = hc->next;
+	else
+		h->conns = hc->next;
+	if (hc->next)
+		hc->next->prev = hc->prev;
+	/* at its limit libmicrohttpd does not look at the listener; it does so again when it is
+	 * run, which nothing else may cause any more */
+	if (h->stats.open-- >= h->c.connections_max)
+		http_kick(h);
+	free(hc);
+}
+
+static void on_connection(
+	void *cls, struct MHD_Connection *c, void **ctx, enum MHD_ConnectionNotificationCode toe)
+{
+	if (toe == MHD_CONNECTION_NOTIFY_STARTED)
+		conn_start(cls, c, ctx);
+	else
+		conn_end(cls, ctx);
+}
+
+/* ---- the life of a request */
+
+static void request_free(struct request *r)
+{
+	struct http *h = r->pub.http;
+
+	watch_remove(r->gone_watch);
+	while (r->nfree > 0)
+		r->free_fns[--r->nfree](&r->pub);
+	if (r->resp)
+		MHD_destroy_response(r->resp);
+	buf_fini(&r->whole);
+	buf_fini(&r->out);
+	arena_free(r);
+	free(r);
+	h->live--;
+	if (h->quiescing)
+		http_kick(h);
+}
+
+static void request_maybe_free(struct request *r)
+{
+	if (r->finished && !r->conn && !r->busy)
+		request_free(r);
+}
+
+void request_resume(struct request *r)
+{
+	if (!r->suspended || !r->conn)
+		return;
+	r->suspended = false;
+	MHD_resume_connection(r->conn);
+	http_kick(r->pub.http);
+}
+
+void request_finished(struct request *r)
+{
+	ASSERT(!r->finished);
+	r->finished = true;
+	request_resume(r);
+	request_maybe_free(r);
+}
+
+void http_on_gone(struct http_req *r, http_fn fn)
+{
+	request_of(r)->gone_fn = fn;
+}
+
+void http_on_free(struct http_req *r, http_fn fn)
+{
+	struct request *q = request_of(r);
+
+	ASSERT(q->nfree < ARRAY_LEN(q->free_fns));
+	q->free_fns[q->nfree++] = fn;
+}
+
+bool http_client_gone(const struct http_req *r)
+{
+	return request_of(r)->gone;
+}
+
+static void request_gone(struct request *r)
+{
+	if (r->gone)
+		return;
+	r->gone = true;
+	r->pub.http->stats.gone++;
+	if (r->finished || !r->invoked)
+		return;
+	r->busy++;
+	if (r->body_fn && !r->body_end_told) {
+		r->body_end_told = true;
+		r->body_fn(&r->pub, NULL, 1);
+	}
+	if (r->gone_fn && !r->finished)
+		r->gone_fn(&r->pub);
+	r->busy--;
+}
+
+static void client_left(void *arg, uint32_t events)
+{
+	struct request *r = arg;
+
+	watch_remove(r->gone_watch);
+	r->gone_watch = NULL;
+	if (!r->conn)
+		return;
+	shutdown(r->hc->fd, SHUT_RDWR);
+	r->busy++;
+	request_gone(r);
+	r->busy--;
+	request_resume(r);
+	request_maybe_free(r);
+}
+
+void request_watch_client(struct request *r)
+{
+	if (r->gone_watch || !r->hc || r->gone)
+		return;
+	r->gone_watch = loop_watch(r->pub.http->loop, r->hc->fd, EPOLLRDHUP, client_left, r);
+}
+
+static void on_completed(
+	void *cls, struct MHD_Connection *c, void **ctx, enum MHD_RequestTerminationCode toe)
+{
+	struct request *r = *ctx;
+
+	if (!r)
+		return;
+	*ctx = NULL;
+	r->busy++;
+	watch_remove(r->gone_watch);
+	r->gone_watch = NULL;
+	if (!r->finished)
+		request_gone(r);
+	if (r->pub.http->c.done && r->seen)
+		r->pub.http->c.done(&r->pub, r->gone && !r->queued ? 499 : r->status);
+	r->conn = NULL;
+	conn_deadline(r->hc, r->pub.http->c.idle_limit_s * SEC);
+	if (r->hc)
+		r->hc->req = NULL;
+	r->hc = NULL;
+	if (!r->invoked)
+		r->finished = true;
+	r->busy--;
+	request_maybe_free(r);
+}
+
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *c)
+{
+	struct request *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->pub.http = cls;
+	r->conn = c;
+	r->pub.http->live++;
+	r->pub.start_ns = mono_ns();
+	r->pub.uri = http_strdup(&r->pub, uri, strlen(uri));
+	return r;
+}
+
+/* ---- the first call: what is this, and may it go on? */
+
+struct framing {
+	unsigned int lengths, codings;
+	uint64_t length;
+	size_t bytes;
+	bool bad;
+};
+
+static void framing_header(void *arg, const char *k, const char *v)
+{
+	struct framing *f = arg;
+	size_t kn = strlen(k);
+
+	f->bytes += kn + strlen(v);
+	if (strcspn(k, " \t\r\n") != kn)
+		f->bad = true;
+	if (!strcasecmp(k, "Content-Length")) {
+		f->lengths++;
+		if (!*v || v[strspn(v, "0123456789")] || strlen(v) > 18)
+			f->bad = true;
+		f->length = strtoull(v, NULL, 10);
+	} else if (!strcasecmp(k, "Transfer-Encoding")) {
+		f->codings++;
+		if (strcasecmp(v, "chunked") != 0)
+			f->bad = true;
+	}
+}
+
+static const char *request_id(struct request *r)
+{
+	const char *theirs = http_header(&r->pub, "X-Request-ID");
+	uint8_t raw[16];
+	char hexed[33];
+
+	if (theirs && *theirs && strlen(theirs) <= 256) {
+		const char *p = theirs;
+
+		while (*p >= ' ' && *p < 127)
+			p++;
+		if (!*p)
+			return http_strdup(&r->pub, theirs, strlen(theirs));
+	}
+	random_bytes(raw, sizeof(raw));
+	for (size_t i = 0; i < sizeof(raw); i++)
+		snprintf(hexed + 2 * i, 3, "%02x", raw[i]);
+	return http_strdup(&r->pub, hexed, 32);
+}
+
+static bool request_split(struct request *r, const char *method)
+{
+	const char *q = strchr(r->pub.uri, '?');
+
+	r->pub.method = http_strdup(&r->pub, method, strlen(method));
+	r->pub.path =
+		http_strdup(&r->pub, r->pub.uri, q ? (size_t)(q - r->pub.uri) : strlen(r->pub.uri));
+	r->pub.query = q ? q + 1 : "";
+	r->pub.prefix = "";
+	r->pub.id = request_id(r);
+	return r->pub.method && r->pub.path && r->pub.id;
+}
+
+static bool is_preflight(struct request *r)
+{
+	return !strcmp(r->pub.method, "OPTIONS") && http_header(&r->pub, "Origin") &&
+	       http_header(&r->pub, "Access-Control-Request-Method");
+}
+
+static void preflight_reply(struct request *r)
+{
+	const char *want = http_header(&r->pub, "Access-Control-Request-Headers");
+
+	http_add_header(&r->pub, "Access-Control-Allow-Methods",
+		"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT");
+	http_add_header(&r->pub, "Access-Control-Max-Age", "600");
+	http_add_header(&r->pub, "Access-Control-Allow-Headers", want ? want : "*");
+	http_reply(&r->pub, 200, "text/plain; charset=utf-8", "OK", 2);
+}
+
+static void request_invoke(struct request *r)
+{
+	r->invoked = true;
+	r->busy++;
+	r->pub.http->c.invoke(&r->pub);
+	r->busy--;
+}
+
+static enum MHD_Result queue_answer(struct request *r, bool close)
+{
+	enum MHD_Result rc;
+
+	if (r->aborted || !r->resp)
+		return MHD_NO;
+	if (close)
+		MHD_add_response_header(r->resp, "Connection", "close");
+	r->queued = true;
+	conn_deadline(r->hc, r->streaming ? 0 : REPLY_LIMIT_NS);
+	rc = MHD_queue_response(r->conn, (unsigned int)r->status, r->resp);
+	if (r->streaming)
+		request_watch_client(r);
+	return rc;
+}
+
+static enum MHD_Result request_begin(struct request *r, const char *method, const char *version)
+{
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct http *h = r->pub.http;
+	struct framing f = {0};
+	bool refused = false;
+
+	r->seen = true;
+	r->hc = i ? i->socket_context : NULL;
+	if (r->hc)
+		r->hc->req = r;
+	r->pub.app = h->c.app;
+	h->stats.requests++;
+	conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
+	if (!r->pub.uri || !r->hc || !request_split(r, method))
+		return MHD_NO;
+	http_headers_each(&r->pub, framing_header, &f);
+	if (f.bad || f.lengths + f.codings > 1 || (f.codings && strcmp(version, "HTTP/1.1") != 0)) {
+		h->stats.refused++;
+		r->has_body = refused = true;
+		http_error(&r->pub, 400, "SANDBOX::INVALID_PARAMETER",
+			"the message's length is given twice, or not in a form this server takes");
+	} else if (f.bytes + strlen(r->pub.uri) > HEAD_BYTES_MAX) {
+		h->stats.refused++;
+		r->has_body = refused = true;
+		http_error(&r->pub, 431, "SANDBOX::INVALID_PARAMETER",
+			"the request's headers are longer than %u bytes", HEAD_BYTES_MAX);
+	} else {
+		r->has_body = f.codings || f.length > 0;
+		if (is_preflight(r))
+			preflight_reply(r);
+		else
+			r->pub.route = h->c.dispatch(&r->pub);
+		ASSERT(r->pub.route || r->finished);
+	}
+	if (r->pub.route && !r->finished) {
+		if (r->pub.route->body == HTTP_BODY_WHOLE &&
+			f.length > (r->pub.route->body_max ? r->pub.route->body_max
+							   : HTTP_BODY_MAX_DEFAULT))
+			http_error(
+				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
+		else if (r->pub.route->body == HTTP_BODY_STREAM && r->has_body)
+			request_invoke(r);
+	}
+	/* an early answer to a long body: do not read it, and use the connection for nothing else
+	 */
+	if (r->finished && !r->streaming && r->has_body &&
+		(refused || f.codings || f.length > HTTP_EARLY_MAX ||
+			http_header(&r->pub, "Expect")))
+		return queue_answer(r, true);
+	return MHD_YES;
+}
+
+/* ---- the following calls */
+
+static void wait_suspended(struct request *r)
+{
+	r->suspended = true;
+	MHD_suspend_connection(r->conn);
+	request_watch_client(r);
+}
+
+static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
+{
+	enum http_body kind = r->pub.route ? r->pub.route->body : HTTP_BODY_NONE;
+	uint32_t max;
+	size_t took;
+
+	r->pub.http->stats.bytes_in += n;
+	if (r->finished && kind == HTTP_BODY_STREAM) {
+		/* its answer can only follow its end */
+		conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
+		return n;
+	}
+	if (r->finished || kind == HTTP_BODY_NONE) {
+		r->body_seen += n;
+		return n;
+	}
+	if (kind == HTTP_BODY_WHOLE) {
+		max = r->pub.route->body_max ? r->pub.route->body_max : HTTP_BODY_MAX_DEFAULT;
+		if (r->whole.len + n > max) {
+			http_error(
+				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
+			return n;
+		}
+		if (!r->whole.p)
+			buf_init(&r->whole, (size_t)max + 1);
+		buf_put(&r->whole, p, n);
+		return n;
+	}
+	if (!r->body_fn)
+		return 0;
+	conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
+	r->busy++;
+	took = r->body_fn(&r->pub, p, n);
+	r->busy--;
+	return r->finished ? n : MIN(took, n);
+}
+
+static enum MHD_Result request_piece(struct request *r, const char *p, size_t *n)
+{
+	size_t took = body_taken(r, (const uint8_t *)p, *n);
+
+	*n -= took;
+	if (r->body_seen > HTTP_DISCARD_MAX)
+		return MHD_NO;
+	if (*n > 0) {
+		/* waiting for us, not for the client */
+		conn_deadline(r->hc, 0);
+		wait_suspended(r);
+	}
+	return MHD_YES;
+}
+
+static void body_is_complete(struct request *r)
+{
+	enum http_body kind = r->pub.route ? r->pub.route->body : HTTP_BODY_NONE;
+
+	r->body_ended = true;
+	conn_deadline(r->hc, 0);
+	if (r->finished)
+		return;
+	if (kind == HTTP_BODY_WHOLE && r->whole.bad) {
+		http_error(&r->pub, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return;
+	}
+	if (!r->invoked) {
+		r->pub.body = (const uint8_t *)buf_cstr(&r->whole);
+		r->pub.body_len = r->whole.len;
+		request_invoke(r);
+	}
+}
+
+static void body_end_tell(struct request *r)
+{
+	if (!r->body_ended || !r->body_fn || r->body_end_told || r->finished)
+		return;
+	r->body_end_told = true;
+	r->busy++;
+	r->body_fn(&r->pub, NULL, 0);
+	r->busy--;
+}
+
+static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url,
+	const char *method, const char *version, const char *p, size_t *n, void **ctx)
+{
+	struct request *r = *ctx;
+
+	if (!r || r->gone || r->aborted)
+		return MHD_NO;
+	if (!r->seen)
+		return request_begin(r, method, version);
+	if (*n > 0)
+		return request_piece(r, p, n);
+	if (!r->body_ended)
+		body_is_complete(r);
+	body_end_tell(r);
+	if (r->aborted)
+		return MHD_NO;
+	if (r->resp && !r->queued)
+		return queue_answer(r, r->pub.http->quiescing);
+	wait_suspended(r);
+	return MHD_YES;
+}
+
+void http_body_read(struct http_req *pub, http_body_fn fn)
+{
+	struct request *r = request_of(pub);
+
+	r->body_fn = fn;
+	if (!r->has_body)
+		r->body_ended = true;
+	else /* an end that comes with data in one event is not seen by libmicrohttpd, whose epoll
+		is edge-triggered */
+		request_watch_client(r);
+	request_resume(r);
+}
+
+void http_body_resume(struct http_req *pub)
+{
+	struct request *r = request_of(pub);
+
+	if (r->suspended && !r->body_ended) {
+		conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
+		request_resume(r);
+	}
+}
+
+/* ---- the server */
+
+static void on_log(void *cls, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+static void on_log(void *cls, const char *fmt, va_list ap)
+{
+	char line[300];
+	size_t n;
+
+	vsnprintf(line, sizeof(line), fmt, ap);
+	n = strlen(line);
+	if (n && line[n - 1] == '\n')
+		line[n - 1] = 0;
+	log_debug("http: %s", line);
+}
+
+/* Escapes stay as they are: what is a path segment is decided before it is decoded. */
+static size_t no_unescape(void *cls, struct MHD_Connection *c, char *s)
+{
+	return strlen(s);
+}
+
+struct http *http_create(struct loop *l, const struct http_config *cfg)
+{
+	struct http *h = calloc(1, sizeof(*h));
+	const union MHD_DaemonInfo *info;
+
+	if (!h)
+		return NULL;
+	*h = (struct http){.loop = l, .c = *cfg};
+	h->c.head_limit_s = cfg->head_limit_s ? cfg->head_limit_s : HEAD_LIMIT_S;
+	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
+	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
+	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
+		NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+		MHD_OPTION_LISTEN_SOCKET, cfg->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+		cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)131072,
+		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)16384, MHD_OPTION_NOTIFY_COMPLETED,
+		on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+		MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
+		NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+		MHD_OPTION_END);
+	info = h->mhd ? MHD_get_daemon_info(h->mhd, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+	if (info)
+		h->watch = loop_watch(l, info->epoll_fd, EPOLLIN, on_epoll, h);
+	if (!h->watch) {
+		http_destroy(h);
+		return NULL;
+	}
+	return h;
+}
+
+void http_quiesce(struct http *h, timer_fn drained, void *arg)
+{
+	MHD_socket s = MHD_quiesce_daemon(h->mhd);
+
+	if (s >= 0)
+		close(s);
+	h->quiescing = true;
+	h->drained = drained;
+	h->drained_arg = arg;
+	http_kick(h);
+}
+
+void http_destroy(struct http *h)
+{
+	if (!h)
+		return;
+	watch_remove(h->watch);
+	/* libmicrohttpd insists that nothing is suspended when it stops */
+	h->run_pending = true;
+	for (struct http_conn *c = h->conns; c; c = c->next) {
+		shutdown(c->fd, SHUT_RDWR);
+		if (c->req && c->req->suspended) {
+			c->req->aborted = true;
+			request_resume(c->req);
+		}
+	}
+	if (h->mhd) {
+		MHD_run(h->mhd);
+		MHD_stop_daemon(h->mhd);
+	}
+	free(h);
+}
+
+const struct http_stats *http_stats(const struct http *h)
+{
+	return &h->stats;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * route_lifecycle.h: the handlers of the lifecycle tables, and what they share. mayflyd's loop.
+ */
+#pragma once
+
+#include "api/http/http.h"
+
+void route_create(struct http_req *r);
+void route_get(struct http_req *r);
+void route_list(struct http_req *r);
+void route_delete(struct http_req *r);
+void route_metadata(struct http_req *r);
+void route_renew(struct http_req *r);
+void route_endpoint(struct http_req *r);
+void route_pause(struct http_req *r);
+void route_resume(struct http_req *r);
+
+/* route_snapshot.c */
+void route_snapshot_create(struct http_req *r);
+void route_snapshot_list(struct http_req *r);
+void route_snapshot_get(struct http_req *r);
+void route_snapshot_delete(struct http_req *r);
+/* utemplate.c, template.c */
+void route_template_create(struct http_req *r);
+void route_template_list(struct http_req *r);
+void route_template_get(struct http_req *r);
+void route_template_delete(struct http_req *r);
+void route_auto_templates(struct http_req *r);
+void route_auto_template_create(struct http_req *r);
+void route_auto_template_get(struct http_req *r);
+void route_auto_template_delete(struct http_req *r);
+/* workset.c */
+void route_point_get(struct http_req *r);
+void route_point_verify(struct http_req *r);
+/* route_diag.c */
+void route_diag_logs(struct http_req *r);
+void route_diag_events(struct http_req *r);
+void route_diag_inspect(struct http_req *r);
+void route_diag_summary(struct http_req *r);
+/* route_egress.c */
+void route_policy_get(struct http_req *r);
+
+/* A list as it is asked for: by state, by metadata where there is any, a page of it. */
+struct list {
+	const char *states[16];
+	size_t nstates;
+	struct http_pair meta[32];
+	int nmeta;
+	long page, size, total;
+	struct cJSON *o, *items;
+};
+/* false: answered with 400 */
+bool list_begin(struct http_req *r, struct list *l, bool by_metadata);
+bool list_wants(const struct list *l, const char *state, const struct cJSON *metadata); /* state NULL: not asked for */
+bool list_shows(struct list *l); /* counts one; true if it is on this page */
+void list_end(struct http_req *r, struct list *l);

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * route_sandbox.c: the lifecycle routes: create, get, list, metadata, renew, endpoints, pause, resume, delete. mayflyd's loop. Bodies
+ * and queries are hostile.
+ */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "api/sandbox/admission.h"
+#include "api/core/idempotency.h"
+#include "api/sandbox/launch.h"
+#include "api/lifecycle/route_lifecycle.h"
+#include "api/http/router.h"
+#include "api/checkpoint/snapshot.h"
+#include "api/checkpoint/user_template.h"
+#include "lib/log.h"
+
+#define PARAM "SANDBOX::INVALID_PARAMETER"
+
+static void refused(struct http_req *r, const struct refusal *x)
+{
+	http_error(r, x->status, x->code, "%s", x->msg);
+}
+
+/* ---- create */
+
+static void create_client_gone(struct http_req *r)
+{
+	struct sandbox *sb = r->user;
+
+	/* the sandbox goes on: whoever asked can find it in the list */
+	if (sb && sb->answer == r)
+		sb->answer = NULL;
+	http_abort(r);
+}
+
+void route_create(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct refusal x;
+	struct spec s;
+	struct sandbox *sb;
+	char id[37];
+
+	if (idempotency_answered(r))
+		return;
+	if (d->ending) {
+		http_add_header(r, "Retry-After", "5");
+		http_error(r, 503, "SANDBOX::INTERNAL_ERROR", "the server is being stopped");
+		return;
+	}
+	if (spec_parse(&s, r->body, r->body_len, &d->cfg, &x) < 0) {
+		spec_fini(&s);
+		refused(r, &x);
+		return;
+	}
+	uuid_make(id);
+	sb = sandbox_new(d, id);
+	if (!sb) {
+		spec_fini(&s);
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return;
+	}
+	sb->spec = s;
+	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
+	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 || admission_check(sb, &x) < 0) {
+		if (x.status == 429 || x.status == 503)
+			http_add_header(r, "Retry-After", "5");
+		refused(r, &x);
+		sandbox_delete(sb, "refused");
+		return;
+	}
+	if (idempotency_remember(r, sb) < 0) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The Idempotency-Key cannot be written.");
+		sandbox_delete(sb, "refused");
+		return;
+	}
+	if (s.has_timeout)
+		sandbox_set_expiry(sb, (int64_t)wall_ns() + (int64_t)s.timeout_s * 1000000000);
+	sb->answer = r;
+	r->user = sb;
+	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
+	http_on_gone(r, create_client_gone);
+	sandbox_save(sb, false);
+	launch_create(sb);
+}
+
+/* ---- get, list */
+
+void route_get(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+
+	if (sb)
+		http_reply_json(r, 200, sandbox_to_json(sb, false));
+}
+
+static bool page_query(struct http_req *r, long *page, long *size)
+{
+	static const struct {
+		const char *name;
+		long dflt, max;
+	} q[] = {{"page", 1, 1000000000}, {"pageSize", 20, 200}};
+	long *out[] = {page, size};
+
+	for (size_t i = 0; i < ARRAY_LEN(q); i++) {
+		const char *v = http_query(r, q[i].name);
+		char *end;
+
+		*out[i] = v ? strtol(v, &end, 10) : q[i].dflt;
+		if (v && (!*v || *end || *out[i] < 1 || *out[i] > q[i].max)) {
+			http_error(r, 400, PARAM, "%s must be an integer from 1 to %ld.", q[i].name, q[i].max);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void pagination_add(cJSON *o, long page, long size, long total)
+{
+	cJSON *p = cJSON_AddObjectToObject(o, "pagination");
+	long pages = (total + size - 1) / size;
+
+	cJSON_AddNumberToObject(p, "page", (double)page);
+	cJSON_AddNumberToObject(p, "pageSize", (double)size);
+	cJSON_AddNumberToObject(p, "totalItems", (double)total);
+	cJSON_AddNumberToObject(p, "totalPages", (double)pages);
+	cJSON_AddBoolToObject(p, "hasNextPage", page < pages);
+}
+
+/* One more decoding: the query value is itself a query string, whose parts are escaped once more. */
+static bool unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		unsigned int v;
+
+		if (*s == '%') {
+			if (sscanf(s + 1, "%2x", &v) != 1 || !v || !s[1] || !s[2])
+				return false;
+			*to++ = (char)v;
+			s += 2;
+		} else {
+			*to++ = *s == '+' ? ' ' : *s;
+		}
+	}
+	*to = 0;
+	return true;
+}
+
+static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
+{
+	const char *q = http_query(r, "metadata");
+	char *s, *save = NULL;
+	size_t n = 0;
+
+	if (!q || !*q)
+		return 0;
+	s = http_strdup(r, q, strlen(q));
+	for (s = s ? strtok_r(s, "&", &save) : NULL; s; s = strtok_r(NULL, "&", &save)) {
+		char *v = strchr(s, '=');
+
+		if (!v || n == max)
+			return -EINVAL;
+		*v++ = 0;
+		if (!*s || !unescape(s) || !unescape(v))
+			return -EINVAL;
+		out[n++] = (struct http_pair){s, v};
+	}
+	return (int)n;
+}
+
+bool list_begin(struct http_req *r, struct list *l, bool by_metadata)
+{
+	*l = (struct list){0};
+	l->nstates = http_query_all(r, "state", l->states, ARRAY_LEN(l->states));
+	l->nmeta = by_metadata ? metadata_query(r, l->meta, ARRAY_LEN(l->meta)) : 0;
+	if (l->nmeta < 0) {
+		http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
+		return false;
+	}
+	if (!page_query(r, &l->page, &l->size))
+		return false;
+	l->o = cJSON_CreateObject();
+	l->items = cJSON_AddArrayToObject(l->o, "items");
+	return true;
+}
+
+bool list_wants(const struct list *l, const char *state, const cJSON *metadata)
+{
+	bool fits = l->nstates == 0 || !state;
+
+	for (size_t i = 0; i < l->nstates && !fits; i++)
+		fits = !strcasecmp(l->states[i], state);
+	for (int i = 0; i < l->nmeta && fits; i++) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(metadata, l->meta[i].key);
+
+		fits = cJSON_IsString(v) && !strcmp(v->valuestring, l->meta[i].val);
+	}
+	return fits;
+}
+
+bool list_shows(struct list *l)
+{
+	long n = l->total++;
+
+	return n >= (l->page - 1) * l->size && n < l->page * l->size;
+}
+
+void list_end(struct http_req *r, struct list *l)
+{
+	pagination_add(l->o, l->page, l->size, l->total);
+	http_reply_json(r, 200, l->o);
+}
+
+void route_list(struct http_req *r)
+{
+	struct daemon *d = r->app;
+	struct list l;
+
+	if (!list_begin(r, &l, true))
+		return;
+	/* the table is in order of creation, newest first */
+	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (!sb->internal && list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) && list_shows(&l))
+			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));
+	list_end(r, &l);
+}
+
+/* ---- metadata, renew */
+
+void route_metadata(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	struct refusal x;
+	cJSON *patch, *v, *meta, *old;
+
+	if (!sb)
+		return;
+	patch = json_object(r->body, r->body_len, &x);
+	if (!patch) {
+		refused(r, &x);
+		return;
+	}
+	if (metadata_check(patch, true, "INVALID_METADATA_LABEL", &x) < 0) {
+		cJSON_Delete(patch);
+		refused(r, &x);
+		return;
+	}
+	old = sb->spec.metadata;
+	meta = old ? cJSON_Duplicate(old, true) : cJSON_CreateObject();
+	cJSON_ArrayForEach(v, patch) {
+		cJSON_DeleteItemFromObjectCaseSensitive(meta, v->string);
+		if (cJSON_IsString(v))
+			cJSON_AddStringToObject(meta, v->string, v->valuestring);
+	}
+	cJSON_Delete(patch);
+	sb->spec.metadata = meta;
+	if (sandbox_save(sb, false) < 0) {
+		sb->spec.metadata = old;
+		cJSON_Delete(meta);
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
+		return;
+	}
+	cJSON_Delete(old);
+	http_reply_json(r, 200, sandbox_to_json(sb, false));
+}
+
+void route_renew(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	struct refusal x;
+	cJSON *j, *o;
+	const cJSON *at;
+	int64_t t = 0, old;
+	bool ok;
+	char text[TIME_TEXT];
+
+	if (!sb)
+		return;
+	j = json_object(r->body, r->body_len, &x);
+	if (!j) {
+		refused(r, &x);
+		return;
+	}
+	at = cJSON_GetObjectItemCaseSensitive(j, "expiresAt");
+	ok = cJSON_IsString(at) && time_parse(at->valuestring, &t);
+	cJSON_Delete(j);
+	if (!ok) {
+		http_error(r, 400, PARAM, "expiresAt must be an RFC 3339 time.");
+	} else if (!sb->expires_ns) {
+		http_error(r, 409, "DOCKER::INVALID_EXPIRATION", "Sandbox %s does not have automatic expiration enabled.", sb->id);
+	} else if (t <= (int64_t)wall_ns()) {
+		http_error(r, 400, "DOCKER::INVALID_EXPIRATION", "New expiration time must be in the future.");
+	} else {
+		old = sb->expires_ns;
+		sb->expires_ns = t;
+		if (sandbox_save(sb, false) < 0) {
+			sb->expires_ns = old;
+			http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
+			return;
+		}
+		sandbox_set_expiry(sb, t);
+		o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, "expiresAt", time_format(t, text));
+		http_reply_json(r, 200, o);
+	}
+}
+
+/* ---- endpoints */
+
+void route_endpoint(struct http_req *r)
+{
+	const struct daemon *d = r->app;
+	const char *p = http_param(r, "port"), *expires = http_query(r, "expires"), *proxy = http_query(r, "use_server_proxy"), *host;
+	static const char *const yes[] = {"true", "1", "on", "yes", "t", "y"}, *const no[] = {"false", "0", "off", "no", "f", "n", ""};
+	int use = proxy ? -1 : 0;
+	struct sandbox *sb;
+	char *end, *text;
+	long port = strtol(p, &end, 10);
+	cJSON *o;
+
+	for (size_t i = 0; proxy && i < ARRAY_LEN(yes); i++)
+		use = !strcasecmp(proxy, yes[i]) ? 1 : use;
+	for (size_t i = 0; proxy && i < ARRAY_LEN(no); i++)
+		use = !strcasecmp(proxy, no[i]) ? 0 : use;
+	if (*end || p[strspn(p, "0123456789")] || port < 1 || port > 65535) {
+		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
+		return;
+	}
+	if (use < 0 || (use && expires)) {
+		http_error(r, 400, PARAM, use < 0 ? "use_server_proxy must be a boolean." : "expires cannot be used together with use_server_proxy.");
+		return;
+	}
+	if (expires) {
+		http_error(r, 400, "SANDBOX::API_NOT_SUPPORTED", "Signed endpoints need a gateway, which this server does not have.");
+		return;
+	}
+	sb = route_sandbox(r);
+	if (!sb)
+		return;
+	host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
+	text = use ? http_printf(r, "%s%s/sandboxes/%s/proxy/%ld", host, r->prefix, sb->id, port) : http_printf(r, "%s/%s/%ld", host, sb->id, port);
+	if (sb->spec.source == SRC_TEMPLATE)
+		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
+	o = cJSON_CreateObject();
+	cJSON_AddStringToObject(o, "endpoint", text);
+	http_reply_json(r, 200, o);
+}
+
+/* ---- pause, resume, delete */
+
+static bool answer_later(struct http_req *r, struct sandbox *sb)
+{
+	if (sb->answer) {
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is being changed by another request.", sb->id);
+		return false;
+	}
+	sb->answer = r;
+	r->user = sb;
+	http_on_gone(r, create_client_gone);
+	return true;
+}
+
+void route_pause(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	const char *mode;
+
+	if (!sb)
+		return;
+	if (sb_next(sb->state, EV_PAUSE) == SB_STATES) {
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
+		return;
+	}
+	mode = http_query(r, "mode");
+	if (!mode) {
+		const cJSON *v = cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.pause");
+
+		mode = v ? v->valuestring : "disk";
+	}
+	if (strcmp(mode, "disk") != 0 && strcmp(mode, "resident") != 0) {
+		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "mode must be disk or resident.");
+		return;
+	}
+	if (!answer_later(r, sb))
+		return;
+	sb->pause_resident = !strcmp(mode, "resident");
+	launch_pause(sb);
+}
+
+void route_resume(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+
+	if (!sb)
+		return;
+	if (sb_next(sb->state, EV_RESUME) == SB_STATES) {
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_PAUSED", "Sandbox %s is %s, not Paused.", sb->id, sb_state_names[sb->state]);
+		return;
+	}
+	if (!answer_later(r, sb))
+		return;
+	if (sandbox_apply_saved(sb, EV_RESUME, "RESUMING")) {
+		launch_resume(sb);
+		return;
+	}
+	sb->answer = NULL;
+	http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED", "The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+}
+
+void route_delete(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+
+	char id[37];
+
+	if (!sb)
+		return;
+	memcpy(id, sb->id, sizeof(id));
+	if (sandbox_delete(sb, "deleted") < 0)
+		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED", "Sandbox %s is gone, but its record cannot be deleted yet.", id);
+	else
+		http_reply_empty(r, 204);
+}

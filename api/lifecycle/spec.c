@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * spec.c: the create request, checked. mayflyd. Hostile JSON; the order of the checks is the reference's, because clients see the
+ * first that fails.
+ */
+#include "api/lifecycle/spec.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "api/core/config.h"
+#include "api/http/event_stream.h"
+#include "images/oci/ref.h"
+
+#define PARAM "SANDBOX::INVALID_PARAMETER"
+#define MIB_OF(b) ((b) >> 20)
+
+int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...)
+{
+	va_list ap;
+
+	x->status = status;
+	x->code = code;
+	va_start(ap, fmt);
+	vsnprintf(x->msg, sizeof(x->msg), fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out)
+{
+	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > (double)max ||
+		v->valuedouble != (double)(uint64_t)v->valuedouble)
+		return false;
+	*out = (uint64_t)v->valuedouble;
+	return true;
+}
+
+/* cJSON hands strings out terminated: an escaped NUL would cut one short behind a check. */
+static bool has_nul_escape(const char *p, size_t n)
+{
+	for (size_t i = 0; i + 5 < n; i++) {
+		if (p[i] != '\\')
+			continue;
+		if (!memcmp(p + i, "\\u0000", 6))
+			return true;
+		i++;
+	}
+	return false;
+}
+
+struct cJSON *json_object(const void *body, size_t n, struct refusal *x)
+{
+	const char *end = body, *stop = end + n;
+	cJSON *j;
+
+	if (n == 0 || !utf8_ok(body, n) || has_nul_escape(body, n)) {
+		refuse(x, 400, PARAM, n ? "The request body is not valid JSON." : "A JSON body is required.");
+		return NULL;
+	}
+	j = cJSON_ParseWithLengthOpts(body, n, &end, false);
+	while (j && end < stop && strchr(" \t\r\n", *end))
+		end++;
+	if (end < stop) {
+		/* what follows a value is not what anybody meant */
+		cJSON_Delete(j);
+		j = NULL;
+	}
+	if (!j || !cJSON_IsObject(j)) {
+		refuse(x, 400, PARAM, j ? "The request body must be a JSON object." : "The request body is not valid JSON.");
+		cJSON_Delete(j);
+		return NULL;
+	}
+	return j;
+}
+
+static bool is_set(const cJSON *v)
+{
+	return v && !cJSON_IsNull(v);
+}
+
+static const cJSON *field(const cJSON *o, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	return is_set(v) ? v : NULL;
+}
+
+static bool is_blank(const char *s)
+{
+	return !s[strspn(s, " \t\r\n")];
+}
+
+/* ---- grammars */
+
+static bool name_ok(const char *s, size_t n)
+{
+	if (n < 1 || n > 63 || !isalnum((unsigned char)s[0]) || !isalnum((unsigned char)s[n - 1]))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (!isalnum((unsigned char)s[i]) && !strchr("-_.", s[i]))
+			return false;
+	return true;
+}
+
+static bool subdomain_ok(const char *s, size_t n)
+{
+	if (n < 1 || n > 253)
+		return false;
+	for (size_t i = 0; i < n;) {
+		size_t l = 0;
+
+		while (i + l < n && s[i + l] != '.') {
+			if (!islower((unsigned char)s[i + l]) && !isdigit((unsigned char)s[i + l]) && s[i + l] != '-')
+				return false;
+			l++;
+		}
+		if (l < 1 || l > 63 || s[i] == '-' || s[i + l - 1] == '-')
+			return false;
+		i += l + 1;
+		if (i == n)
+			return false; /* ends in a dot */
+	}
+	return true;
+}
+
+bool metadata_key_ok(const char *k)
+{
+	const char *slash = strchr(k, '/');
+
+	if (slash && !subdomain_ok(k, (size_t)(slash - k)))
+		return false;
+	k = slash ? slash + 1 : k;
+	return name_ok(k, strlen(k));
+}
+
+bool metadata_value_ok(const char *v)
+{
+	return !*v || name_ok(v, strlen(v));
+}
+
+int metadata_check(const cJSON *map, bool nulls, const char *reserved_code, struct refusal *x)
+{
+	const cJSON *v;
+
+	if (!cJSON_IsObject(map))
+		return refuse(x, 400, PARAM, "metadata must be an object of strings.");
+	cJSON_ArrayForEach(v, map) {
+		if (!strncmp(v->string, "opensandbox.io/", 15))
+			return refuse(x, 400, reserved_code, "Metadata key '%s' uses the reserved prefix 'opensandbox.io/'.", v->string);
+		if (!metadata_key_ok(v->string))
+			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL", "Metadata key '%.100s' is not a valid label key.", v->string);
+		if (nulls && cJSON_IsNull(v))
+			continue;
+		if (!cJSON_IsString(v))
+			return refuse(x, 400, PARAM, "metadata.%s must be a string.", v->string);
+		if (!metadata_value_ok(v->valuestring))
+			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL", "Metadata value '%.100s' of '%s' is not a valid label value.", v->valuestring, v->string);
+	}
+	return 0;
+}
+
+bool cpu_parse(const char *s, uint32_t *millis)
+{
+	char *end;
+	double v;
+
+	s += strspn(s, " \t");
+	if (!isdigit((unsigned char)*s) && *s != '.')
+		return false;
+	if (s[strspn(s, "0123456789.m")] && !isspace((unsigned char)s[strspn(s, "0123456789.m")]))
+		return false;
+	v = strtod(s, &end);
+	if (*end == 'm') {
+		v /= 1000;
+		end++;
+	}
+	if (end[strspn(end, " \t\r\n")] || !(v > 0) || v > 4096)
+		return false;
+	*millis = (uint32_t)(v * 1000 + 0.5);
+	return *millis > 0;
+}
+
+bool memory_parse(const char *s, uint64_t *bytes)
+{
+	static const struct {
+		const char *unit;
+		uint64_t by;
+	} units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1000}, {"ki", 1024}, {"m", 1000000}, {"mb", 1000000},
+		{"mi", 1 << 20}, {"g", 1000000000}, {"gb", 1000000000}, {"gi", 1 << 30}, {"t", 1000000000000},
+		{"tb", 1000000000000}, {"ti", 1ull << 40}};
+	char unit[3] = "";
+	uint64_t v = 0;
+	size_t n;
+
+	s += strspn(s, " \t\r\n");
+	n = strspn(s, "0123456789");
+	if (n < 1 || n > 18)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		v = v * 10 + (uint64_t)(s[i] - '0');
+	s += n;
+	for (n = 0; n < 2 && isalpha((unsigned char)s[n]); n++)
+		unit[n] = s[n];
+	s += n;
+	if (s[strspn(s, " \t\r\n")])
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(units); i++)
+		if (!strcasecmp(units[i].unit, unit))
+			return !__builtin_mul_overflow(v, units[i].by, bytes) && *bytes > 0;
+	return false;
+}
+
+static bool digits(const char **p, unsigned int n, int *v)
+{
+	*v = 0;
+	for (; n > 0; n--, (*p)++) {
+		if (!isdigit((unsigned char)**p))
+			return false;
+		*v = *v * 10 + (**p - '0');
+	}
+	return true;
+}
+
+bool time_parse(const char *s, int64_t *unix_ns)
+{
+	struct tm t = {0};
+	int64_t frac = 0, unit = 100000000;
+	int off = 0, h, m, year;
+	time_t sec;
+
+	if (!digits(&s, 4, &year) || *s++ != '-' || !digits(&s, 2, &t.tm_mon) || *s++ != '-' || !digits(&s, 2, &t.tm_mday))
+		return false;
+	if ((*s != 'T' && *s != 't' && *s != ' ') || !digits((s++, &s), 2, &t.tm_hour) || *s++ != ':' || !digits(&s, 2, &t.tm_min))
+		return false;
+	if (*s == ':' && (s++, !digits(&s, 2, &t.tm_sec)))
+		return false;
+	if (*s == '.')
+		for (s++; isdigit((unsigned char)*s); s++, unit /= 10)
+			frac += (*s - '0') * unit;
+	if (*s == 'Z' || *s == 'z') {
+		s++;
+	} else if (*s == '+' || *s == '-') {
+		int sign = *s++ == '-' ? -1 : 1;
+
+		if (!digits(&s, 2, &h) || (*s == ':' && !s++) || !digits(&s, 2, &m) || h > 23 || m > 59)
+			return false;
+		off = sign * (h * 3600 + m * 60);
+	}
+	if (*s || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 || t.tm_hour > 23 || t.tm_min > 59 ||
+		t.tm_sec > 60 || year < 1970 || year > 2200)
+		return false;
+	t.tm_year = year - 1900;
+	t.tm_mon -= 1;
+	sec = timegm(&t);
+	*unix_ns = ((int64_t)sec - off) * 1000000000 + frac;
+	return true;
+}
+
+const char *time_format(int64_t unix_ns, char out[TIME_TEXT])
+{
+	time_t s = (time_t)(unix_ns / 1000000000);
+	struct tm t;
+
+	gmtime_r(&s, &t);
+	/* microseconds: what every SDK's parser takes */
+	snprintf(out, TIME_TEXT, "%04u-%02u-%02uT%02u:%02u:%02u.%06uZ", (unsigned)(t.tm_year + 1900) % 10000u, (unsigned)(t.tm_mon + 1) % 100u,
+		(unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u, (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u,
+		(unsigned)(unix_ns % 1000000000 / 1000) % 1000000u);
+	return out;
+}
+
+bool uuid_ok(const char *s)
+{
+	for (int i = 0; i < 36; i++) {
+		bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+
+		if (dash ? s[i] != '-' : !strchr("0123456789abcdef", s[i]) || !s[i])
+			return false;
+	}
+	return !s[36];
+}
+
+void uuid_make(char out[37])
+{
+	uint8_t b[16];
+
+	random_bytes(b, sizeof(b));
+	b[6] = (uint8_t)((b[6] & 0x0f) | 0x40);
+	b[8] = (uint8_t)((b[8] & 0x3f) | 0x80);
+	for (int i = 0, o = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			out[o++] = '-';
+		snprintf(out + o, 3, "%02x", b[i]);
+		o += 2;
+	}
+}
+
+/* ---- the request, part by part */
+
+struct part {
+	const cJSON *req;
+	struct spec *s;
+	const struct config *c;
+	struct refusal *x;
+};
+
+static const char *text_of(const cJSON *o, const char *name)
+{
+	const cJSON *v = field(o, name);
+
+	return cJSON_IsString(v) && !is_blank(v->valuestring) ? v->valuestring : NULL;
+}
+
+static int check_source(struct part *p)
+{
+	const cJSON *image = field(p->req, "image"), *ext = field(p->req, "extensions"), *auth;
+	struct image_ref ref;
+	struct err e;
+	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"), *uri = NULL;
+	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env", "resourceLimits", "resourceRequests",
+		"volumes", "platform", "credentialProxy", "lifecycle"};
+
+	if (ext && field(ext, "poolRef"))
+		return refuse(p->x, 400, "SANDBOX::UNSUPPORTED_POOL_REF", "extensions.poolRef is not supported by this server.");
+	if (field(p->req, "templateId") && !tpl)
+		return refuse(p->x, 400, PARAM, "templateId must be a non-empty string.");
+	if (tpl) {
+		for (size_t i = 0; i < ARRAY_LEN(refused); i++)
+			if (field(p->req, refused[i]))
+				return refuse(p->x, 400, PARAM, "%s cannot be used together with templateId.", refused[i]);
+		if (cJSON_IsTrue(field(p->req, "secureAccess")))
+			return refuse(p->x, 400, PARAM, "secureAccess cannot be used together with templateId.");
+		p->s->source = SRC_TEMPLATE;
+		return (p->s->template_id = strdup(tpl)) ? 0 : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	}
+	if (image) {
+		uri = text_of(image, "uri");
+		if (!cJSON_IsObject(image) || !uri || strlen(uri) > 512)
+			return refuse(p->x, 400, PARAM, "image.uri must be a non-blank string.");
+		if (ref_parse(uri, &ref, &e) < 0)
+			return refuse(p->x, 400, PARAM, "image.uri: %s", e.msg);
+	}
+	if (!image == !snap)
+		return refuse(p->x, 400, PARAM, "Exactly one of image or snapshotId must be provided.");
+	if (snap) {
+		p->s->source = SRC_SNAPSHOT;
+		return (p->s->snapshot_id = strdup(snap)) ? 0 : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	}
+	p->s->source = SRC_IMAGE;
+	p->s->image = strdup(uri);
+	auth = field(image, "auth");
+	if (auth) {
+		const cJSON *u = field(auth, "username"), *w = field(auth, "password");
+
+		if (!cJSON_IsString(u) || !cJSON_IsString(w))
+			return refuse(p->x, 400, PARAM, "image.auth needs username and password.");
+		p->s->auth_user = strdup(u->valuestring);
+		p->s->auth_password = strdup(w->valuestring);
+	}
+	return 0;
+}
+
+static int check_entrypoint(struct part *p)
+{
+	const cJSON *e = field(p->req, "entrypoint"), *v;
+	size_t bytes = 0;
+
+	if (!e) {
+		if (p->s->source == SRC_IMAGE)
+			return refuse(p->x, 400, PARAM, "Entrypoint is required when image is provided.");
+		return 0;
+	}
+	if (!cJSON_IsArray(e) || !e->child)
+		return refuse(p->x, 400, PARAM, "entrypoint must be a list of at least one string.");
+	cJSON_ArrayForEach(v, e) {
+		if (!cJSON_IsString(v))
+			return refuse(p->x, 400, PARAM, "entrypoint must be a list of strings.");
+		bytes += strlen(v->valuestring) + 1;
+	}
+	if (bytes > 131072)
+		return refuse(p->x, 400, PARAM, "entrypoint is too long.");
+	p->s->has_entrypoint = true;
+	p->s->entrypoint = cJSON_Duplicate(e, true);
+	return 0;
+}
+
+static int check_timeout(struct part *p)
+{
+	const cJSON *t = field(p->req, "timeout");
+	uint64_t s;
+
+	if (!t)
+		return p->s->source == SRC_TEMPLATE ? refuse(p->x, 400, PARAM, "timeout is required when templateId is provided.") : 0;
+	if (!whole_number(t, 4000000000, &s) || s < 60)
+		return refuse(p->x, 400, PARAM, "timeout must be a whole number of seconds, at least 60.");
+	if (p->c->max_sandbox_timeout_seconds && s > (uint64_t)p->c->max_sandbox_timeout_seconds)
+		return refuse(p->x, 400, PARAM, "timeout exceeds the server's maximum of %lld seconds.", (long long)p->c->max_sandbox_timeout_seconds);
+	p->s->has_timeout = true;
+	p->s->timeout_s = s;
+	return 0;
+}
+
+static int bad_limit(struct part *p, const char *k, const char *v)
+{
+	return refuse(p->x, 400, PARAM, "Invalid resourceLimits.%s: '%.60s'; must resolve to a positive resource limit.", k, v);
+}
+
+static int check_limits(struct part *p)
+{
+	const cJSON *l = field(p->req, "resourceLimits"), *v;
+	uint64_t max = (uint64_t)p->c->max_memory_mib << 20;
+
+	p->s->cpu_millis = 1000;
+	p->s->memory_bytes = MIB(512);
+	if (!l)
+		return p->s->source == SRC_TEMPLATE ? 0 : refuse(p->x, 400, PARAM, "resourceLimits is required when poolRef is not provided.");
+	if (!cJSON_IsObject(l))
+		return refuse(p->x, 400, PARAM, "resourceLimits must be an object of strings.");
+	cJSON_ArrayForEach(v, l) {
+		bool cpu = !strcmp(v->string, "cpu"), mem = !strcmp(v->string, "memory");
+
+		if (cJSON_IsNull(v))
+			continue;
+		if (!cJSON_IsString(v))
+			return refuse(p->x, 400, PARAM, "resourceLimits.%.60s must be a string.", v->string);
+		if (!strcmp(v->string, "gpu"))
+			return refuse(p->x, 400, PARAM, "resourceLimits.gpu: this server has no GPUs to give.");
+		if ((cpu && !cpu_parse(v->valuestring, &p->s->cpu_millis)) || (mem && !memory_parse(v->valuestring, &p->s->memory_bytes)))
+			return bad_limit(p, v->string, v->valuestring);
+	}
+	p->s->vcpus = (p->s->cpu_millis + 999) / 1000;
+	if (p->s->vcpus > (uint64_t)p->c->max_vcpus)
+		return refuse(p->x, 400, PARAM, "resourceLimits.cpu: at most %lld CPUs are given to one sandbox.", (long long)p->c->max_vcpus);
+	if (p->s->memory_bytes > max)
+		return refuse(p->x, 400, PARAM, "resourceLimits.memory: at most %lld MiB are given to one sandbox.", (long long)p->c->max_memory_mib);
+	return 0;
+}
+
+static int check_env(struct part *p)
+{
+	const cJSON *e = field(p->req, "env"), *v;
+	size_t bytes = 0;
+
+	p->s->env = cJSON_CreateObject();
+	if (!e)
+		return 0;
+	if (!cJSON_IsObject(e))
+		return refuse(p->x, 400, PARAM, "env must be an object of strings.");
+	cJSON_ArrayForEach(v, e) {
+		if (cJSON_IsNull(v))
+			continue;
+		if (!cJSON_IsString(v) || !v->string[0] || strchr(v->string, '='))
+			return refuse(p->x, 400, PARAM, "env.%.60s must be a string.", v->string);
+		if (!strcmp(v->string, "OPENSANDBOX_LIFECYCLE"))
+			return refuse(p->x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
+		if (!strncmp(v->string, "OPENSANDBOX_EGRESS_", 19))
+			return refuse(p->x, 400, PARAM, "env.%.80s: this server has no egress settings to give it to.", v->string);
+		bytes += strlen(v->string) + strlen(v->valuestring) + 2;
+		cJSON_AddStringToObject(p->s->env, v->string, v->valuestring);
+		p->s->has_env = true;
+	}
+	return bytes > 131072 ? refuse(p->x, 400, PARAM, "env is too long.") : 0;
+}
+
+static int check_metadata(struct part *p)
+{
+	const cJSON *m = field(p->req, "metadata");
+
+	if (!m)
+		return 0;
+	if (metadata_check(m, false, "SANDBOX::INVALID_METADATA_LABEL", p->x) < 0)
+		return -EINVAL;
+	p->s->metadata = cJSON_Duplicate(m, true);
+	return 0;
+}
+
+static int check_extensions(struct part *p)
+{
+	const cJSON *e = field(p->req, "extensions"), *v;
+
+	if (!e)
+		return 0;
+	if (!cJSON_IsObject(e))
+		return refuse(p->x, 400, PARAM, "extensions must be an object of strings.");
+	cJSON_ArrayForEach(v, e)
+		if (!cJSON_IsString(v))
+			return refuse(p->x, 400, PARAM, "extensions.%.60s must be a string.", v->string);
+	v = field(e, "access.renew.extend.seconds");
+	if (v) {
+		size_t n = strlen(v->valuestring);
+		long s = n <= 5 ? strtol(v->valuestring, NULL, 10) : 0;
+
+		if (n == 0 || v->valuestring[strspn(v->valuestring, "0123456789")] || s < 300 || s > 86400)
+			return refuse(p->x, 400, PARAM, "extensions['access.renew.extend.seconds'] must be an integer between 300 and 86400.");
+		p->s->renew_s = (uint32_t)s;
+	}
+	v = field(e, "bootstrap.execd.isolation");
+	if (v && !strcmp(v->valuestring, "enable"))
+		return refuse(p->x, 400, PARAM, "extensions['bootstrap.execd.isolation']: isolated sessions are not available on this server.");
+	v = field(e, "mayfly.snapshot");
+	if (v && strcmp(v->valuestring, "memory") != 0 && strcmp(v->valuestring, "disk") != 0)
+		return refuse(p->x, 400, PARAM, "extensions['mayfly.snapshot'] must be memory or disk.");
+	v = field(e, "mayfly.pause");
+	if (v && strcmp(v->valuestring, "resident") != 0 && strcmp(v->valuestring, "disk") != 0)
+		return refuse(p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
+	p->s->extensions = cJSON_Duplicate(e, true);
+	return 0;
+}
+
+static int check_platform(struct part *p)
+{
+	const cJSON *o = field(p->req, "platform");
+	const char *os, *arch;
+
+	if (!o)
+		return 0;
+	os = text_of(o, "os");
+	arch = text_of(o, "arch");
+	if (!os || !arch)
+		return refuse(p->x, 400, PARAM, "platform needs os and arch.");
+	if (strcmp(os, "linux") != 0 || strcmp(arch, "amd64") != 0)
+		return refuse(p->x, 400, PARAM, "platform %.20s/%.20s is not available: this host runs linux/amd64.", os, arch);
+	p->s->platform = cJSON_CreateObject();
+	cJSON_AddStringToObject(p->s->platform, "os", os);
+	cJSON_AddStringToObject(p->s->platform, "arch", arch);
+	return 0;
+}
+
+/* What later versions bring: never accepted silently. */
+static int check_unsupported(struct part *p)
+{
+	const cJSON *v = field(p->req, "volumes"), *cp = field(p->req, "credentialProxy"), *np = field(p->req, "networkPolicy");
+
+	if (v && (!cJSON_IsArray(v) || v->child))
+		return refuse(p->x, 400, "VOLUME::UNSUPPORTED_BACKEND", "volumes are not available on this server yet.");
+	if (cp && cJSON_IsTrue(field(cp, "enabled"))) {
+		if (!np)
+			return refuse(p->x, 400, PARAM, "credentialProxy.enabled requires networkPolicy.");
+		return refuse(p->x, 400, PARAM, "credentialProxy is not available on this server yet.");
+	}
+	if (np)
+		return refuse(p->x, 400, PARAM, "networkPolicy is not available on this server yet: sandboxes have no network to filter.");
+	if (cJSON_IsTrue(field(p->req, "secureAccess")))
+		return refuse(p->x, 400, PARAM, "secureAccess is not available on this server yet.");
+	return 0;
+}
+
+/* The sandbox sees it, too, as the protocol says: under a name that a client may not set. */
+static int check_lifecycle(struct part *p)
+{
+	const cJSON *l = field(p->req, "lifecycle");
+	char *text;
+
+	if (!l)
+		return 0;
+	if (lifecycle_check(l, p->x) < 0)
+		return -EINVAL;
+	text = cJSON_PrintUnformatted(l);
+	p->s->lifecycle = cJSON_Duplicate(l, true);
+	if (!text || !p->s->lifecycle || !cJSON_AddStringToObject(p->s->env, "OPENSANDBOX_LIFECYCLE", text)) {
+		cJSON_free(text);
+		return refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "no memory");
+	}
+	cJSON_free(text);
+	return 0;
+}
+
+int spec_parse(struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x)
+{
+	static int (*const checks[])(struct part *p) = {check_source, check_entrypoint, check_timeout, check_limits, check_env,
+		check_metadata, check_extensions, check_platform, check_unsupported, check_lifecycle};
+	cJSON *req;
+	int rc = 0;
+
+	memset(s, 0, sizeof(*s));
+	req = json_object(body, n, x);
+	if (!req)
+		return -EINVAL;
+	for (size_t i = 0; i < ARRAY_LEN(checks) && !rc; i++)
+		rc = checks[i](&(struct part){req, s, c, x});
+	cJSON_Delete(req);
+	return rc;
+}
+
+void spec_fini(struct spec *s)
+{
+	free(s->image);
+	free(s->snapshot_id);
+	free(s->template_id);
+	free(s->auth_user);
+	if (s->auth_password)
+		explicit_bzero(s->auth_password, strlen(s->auth_password));
+	free(s->auth_password);
+	cJSON_Delete(s->env);
+	cJSON_Delete(s->metadata);
+	cJSON_Delete(s->entrypoint);
+	cJSON_Delete(s->extensions);
+	cJSON_Delete(s->platform);
+	cJSON_Delete(s->lifecycle);
+	memset(s, 0, sizeof(*s));
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent_client.h: the host's side of lib/proto_agent.h: one struct agentc per sandbox. The daemon's loop
+ * thread. One CONTROL connection is kept and carries many requests; a running command, a file and a
+ * dialled port have a connection each. Nothing here blocks; no function calls back before it
+ * returns. What the agent sends is hostile: bounded, checked, and at worst the end of a connection.
+ *
+ * An agentc is down until agentc_up() says that the agent listens (the daemon learns that from
+ * VSOCK_PORT_READY), and again from agentc_down() (pause, restore). Down, requests wait, and
+ * streams of running commands are taken up where they stopped later.
+ */
+#pragma once
+
+#include "lib/buf.h"
+#include "lib/loop.h"
+#include "lib/proto_agent.h"
+
+struct agentc;
+
+#define AGENTC_CALLS_MAX 1024u  /* requests in flight for one sandbox; more are refused with EBUSY \
+				 */
+#define AGENTC_STREAMS_MAX 512u /* commands, files and dials at one time */
+
+/* The answer to a request, or how a stream ended. */
+struct agent_reply {
+	int err; /* 0, or a positive errno: the agent's, or our own if the connection was lost,
+		    timed out or cancelled */
+	uint32_t step;    /* enum agent_step */
+	const char *text; /* for humans; "" if there is none. Made printable. */
+	struct cur body;  /* err == 0: the payload of AGENT_OK, valid during the call */
+	bool more;        /* another answer to the same request follows */
+};
+typedef void (*agent_reply_fn)(void *arg, const struct agent_reply *r);
+
+/* path: the socket that leads to the agent; port: the vsock port behind it, 0 = the agent's own
+ * socket. Starts down. */
+struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port);
+/* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
+ * own callbacks: defer it. */
+void agentc_destroy(struct agentc *a);
+void agentc_up(struct agentc *a);
+void agentc_down(struct agentc *a);
+/* From the first command's end on one EXEC connection stands ready: a command costs one round trip to the guest instead of two. */
+void agentc_keep_spare(struct agentc *a);
+/* It lives behind another socket now (a resume, in another VM). While it is down. */
+int agentc_move(struct agentc *a, const char *path);
+bool agentc_is_up(const struct agentc *a);
+struct loop *agentc_loop(const struct agentc *a);
+/* The owner's data of this sandbox (what the execution API remembers); freed by fn in
+ * agentc_destroy. */
+void *agentc_data(const struct agentc *a);
+void agentc_set_data(struct agentc *a, void *data, void (*fn)(void *data));
+
+/* ---- CONTROL. limit_ms 0 = none. NULL: refused (errno EBUSY, ENOMEM, EMSGSIZE), fn will not be
+ * called. */
+struct agent_call;
+struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf *payload,
+	uint32_t limit_ms, agent_reply_fn fn, void *arg);
+/* fn will not be called any more; the agent's answer is dropped. */
+void agent_call_cancel(struct agent_call *c);
+
+/* ---- a process. All strings borrowed for the call. */
+struct agent_exec_spec {
+	const char *exec_id; /* <= 63 bytes, chosen by the caller */
+	uint32_t flags;      /* AGENT_X_* */
+	uint32_t uid, gid;   /* AGENT_NO_ID = not given */
+	const char *user, *cwd, *session;
+	uint64_t timeout_ms;
+	uint16_t cols, rows;
+	size_t argc, envc;
+	const char *const *argv;
+	const char *const *env_keys, *const *env_vals;
+};
+struct agent_exec_ops {
+	void (*started)(void *arg, uint32_t pid);
+	void (*output)(void *arg, int stream /* 1, 2 */, const uint8_t *p, size_t n);
+	/* the last call. r->err: it did not start, or its output is lost for good; else state (enum
+	 * agent_state), code and r->text */
+	void (*ended)(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code);
+};
+/* the payload of AGENT_EXEC, for background ones that go by agentc_call, which adds what the agreed version wants */
+void agent_exec_encode(struct buf *b, const struct agent_exec_spec *s);
+struct agent_exec;
+struct agent_exec *agent_exec_start(struct agentc *a, const struct agent_exec_spec *s,
+	const struct agent_exec_ops *ops, void *arg);
+/* Takes up a process that runs in the guest already, from these offsets of its output. */
+struct agent_exec *agent_exec_attach(struct agentc *a, const char *exec_id, uint64_t out_off,
+	uint64_t err_off, const struct agent_exec_ops *ops, void *arg);
+void agent_exec_hold(struct agent_exec *x,
+	bool hold); /* stops its output; the process feels it when its pipe is full */
+bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n); /* n = 0: end of file */
+/* No call follows. The process is not touched: it runs on, its output is thrown away. After ended()
+ * this only frees. */
+void agent_exec_close(struct agent_exec *x);
+
+/* ---- one file, read or written */
+struct agent_item {
+	char *path; /* terminated; made by agent_item_read, freed by agent_item_fini */
+	char *link;
+	char owner[64], group[64];
+	uint8_t type;
+	uint64_t size;
+	int64_t mtime_ns, ctime_ns;
+	uint32_t mode, uid, gid;
+};
+bool agent_item_read(struct cur *c, struct agent_item *i);
+void agent_item_fini(struct agent_item *i);
+
+struct agent_file;
+struct agent_file_ops {
+	void (*opened)(void *arg, uint64_t size, uint64_t offset, uint64_t len,
+		const struct agent_item *i);                 /* read */
+	void (*data)(void *arg, const uint8_t *p, size_t n); /* read */
+	void (*writable)(
+		void *arg); /* write: began, or has drained after agent_file_full() was true */
+	void (*ended)(void *arg, const struct agent_reply *r); /* the last call */
+};
+struct agent_read_spec {
+	uint32_t uid, gid, flags; /* AGENT_RD_* */
+	const char *path;
+	uint64_t offset, len;
+};
+struct agent_write_spec {
+	uint32_t uid, gid, flags; /* AGENT_WR_* */
+	const char *path, *owner, *group;
+	uint32_t mode; /* AGENT_NO_MODE */
+};
+struct agent_file *agent_file_read(struct agentc *a, const struct agent_read_spec *s,
+	const struct agent_file_ops *ops, void *arg);
+struct agent_file *agent_file_write(struct agentc *a, const struct agent_write_spec *s,
+	const struct agent_file_ops *ops, void *arg);
+void agent_file_hold(struct agent_file *f, bool hold);
+bool agent_file_put(struct agent_file *f, const void *p, size_t n); /* n > 0 */
+void agent_file_finish(struct agent_file *f); /* the whole was put; ended() follows */
+bool agent_file_full(const struct agent_file *f);
+void agent_file_close(struct agent_file *f); /* no call follows; an unfinished write is given up */
+
+/* ---- a byte stream to something that listens inside the guest */
+struct agent_dial;
+struct agent_dial_ops {
+	void (*opened)(void *arg);
+	void (*bytes)(void *arg, const uint8_t *p, size_t n); /* n = 0: they will send no more */
+	void (*drained)(void *arg);
+	void (*closed)(void *arg,
+		const struct agent_reply *r); /* the last call; err 0 after both sides ended */
+};
+struct agent_dial *agent_dial_tcp(
+	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg);
+bool agent_dial_send(struct agent_dial *d, const void *p, size_t n); /* after opened() */
+void agent_dial_end(struct agent_dial *d);
+bool agent_dial_full(const struct agent_dial *d);
+void agent_dial_hold(struct agent_dial *d, bool hold);
+void agent_dial_close(struct agent_dial *d);

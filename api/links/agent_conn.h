@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent_conn.h: one connection to the agent of a sandbox: connects, opens the vsock port, says
+ * AGENT_HELLO, then carries frames, or, once made raw, bytes. The daemon's loop thread. Everything
+ * that arrives is hostile: a frame over AGENT_FRAME_MAX, an answer out of place or a wrong version
+ * ends the connection, never the process.
+ */
+#pragma once
+
+#include "lib/buf.h"
+#include "lib/loop.h"
+#include "lib/proto_agent.h"
+
+struct aconn;
+
+struct aconn_ops {
+	/* HELLO was accepted; generation as the agent says */
+	void (*ready)(void *arg, uint64_t generation);
+	/* one whole frame; body is valid during the call. Not 0 = a broken peer: closed() follows.
+	 */
+	int (*frame)(void *arg, const struct agent_hdr *h, struct cur body);
+	/* raw mode: n > 0 bytes; n = 0: the peer will send no more. */
+	void (*bytes)(void *arg, const uint8_t *p, size_t n);
+	/* what was queued has gone down below the low mark after it had been above the high one */
+	void (*drained)(void *arg);
+	/* once, and the last call: err > 0 (errno; EPROTONOSUPPORT: the greeting's version was
+	 * refused), or 0: the peer closed. aconn_close() is still the owner's to call. */
+	void (*closed)(void *arg, int err);
+};
+
+#define ACONN_HIGH (1024u * 1024)
+#define ACONN_LOW  (256u * 1024)
+#define ACONN_MAX  (8u * 1024 * 1024) /* queued bytes at which a connection is given up */
+
+/* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port
+ * 0: the socket is the agent's own. */
+struct aconn_target {
+	const char *path;
+	uint32_t port;
+	uint32_t version; /* to greet with */
+};
+
+/* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later
+ * comes as closed(). */
+struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agent_conn kind,
+	const struct aconn_ops *ops, void *arg);
+/* Gives a connection to somebody else, with whom its calls go on. Not from inside its callbacks. */
+void aconn_give(struct aconn *c, const struct aconn_ops *ops, void *arg);
+/* Frees it; no call follows. Also from inside its own callbacks. NULL is fine. */
+void aconn_close(struct aconn *c);
+/* Queues one frame; it goes out after the opening. False: too much is queued or the connection is
+ * over. */
+bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size_t n);
+/* After the frame that agreed on it: everything from here on is bytes. */
+void aconn_make_raw(struct aconn *c);
+bool aconn_send_raw(struct aconn *c, const void *p, size_t n);
+/* Half-close: no more will be sent, once what is queued has gone. */
+void aconn_send_end(struct aconn *c);
+/* True while more than the high mark is queued: stop producing, drained() will come. */
+bool aconn_full(const struct aconn *c);
+/* Stops or resumes reading: what the peer sends stays in the kernel. */
+void aconn_hold(struct aconn *c, bool hold);

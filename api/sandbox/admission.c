@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * admission.c: counts what runs against the limits of the configuration. mayflyd's loop. Paused
+ * sandboxes cost no memory and no CPU.
+ */
+#include "api/sandbox/admission.h"
+
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+
+/* the one documented code of a 429: clients that know it wait and ask again */
+#define FULL "KUBERNETES::POOL_CAPACITY_EXHAUSTED"
+
+bool admission_counts(const struct sandbox *sb)
+{
+	return sb->state == SB_PENDING || sb->state == SB_RUNNING || sb->state == SB_PAUSING ||
+	       sb->state == SB_RESUMING || (sb->state == SB_PAUSED && sb->resident);
+}
+
+static uint64_t memory_limit_mib(const struct daemon *d)
+{
+	struct sysinfo si;
+
+	if (d->cfg.memory_mib)
+		return (uint64_t)d->cfg.memory_mib;
+	if (sysinfo(&si) < 0)
+		return 1024;
+	/* guests touch a fraction of what they have: what they could touch at most is twice the
+	 * host's */
+	return ((uint64_t)si.totalram * si.mem_unit >> 20) * 2;
+}
+
+int admission_check(const struct sandbox *sb, struct refusal *x)
+{
+	struct daemon *d = sb->d;
+	uint64_t mem = 0, vcpus = 0, max_mem = memory_limit_mib(d);
+	uint64_t max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
+	struct statvfs vfs;
+
+	for (const struct sandbox *s = d->sandboxes; s; s = s->next) {
+		if (!admission_counts(s))
+			continue;
+		mem += s->cls.mem_mib;
+		vcpus += s->cls.vcpus;
+	}
+	x->status = 0;
+	if (d->nsandboxes > (size_t)d->cfg.max_sandboxes)
+		refuse(x, 429, FULL, "This host is full: %lld sandboxes are its limit.",
+			(long long)d->cfg.max_sandboxes);
+	else if (mem > max_mem)
+		refuse(x, 429, FULL,
+			"This host is full: %llu MiB of memory would be given away, %llu is its "
+			"limit.",
+			(unsigned long long)mem, (unsigned long long)max_mem);
+	else if (vcpus > max_vcpus)
+		refuse(x, 429, FULL,
+			"This host is full: %llu virtual CPUs would be given away, %llu is its "
+			"limit.",
+			(unsigned long long)vcpus, (unsigned long long)max_vcpus);
+	else if (!statvfs(d->cfg.state_dir, &vfs) &&
+		 (vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
+		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",
+			(long long)d->cfg.disk_reserve_mib);
+	if (!x->status)
+		return 0;
+	d->metrics.refused_full++;
+	return -EINVAL;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * admission.h: is there room for one more? mayflyd's loop. A host that is full says so; it does not thrash.
+ */
+#pragma once
+
+#include "api/sandbox/sandbox.h"
+
+/* Does it hold memory and CPU? What is paused or ended does not. */
+bool admission_counts(const struct sandbox *sb);
+/* sb is in the table already. 0, or -EINVAL and x (429 with what is used up). */
+int admission_check(const struct sandbox *sb, struct refusal *x);

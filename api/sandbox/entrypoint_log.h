@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * entrypoint_log.h: the end of what a sandbox's entrypoint printed: asked of its agent while there is
+ * one, kept in <state_dir>/logs/<id> when it has ended, until its record goes. mayflyd's loop. The
+ * bytes are a guest's.
+ */
+#pragma once
+
+#include "api/sandbox/sandbox.h"
+
+#define ENTRYLOG_MAX 65536u
+
+/* text: UTF-8 without NUL, terminated, for this call; "" if nothing can be had. */
+typedef void (*entrylog_fn)(void *arg, const char *text);
+/* fn is called once, later. false: there is no agent to ask, fn is not called. */
+bool entrylog_ask(struct sandbox *sb, uint32_t limit_ms, entrylog_fn fn, void *arg);
+void entrylog_keep(const struct sandbox *sb, const char *text);
+/* What was kept, or NULL; the caller frees. */
+char *entrylog_kept(const struct sandbox *sb);
+void entrylog_forget(const struct sandbox *sb);
+/* At the start: the folder, without what belongs to no sandbox of the table. */
+void entrylog_sweep(struct daemon *d);

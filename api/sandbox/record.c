@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record.c: a sandbox as JSON: what clients see, and what the database keeps. mayflyd's loop.
+ */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/checkpoint/take.h"
+#include "api/core/database.h"
+
+static void add_time(cJSON *o, const char *name, int64_t ns)
+{
+	char t[TIME_TEXT];
+
+	cJSON_AddStringToObject(o, name, time_format(ns, t));
+}
+
+static void add_copy(cJSON *o, const char *name, const cJSON *v)
+{
+	if (v)
+		cJSON_AddItemToObject(o, name, cJSON_Duplicate(v, true));
+}
+
+static cJSON *public_extensions(const struct sandbox *sb)
+{
+	cJSON *o = NULL, *v;
+
+	cJSON_ArrayForEach (v, sb->spec.extensions) {
+		if (strncmp(v->string, "opensandbox.extensions.", 23) != 0)
+			continue;
+		if (!o)
+			o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, v->string, v->valuestring);
+	}
+	return o;
+}
+
+cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
+{
+	cJSON *o = cJSON_CreateObject(), *st = cJSON_AddObjectToObject(o, "status"),
+	      *ext = public_extensions(sb);
+
+	cJSON_AddStringToObject(o, "id", sb->id);
+	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
+		cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "image"), "uri", sb->spec.image);
+	if (!for_create && sb->spec.source == SRC_SNAPSHOT)
+		cJSON_AddStringToObject(o, "snapshotId", sb->spec.snapshot_id);
+	add_copy(o, "platform", sb->spec.platform);
+	cJSON_AddStringToObject(st, "state", sb_state_names[sb->state]);
+	if (*sb->reason)
+		cJSON_AddStringToObject(st, "reason", sb->reason);
+	if (*sb->message)
+		cJSON_AddStringToObject(st, "message", sb->message);
+	add_time(st, "lastTransitionAt", sb->changed_ns);
+	add_copy(o, "metadata", sb->spec.metadata);
+	if (ext)
+		cJSON_AddItemToObject(o, "extensions", ext);
+	if (sb->spec.entrypoint)
+		add_copy(o, "entrypoint", sb->spec.entrypoint);
+	else
+		cJSON_AddArrayToObject(o, "entrypoint");
+	if (sb->expires_ns)
+		add_time(o, "expiresAt", sb->expires_ns);
+	add_time(o, "createdAt", sb->created_ns);
+	return o;
+}
+
+/* ---- the record. 64-bit values as text: cJSON's numbers are doubles. */
+
+static void put_str(cJSON *o, const char *name, const char *s)
+{
+	if (s && *s)
+		cJSON_AddStringToObject(o, name, s);
+}
+
+static void get_str(const cJSON *o, const char *name, char *to, size_t cap)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	snprintf(to, cap, "%s", cJSON_IsString(v) ? v->valuestring : "");
+}
+
+static char *dup_str(const cJSON *o, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	return cJSON_IsString(v) ? strdup(v->valuestring) : NULL;
+}
+
+static cJSON *dup_item(const cJSON *o, const char *name)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+
+	return v ? cJSON_Duplicate(v, true) : NULL;
+}
+
+cJSON *sandbox_record(const struct sandbox *sb)
+{
+	cJSON *o = cJSON_CreateObject(), *taking = snap_record(sb->snap);
+
+	put_str(o, "state", sb_state_names[sb->state]);
+	put_str(o, "reason", sb->reason);
+	put_str(o, "message", sb->message);
+	json_put_i64(o, "changed", sb->changed_ns);
+	json_put_i64(o, "created", sb->created_ns);
+	json_put_i64(o, "expires", sb->expires_ns);
+	json_put_i64(o, "source", sb->spec.source);
+	put_str(o, "image", sb->spec.image);
+	put_str(o, "snapshotId", sb->spec.snapshot_id);
+	put_str(o, "templateId", sb->spec.template_id);
+	add_copy(o, "entrypoint", sb->spec.entrypoint);
+	add_copy(o, "env", sb->spec.env);
+	add_copy(o, "metadata", sb->spec.metadata);
+	add_copy(o, "extensions", sb->spec.extensions);
+	add_copy(o, "platform", sb->spec.platform);
+	add_copy(o, "lifecycle", sb->spec.lifecycle);
+	json_put_i64(o, "renew", sb->spec.renew_s);
+	json_put_i64(o, "cpu", sb->spec.cpu_millis);
+	json_put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
+	json_put_i64(o, "class_mib", sb->cls.mem_mib);
+	json_put_i64(o, "class_vcpus", sb->cls.vcpus);
+	put_str(o, "digest", sb->image_digest);
+	add_copy(o, "config", sb->image_config);
+	put_str(o, "template", sb->template_key);
+	json_put_i64(o, "origin", sb->origin);
+	put_str(o, "origin_id", sb->origin_id);
+	cJSON_AddItemToObject(o, "disk", disk_to_json(&sb->disk));
+	cJSON_AddItemToObject(o, "mem", memory_to_json(&sb->memory));
+	json_put_i64(o, "vm_slot", sb->vm_slot);
+	json_put_i64(o, "vm_pid", sb->vm_pid);
+	json_put_i64(o, "vm_start", (int64_t)sb->vm_start);
+	put_str(o, "boot", sb->d->host_boot_id);
+	put_str(o, "boot_id", sb->boot_id);
+	if (sb->resident)
+		cJSON_AddTrueToObject(o, "resident");
+	if (taking)
+		cJSON_AddItemToObject(o, "taking", taking);
+	if (sb->internal)
+		cJSON_AddBoolToObject(o, "internal", true);
+	return o;
+}
+
+struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSON *o)
+{
+	struct sandbox *sb;
+	char state[32], boot[40];
+
+	if (!uuid_ok(id) || !(sb = sandbox_new(d, id)))
+		return NULL;
+	sb->persisted = true;
+	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
+	get_str(o, "state", state, sizeof(state));
+	sb->state = SB_FAILED;
+	for (int s = 0; s < SB_STATES; s++)
+		if (!strcmp(sb_state_names[s], state))
+			sb->state = (enum sb_state)s;
+	get_str(o, "reason", sb->reason, sizeof(sb->reason));
+	get_str(o, "message", sb->message, sizeof(sb->message));
+	sb->changed_ns = json_get_i64(o, "changed");
+	sb->created_ns = json_get_i64(o, "created");
+	sb->expires_ns = json_get_i64(o, "expires");
+	sb->spec.source = (enum source)json_get_i64(o, "source");
+	sb->spec.image = dup_str(o, "image");
+	sb->spec.snapshot_id = dup_str(o, "snapshotId");
+	sb->spec.template_id = dup_str(o, "templateId");
+	sb->spec.entrypoint = dup_item(o, "entrypoint");
+	sb->spec.env = dup_item(o, "env");
+	sb->spec.metadata = dup_item(o, "metadata");
+	sb->spec.extensions = dup_item(o, "extensions");
+	sb->spec.platform = dup_item(o, "platform");
+	sb->spec.lifecycle = dup_item(o, "lifecycle");
+	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
+	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");
+	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;
+	sb->spec.memory_bytes = (uint64_t)json_get_i64(o, "memory");
+	sb->cls = (struct size_class){
+		(uint32_t)json_get_i64(o, "class_mib"), (uint32_t)json_get_i64(o, "class_vcpus")};
+	get_str(o, "digest", sb->image_digest, sizeof(sb->image_digest));
+	sb->image_config = dup_item(o, "config");
+	get_str(o, "template", sb->template_key, sizeof(sb->template_key));
+	sb->origin = (enum origin)json_get_i64(o, "origin");
+	get_str(o, "origin_id", sb->origin_id, sizeof(sb->origin_id));
+	if (!disk_from_json(&sb->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&sb->memory, cJSON_GetObjectItemCaseSensitive(o, "mem")))
+		sb->state = SB_FAILED;
+	disk_ref(d->blobs, &sb->disk);
+	memory_ref(d->blobs, &sb->memory);
+	/* of a record without one: what sandbox_new made */
+	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
+		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
+	sb->resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "resident"));
+	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(o, "taking"));
+	get_str(o, "boot", boot, sizeof(boot));
+	if (!strcmp(boot, d->host_boot_id)) {
+		sb->vm_slot = (uint32_t)json_get_i64(o, "vm_slot");
+		sb->vm_pid = (int)json_get_i64(o, "vm_pid");
+		sb->vm_start = (uint64_t)json_get_i64(o, "vm_start");
+	}
+	return sb;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * client.h: the daemon as the command line sees it: HTTP only, by libcurl. Where it is: --url, else
+ * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else a running `mayfly
+ * machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
+ */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include "cli/opt.h"
+#include "lib/buf.h"
+
+struct client {
+	char base[300]; /* "http://127.0.0.1:8080", no /v1 */
+	char key[300];
+	bool patient; /* the first ^C is counted only: what was asked for must be known */
+};
+
+/* options that every command of the daemon has; the tables begin with them */
+struct client_opts {
+	const char *url;
+	bool json, help;
+};
+#define CLIENT_OPTS(o)                                                                             \
+	{"url", 0, OPT_STR, &(o).url, "URL", "the daemon, instead of OPEN_SANDBOX_DOMAIN"},        \
+		{"json", 0, OPT_FLAG, &(o).json, NULL, "JSON on standard output"},                 \
+	{                                                                                          \
+		"help", 'h', OPT_FLAG, &(o).help, NULL, "this text"                                \
+	}
+
+/* Reads options and finds the daemon. True: go on, *rest is the first word left; false: return
+ * *code. `words`: how few are needed. */
+bool client_begin(struct client *c, struct client_opts *co, const char *usage, const struct opt *o,
+	size_t n, int argc, char **argv, int words, int *rest, int *code);
+
+struct answer {
+	long status;
+	struct buf body;
+	cJSON *json; /* of the body, if it is JSON */
+};
+void answer_fini(struct answer *a);
+#define _cleanup_answer_ _cleanup_(answer_fini)
+
+/* path from /v1 on. body (borrowed) may be NULL. 0 if the status is 2xx; else -errno with e in
+ * words for a person, and what to do. */
+int client_call(const struct client *c, const char *method, const char *path, const cJSON *body,
+	struct answer *a, struct err *e);
+/* The same, the body handed on as it comes: return false to end early. sigint: called when the user
+ * interrupts. */
+struct client_stream {
+	bool (*data)(void *arg, const char *p, size_t n);
+	void (*interrupted)(void *arg);
+	void *arg;
+	FILE *upload;     /* multipart file part from here, with `meta`; */
+	const char *meta; /* JSON of the metadata part */
+};
+int client_stream(const struct client *c, const char *method, const char *path, const cJSON *body,
+	struct client_stream *s, struct err *e);
+/* "a/b c" -> "a%2Fb%20c", to be freed */
+char *client_escape(const char *s);
+char *client_path(const char *fmt, ...) _printf_(1, 2); /* to be freed; aborts without memory */
+
+/* A sandbox by its id, the beginning of one, or its name (metadata "name"); into id[64]. */
+int client_resolve(const struct client *c, const char *word, char id[64], struct err *e);
+
+/* One stream into a file of the sandbox, its parents made. */
+int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
+	struct err *e);
+
+/* ---- output */
+void print_json(const cJSON *j);                        /* indented */
+const char *json_text(const cJSON *o, const char *key); /* "" if absent; printable */
+/* Columns as wide as their widest cell; cells are copied. On no terminal: tabs between, no header.
+ */
+struct table {
+	char ***rows;
+	size_t nrows, cols;
+};
+void table_row(struct table *t, size_t cols, ...);
+void table_print(struct table *t); /* and frees it */
+/* "3 min ago", "in 9 min" of an RFC 3339 time; "-" for none */
+void age_text(const char *rfc3339, char *to, size_t cap);
+
+extern volatile int client_interrupts; /* how often the user pressed ^C */

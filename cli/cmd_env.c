@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cmd_env.c: `mayfly env`: what the official SDKs and osb read from the environment, as `make up` left
+ * it. Read as data, printed quoted.
+ */
+#include "cli/cli.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/client.h"
+#include "cli/appliance/machine.h"
+#include "cli/run.h"
+
+/* Values are host:port and hexadecimal keys; anything else would have to be quoted for a shell, and
+ * is refused. */
+static bool is_plain(const char *s)
+{
+	return s[strspn(s,
+		       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_=.:-[]")] ==
+	       0;
+}
+
+int cmd_env(int argc, char **argv)
+{
+	char path[PATH_MAX], text[2048], *save = NULL;
+	struct err e = {0};
+	cJSON *o = NULL;
+	bool json;
+	size_t n;
+	int rest, rc = plain_options(argc, argv, "mayfly env", &json, &rest);
+
+	if (rc >= 0)
+		return rc;
+	if (machine_root(path, sizeof(path), &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	n = strlen(path) - strlen("/machine");
+	snprintf(path + n, sizeof(path) - n, "/client.env");
+	if (file_read(path, text, sizeof(text)) < 0) {
+		err_plain(&e, ENOENT, "nothing is known of a running daemon: make up");
+		return complain(EXIT_FAILED, &e);
+	}
+	if (json)
+		o = cJSON_CreateObject();
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		if (!is_plain(line)) {
+			err_plain(&e, EINVAL,
+				"%s holds what is no plain value: make up writes it anew", path);
+			cJSON_Delete(o);
+			return complain(EXIT_FAILED, &e);
+		}
+		if (json && strchr(line, '=')) {
+			char *v = strchr(line, '=');
+
+			*v++ = 0;
+			cJSON_AddStringToObject(o, line, v);
+		} else if (!json) {
+			printf("export %s\n", line);
+		}
+	}
+	if (json)
+		print_json(o);
+	cJSON_Delete(o);
+	return EXIT_OK;
+}

@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cmd_exec.c: `mayfly run`, `create` and `exec`. The events of a command come as JSON objects with a
+ * blank line between; what a program prints goes to our standard output and error as it is. ^C
+ * interrupts the command, a second one us.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/client.h"
+
+#define EVENT_MAX MIB(8)
+
+/* ---- the stream of a command */
+
+struct running {
+	const struct client *c;
+	const char *sandbox;
+	char id[64];
+	struct buf in;
+	int code; /* -1: no end was seen */
+	bool background, broken;
+};
+
+/* Exit code of an end that is no plain exit, as a shell and docker have them. */
+static int code_of_error(const char *evalue, const char *trace)
+{
+	char *end;
+	long v = strtol(evalue, &end, 10);
+
+	if (*evalue && !*end && v >= 0 && v < 256)
+		return (int)v;
+	if (!strncmp(trace, "signal: ", 8))
+		for (int s = 1; s < 32; s++)
+			if (!strcasecmp(trace + 8, strsignal(s)))
+				return 128 + s;
+	fprintf(stderr, "mayfly: %s\n", *trace ? trace : evalue);
+	if (*evalue && !*end)
+		return 137;
+	return strstr(evalue, "No such file") || strstr(evalue, "not found") ? 127 : 126;
+}
+
+/* cJSON ends a string at a NUL, and does not say how long it is. So each stands as a character that
+ * this event does not have, until it is printed. */
+static size_t hide_nuls(char *p, size_t n, char stands[4])
+{
+	size_t found = 0, to = 0;
+
+	for (unsigned int c = 0; c < 64; c++) {
+		snprintf(stands, 4, "\xef\x80%c", 0x80 + c);
+		if (!memmem(p, n, stands, 3))
+			break;
+	}
+	for (size_t i = 0, k; i < n; i += k) {
+		k = p[i] == '\\' && i + 1 < n ? 2 : 1;
+		if (i + 6 <= n && !memcmp(p + i, "\\u0000", 6)) {
+			memcpy(p + to, stands, 3);
+			to += 3;
+			k = 6;
+			found++;
+		} else {
+			memmove(p + to, p + i, k);
+			to += k;
+		}
+	}
+	if (!found)
+		*stands = 0;
+	return to;
+}
+
+static void print_text(const char *s, const char stands[4], FILE *to)
+{
+	const char *at;
+
+	while (*stands && (at = strstr(s, stands))) {
+		fwrite(s, 1, (size_t)(at - s), to);
+		fputc(0, to);
+		s = at + 3;
+	}
+	fputs(s, to);
+}
+
+static void take_event(struct running *x, char *p, size_t n)
+{
+	char stands[4];
+	cJSON *j = cJSON_ParseWithLength(p, hide_nuls(p, n, stands)),
+	      *t = cJSON_GetObjectItem(j, "text"), *err = cJSON_GetObjectItem(j, "error");
+	const char *type = json_text(j, "type"), *text = cJSON_IsString(t) ? t->valuestring : "";
+
+	if (!strcmp(type, "init")) {
+		snprintf(x->id, sizeof(x->id), "%s", text);
+	} else if (!strcmp(type, "stdout")) {
+		print_text(text, stands, stdout);
+		fflush(stdout);
+	} else if (!strcmp(type, "stderr")) {
+		print_text(text, stands, stderr);
+	} else if (!strcmp(type, "execution_complete")) {
+		x->code = 0;
+	} else if (!strcmp(type, "error")) {
+		const cJSON *trace = cJSON_GetArrayItem(cJSON_GetObjectItem(err, "traceback"), 0);
+
+		x->code = code_of_error(
+			json_text(err, "evalue"), cJSON_IsString(trace) ? trace->valuestring : "");
+	}
+	cJSON_Delete(j);
+}
+
+static void interrupt(void *arg)
+{
+	struct running *x = arg;
+	_cleanup_free_ char *path =
+		client_path("/v1/sandboxes/%s/proxy/44772/command?id=%s", x->sandbox, x->id);
+	_cleanup_answer_ struct answer a;
+	struct err e;
+
+	if (*x->id)
+		client_call(x->c, "DELETE", path, NULL, &a, &e);
+}
+
+static bool take_bytes(void *arg, const char *p, size_t n)
+{
+	struct running *x = arg;
+	const char *sep;
+
+	buf_put(&x->in, p, n);
+	if (x->in.bad) {
+		x->broken = true;
+		return false;
+	}
+	while ((sep = memmem(x->in.p, x->in.len, "\n\n", 2))) {
+		size_t len = (size_t)(sep - (const char *)x->in.p);
+
+		take_event(x, (char *)x->in.p, len);
+		buf_consume(&x->in, len + 2);
+		if (ferror(stdout)) {
+			interrupt(x); /* nobody takes its output any more */
+			return false;
+		}
+	}
+	return true;
+}
+
+struct exec_opts {
+	struct client_opts co;
+	struct opt_list env;
+	const char *cwd, *user;
+	uint64_t timeout;
+	bool background, shell, input;
+};
+
+/* "UID" or "UID:GID": a name would become 0, which is root */
+static bool user_ok(const char *s)
+{
+	size_t n = strspn(s, "0123456789"), m = s[n] == ':' ? strspn(s + n + 1, "0123456789") : 0;
+
+	return n > 0 && n < 11 && (!s[n] || (m > 0 && m < 11 && !s[n + 1 + m]));
+}
+
+static cJSON *pairs(const struct opt_list *l)
+{
+	cJSON *o = cJSON_CreateObject();
+
+	for (size_t i = 0; i < l->n; i++) {
+		_cleanup_free_ char *k = strdup(l->v[i]);
+		char *eq = k ? strchr(k, '=') : NULL;
+
+		if (eq)
+			*eq = 0;
+		cJSON_AddStringToObject(o, k, eq ? eq + 1 : getenv(k) ? getenv(k) : "");
+	}
+	return o;
+}
+
+/* The words behind a shell that has the file as its input, and takes its name away before it
+ * becomes them. */
+static void with_input(cJSON *argv, const struct exec_opts *o, const char *file)
+{
+	cJSON_AddItemToArray(argv, cJSON_CreateString("sh"));
+	cJSON_AddItemToArray(argv, cJSON_CreateString("-c"));
+	cJSON_AddItemToArray(
+		argv, cJSON_CreateString(
+			      o->shell ? "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; eval \"$*\""
+				       : "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; exec \"$@\""));
+	cJSON_AddItemToArray(argv, cJSON_CreateString(file));
+}
+
+/* file: NULL, or what becomes its input */
+static cJSON *command_body(const struct exec_opts *o, const char *file, int n, char **words)
+{
+	cJSON *b = cJSON_CreateObject(), *argv;
+
+	if (o->shell && !file) {
+		struct buf t;
+
+		buf_init(&t, MIB(1));
+		for (int i = 0; i < n; i++)
+			buf_printf(&t, "%s%s", i ? " " : "", words[i]);
+		cJSON_AddStringToObject(b, "command", buf_cstr(&t));
+		buf_fini(&t);
+	} else {
+		argv = cJSON_AddArrayToObject(b, "argv");
+		if (file)
+			with_input(argv, o, file);
+		for (int i = 0; i < n; i++)
+			cJSON_AddItemToArray(argv, cJSON_CreateString(words[i]));
+	}
+	if (o->cwd)
+		cJSON_AddStringToObject(b, "cwd", o->cwd);
+	if (o->user && *o->user) {
+		char *gid = strchr(o->user, ':');
+
+		cJSON_AddNumberToObject(b, "uid", strtod(o->user, NULL));
+		if (gid)
+			cJSON_AddNumberToObject(b, "gid", strtod(gid + 1, NULL));
+	}
+	if (o->timeout)
+		cJSON_AddNumberToObject(b, "timeout", (double)o->timeout * 1000);
+	if (o->env.n)
+		cJSON_AddItemToObject(b, "envs", pairs(&o->env));
+	if (o->background)
+		cJSON_AddBoolToObject(b, "background", true);
+	return b;
+}
+
+/* Where the command could not do so itself: it was never started, or is another user's. */
+static void forget_input(const struct client *c, const char *sandbox, const char *file)
+{
+	_cleanup_free_ char *path =
+		client_path("/v1/sandboxes/%s/proxy/44772/files?path=%s", sandbox, file);
+	_cleanup_answer_ struct answer a = {0};
+	struct err ignored;
+
+	client_call(c, "DELETE", path, NULL, &a, &ignored);
+}
+
+/* The command's exit code, or 125 with the reason told. */
+static int run_in(
+	const struct client *c, const char *sandbox, const struct exec_opts *o, int n, char **words)
+{
+	struct running x = {.c = c, .sandbox = sandbox, .code = -1, .background = o->background};
+	struct client_stream s = {.data = take_bytes, .interrupted = interrupt, .arg = &x};
+	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s/proxy/44772/command", sandbox);
+	_cleanup_free_ char *file = NULL;
+	cJSON *body;
+	struct err e;
+	int rc;
+
+	if (o->input) {
+		file = client_path("/tmp/.mayfly-input-%llx", (unsigned long long)wall_ns());
+		/* another user must be able to read it, whom we know by number only */
+		rc = copy_upload(c, sandbox, stdin, file, o->user ? 0644 : 0600, &e);
+		if (rc < 0)
+			return complain(EXIT_OURS, &e);
+	}
+	body = command_body(o, file, n, words);
+	buf_init(&x.in, EVENT_MAX);
+	rc = client_stream(c, "POST", path, body, &s, &e);
+	cJSON_Delete(body);
+	buf_fini(&x.in);
+	if (file)
+		forget_input(c, sandbox, file);
+	if (rc < 0)
+		return complain(EXIT_OURS, &e);
+	if (x.code < 0) {
+		fprintf(stderr, "mayfly: the stream ended before the command did%s\n",
+			x.broken ? ": an event was too long" : "");
+		return EXIT_OURS;
+	}
+	if (x.background)
+		puts(x.id);
+	return x.code;
+}
+
+int cmd_exec(int argc, char **argv)
+{
+	struct exec_opts o = {0};
+	const struct opt opts[] = {
+		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of the command (K alone: ours)"},
+		{"workdir", 'w', OPT_STR, &o.cwd, "DIR", "where it runs, instead of the image's"},
+		{"user", 'u', OPT_STR, &o.user, "UID[:GID]", "as whom it runs, by number"},
+		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS", "kill it after that long"},
+		{"input", 'i', OPT_FLAG, &o.input, NULL,
+			"standard input is read to its end and becomes the command's"},
+		{"detach", 'd', OPT_FLAG, &o.background, NULL,
+			"do not wait; prints the command's id (see mayfly logs)"},
+		{"shell", 's', OPT_FLAG, &o.shell, NULL,
+			"the words are a text for the image's shell"},
+		CLIENT_OPTS(o.co),
+	};
+	struct client c;
+	struct err e;
+	char id[64];
+	int at, code;
+
+	if (!client_begin(&c, &o.co,
+		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRuns a command; its output, "
+		    "its exit code. Its standard input is empty, or with -i ours: read to its end\n"
+		    "before the command starts, as the protocol has no stream into a command "
+		    "(1.1.1).\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	if (o.user && !user_ok(o.user)) {
+		fprintf(stderr, "mayfly: exec: --user '%s' is not UID[:GID], by number\n", o.user);
+		return EXIT_USAGE;
+	}
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_OURS, &e);
+	at++;
+	if (at < argc && !strcmp(argv[at], "--"))
+		at++;
+	if (at == argc) {
+		fprintf(stderr, "usage: mayfly exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n");
+		return EXIT_USAGE;
+	}
+	return run_in(&c, id, &o, argc - at, argv + at);
+}
+
+/* ---- create */
+
+struct create_opts {
+	struct client_opts co;
+	struct opt_list env, label, entrypoint;
+	const char *name, *cpus, *memory, *snapshot, *template_id, *user;
+	uint64_t timeout;
+	bool keep;
+};
+#define CREATE_OPTS(o)                                                                             \
+	{"name", 'n', OPT_STR, &(o).name, "NAME",                                                  \
+		"a name, to be used instead of the id (metadata \"name\")"},                       \
+		{"cpus", 'c', OPT_STR, &(o).cpus, "N", "CPUs: 1, 0.5, 500m (1)"},                  \
+		{"memory", 'm', OPT_STR, &(o).memory, "SIZE", "memory: 512Mi, 2Gi (512Mi)"},       \
+		{"label", 'l', OPT_LIST, &(o).label, "K=V", "metadata"},                           \
+	{                                                                                          \
+		"registry-user", 0, OPT_STR, &(o).user, "USER:PASS",                               \
+			"for the image's registry; never stored"                                   \
+	}
+
+static cJSON *create_body(
+	const struct create_opts *o, const char *image, const struct opt_list *env)
+{
+	cJSON *b = cJSON_CreateObject(), *m, *i;
+
+	if (o->template_id) {
+		cJSON_AddStringToObject(b, "templateId", o->template_id);
+		cJSON_AddNumberToObject(b, "timeout", o->timeout ? (double)o->timeout : 3600);
+	} else if (o->snapshot) {
+		cJSON_AddStringToObject(b, "snapshotId", o->snapshot);
+	} else {
+		i = cJSON_AddObjectToObject(b, "image");
+		cJSON_AddStringToObject(i, "uri", image);
+		if (o->user && strchr(o->user, ':')) {
+			cJSON *auth = cJSON_AddObjectToObject(i, "auth");
+			_cleanup_free_ char *u =
+				strndup(o->user, (size_t)(strchr(o->user, ':') - o->user));
+
+			cJSON_AddStringToObject(auth, "username", u);
+			cJSON_AddStringToObject(auth, "password", strchr(o->user, ':') + 1);
+		}
+	}
+	if (!o->template_id) {
+		cJSON *ep = cJSON_AddArrayToObject(b, "entrypoint"), *limits;
+		static const char *const idle[] = {"tail", "-f", "/dev/null"};
+
+		for (size_t k = 0; k < o->entrypoint.n; k++)
+			cJSON_AddItemToArray(ep, cJSON_CreateString(o->entrypoint.v[k]));
+		for (size_t k = 0; !o->entrypoint.n && k < ARRAY_LEN(idle); k++)
+			cJSON_AddItemToArray(ep, cJSON_CreateString(idle[k]));
+		limits = cJSON_AddObjectToObject(b, "resourceLimits");
+		cJSON_AddStringToObject(limits, "cpu", o->cpus ? o->cpus : "1");
+		cJSON_AddStringToObject(limits, "memory", o->memory ? o->memory : "512Mi");
+		if (o->timeout)
+			cJSON_AddNumberToObject(b, "timeout", (double)o->timeout);
+		if (env->n)
+			cJSON_AddItemToObject(b, "env", pairs(env));
+	}
+	m = pairs(&o->label);
+	if (o->name)
+		cJSON_AddStringToObject(m, "name", o->name);
+	cJSON_AddItemToObject(b, "metadata", m);
+	return b;
+}
+
+/* Makes one and waits until its agent answers: the daemon holds the ping until then. 0 or -errno.
+ */
+static int make(const struct client *c, const struct create_opts *o, const char *image,
+	const struct opt_list *env, char id[64], struct answer *made, struct err *e)
+{
+	cJSON *body = create_body(o, image, env);
+	struct client once = *c;
+	_cleanup_free_ char *ping = NULL, *get = NULL;
+	_cleanup_answer_ struct answer a = {0}, again = {0};
+	struct err lost;
+	int rc;
+
+	/* what is made has an id, which ^C must not leave unknown: the answer comes within seconds
+	 */
+	once.patient = true;
+	rc = client_call(&once, "POST", "/v1/sandboxes", body, made, e);
+	cJSON_Delete(body);
+	if (rc < 0)
+		return rc;
+	snprintf(id, 64, "%s", json_text(made->json, "id"));
+	if (client_interrupts)
+		return err_plain(e, EINTR, "interrupted");
+	if (!strcmp(json_text(cJSON_GetObjectItem(made->json, "status"), "state"), "Running"))
+		return 0;
+	if (isatty(2))
+		fprintf(stderr, "%s: %s\n", id,
+			json_text(cJSON_GetObjectItem(made->json, "status"), "message"));
+	ping = client_path("/v1/sandboxes/%s/proxy/44772/ping", id);
+	rc = client_call(c, "GET", ping, NULL, &a, e);
+	if (rc == 0)
+		return 0;
+	get = client_path("/v1/sandboxes/%s", id);
+	if (client_call(c, "GET", get, NULL, &again, &lost) == 0) {
+		const cJSON *st = cJSON_GetObjectItem(again.json, "status");
+
+		return err_plain(e, EIO, "the sandbox %s is %s: %s", id, json_text(st, "state"),
+			json_text(st, "message"));
+	}
+	return rc;
+}
+
+/* Also after ^C: nothing is left behind. */
+static void drop(const struct client *c, const char *id)
+{
+	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s", id);
+	_cleanup_answer_ struct answer gone = {0};
+	struct err e;
+
+	client_interrupts = 0;
+	if (client_call(c, "DELETE", path, NULL, &gone, &e) < 0 && e.code != ENOENT)
+		complain(0, &e);
+}
+
+int cmd_create(int argc, char **argv)
+{
+	struct create_opts o = {0};
+	const struct opt opts[] = {
+		CREATE_OPTS(o),
+		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of everything in it"},
+		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
+			"remove it after that long (never)"},
+		{"snapshot", 0, OPT_STR, &o.snapshot, "ID", "from a snapshot instead of an image"},
+		{"template", 0, OPT_STR, &o.template_id, "ID",
+			"from a template instead of an image"},
+		CLIENT_OPTS(o.co),
+	};
+	_cleanup_answer_ struct answer made = {0};
+	struct client c;
+	struct err e;
+	char id[64] = "";
+	int at, code;
+
+	if (!client_begin(&c, &o.co,
+		    "create [OPTIONS] IMAGE [ENTRYPOINT [ARG...]]\n\nMakes a sandbox and prints "
+		    "its id. Without an entrypoint: tail -f /dev/null.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
+		return code;
+	if (at == argc && !o.snapshot && !o.template_id) {
+		fprintf(stderr, "mayfly: create: which image? `mayfly image ls` shows those that "
+				"are here\n");
+		return EXIT_USAGE;
+	}
+	for (int i = at + (o.snapshot || o.template_id ? 0 : 1);
+		i < argc && o.entrypoint.n < ARRAY_LEN(o.entrypoint.v); i++)
+		if (o.entrypoint.n || strcmp(argv[i], "--") != 0)
+			o.entrypoint.v[o.entrypoint.n++] = argv[i];
+	if (make(&c, &o, argv[at], &o.env, id, &made, &e) < 0) {
+		if (*id && client_interrupts)
+			drop(&c, id);
+		return complain(EXIT_FAILED, &e);
+	}
+	if (o.co.json)
+		print_json(made.json);
+	else
+		puts(id);
+	return EXIT_OK;
+}
+
+int cmd_run(int argc, char **argv)
+{
+	struct create_opts o = {0};
+	struct exec_opts x = {0};
+	const struct opt opts[] = {
+		CREATE_OPTS(o),
+		{"env", 'e', OPT_LIST, &x.env, "K=V", "environment of the command (K alone: ours)"},
+		{"workdir", 'w', OPT_STR, &x.cwd, "DIR", "where it runs, instead of the image's"},
+		{"timeout", 't', OPT_UINT, &x.timeout, "SECONDS",
+			"kill the command after that long"},
+		{"shell", 's', OPT_FLAG, &x.shell, NULL,
+			"the words are a text for the image's shell"},
+		{"keep", 'k', OPT_FLAG, &o.keep, NULL,
+			"do not remove the sandbox afterwards; its id goes to standard error"},
+		CLIENT_OPTS(o.co),
+	};
+	_cleanup_answer_ struct answer made = {0};
+	struct client c;
+	struct err e;
+	char id[64] = "";
+	int at, code;
+
+	if (!client_begin(&c, &o.co,
+		    "run [OPTIONS] IMAGE [--] COMMAND [ARG...]\n\nA sandbox for one command: makes "
+		    "it, streams its output, removes it, exits with its code (125: ours, 126, 127 "
+		    "as docker run).\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	code = EXIT_OURS;
+	if (make(&c, &o, argv[at], &x.env, id, &made, &e) < 0)
+		complain(EXIT_OURS, &e);
+	else {
+		at++;
+		if (at < argc && !strcmp(argv[at], "--"))
+			at++;
+		code = run_in(&c, id, &x, argc - at, argv + at);
+	}
+	if (!*id)
+		return code;
+	if (o.keep) {
+		fprintf(stderr, "%s\n", id);
+		return code;
+	}
+	drop(&c, id);
+	return code;
+}

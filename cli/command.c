@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * command.c: walks a table of commands. `mayfly` only.
+ */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/opt.h"
+
+#ifndef MAYFLY_VERSION
+#define MAYFLY_VERSION "0.1.0"
+#endif
+
+static int usage(FILE *to, const char *prog, const struct command *table, size_t n)
+{
+	fprintf(to, "usage: %s COMMAND ...\n\n", prog);
+	for (size_t i = 0; i < n; i++)
+		fprintf(to, "  %-14s %s\n", table[i].name, table[i].help);
+	return to == stdout ? EXIT_OK : EXIT_USAGE;
+}
+
+int command_run(const char *prog, const struct command *table, size_t n, int argc, char **argv)
+{
+	if (argc < 2)
+		return usage(stderr, prog, table, n);
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(argv[1], table[i].name) == 0)
+			return table[i].fn(argc - 1, argv + 1);
+	if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
+		strcmp(argv[1], "-h") == 0)
+		return usage(stdout, prog, table, n);
+	fprintf(stderr, "%s: no command '%s'\n", prog, argv[1]);
+	return usage(stderr, prog, table, n);
+}
+
+int complain(int code, const struct err *e)
+{
+	fprintf(stderr, "mayfly: %s\n", e->msg);
+	return code;
+}
+
+int plain_options(int argc, char **argv, const char *usage_text, bool *json, int *rest)
+{
+	bool help = false;
+	const struct opt opts[] = {{"json", 0, OPT_FLAG, json, NULL, "JSON on standard output"},
+		{"help", 'h', OPT_FLAG, &help, NULL, "this text"}};
+	struct err e = {0};
+
+	*json = false;
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, rest, &e) < 0)
+		return complain(EXIT_USAGE, &e);
+	if (!help)
+		return -1;
+	printf("usage: %s\n\n", usage_text);
+	fflush(stdout);
+	opt_help(opts, ARRAY_LEN(opts));
+	return EXIT_OK;
+}
+
+int cmd_version(int argc, char **argv)
+{
+	bool json;
+	int rest, rc = plain_options(argc, argv, "mayfly version", &json, &rest);
+
+	if (rc >= 0)
+		return rc;
+	puts(json ? "{\"version\":\"" MAYFLY_VERSION "\"}" : "mayfly " MAYFLY_VERSION);
+	return EXIT_OK;
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * opt.c: the option tables of the command line. `mayfly` only.
+ */
+#include "cli/opt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool uint_parse(const char *s, uint64_t *to)
+{
+	char *end;
+
+	if (*s < '0' || *s > '9')
+		return false;
+	errno = 0;
+	*to = strtoull(s, &end, 10);
+	return !errno && !*end;
+}
+
+bool bytes_parse(const char *s, uint64_t *to)
+{
+	static const char units[] = "KMGT";
+	char *end;
+	const char *u;
+
+	if (*s < '0' || *s > '9')
+		return false;
+	errno = 0;
+	*to = strtoull(s, &end, 10);
+	if (errno)
+		return false;
+	if (!*end)
+		return true;
+	u = strchr(units, *end & ~0x20);
+	if (!u || (end[1] && strcmp(end + 1, "i") != 0 && strcmp(end + 1, "iB") != 0 &&
+			  strcmp(end + 1, "B") != 0))
+		return false;
+	return !__builtin_mul_overflow(*to, UINT64_C(1) << (10 * (u - units + 1)), to);
+}
+
+static const struct opt *find(const struct opt *o, size_t n, const char *word, const char **value)
+{
+	size_t len;
+
+	*value = NULL;
+	if (word[1] != '-') {
+		for (size_t i = 0; i < n; i++)
+			if (o[i].letter && o[i].letter == word[1]) {
+				*value = word[2] ? word + 2 : NULL;
+				return &o[i];
+			}
+		return NULL;
+	}
+	len = strcspn(word + 2, "=");
+	for (size_t i = 0; i < n; i++)
+		if (strlen(o[i].name) == len && strncmp(o[i].name, word + 2, len) == 0) {
+			*value = word[2 + len] == '=' ? word + 3 + len : NULL;
+			return &o[i];
+		}
+	return NULL;
+}
+
+static int store(const struct opt *o, const char *v, struct err *e)
+{
+	struct opt_list *l = o->to;
+	bool ok = true;
+
+	switch (o->kind) {
+	case OPT_FLAG:
+		*(bool *)o->to = true;
+		break;
+	case OPT_STR:
+		*(const char **)o->to = v;
+		break;
+	case OPT_UINT:
+		ok = uint_parse(v, o->to);
+		break;
+	case OPT_BYTES:
+		ok = bytes_parse(v, o->to);
+		break;
+	case OPT_LIST:
+		ok = l->n < ARRAY_LEN(l->v);
+		if (ok)
+			l->v[l->n++] = v;
+		break;
+	}
+	return ok ? 0 : err_plain(e, EINVAL, "--%s: '%s' is not a %s", o->name, v, o->arg);
+}
+
+int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, struct err *e)
+{
+	int i = 1;
+
+	for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+		const char *value;
+		const struct opt *hit;
+		int rc;
+
+		if (strcmp(argv[i], "--") == 0) {
+			i++;
+			break;
+		}
+		hit = find(o, n, argv[i], &value);
+		if (!hit)
+			return err_plain(e, EINVAL, "unknown option '%s'", argv[i]);
+		if (hit->kind == OPT_FLAG && value)
+			return err_plain(e, EINVAL, "--%s takes no value", hit->name);
+		if (hit->kind != OPT_FLAG && !value) {
+			if (++i >= argc)
+				return err_plain(e, EINVAL, "--%s wants a %s", hit->name, hit->arg);
+			value = argv[i];
+		}
+		rc = store(hit, value, e);
+		if (rc < 0)
+			return rc;
+	}
+	*rest = i;
+	return 0;
+}
+
+void opt_help(const struct opt *o, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		char left[64];
+
+		snprintf(left, sizeof(left), "%c%c%c --%s %s", o[i].letter ? '-' : ' ',
+			o[i].letter ? o[i].letter : ' ', o[i].letter ? ',' : ' ', o[i].name,
+			o[i].arg ? o[i].arg : "");
+		printf("  %-28s %s\n", left, o[i].help);
+	}
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stream.h: a layer blob as its tar bytes: read, hashed and decompressed (plain, gzip, zstd) by a
+ * thread of its own, a few buffers ahead of whoever reads. Bytes are hostile.
+ */
+#pragma once
+
+#include "images/oci/digest.h"
+#include "images/oci/limits.h"
+
+struct archive;
+struct stream;
+
+/* The one filter that the file begins with. Not what libarchive would find inside of it again: what
+ * stands between two of them nobody counts, and a few hundred bytes keep it busy for hours. */
+void stream_filter(struct archive *a, int fd);
+/* fd is borrowed until stream_close; `size` is what the descriptor promises of it. */
+struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim, struct err *e);
+/* The next bytes, valid until the next call; 0 at the end, -errno and e on bad data. */
+ssize_t stream_next(struct stream *s, const void **p, struct err *e);
+/* After the end was seen: digests of the blob as stored and of the tar in it, and the tar's length.
+ */
+int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, uint64_t *tar_bytes,
+	struct err *e);
+/* so far; any thread */
+uint64_t stream_read_bytes(const struct stream *s);
+void stream_close(struct stream *s); /* ends the thread, whatever it is doing */
+static inline void stream_closep(struct stream **s)
+{
+	stream_close(*s);
+}

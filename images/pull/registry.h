@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * registry.h: pulls from registries that speak the OCI distribution protocol. Runs in a pull job: network, but no files besides its folder.
+ */
+#pragma once
+
+#include "images/job/job.h"
+#include "images/oci/oci.h"
+
+#define PULL_MAX_BASES 16
+
+struct pull_base {
+	char registry[256]; /* applies to names of this registry */
+	char url[512];	    /* "https://mirror.example/prefix", without /v2 */
+	uint32_t flags;	    /* JOB_REG_* */
+};
+
+struct pull {
+	struct job *job;
+	char name[REF_MAX];
+	struct platform platform;
+	char user[256], password[4096], token[8192];
+	struct image_limits lim;
+	struct pull_base base[PULL_MAX_BASES]; /* asked in order; then the registry itself, if it is not among them */
+	unsigned int nbases;
+	/* out */
+	struct digest manifest;
+	struct blob_list blobs;
+};
+
+int pull_run(struct pull *p, struct err *e);

@@ -156,7 +156,7 @@ layering headers:
 	$(Q)CC=$(CC) tests/check/$@
 FILES ?= $(shell git ls-files '*.c')
 format:
-	$(Q)tests/check/changed | xargs -r clang-format -i
+	$(Q)git ls-files -z -co --exclude-standard -- '*.c' '*.h' | xargs -0 clang-format -i
 cppcheck:
 	$(Q)[ -z "$(strip $(FILES))" ] || tests/check/cppcheck $(FILES)
 tidy:

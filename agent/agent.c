@@ -76,7 +76,8 @@ static int watch_signals(struct agent *a)
 	for (int i = 1; i < NSIG; i++)
 		if (sigaction(i, NULL, &sa) == 0 && sa.sa_handler == SIG_IGN)
 			signal(i, SIG_DFL);
-	/* all are blocked: a stray signal from the guest's root must not end init, a broken pipe is an error code */
+	/* all are blocked: a stray signal from the guest's root must not end init, a broken pipe is
+	 * an error code */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	sigemptyset(&some);
@@ -94,7 +95,12 @@ int agent_init(struct agent *a, const struct agent_opts *o, struct err *e)
 {
 	int rc;
 
-	*a = (struct agent){.opts = *o, .listen_fd = -1, .sig_fd = -1, .record_fd = -1, .exe_fd = -1, .ready_fd = -1};
+	*a = (struct agent){.opts = *o,
+		.listen_fd = -1,
+		.sig_fd = -1,
+		.record_fd = -1,
+		.exe_fd = -1,
+		.ready_fd = -1};
 	a->loop = loop_create();
 	a->image_env = env_new();
 	if (!a->loop || !a->image_env)

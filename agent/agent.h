@@ -24,18 +24,21 @@ struct session;
 
 struct agent_counters {
 	uint64_t conns, conns_total, frames_in, frames_bad, bytes_in, bytes_out;
-	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, jobs_total, dials;
+	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left,
+		jobs_total, dials;
 };
 
 /* what the command line says; a test fills it itself */
 struct agent_opts {
 	const char *listen_path; /* NULL: vsock */
 	const char *record_path; /* NULL: none */
-	const char *cgroup_dir;	 /* NULL: found at boot, or none */
-	const char *run_dir;	 /* where generation, machine-id and boot-id live */
-	const char *helper;	 /* the program that dumps a session's environment; NULL: /proc/self/exe */
-	bool set_names;		 /* sethostname although not init: a test in its own namespace */
-	bool init;		 /* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
+	const char *cgroup_dir;  /* NULL: found at boot, or none */
+	const char *run_dir;     /* where generation, machine-id and boot-id live */
+	/* the program that dumps a session's environment; NULL: /proc/self/exe */
+	const char *helper;
+	bool set_names; /* sethostname although not init: a test in its own namespace */
+	/* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
+	bool init;
 };
 
 struct agent {
@@ -59,12 +62,13 @@ struct agent {
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;
 	bool is_set_up;
-	bool frozen;	/* AGENT_PREPARE done, AGENT_THAW not yet: nothing is started, the root is left alone */
+	/* AGENT_PREPARE done, AGENT_THAW not yet: nothing is started, the root is left alone */
+	bool frozen;
 	bool shutting_down;
 	struct envset *image_env, *setup_env;
 	char *workdir, *user;
 
-	char cgroup[256]; /* "" = none */
+	char cgroup[256];            /* "" = none */
 	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
 	uint64_t next_cgroup;
 	int ready_fd;
@@ -74,7 +78,8 @@ struct agent {
 	uint64_t ready_since_ns;
 };
 
-/* Makes the whole agent listen; 0 or -errno. agent_run returns when it was shut down (never, as a guest's init). */
+/* Makes the whole agent listen; 0 or -errno. agent_run returns when it was shut down (never, as a
+ * guest's init). */
 int agent_init(struct agent *a, const struct agent_opts *o, struct err *e);
 int agent_run(struct agent *a);
 void agent_fini(struct agent *a);

@@ -69,7 +69,9 @@ static bool find_root(char dev[64])
 			continue;
 		snprintf(path, sizeof(path), "/sys/block/%s/serial", e->d_name);
 		serial = text_load(path, 64, NULL);
-		if ((serial && !strncmp(serial, "root", 4) && (serial[4] == 0 || serial[4] == '\n')) || (!found && !strcmp(e->d_name, first))) {
+		if ((serial && !strncmp(serial, "root", 4) &&
+			    (serial[4] == 0 || serial[4] == '\n')) ||
+			(!found && !strcmp(e->d_name, first))) {
 			found = true;
 			snprintf(dev, 64, "/dev/%.32s", e->d_name);
 		}
@@ -93,7 +95,8 @@ static void enter_root(void)
 		return;
 	}
 	mkdir("/newroot", 0755);
-	/* commit seldom: what must last is synced, and every commit writes into the sandbox's own layer */
+	/* commit seldom: what must last is synced, and every commit writes into the sandbox's own
+	 * layer */
 	if (mount(dev, "/newroot", "ext4", MS_NOATIME, "commit=30,discard,errors=remount-ro") < 0 &&
 		mount(dev, "/newroot", "ext4", MS_NOATIME, NULL) < 0 &&
 		mount(dev, "/newroot", "ext4", MS_NOATIME | MS_RDONLY, "noload") < 0) {
@@ -108,15 +111,17 @@ static void enter_root(void)
 		if (mount(early[i].dir, to, NULL, MS_MOVE, NULL) < 0)
 			log_warn("moving %s: %s", early[i].dir, strerror(errno));
 	}
-	if (chdir("/newroot") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
+	if (chdir("/newroot") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
+		chdir("/") < 0)
 		boot_dead("cannot enter the root disk");
 }
 
 /* Usual names that the image's programs expect in /dev. */
 static void link_dev(void)
 {
-	static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"},
-		{"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}, {"pts/ptmx", "/dev/ptmx"}};
+	static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"},
+		{"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
+		{"/proc/self/fd/2", "/dev/stderr"}, {"pts/ptmx", "/dev/ptmx"}};
 
 	for (size_t i = 0; i < ARRAY_LEN(links); i++) {
 		unlink(links[i][1]);
@@ -196,7 +201,8 @@ void boot_init(struct agent_opts *o)
 	o->cgroup_dir = "/sys/fs/cgroup";
 }
 
-/* reboot=t on the command line makes this a triple fault, which the monitor sees at once; there is nothing that could power off. */
+/* reboot=t on the command line makes this a triple fault, which the monitor sees at once; there is
+ * nothing that could power off. */
 static void reset(void)
 {
 	reboot(RB_AUTOBOOT);
@@ -206,7 +212,8 @@ static void reset(void)
 
 void boot_power_off(void)
 {
-	/* what is still mounted elsewhere may hold the root: the read-only remount is what makes it clean */
+	/* what is still mounted elsewhere may hold the root: the read-only remount is what makes it
+	 * clean */
 	static const char *const dirs[] = {"/etc/machine-id", "/dev/shm", "/run", "/tmp"};
 
 	sync();

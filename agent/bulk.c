@@ -14,15 +14,15 @@
 #include "agent/files.h"
 #include "agent/fsutil.h"
 
-#define HDR	   sizeof(struct agent_hdr)
+#define HDR        sizeof(struct agent_hdr)
 #define SMALL_FILE MIB(1) /* of those whose size the kernel does not say: /proc */
 
 struct bulk {
 	struct job *j;
-	uint8_t *frame;	  /* header and payload */
-	struct buf rest;  /* read before the thread had the socket */
+	uint8_t *frame;  /* header and payload */
+	struct buf rest; /* read before the thread had the socket */
 	size_t rest_at;
-	bool broken;	  /* the stream cannot go on */
+	bool broken; /* the stream cannot go on */
 };
 
 static int bulk_send(struct bulk *k, const void *p, size_t n)
@@ -83,7 +83,8 @@ static void send_failure(struct bulk *k)
 }
 
 /* Lines `from`.. (1-based), `count` of them, as a byte range. */
-static int find_lines(struct bulk *k, int fd, uint64_t from, uint64_t count, uint64_t *start, uint64_t *len)
+static int find_lines(
+	struct bulk *k, int fd, uint64_t from, uint64_t count, uint64_t *start, uint64_t *len)
 {
 	uint64_t line = 1, at = 0, begin = UINT64_MAX;
 	uint64_t stop = count > UINT64_MAX - from ? UINT64_MAX : from + count;
@@ -118,7 +119,8 @@ struct range {
 	char *text; /* of a file without a size */
 };
 
-static int find_range(struct bulk *k, int fd, const struct stat *st, uint64_t off, uint64_t len, uint32_t flags, struct range *r)
+static int find_range(struct bulk *k, int fd, const struct stat *st, uint64_t off, uint64_t len,
+	uint32_t flags, struct range *r)
 {
 	r->size = (uint64_t)st->st_size;
 	if (!st->st_size) {
@@ -160,8 +162,8 @@ static void send_range(struct bulk *k, int fd, const struct range *r)
 			rc = pread_full(fd, k->frame + HDR, n, at);
 		if (rc < 0) {
 			/* it became shorter, or the disk does not give it */
-			job_fail(k->j, rc == -EPIPE ? EIO : rc, AGENT_STEP_PATH, "the file cannot be read at %llu",
-				(unsigned long long)at);
+			job_fail(k->j, rc == -EPIPE ? EIO : rc, AGENT_STEP_PATH,
+				"the file cannot be read at %llu", (unsigned long long)at);
 			send_failure(k);
 			return;
 		}
@@ -220,7 +222,8 @@ static void read_file(struct bulk *k)
 	free(r.text);
 }
 
-/* Takes the host's data into fd; the file's error is kept until the host has said all, so that the stream stays in step. */
+/* Takes the host's data into fd; the file's error is kept until the host has said all, so that the
+ * stream stays in step. */
 static int take_data(struct bulk *k, int fd, uint64_t *bytes)
 {
 	struct agent_hdr h;
@@ -267,7 +270,8 @@ static int open_target(const char *path, uint32_t flags, mode_t mode, char *real
 
 static void write_file(struct bulk *k)
 {
-	char path[AGENT_PATH_MAX], real[AGENT_PATH_MAX], tmp[AGENT_PATH_MAX] = "", owner[64], group[64];
+	char path[AGENT_PATH_MAX], real[AGENT_PATH_MAX], tmp[AGENT_PATH_MAX] = "", owner[64],
+							 group[64];
 	struct job *j = k->j;
 	_cleanup_close_ int fd = -1;
 	struct fs_owner o;
@@ -290,7 +294,8 @@ static void write_file(struct bulk *k)
 	if (flags & AGENT_WR_PARENTS)
 		rc = fs_make_parents(path, &o);
 	if (rc == 0) {
-		fd = open_target(path, flags, mode == AGENT_NO_MODE ? 0644 : mode & 07777, real, tmp);
+		fd = open_target(
+			path, flags, mode == AGENT_NO_MODE ? 0644 : mode & 07777, real, tmp);
 		rc = fd < 0 ? fd : fs_apply_owner(fd, &o);
 	}
 	if (rc == 0 && send_frame(k, AGENT_OK, "", 0) == 0)
@@ -333,7 +338,8 @@ static void bulk_done(struct agent *a, struct job *j)
 	struct bulk *k = j->arg;
 
 	/* not from the middle of a frame: the host begins a new request on it, or closes it */
-	if (!k->broken && !j->code && k->rest_at == k->rest.len && fd_set_nonblock(j->fd, true) == 0)
+	if (!k->broken && !j->code && k->rest_at == k->rest.len &&
+		fd_set_nonblock(j->fd, true) == 0)
 		conn_create_bulk(a, take_fd(&j->fd));
 	buf_fini(&k->rest);
 	free(k);

@@ -12,8 +12,8 @@
 
 #include "agent/procio.h"
 
-#define OUT_MAX	  MIB(8)   /* answers nobody takes: the connection ends */
-#define OUT_MANY  MIB(1)   /* no further request is read */
+#define OUT_MAX   MIB(8) /* answers nobody takes: the connection ends */
+#define OUT_MANY  MIB(1) /* no further request is read */
 #define READ_STEP KIB(64)
 #define TURN_MAX  KIB(512) /* bytes of one connection a turn, so that others get theirs */
 #define CONNS_MAX 1024
@@ -191,7 +191,8 @@ void conn_hold(struct conn *c, bool hold)
 static void conn_flush(struct conn *c)
 {
 	while (!c->dead && conn_backlog(c)) {
-		ssize_t k = send(c->fd, c->out.p + c->out_at, conn_backlog(c), MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t k = send(
+			c->fd, c->out.p + c->out_at, conn_backlog(c), MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (k < 0 && errno == EINTR)
 			continue;
@@ -268,7 +269,8 @@ static void put_ok(struct conn *c, uint16_t flags, uint32_t id, const struct buf
 		conn_error(c, id, E2BIG, AGENT_STEP_NONE, "the answer is too long");
 		return;
 	}
-	frame_put(&c->out, AGENT_OK, flags, id, payload ? payload->p : NULL, payload ? payload->len : 0);
+	frame_put(&c->out, AGENT_OK, flags, id, payload ? payload->p : NULL,
+		payload ? payload->len : 0);
 	conn_put_done(c, at);
 }
 
@@ -321,11 +323,12 @@ static void hello(struct conn *c, const struct frame *f)
 	uint32_t magic = cur_u32(&b), version = cur_u32(&b), kind = cur_u32(&b);
 	struct buf p;
 
-	if (f->h.type != AGENT_HELLO || !cur_done(&b) || magic != AGENT_MAGIC || version < AGENT_VERSION_MIN ||
-		version > AGENT_VERSION || kind < AGENT_CONN_CONTROL || kind > AGENT_CONN_DIAL) {
+	if (f->h.type != AGENT_HELLO || !cur_done(&b) || magic != AGENT_MAGIC ||
+		version < AGENT_VERSION_MIN || version > AGENT_VERSION ||
+		kind < AGENT_CONN_CONTROL || kind > AGENT_CONN_DIAL) {
 		c->a->n.frames_bad++;
-		conn_error(c, f->h.id, EPROTO, AGENT_STEP_NONE, "no greeting of versions %u to %u", AGENT_VERSION_MIN,
-			AGENT_VERSION);
+		conn_error(c, f->h.id, EPROTO, AGENT_STEP_NONE, "no greeting of versions %u to %u",
+			AGENT_VERSION_MIN, AGENT_VERSION);
 		conn_flush(c);
 		conn_close(c);
 		return;
@@ -355,7 +358,8 @@ static void dispatch(struct conn *c, const struct frame *f)
 		conn_error(c, f->h.id, ENOSYS, AGENT_STEP_NONE, "no request %u", f->h.type);
 	} else if (!(r->kinds & (1u << c->kind))) {
 		c->a->n.frames_bad++;
-		conn_error(c, f->h.id, EINVAL, AGENT_STEP_NONE, "request %u does not belong on this connection", f->h.type);
+		conn_error(c, f->h.id, EINVAL, AGENT_STEP_NONE,
+			"request %u does not belong on this connection", f->h.type);
 	} else {
 		r->fn(c->a, c, f->h.id, &body);
 	}
@@ -368,11 +372,12 @@ static void take_frames(struct conn *c)
 	struct frame f;
 	int rc = 0;
 
-	while (!c->dead && !c->held && conn_backlog(c) < OUT_MANY && (rc = frame_next(c->in.p + at, c->in.len - at, &f, &used)) == 1) {
+	while (!c->dead && !c->held && conn_backlog(c) < OUT_MANY &&
+		(rc = frame_next(c->in.p + at, c->in.len - at, &f, &used)) == 1) {
 		record(c->a, c, 0, c->in.p + at, used);
 		at += used;
-		if (f.h.type == AGENT_READ || f.h.type == AGENT_WRITE || f.h.type == AGENT_DIAL_TCP ||
-			f.h.type == AGENT_DIAL_UNIX) {
+		if (f.h.type == AGENT_READ || f.h.type == AGENT_WRITE ||
+			f.h.type == AGENT_DIAL_TCP || f.h.type == AGENT_DIAL_UNIX) {
 			/* these take the connection over, with what stands behind the frame */
 			_cleanup_free_ uint8_t *copy = malloc(used);
 			size_t dummy;
@@ -395,7 +400,8 @@ static void take_frames(struct conn *c)
 	buf_consume(&c->in, at);
 	if (rc < 0) {
 		c->a->n.frames_bad++;
-		conn_error(c, 0, EPROTO, AGENT_STEP_NONE, "a frame of more than %u bytes", AGENT_FRAME_MAX);
+		conn_error(c, 0, EPROTO, AGENT_STEP_NONE, "a frame of more than %u bytes",
+			AGENT_FRAME_MAX);
 		conn_flush(c);
 		conn_close(c);
 	} else if (!c->in.len && c->in.cap > KIB(4)) {

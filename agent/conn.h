@@ -12,7 +12,8 @@
 int conn_create(struct agent *a, int fd);
 /* The same for a stream that was greeted as BULK before a job had it. */
 int conn_create_bulk(struct agent *a, int fd);
-/* Closes it; whatever stood on it is told. Safe at any time: the memory goes when the loop's turn ends. */
+/* Closes it; whatever stood on it is told. Safe at any time: the memory goes when the loop's turn
+ * ends. */
 void conn_close(struct conn *c);
 void conn_close_all(struct agent *a);
 
@@ -23,9 +24,11 @@ enum agent_conn conn_kind(const struct conn *c);
 /* Answers. They are sent at once as far as the socket takes them; the rest waits. */
 void conn_ok(struct conn *c, uint32_t id, const struct buf *payload);
 void conn_ok_more(struct conn *c, uint32_t id, const struct buf *payload);
-void conn_error(struct conn *c, uint32_t id, int code, enum agent_step step, const char *fmt, ...) _printf_(5, 6);
+void conn_error(struct conn *c, uint32_t id, int code, enum agent_step step, const char *fmt, ...)
+	_printf_(5, 6);
 void conn_frame(struct conn *c, uint16_t type, uint32_t id, const void *p, size_t n);
-/* Bytes that wait for the socket. Output of a process is made only while there are few (CONN_FEW). */
+/* Bytes that wait for the socket. Output of a process is made only while there are few (CONN_FEW).
+ */
 uint32_t conn_version(const struct conn *c);
 size_t conn_backlog(const struct conn *c);
 #define CONN_FEW KIB(128)
@@ -35,7 +38,8 @@ void conn_set_proc(struct conn *c, struct proc *p);
 struct proc *conn_proc(struct conn *c);
 /* No more requests are read until they are wanted again: the process does not take its input. */
 void conn_hold(struct conn *c, bool hold);
-/* The descriptor and the bytes that were read beyond the last frame leave the connection, which goes. For BULK and DIAL. */
+/* The descriptor and the bytes that were read beyond the last frame leave the connection, which
+ * goes. For BULK and DIAL. */
 int conn_detach(struct conn *c, struct buf *rest);
 
 /* One request; body is the payload. In the table of request.c. */

@@ -20,15 +20,15 @@ struct side {
 	int fd;
 	struct watch *w;
 	uint32_t events;
-	struct buf out;	  /* waits for this side */
-	bool eof;	  /* it has said its last */
-	bool shut;	  /* and it was told that the other has */
+	struct buf out; /* waits for this side */
+	bool eof;       /* it has said its last */
+	bool shut;      /* and it was told that the other has */
 };
 
 struct dial {
 	struct agent *a;
 	struct side s[2]; /* the host's, the guest's */
-	uint64_t conn;	  /* while it connects */
+	uint64_t conn;    /* while it connects */
 	uint32_t id;
 	uint16_t port;
 	bool second, dead; /* the address tried is ::1 */
@@ -56,7 +56,8 @@ static void dial_end(struct dial *d)
 
 static void side_event(void *arg, uint32_t events);
 
-/* Each side is watched for what can go on; not at all if nothing can, because a hang-up is reported without being asked for. */
+/* Each side is watched for what can go on; not at all if nothing can, because a hang-up is reported
+ * without being asked for. */
 static void side_update(struct side *s, struct side *other)
 {
 	uint32_t ev = (!s->eof && !other->out.len ? EPOLLIN : 0) | (s->out.len ? EPOLLOUT : 0);
@@ -173,14 +174,20 @@ static void connect_event(void *arg, uint32_t events);
 
 static int connect_tcp(struct dial *d)
 {
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(d->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(d->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-	int fd = socket(d->second ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_in v4 = {.sin_family = AF_INET,
+		.sin_port = htons(d->port),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
+		.sin6_port = htons(d->port),
+		.sin6_addr = IN6ADDR_LOOPBACK_INIT};
+	int fd = socket(
+		d->second ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0)
 		return -errno;
 	d->s[1].fd = fd;
-	if (connect(fd, d->second ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, d->second ? sizeof(v6) : sizeof(v4)) == 0 ||
+	if (connect(fd, d->second ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4,
+		    d->second ? sizeof(v6) : sizeof(v4)) == 0 ||
 		errno == EINPROGRESS)
 		return 0;
 	return -errno;
@@ -244,7 +251,8 @@ static void connect_event(void *arg, uint32_t events)
 	}
 	d->second = true;
 	rc = connect_tcp(d);
-	if (rc == 0 && !(d->s[1].w = loop_watch(d->a->loop, d->s[1].fd, EPOLLOUT, connect_event, d)))
+	if (rc == 0 &&
+		!(d->s[1].w = loop_watch(d->a->loop, d->s[1].fd, EPOLLOUT, connect_event, d)))
 		rc = -errno;
 	/* what IPv4 said is the better reason */
 	if (rc < 0)
@@ -273,7 +281,8 @@ static struct dial *dial_create(struct agent *a, struct conn *c, uint32_t id)
 
 static void dial_start(struct dial *d, struct conn *c, int rc)
 {
-	if (rc == 0 && !(d->s[1].w = loop_watch(d->a->loop, d->s[1].fd, EPOLLOUT, connect_event, d)))
+	if (rc == 0 &&
+		!(d->s[1].w = loop_watch(d->a->loop, d->s[1].fd, EPOLLOUT, connect_event, d)))
 		rc = -errno;
 	if (rc < 0)
 		dial_failed(d, -rc);

@@ -136,11 +136,14 @@ int env_parse(struct envset *e, struct cur *c)
 
 static bool is_name_char(char c, bool first)
 {
-	return c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (!first && c >= '0' && c <= '9');
+	return c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+	       (!first && c >= '0' && c <= '9');
 }
 
-/* Appends the value of the variable that begins after the '$' at s. Returns what follows it; NULL: no variable begins there. */
-static const char *put_var(const struct envset *e, const char *s, struct buf *to, char name[64], bool *missing)
+/* Appends the value of the variable that begins after the '$' at s. Returns what follows it; NULL:
+ * no variable begins there. */
+static const char *put_var(
+	const struct envset *e, const char *s, struct buf *to, char name[64], bool *missing)
 {
 	bool brace = s[1] == '{';
 	const char *p = s + 1 + brace, *q = p, *v;
@@ -180,7 +183,8 @@ static char unescape(char c)
 	}
 }
 
-/* One shell-like word: quotes may follow each other. Stops at an unquoted line end (or, when bare, keeps inner blanks). */
+/* One shell-like word: quotes may follow each other. Stops at an unquoted line end (or, when bare,
+ * keeps inner blanks). */
 static const char *take_value(const struct envset *e, const char *s, struct buf *to)
 {
 	char quote = 0, name[64];
@@ -199,7 +203,7 @@ static const char *take_value(const struct envset *e, const char *s, struct buf 
 		} else if (*s == '\\' && quote && unescape(s[1])) {
 			buf_u8(to, (uint8_t)unescape(*++s));
 		} else if (*s == '\\' && !quote && s[1] && s[1] != '\n') {
-			buf_u8(to, (uint8_t)*++s);
+			buf_u8(to, (uint8_t) * ++s);
 		} else if (*s == '$' && (next = put_var(e, s, to, name, &missing))) {
 			s = next - 1;
 		} else {
@@ -237,7 +241,8 @@ int env_merge_text(struct envset *e, const char *text)
 		buf_reset(&v);
 		s = take_value(e, q + 1, &v);
 		/* a blank before the line's end belongs to nobody, unless it was quoted */
-		while (v.len && (v.p[v.len - 1] == ' ' || v.p[v.len - 1] == '\t') && s > q && (s[-1] == ' ' || s[-1] == '\t'))
+		while (v.len && (v.p[v.len - 1] == ' ' || v.p[v.len - 1] == '\t') && s > q &&
+			(s[-1] == ' ' || s[-1] == '\t'))
 			v.len--;
 		if (v.bad)
 			rc = -E2BIG;
@@ -248,7 +253,8 @@ int env_merge_text(struct envset *e, const char *text)
 	return rc;
 }
 
-int env_expand(const struct envset *e, const char *text, const char *home, struct buf *to, char name[64])
+int env_expand(
+	const struct envset *e, const char *text, const char *home, struct buf *to, char name[64])
 {
 	bool missing = false;
 	const char *s = text;

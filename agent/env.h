@@ -6,9 +6,9 @@
 
 #include "lib/buf.h"
 
-#define ENV_VARS_MAX 4096u
-#define ENV_VALUE_MAX (128u * 1024) /* what execve takes in one string */
-#define ENV_FILE_MAX (256u * 1024)
+#define ENV_VARS_MAX     4096u
+#define ENV_VALUE_MAX    (128u * 1024) /* what execve takes in one string */
+#define ENV_FILE_MAX     (256u * 1024)
 #define ENV_FILE_DEFAULT "/opt/opensandbox/.env"
 
 struct envset {
@@ -32,5 +32,7 @@ int env_parse(struct envset *e, struct cur *c);
 /* Merges lines NAME=value, NAME='value' (may span lines), NAME="escaped"; `export` before them and # lines are fine. What is
  * no assignment is passed over. Unquoted and double-quoted values expand variables set so far. */
 int env_merge_text(struct envset *e, const char *text);
-/* Appends `text` with a leading ~ or ~/ and variables replaced. -ENOENT: undefined; *name (64 bytes) then says which. */
-int env_expand(const struct envset *e, const char *text, const char *home, struct buf *to, char name[64]);
+/* Appends `text` with a leading ~ or ~/ and variables replaced. -ENOENT: undefined; *name (64
+ * bytes) then says which. */
+int env_expand(
+	const struct envset *e, const char *text, const char *home, struct buf *to, char name[64]);

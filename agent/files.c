@@ -18,7 +18,8 @@
 
 #define REPLACE_MAX MIB(64)
 
-struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *b, void (*run)(struct job *j))
+struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
+	const struct cur *b, void (*run)(struct job *j))
 {
 	struct job *j;
 
@@ -41,7 +42,8 @@ struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t typ
 	return j;
 }
 
-static void submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *b, void (*run)(struct job *j))
+static void submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *b,
+	void (*run)(struct job *j))
 {
 	struct job *j = files_job(a, c, id, type, b, run);
 
@@ -148,7 +150,8 @@ static void run_chmod(struct job *j)
 	if (!take_owned(j, path, &o))
 		return;
 	/* by path: the file may be one that cannot be opened */
-	if (stat(path, &st) < 0 || ((o.uid != (uid_t)-1 || o.gid != (gid_t)-1) && chown(path, o.uid, o.gid) < 0) ||
+	if (stat(path, &st) < 0 ||
+		((o.uid != (uid_t)-1 || o.gid != (gid_t)-1) && chown(path, o.uid, o.gid) < 0) ||
 		(o.mode != AGENT_NO_MODE && chmod(path, o.mode & 07777) < 0))
 		fs_fail(j, errno, path);
 }
@@ -170,7 +173,8 @@ static void run_move(struct job *j)
 		return;
 	}
 	rc = fs_make_parents(dest, NULL);
-	if (rc == 0 && syscall(SYS_renameat2, AT_FDCWD, src, AT_FDCWD, dest, 1 /* RENAME_NOREPLACE */) < 0)
+	if (rc == 0 &&
+		syscall(SYS_renameat2, AT_FDCWD, src, AT_FDCWD, dest, 1 /* RENAME_NOREPLACE */) < 0)
 		rc = -errno;
 	if (rc < 0)
 		fs_fail(j, rc, dest);
@@ -198,7 +202,8 @@ static char *read_whole(int fd, size_t *n)
 }
 
 /* Writes text with each `from` become `to`; returns how often, or -errno. */
-static int64_t write_replaced(int fd, const char *text, size_t n, const char *from, size_t from_n, const char *to, size_t to_n)
+static int64_t write_replaced(int fd, const char *text, size_t n, const char *from, size_t from_n,
+	const char *to, size_t to_n)
 {
 	int64_t count = 0;
 	int rc = 0;
@@ -234,7 +239,8 @@ static void run_replace(struct job *j)
 	from = cur_strp(&j->body, &from_n, AGENT_FRAME_MAX);
 	to = cur_strp(&j->body, &to_n, AGENT_FRAME_MAX);
 	if (!from || !to || from_n == 0 || !cur_done(&j->body)) {
-		job_fail(j, from && from_n == 0 ? EINVAL : EPROTO, AGENT_STEP_NONE, "nothing to replace");
+		job_fail(j, from && from_n == 0 ? EINVAL : EPROTO, AGENT_STEP_NONE,
+			"nothing to replace");
 		return;
 	}
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

@@ -12,12 +12,14 @@ struct frame {
 	struct cur body; /* into the bytes given */
 };
 
-/* Looks at n bytes: 1 = a whole frame, *used bytes long; 0 = more bytes are needed; -EPROTO = no frame can begin so. */
+/* Looks at n bytes: 1 = a whole frame, *used bytes long; 0 = more bytes are needed; -EPROTO = no
+ * frame can begin so. */
 int frame_next(const uint8_t *p, size_t n, struct frame *f, size_t *used);
 /* Reads a header that came alone: 0 or -EPROTO. */
 int frame_header(const uint8_t p[12], struct agent_hdr *h);
 
-/* Appends a frame. frame_begin returns where it stands, for frame_end, which fills in the length of what was put between. */
+/* Appends a frame. frame_begin returns where it stands, for frame_end, which fills in the length of
+ * what was put between. */
 size_t frame_begin(struct buf *b, uint16_t type, uint16_t flags, uint32_t id);
 void frame_end(struct buf *b, size_t at);
 void frame_put(struct buf *b, uint16_t type, uint16_t flags, uint32_t id, const void *p, size_t n);

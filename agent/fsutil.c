@@ -56,7 +56,8 @@ static uint64_t time_ns(const struct timespec *t)
 	return (uint64_t)((int64_t)t->tv_sec * 1000000000 + t->tv_nsec);
 }
 
-void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const struct stat *st, int dir, const char *name)
+void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const struct stat *st,
+	int dir, const char *name)
 {
 	static const struct stat none;
 	char owner[64] = "", group[64] = "", link[AGENT_PATH_MAX] = "";
@@ -83,7 +84,8 @@ void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const
 	buf_str(b, link);
 }
 
-bool fs_owner(struct job *j, const char *owner, const char *group, uint32_t mode, struct fs_owner *o)
+bool fs_owner(
+	struct job *j, const char *owner, const char *group, uint32_t mode, struct fs_owner *o)
 {
 	struct userdb db;
 	bool ok = true;
@@ -209,13 +211,15 @@ int fs_temp(const char *path, char *real, char *tmp, mode_t mode)
 	}
 	random_bytes(&r, sizeof(r));
 	slash = strrchr(real, '/');
-	if (snprintf(tmp, AGENT_PATH_MAX, "%.*s.mayfly-%016llx", slash ? (int)(slash - real + 1) : 0, real, (unsigned long long)r) >=
-		(int)AGENT_PATH_MAX)
+	if (snprintf(tmp, AGENT_PATH_MAX, "%.*s.mayfly-%016llx",
+		    slash ? (int)(slash - real + 1) : 0, real,
+		    (unsigned long long)r) >= (int)AGENT_PATH_MAX)
 		return -ENAMETOOLONG;
 	fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, old ? 0600 : mode);
 	if (fd < 0)
 		return -errno;
-	/* may fail for a request without the right to give files away: it becomes that user's, as with an editor */
+	/* may fail for a request without the right to give files away: it becomes that user's, as
+	 * with an editor */
 	if (old && fchown(fd, st.st_uid, st.st_gid) < 0)
 		log_debug("%s: %s", tmp, strerror(errno));
 	if (old && fchmod(fd, st.st_mode & 07777) < 0)

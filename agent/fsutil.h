@@ -9,28 +9,34 @@
 
 #include <sys/stat.h>
 
-/* Reads a path from the job's payload and expands it into to[AGENT_PATH_MAX]. False: the job has failed. */
+/* Reads a path from the job's payload and expands it into to[AGENT_PATH_MAX]. False: the job has
+ * failed. */
 bool fs_path(struct job *j, char *to);
 /* Fails the job with errno and the path. */
 void fs_fail(struct job *j, int code, const char *path);
 
 /* Appends a file item; st NULL: an empty one. dir and name: where a link's target is read. */
-void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const struct stat *st, int dir, const char *name);
+void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const struct stat *st,
+	int dir, const char *name);
 
-/* Names of the request to ids; "" and AGENT_NO_MODE change nothing. False: the job has failed (AGENT_STEP_USER). */
+/* Names of the request to ids; "" and AGENT_NO_MODE change nothing. False: the job has failed
+ * (AGENT_STEP_USER). */
 struct fs_owner {
 	uid_t uid;
 	gid_t gid;
 	uint32_t mode;
 };
-bool fs_owner(struct job *j, const char *owner, const char *group, uint32_t mode, struct fs_owner *o);
+bool fs_owner(
+	struct job *j, const char *owner, const char *group, uint32_t mode, struct fs_owner *o);
 int fs_apply_owner(int fd, const struct fs_owner *o);
 
-/* mkdir -p; what it makes gets o (o may be NULL; its mode only the last one). *made: the last one is new. 0 or -errno. */
+/* mkdir -p; what it makes gets o (o may be NULL; its mode only the last one). *made: the last one
+ * is new. 0 or -errno. */
 int fs_make_dirs(const char *path, const struct fs_owner *o, bool *made);
 /* The same for the directory a file is to stand in. */
 int fs_make_parents(const char *path, const struct fs_owner *o);
 
-/* A file beside `path` (its link resolved into real[AGENT_PATH_MAX]), to take its place by fs_commit; keeps the old one's owner and mode. */
+/* A file beside `path` (its link resolved into real[AGENT_PATH_MAX]), to take its place by
+ * fs_commit; keeps the old one's owner and mode. */
 int fs_temp(const char *path, char *real, char *tmp, mode_t mode);
 int fs_commit(const char *tmp, const char *real);

@@ -12,6 +12,7 @@ int hooks_set(struct agent *a, const char *json, struct err *e);
 void hooks_start(struct agent *a, char **argv, uint32_t argc);
 /* The wall clock was set: schedules are looked at anew. */
 void hooks_clock_changed(struct agent *a);
-/* AGENT_ATTACH of the entrypoint while preStart runs: answered when it is known what becomes of it. false: nothing is to wait for. */
+/* AGENT_ATTACH of the entrypoint while preStart runs: answered when it is known what becomes of it.
+ * false: nothing is to wait for. */
 bool hooks_wait(struct agent *a, struct conn *c, uint32_t id);
 void hooks_fini(struct agent *a);

@@ -76,7 +76,8 @@ int identity_parse(struct cur *c, struct identity *id)
 	cur_str(c, id->hostname, sizeof(id->hostname));
 	cur_str(c, id->machine_id, sizeof(id->machine_id));
 	cur_str(c, id->boot_id, sizeof(id->boot_id));
-	if (c->bad || !is_hostname(id->hostname) || (id->machine_id[0] && !is_hex(id->machine_id, 32, false)) ||
+	if (c->bad || !is_hostname(id->hostname) ||
+		(id->machine_id[0] && !is_hex(id->machine_id, 32, false)) ||
 		(id->boot_id[0] && !is_hex(id->boot_id, 36, true)))
 		return -EPROTO;
 	id->env = env_new();
@@ -129,7 +130,8 @@ static int add_entropy(const struct identity *id, struct err *e)
 	struct {
 		struct rand_pool_info info;
 		uint32_t words[sizeof(id->entropy) / 4];
-	} pool = {.info = {.entropy_count = (int)id->entropy_len * 8, .buf_size = (int)id->entropy_len}};
+	} pool = {.info = {.entropy_count = (int)id->entropy_len * 8,
+			  .buf_size = (int)id->entropy_len}};
 	_cleanup_close_ int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
 
 	if (id->entropy_len < 32)
@@ -144,14 +146,16 @@ static int add_entropy(const struct identity *id, struct err *e)
 
 static int set_clock(const struct identity *id, struct err *e)
 {
-	struct timespec t = {.tv_sec = (time_t)(id->wall_ns / 1000000000), .tv_nsec = (long)(id->wall_ns % 1000000000)};
+	struct timespec t = {.tv_sec = (time_t)(id->wall_ns / 1000000000),
+		.tv_nsec = (long)(id->wall_ns % 1000000000)};
 
 	if (id->wall_ns && clock_settime(CLOCK_REALTIME, &t) < 0)
 		return err_set(e, errno, "setting the clock");
 	return 0;
 }
 
-/* A file in the agent's own directory, rewritten in place: it may be bound over another, or be watched. */
+/* A file in the agent's own directory, rewritten in place: it may be bound over another, or be
+ * watched. */
 static int put_run_file(struct agent *a, const char *name, const char *text, char path[300])
 {
 	snprintf(path, 300, "%s/%s", a->opts.run_dir, name);
@@ -162,7 +166,8 @@ static int bind_over(const char *from, const char *onto)
 {
 	struct stat x, y;
 
-	if (stat(from, &x) == 0 && stat(onto, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino)
+	if (stat(from, &x) == 0 && stat(onto, &y) == 0 && x.st_dev == y.st_dev &&
+		x.st_ino == y.st_ino)
 		return 0;
 	return mount(from, onto, NULL, MS_BIND, NULL) < 0 ? -errno : 0;
 }
@@ -204,7 +209,8 @@ int identity_apply(struct agent *a, struct identity *id, enum agent_step *step, 
 			return rc;
 	}
 	*step = AGENT_STEP_IDENTITY;
-	if (id->hostname[0] && (a->opts.init || a->opts.set_names) && sethostname(id->hostname, strlen(id->hostname)) < 0)
+	if (id->hostname[0] && (a->opts.init || a->opts.set_names) &&
+		sethostname(id->hostname, strlen(id->hostname)) < 0)
 		return err_set(e, errno, "setting the host name");
 	rc = put_ids(a, id, e);
 	if (rc < 0)
@@ -232,7 +238,8 @@ static int put_hosts(const struct identity *id)
 	return rc;
 }
 
-int identity_apply_root(struct agent *a, const struct identity *id, enum agent_step *step, struct err *e)
+int identity_apply_root(
+	struct agent *a, const struct identity *id, enum agent_step *step, struct err *e)
 {
 	char text[80], path[300];
 	int rc;

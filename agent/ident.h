@@ -30,7 +30,9 @@ void identity_free(struct identity *id);
 int setup_parse(struct cur *c, struct setup_req *r);
 void setup_req_free(struct setup_req *r);
 
-/* All of it or an error that says which step failed. files: the root may be written (it is not frozen). */
+/* All of it or an error that says which step failed. files: the root may be written (it is not
+ * frozen). */
 int identity_apply(struct agent *a, struct identity *id, enum agent_step *step, struct err *e);
 /* Those parts that are files of the root. */
-int identity_apply_root(struct agent *a, const struct identity *id, enum agent_step *step, struct err *e);
+int identity_apply_root(
+	struct agent *a, const struct identity *id, enum agent_step *step, struct err *e);

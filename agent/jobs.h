@@ -13,19 +13,20 @@ struct job {
 	uint64_t conn; /* where the answer goes */
 	uint32_t id;
 	uint16_t type;
-	uint32_t uid, gid; /* AGENT_NO_ID: root's rights */
+	uint32_t uid, gid;          /* AGENT_NO_ID: root's rights */
 	void (*run)(struct job *j); /* in a thread; sets out or fails */
-	void (*done)(struct agent *a, struct job *j); /* in the loop, after the answer was sent; may be NULL */
+	/* in the loop, after the answer was sent; may be NULL */
+	void (*done)(struct agent *a, struct job *j);
 	void *arg;
-	struct buf in;		/* the request's payload */
-	struct cur body;	/* in it */
-	struct buf out;		/* the answer's payload */
-	int code;		/* positive errno: AGENT_ERR */
+	struct buf in;   /* the request's payload */
+	struct cur body; /* in it */
+	struct buf out;  /* the answer's payload */
+	int code;        /* positive errno: AGENT_ERR */
 	enum agent_step step;
 	char text[300];
-	struct envset *env;	/* for expansion; read only */
-	bool own_thread;	/* bulk: does not count against the pool */
-	int fd;			/* bulk: the connection's socket, the job's own */
+	struct envset *env; /* for expansion; read only */
+	bool own_thread;    /* bulk: does not count against the pool */
+	int fd;             /* bulk: the connection's socket, the job's own */
 	struct job *next;
 };
 
@@ -33,7 +34,8 @@ int jobs_init(struct agent *a);
 /* Waits for the threads that run. */
 void jobs_fini(struct agent *a);
 /* A job for this request, with its payload copied; NULL: it was answered with ENOMEM. */
-struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *body, void (*run)(struct job *j));
+struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
+	const struct cur *body, void (*run)(struct job *j));
 /* Hands it over; it frees itself. -EAGAIN: no thread can be had, the job is still the caller's. */
 int job_submit(struct job *j);
 void job_free(struct job *j);

@@ -93,7 +93,9 @@ static int hex4(struct json *j)
 		return -1;
 	for (int i = 0; i < 4; i++) {
 		char c = *j->p++;
-		int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+		int d = c >= '0' && c <= '9'                 ? c - '0'
+			: (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+							     : -1;
 
 		if (d < 0)
 			return -1;
@@ -226,7 +228,8 @@ void json_skip(struct json *j)
 			j->bad = true;
 			return;
 		}
-		while (j->p < j->end && memchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *j->p, 40))
+		while (j->p < j->end &&
+			memchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *j->p, 40))
 			j->p++;
 	}
 }

@@ -12,7 +12,8 @@ struct json {
 	unsigned depth;
 };
 
-/* A step: into { or [ (true), then for each member: json_key / json_item (true while there is one), then its value is taken. */
+/* A step: into { or [ (true), then for each member: json_key / json_item (true while there is one),
+ * then its value is taken. */
 bool json_object(struct json *j);
 bool json_key(struct json *j, char *key, size_t cap, bool *first);
 bool json_array(struct json *j);

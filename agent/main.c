@@ -11,7 +11,8 @@
 #include "agent/boot.h"
 #include "agent/session.h"
 
-static const char usage[] = "usage: mayfly-agent [--listen PATH] [--record FILE] [--run-dir DIR] [--cgroup DIR] [-v]\n";
+static const char usage[] =
+	"usage: mayfly-agent [--listen PATH] [--record FILE] [--run-dir DIR] [--cgroup DIR] [-v]\n";
 
 static int run(struct agent_opts *o)
 {
@@ -30,8 +31,9 @@ static int run(struct agent_opts *o)
 
 int main(int argc, char **argv)
 {
-	static const struct option opts[] = {{"listen", required_argument, NULL, 'l'}, {"record", required_argument, NULL, 'r'},
-		{"run-dir", required_argument, NULL, 'd'}, {"cgroup", required_argument, NULL, 'c'}, {0}};
+	static const struct option opts[] = {{"listen", required_argument, NULL, 'l'},
+		{"record", required_argument, NULL, 'r'}, {"run-dir", required_argument, NULL, 'd'},
+		{"cgroup", required_argument, NULL, 'c'}, {0}};
 	struct agent_opts o = {.run_dir = "/run/mayfly"};
 	int ch;
 

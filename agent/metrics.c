@@ -29,7 +29,8 @@ static void read_cpu(struct usage *u)
 
 	if (!t)
 		return;
-	sscanf(t, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]);
+	sscanf(t, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4],
+		&v[5], &v[6], &v[7]);
 	for (size_t i = 0; i < ARRAY_LEN(v); i++)
 		total += v[i];
 	u->total_ns = total * tick_ns;
@@ -78,7 +79,9 @@ static void read_net(struct usage *u)
 		unsigned long long rx, tx;
 		char name[20];
 
-		if (sscanf(p + 1, " %19[^: ]: %llu %*u %*u %*u %*u %*u %*u %*u %llu", name, &rx, &tx) != 3 || !strcmp(name, "lo"))
+		if (sscanf(p + 1, " %19[^: ]: %llu %*u %*u %*u %*u %*u %*u %*u %llu", name, &rx,
+			    &tx) != 3 ||
+			!strcmp(name, "lo"))
 			continue;
 		u->net_rx += rx;
 		u->net_tx += tx;
@@ -152,12 +155,27 @@ void req_self(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		const char *name;
 		uint64_t value;
 	} rows[] = {
-		{"conns", a->n.conns}, {"conns_total", a->n.conns_total}, {"frames_in", a->n.frames_in}, {"frames_bad", a->n.frames_bad},
-		{"bytes_in", a->n.bytes_in}, {"bytes_out", a->n.bytes_out}, {"procs", a->nprocs}, {"procs_running", running},
-		{"output_kept_bytes", kept}, {"execs_total", a->n.execs_total}, {"reaped_total", a->n.reaped_total},
-		{"orphans_reaped", a->n.orphans_reaped}, {"sinks", a->n.sinks}, {"cgroups", a->n.cgroups}, {"jobs_total", a->n.jobs_total},
-		{"jobs_running", jobs_running(a)}, {"dials", a->n.dials}, {"descriptors", count_entries("/proc/self/fd")},
-		{"threads", count_entries("/proc/self/task")}, {"resident_bytes", resident_bytes()}, {"frozen", a->frozen},
+		{"conns", a->n.conns},
+		{"conns_total", a->n.conns_total},
+		{"frames_in", a->n.frames_in},
+		{"frames_bad", a->n.frames_bad},
+		{"bytes_in", a->n.bytes_in},
+		{"bytes_out", a->n.bytes_out},
+		{"procs", a->nprocs},
+		{"procs_running", running},
+		{"output_kept_bytes", kept},
+		{"execs_total", a->n.execs_total},
+		{"reaped_total", a->n.reaped_total},
+		{"orphans_reaped", a->n.orphans_reaped},
+		{"sinks", a->n.sinks},
+		{"cgroups", a->n.cgroups},
+		{"jobs_total", a->n.jobs_total},
+		{"jobs_running", jobs_running(a)},
+		{"dials", a->n.dials},
+		{"descriptors", count_entries("/proc/self/fd")},
+		{"threads", count_entries("/proc/self/task")},
+		{"resident_bytes", resident_bytes()},
+		{"frozen", a->frozen},
 	};
 
 	buf_init(&ok, 4096);

@@ -52,8 +52,12 @@ static bool family_listens(int nl, uint8_t family, uint16_t port)
 		struct nlmsghdr h;
 		struct inet_diag_req_v2 r;
 	} q = {
-		.h = {.nlmsg_len = sizeof(q), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-		.r = {.sdiag_family = family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = LISTEN_STATE},
+		.h = {.nlmsg_len = sizeof(q),
+			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+		.r = {.sdiag_family = family,
+			.sdiag_protocol = IPPROTO_TCP,
+			.idiag_states = LISTEN_STATE},
 	};
 	_Alignas(8) char p[8192];
 	bool end = false, found = false;
@@ -99,7 +103,8 @@ static void ports_fired(void *arg)
 		if (c && up)
 			conn_ok(c, w->id, NULL);
 		else if (c)
-			conn_error(c, w->id, ETIMEDOUT, AGENT_STEP_NONE, "nothing listens on port %u", w->port);
+			conn_error(c, w->id, ETIMEDOUT, AGENT_STEP_NONE,
+				"nothing listens on port %u", w->port);
 		free(w);
 	}
 	if (!ps->first)
@@ -129,7 +134,8 @@ void req_wait_port(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "too many wait for ports");
 		return;
 	}
-	*w = (struct port_wait){.next = a->ports->first, .conn = conn_number(c), .id = id, .port = port};
+	*w = (struct port_wait){
+		.next = a->ports->first, .conn = conn_number(c), .id = id, .port = port};
 	w->until_ns = mono_ns() + (uint64_t)limit_ms * 1000000;
 	a->ports->first = w;
 	a->ports->n++;

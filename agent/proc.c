@@ -43,7 +43,8 @@ struct proc *proc_create(struct agent *a, const char *id, uint32_t flags)
 	procs_trim(a);
 	if (a->nprocs >= PROCS_MAX || !(p = calloc(1, sizeof(*p))))
 		return NULL;
-	*p = (struct proc){.a = a, .flags = flags, .state = AGENT_RUNNING, .number = ++a->next_proc};
+	*p = (struct proc){
+		.a = a, .flags = flags, .state = AGENT_RUNNING, .number = ++a->next_proc};
 	snprintf(p->id, sizeof(p->id), "%s", id);
 	p->in_fd = p->file_fd = p->dump_fd = p->cgroup.dir_fd = -1;
 	for (int i = 0; i < 2; i++) {

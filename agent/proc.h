@@ -8,14 +8,15 @@
 #include "agent/agent.h"
 #include "agent/cgroup.h"
 
-#define PROC_ID_MAX   63
-#define PROCS_MAX     4096u /* running or kept */
-#define WATCHERS_MAX  32u
+#define PROC_ID_MAX    63
+#define PROCS_MAX      4096u /* running or kept */
+#define WATCHERS_MAX   32u
 #define PROC_ARGV_KEPT (64u * 1024)
 
 struct conn;
 
-/* Output that the host has not acknowledged: ring.p[0] is the byte at offset `base` of the stream. */
+/* Output that the host has not acknowledged: ring.p[0] is the byte at offset `base` of the stream.
+ */
 struct stream {
 	struct buf ring;
 	uint64_t base, sent;
@@ -29,7 +30,7 @@ struct proc {
 	char id[PROC_ID_MAX + 1];
 	uint64_t number;
 	uint32_t flags; /* AGENT_X_* */
-	pid_t pid;	/* 0: not running */
+	pid_t pid;      /* 0: not running */
 	enum agent_state state;
 	uint32_t code;
 	uint64_t started_ns, finished_ns; /* wall clock */
@@ -41,15 +42,16 @@ struct proc {
 	struct watch *in_w;
 	struct buf in;
 	uint64_t in_taken, in_came;
-	bool in_eof;	  /* close in_fd once `in` is empty */
-	int file_fd;	  /* AGENT_X_BACKGROUND: its output */
+	bool in_eof;       /* close in_fd once `in` is empty */
+	int file_fd;       /* AGENT_X_BACKGROUND: its output */
 	struct conn *conn; /* its EXEC connection */
-	struct conn *watchers[WATCHERS_MAX]; /* terminals: others' connections, served as far as they keep up */
+	/* terminals: others' connections, served as far as they keep up */
+	struct conn *watchers[WATCHERS_MAX];
 	uint64_t watch_sent[WATCHERS_MAX];
 	bool watch_jump[WATCHERS_MAX];
-	bool started;	  /* AGENT_OK was answered: frames may follow */
-	bool exited;	  /* reaped; output may still stand in the pipe */
-	bool ended;	  /* and all output is in `out` */
+	bool started;        /* AGENT_OK was answered: frames may follow */
+	bool exited;         /* reaped; output may still stand in the pipe */
+	bool ended;          /* and all output is in `out` */
 	uint64_t replay_end; /* a terminal's output before it is a replay to p->conn */
 	bool exit_sent, discard, timed_out, entrypoint;
 

@@ -14,7 +14,8 @@ void procio_pump(struct proc *p);
 /* The process was reaped: take what its pipes still hold, then p->ended. */
 void procio_drain(struct proc *p);
 /* An EXEC connection takes the process over from these offsets. 0, -EPIPE: gone. */
-/* c looks on at a terminal, from off or what of it is kept. -EINVAL: it is none. -EBUSY: too many do. */
+/* c looks on at a terminal, from off or what of it is kept. -EINVAL: it is none. -EBUSY: too many
+ * do. */
 int procio_watch(struct proc *p, struct conn *c, uint64_t off);
 int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off);
 void procio_conn_gone(struct proc *p, struct conn *c);

@@ -15,7 +15,8 @@
 
 int ready_listen(struct err *e)
 {
-	struct sockaddr_vm sa = {.svm_family = AF_VSOCK, .svm_port = VSOCK_PORT_AGENT, .svm_cid = VMADDR_CID_ANY};
+	struct sockaddr_vm sa = {
+		.svm_family = AF_VSOCK, .svm_port = VSOCK_PORT_AGENT, .svm_cid = VMADDR_CID_ANY};
 	_cleanup_close_ int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, 64) < 0)
@@ -73,7 +74,8 @@ static void ready_event(void *arg, uint32_t events)
 
 	if (events & EPOLLOUT) {
 		/* connected, or refused */
-		if (getsockopt(a->ready_fd, SOL_SOCKET, SO_ERROR, &code, &n) < 0 || code || !say_ready(a)) {
+		if (getsockopt(a->ready_fd, SOL_SOCKET, SO_ERROR, &code, &n) < 0 || code ||
+			!say_ready(a)) {
 			drop(a, false);
 			return;
 		}
@@ -84,7 +86,8 @@ static void ready_event(void *arg, uint32_t events)
 	k = recv(a->ready_fd, c, sizeof(c), MSG_DONTWAIT);
 	if (k > 0 || (k < 0 && (errno == EAGAIN || errno == EINTR)))
 		return;
-	/* a reset: another machine. An orderly end: the host's daemon went; slowly, should that happen again and again */
+	/* a reset: another machine. An orderly end: the host's daemon went; slowly, should that
+	 * happen again and again */
 	if (k < 0 || mono_ns() - a->ready_since_ns > 5000000000u)
 		a->ready_tries = 0;
 	drop(a, k < 0);
@@ -92,7 +95,8 @@ static void ready_event(void *arg, uint32_t events)
 
 void ready_announce(struct agent *a)
 {
-	struct sockaddr_vm sa = {.svm_family = AF_VSOCK, .svm_port = VSOCK_PORT_READY, .svm_cid = VSOCK_HOST_CID};
+	struct sockaddr_vm sa = {
+		.svm_family = AF_VSOCK, .svm_port = VSOCK_PORT_READY, .svm_cid = VSOCK_HOST_CID};
 
 	if (a->ready_fd >= 0)
 		return;

@@ -7,7 +7,8 @@
 #include "agent/conn.h"
 
 /* AGENT_ATTACH, taken apart: answers. */
-void exec_attach(struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out, uint64_t err, uint32_t flags);
+void exec_attach(struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out,
+	uint64_t err, uint32_t flags);
 void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_ack(struct agent *a, struct conn *c, uint32_t id, struct cur *b);

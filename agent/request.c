@@ -69,5 +69,6 @@ const struct request *request_find(uint16_t type)
 void req_bad(struct agent *a, struct conn *c, uint32_t id)
 {
 	a->n.frames_bad++;
-	conn_error(c, id, EPROTO, AGENT_STEP_NONE, "the request's fields are not what they should be");
+	conn_error(
+		c, id, EPROTO, AGENT_STEP_NONE, "the request's fields are not what they should be");
 }

@@ -9,12 +9,18 @@
 #include <strings.h>
 #include <time.h>
 
-static const char *const month_names[] = {"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", NULL};
+static const char *const month_names[] = {
+	"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", NULL};
 static const char *const day_names[] = {"sun", "mon", "tue", "wed", "thu", "fri", "sat", NULL};
 
 static const char *const descriptors[][2] = {
-	{"@yearly", "0 0 1 1 *"}, {"@annually", "0 0 1 1 *"}, {"@monthly", "0 0 1 * *"}, {"@weekly", "0 0 * * 0"},
-	{"@daily", "0 0 * * *"}, {"@midnight", "0 0 * * *"}, {"@hourly", "0 * * * *"},
+	{"@yearly", "0 0 1 1 *"},
+	{"@annually", "0 0 1 1 *"},
+	{"@monthly", "0 0 1 * *"},
+	{"@weekly", "0 0 * * 0"},
+	{"@daily", "0 0 * * *"},
+	{"@midnight", "0 0 * * *"},
+	{"@hourly", "0 * * * *"},
 };
 
 /* A number or a name; NULL: neither. */
@@ -37,7 +43,8 @@ static const char *take_value(const char *p, const char *const *names, unsigned 
 }
 
 /* One element of a list: * or a or a-b, each with /step. */
-static const char *take_element(const char *p, unsigned lo, unsigned hi, const char *const *names, uint64_t *bits)
+static const char *take_element(
+	const char *p, unsigned lo, unsigned hi, const char *const *names, uint64_t *bits)
 {
 	unsigned a = lo, b = hi, step = 1;
 
@@ -68,7 +75,8 @@ static const char *take_element(const char *p, unsigned lo, unsigned hi, const c
 	return p;
 }
 
-static const char *take_field(const char *p, unsigned lo, unsigned hi, const char *const *names, uint64_t *bits, bool *any)
+static const char *take_field(const char *p, unsigned lo, unsigned hi, const char *const *names,
+	uint64_t *bits, bool *any)
 {
 	p += strspn(p, " \t");
 	if (any)

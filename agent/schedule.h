@@ -7,9 +7,10 @@
 #include "lib/base.h"
 
 struct schedule {
-	uint64_t every_s; /* not 0: the rest does not count */
+	uint64_t every_s;                                /* not 0: the rest does not count */
 	uint64_t minutes, hours, days, months, weekdays; /* bits */
-	bool any_day, any_weekday;			 /* the field was a star: the other one decides alone */
+	/* the field was a star: the other one decides alone */
+	bool any_day, any_weekday;
 };
 
 /* 0 or -EINVAL. */

@@ -115,7 +115,8 @@ int session_apply(const struct session *s, struct envset *env)
 	for (size_t i = 0; i < s->unset->n; i++) {
 		char name[256];
 
-		snprintf(name, sizeof(name), "%.*s", (int)strcspn(s->unset->kv[i], "="), s->unset->kv[i]);
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(s->unset->kv[i], "="),
+			s->unset->kv[i]);
 		env_unset(env, name);
 	}
 	return env_merge(env, s->set);
@@ -134,7 +135,8 @@ char *session_script(const char *text)
 	return s;
 }
 
-void session_run_begins(struct session *s, struct proc *p, struct envset *given, int dump_fd, bool own_cwd)
+void session_run_begins(
+	struct session *s, struct proc *p, struct envset *given, int dump_fd, bool own_cwd)
 {
 	p->session = s;
 	p->given = given;
@@ -153,7 +155,8 @@ void session_run_lost(struct proc *p)
 /* The shell's own book-keeping, and what every process has anew. */
 static bool is_passing(const char *kv)
 {
-	static const char *const names[] = {"_=", "PWD=", "SHLVL=", "EXECD_ENVS=", "BASH_EXECUTION_STRING=", "BASHPID="};
+	static const char *const names[] = {
+		"_=", "PWD=", "SHLVL=", "EXECD_ENVS=", "BASH_EXECUTION_STRING=", "BASHPID="};
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strncmp(kv, names[i], strlen(names[i])))
@@ -178,7 +181,8 @@ static int keep_var(struct session *s, const char *kv, const struct envset *give
 	return rc;
 }
 
-int session_take_dump(struct session *s, const char *bytes, size_t n, const struct envset *given, bool own_cwd, const char *run_cwd)
+int session_take_dump(struct session *s, const char *bytes, size_t n, const struct envset *given,
+	bool own_cwd, const char *run_cwd)
 {
 	const char *end = bytes + n, *cwd = bytes;
 	struct envset *now;
@@ -231,7 +235,8 @@ void session_run_ended(struct proc *p)
 		bytes = malloc((size_t)st.st_size);
 	/* no dump: it was killed, or executed something else; the session keeps what it had */
 	if (bytes && pread_full(p->dump_fd, bytes, (size_t)st.st_size, 0) == 0 &&
-		session_take_dump(s, bytes, (size_t)st.st_size, p->given, s->own_cwd, p->run_cwd) < 0)
+		session_take_dump(s, bytes, (size_t)st.st_size, p->given, s->own_cwd, p->run_cwd) <
+			0)
 		log_limited(LOG_WARN, "a session's state could not be kept");
 	close_fd(&p->dump_fd);
 }

@@ -62,7 +62,8 @@ int text_store(const char *path, const char *text, bool atomic)
 		return -ENAMETOOLONG;
 	if (atomic)
 		unlink(tmp);
-	fd = open(tmp, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (atomic ? O_EXCL : O_TRUNC), 0644);
+	fd = open(tmp, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (atomic ? O_EXCL : O_TRUNC),
+		0644);
 	if (fd < 0)
 		return -errno;
 	rc = write_full(fd, text, strlen(text));

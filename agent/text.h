@@ -6,7 +6,8 @@
 
 #include "lib/base.h"
 
-/* The whole regular file, terminated, to be freed; NULL and errno (EINVAL: not a regular file, EFBIG). */
+/* The whole regular file, terminated, to be freed; NULL and errno (EINVAL: not a regular file,
+ * EFBIG). */
 char *text_load(const char *path, size_t max, size_t *len);
 /* Writes a whole file in place or (atomic) by rename; 0 or -errno. */
 int text_store(const char *path, const char *text, bool atomic);

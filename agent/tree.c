@@ -23,7 +23,7 @@ struct walk {
 	struct userdb db;
 	uint32_t max, total, in_frame;
 	bool more;
-	size_t n_at; /* where this frame's count stands */
+	size_t n_at;      /* where this frame's count stands */
 	const char *glob; /* NULL: everything */
 	uint32_t depth;
 	struct buf path;
@@ -200,7 +200,8 @@ void tree_run_list(struct job *j)
 	w.max = cur_u32(&j->body);
 	w.depth = MIN(w.depth, DEPTH_MAX);
 	if (!cur_done(&j->body) || w.depth == 0) {
-		job_fail(j, j->body.bad ? EPROTO : EINVAL, AGENT_STEP_NONE, "no listing is asked for");
+		job_fail(j, j->body.bad ? EPROTO : EINVAL, AGENT_STEP_NONE,
+			"no listing is asked for");
 		return;
 	}
 	walk_run(&w, path);
@@ -223,7 +224,8 @@ void tree_run_search(struct job *j)
 	walk_run(&w, path);
 }
 
-/* One set of a pattern; *pat stands behind the '['. Returns whether c is in it; NULL in *pat: it has no end, and is a plain '['. */
+/* One set of a pattern; *pat stands behind the '['. Returns whether c is in it; NULL in *pat: it
+ * has no end, and is a plain '['. */
 static bool match_set(const char **pat, char c)
 {
 	const char *p = *pat;
@@ -240,7 +242,8 @@ static bool match_set(const char **pat, char c)
 			hi = *p == '\\' && p[1] ? *++p : *p;
 			p++;
 		}
-		in |= (unsigned char)c >= (unsigned char)lo && (unsigned char)c <= (unsigned char)hi;
+		in |= (unsigned char)c >= (unsigned char)lo &&
+		      (unsigned char)c <= (unsigned char)hi;
 	}
 	*pat = *p == ']' ? p + 1 : NULL;
 	return in != negate;
@@ -341,7 +344,8 @@ int tree_remove(const char *path)
 
 	if (top < 0)
 		return -errno;
-	/* once more for what was brought up; somebody who fills it faster than we empty it gets ENOTEMPTY */
+	/* once more for what was brought up; somebody who fills it faster than we empty it gets
+	 * ENOTEMPTY */
 	do {
 		before = moved;
 		fd = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -13,7 +13,7 @@
 struct user {
 	uid_t uid;
 	gid_t gid;
-	char name[64];	/* "" = the id has none */
+	char name[64];  /* "" = the id has none */
 	char home[256]; /* "/" = none */
 	gid_t groups[USER_GROUPS_MAX];
 	size_t ngroups;

@@ -10,11 +10,23 @@
 #define FILE_MAX MIB(8)
 
 static const char *const paths[] = {
-	"/bin/sh", "/bin/bash", "/usr/bin/env", "/usr/bin/tail", "/bin/cat", "/bin/sleep",
-	"/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1",
-	"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6",
-	"/lib/x86_64-linux-gnu/libtinfo.so.6", "/lib64/libtinfo.so.6",
-	"/etc/ld.so.cache", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf",
+	"/bin/sh",
+	"/bin/bash",
+	"/usr/bin/env",
+	"/usr/bin/tail",
+	"/bin/cat",
+	"/bin/sleep",
+	"/lib64/ld-linux-x86-64.so.2",
+	"/lib/ld-musl-x86_64.so.1",
+	"/lib/x86_64-linux-gnu/libc.so.6",
+	"/lib64/libc.so.6",
+	"/usr/lib/libc.so.6",
+	"/lib/x86_64-linux-gnu/libtinfo.so.6",
+	"/lib64/libtinfo.so.6",
+	"/etc/ld.so.cache",
+	"/etc/passwd",
+	"/etc/group",
+	"/etc/nsswitch.conf",
 };
 
 static size_t warm_one(const char *path, uint8_t *room, size_t n)

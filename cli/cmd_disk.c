@@ -245,5 +245,7 @@ int cmd_disk(int argc, char **argv)
 		printf("  %-10s %s\n", subs[i].name, subs[i].help);
 	printf("\n");
 	opt_help(opts, ARRAY_LEN(opts));
-	return a.help || (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) ? EXIT_OK : EXIT_USAGE;
+	return a.help || (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
+		       ? EXIT_OK
+		       : EXIT_USAGE;
 }

@@ -58,7 +58,8 @@ static int run_recipe(const char *program, const char *name, char *out, size_t c
 	}
 	free(argv[1]);
 	close(p[1]);
-	while (pid > 0 && n + 1 < cap && ((k = read(p[0], out + n, cap - n - 1)) > 0 || (k < 0 && errno == EINTR)))
+	while (pid > 0 && n + 1 < cap &&
+		((k = read(p[0], out + n, cap - n - 1)) > 0 || (k < 0 && errno == EINTR)))
 		n += k > 0 ? (size_t)k : 0;
 	close(p[0]);
 	out[n] = 0;
@@ -71,7 +72,8 @@ static int run_recipe(const char *program, const char *name, char *out, size_t c
 
 static int import_names(struct store *s, char *text, uint64_t room, struct err *e)
 {
-	struct image_request q = {.kind = JOB_SRC_LAYOUT, .local = true, .lim = IMAGE_LIMITS_DEFAULT};
+	struct image_request q = {
+		.kind = JOB_SRC_LAYOUT, .local = true, .lim = IMAGE_LIMITS_DEFAULT};
 	char *save = NULL, *line = strtok_r(text, "\n", &save);
 	_cleanup_close_ int fd = -1;
 	int r = 0;
@@ -98,8 +100,10 @@ int cmd_image_build(int argc, char **argv)
 	bool help = false;
 	struct err e = {0};
 	const struct opt opts[] = {
-		{"store", 0, OPT_STR, &store, "DIR", "the store's folder (default: $MAYFLY_IMAGES)"},
-		{"room", 0, OPT_BYTES, &room, "BYTES", "what a sandbox can write beyond the content (8G)"},
+		{"store", 0, OPT_STR, &store, "DIR",
+			"the store's folder (default: $MAYFLY_IMAGES)"},
+		{"room", 0, OPT_BYTES, &room, "BYTES",
+			"what a sandbox can write beyond the content (8G)"},
 		{"help", 'h', OPT_FLAG, &help, NULL, "this text"},
 	};
 	int rest, r;

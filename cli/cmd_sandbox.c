@@ -57,8 +57,7 @@ int cmd_ls(int argc, char **argv)
 
 		if (client_call(&c, "GET", path, NULL, &a, &e) < 0)
 			return complain(EXIT_FAILED, &e);
-		cJSON_ArrayForEach(i, cJSON_GetObjectItem(a.json, "items"))
-		{
+		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
 			char made[32], ends[32];
 			const char *image = json_text(cJSON_GetObjectItem(i, "image"), "uri");
 

@@ -14,24 +14,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARRAY_LEN(a)	   (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)	   ((a) < (b) ? (a) : (b))
-#define MAX(a, b)	   ((a) > (b) ? (a) : (b))
-#define ALIGN_UP(x, n)	   (((x) + ((n)-1)) & ~((n)-1))
-#define ALIGN_DOWN(x, n)   ((x) & ~((n)-1))
-#define KIB(n)		   ((uint64_t)(n) << 10)
-#define MIB(n)		   ((uint64_t)(n) << 20)
-#define GIB(n)		   ((uint64_t)(n) << 30)
-#define PAGE_BYTES	   4096u
+#define ARRAY_LEN(a)          (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b)             ((a) < (b) ? (a) : (b))
+#define MAX(a, b)             ((a) > (b) ? (a) : (b))
+#define ALIGN_UP(x, n)        (((x) + ((n)-1)) & ~((n)-1))
+#define ALIGN_DOWN(x, n)      ((x) & ~((n)-1))
+#define KIB(n)                ((uint64_t)(n) << 10)
+#define MIB(n)                ((uint64_t)(n) << 20)
+#define GIB(n)                ((uint64_t)(n) << 30)
+#define PAGE_BYTES            4096u
 #define container_of(p, t, m) ((t *)(void *)((char *)(p)-offsetof(t, m)))
-#define _packed_	   __attribute__((packed))
-#define _printf_(f, a)	   __attribute__((format(printf, f, a)))
-#define _noreturn_	   __attribute__((noreturn))
-#define _cleanup_(f)	   __attribute__((cleanup(f)))
-#define _cleanup_free_	   _cleanup_(cleanup_free)
-#define _cleanup_close_	   _cleanup_(cleanup_close)
+#define _packed_              __attribute__((packed))
+#define _printf_(f, a)        __attribute__((format(printf, f, a)))
+#define _noreturn_            __attribute__((noreturn))
+#define _cleanup_(f)          __attribute__((cleanup(f)))
+#define _cleanup_free_        _cleanup_(cleanup_free)
+#define _cleanup_close_       _cleanup_(cleanup_close)
 
-/* An own invariant is broken: says so through write(2), which every seccomp list allows, and aborts this process only. */
+/* An own invariant is broken: says so through write(2), which every seccomp list allows, and aborts
+ * this process only. */
 _noreturn_ void assert_failed(const char *expr, const char *file, int line);
 #define ASSERT(x) ((x) ? (void)0 : assert_failed(#x, __FILE__, __LINE__))
 
@@ -84,12 +85,14 @@ static inline void str_copy(char *to, size_t cap, const char *from)
 uint64_t mono_ns(void);
 uint64_t wall_ns(void);
 
-/* Whole-buffer I/O: 0, or -errno; -EPIPE for an early end of file. EINTR is retried. For blocking descriptors. */
+/* Whole-buffer I/O: 0, or -errno; -EPIPE for an early end of file. EINTR is retried. For blocking
+ * descriptors. */
 int read_full(int fd, void *p, size_t n);
 int write_full(int fd, const void *p, size_t n);
 int pread_full(int fd, void *p, size_t n, uint64_t off);
 int pwrite_full(int fd, const void *p, size_t n, uint64_t off);
 
 int fd_set_nonblock(int fd, bool on);
-/* n bytes from the kernel's generator; aborts if there are none, because every use is a security property. */
+/* n bytes from the kernel's generator; aborts if there are none, because every use is a security
+ * property. */
 void random_bytes(void *p, size_t n);

@@ -11,8 +11,8 @@
 struct buf {
 	uint8_t *p;
 	size_t len, cap;
-	size_t max;  /* growth beyond it sets `bad` */
-	bool bad;    /* an append failed: memory or max */
+	size_t max; /* growth beyond it sets `bad` */
+	bool bad;   /* an append failed: memory or max */
 };
 
 void buf_init(struct buf *b, size_t max);
@@ -29,7 +29,8 @@ void buf_u8(struct buf *b, uint8_t v);
 void buf_u16(struct buf *b, uint16_t v);
 void buf_u32(struct buf *b, uint32_t v);
 void buf_u64(struct buf *b, uint64_t v);
-/* u32 length, then the bytes: the form of every string on our wires. NULL is written as an empty string. */
+/* u32 length, then the bytes: the form of every string on our wires. NULL is written as an empty
+ * string. */
 void buf_str(struct buf *b, const char *s);
 void buf_blob(struct buf *b, const void *p, size_t n);
 void buf_printf(struct buf *b, const char *fmt, ...) _printf_(2, 3);
@@ -52,7 +53,8 @@ static inline size_t cur_left(const struct cur *c)
 {
 	return c->bad ? 0 : (size_t)(c->end - c->p);
 }
-/* n bytes in place, or NULL and bad. Only for private memory, never for memory a guest can still write. */
+/* n bytes in place, or NULL and bad. Only for private memory, never for memory a guest can still
+ * write. */
 const void *cur_bytes(struct cur *c, size_t n);
 bool cur_copy(struct cur *c, void *to, size_t n);
 uint8_t cur_u8(struct cur *c);

@@ -8,8 +8,8 @@
 #include "lib/base.h"
 
 struct err {
-	int code;	/* positive errno, 0 = none */
-	char msg[500];	/* always terminated; cut, never overrun */
+	int code;      /* positive errno, 0 = none */
+	char msg[500]; /* always terminated; cut, never overrun */
 };
 
 /* Both return -code, so that `return err_set(e, errno, ...)` reads well. `e` may be NULL. With code = an errno the text ends

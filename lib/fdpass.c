@@ -73,7 +73,10 @@ ssize_t fdpass_recv(int sock, void *p, size_t n, int *fds, size_t *nfds)
 		struct cmsghdr align;
 	} ctl;
 	struct iovec io = {.iov_base = p, .iov_len = n};
-	struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = ctl.b, .msg_controllen = sizeof(ctl.b)};
+	struct msghdr m = {.msg_iov = &io,
+		.msg_iovlen = 1,
+		.msg_control = ctl.b,
+		.msg_controllen = sizeof(ctl.b)};
 	size_t cap = nfds ? *nfds : 0, got = 0;
 	bool ok;
 	ssize_t k;

@@ -12,13 +12,17 @@
 #include <sys/types.h>
 
 struct jail_conf {
-	uid_t uid;	     /* own user and group, from mayfly-priv's range */
-	unsigned int nfds;   /* descriptors 0 .. nfds-1 stay, all others are closed */
-	bool keep_net;	     /* image pulls only: the host's network */
-	bool want_proc;	     /* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
-	/* -1, or the one folder that may be written (or a detached copy of its mount): its number stays, "/stage" is its path afterwards */
+	uid_t uid;         /* own user and group, from mayfly-priv's range */
+	unsigned int nfds; /* descriptors 0 .. nfds-1 stay, all others are closed */
+	bool keep_net;     /* image pulls only: the host's network */
+	/* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
+	bool want_proc;
+	/* -1, or the one folder that may be written (or a detached copy of its mount): its number
+	 * stays, "/stage" is its path afterwards */
 	int stage_fd;
-	const char *const *ro_paths; /* NULL-terminated: files and folders shown read-only under the same path (pulls: resolver, certificates) */
+	/* NULL-terminated: files and folders shown read-only under the same path (pulls: resolver,
+	 * certificates) */
+	const char *const *ro_paths;
 	uint64_t fsize_max;  /* largest file it may make, 0 = no limit */
 	unsigned int nofile; /* descriptors */
 	bool allow_weaker;   /* a host without Landlock: go on, and say so in *missing */
@@ -46,7 +50,8 @@ struct jail_path {
 int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
 int jail_landlock_abi(void); /* 0: none */
 
-/* seccomp: an allow-list. Each system call names what needs it, and, if the test suite never makes it (tests/trace/calls), why it stays. */
+/* seccomp: an allow-list. Each system call names what needs it, and, if the test suite never makes
+ * it (tests/trace/calls), why it stays. */
 struct jail_rule {
 	int nr;
 	const char *need, *unseen;
@@ -56,12 +61,19 @@ struct jail_rule {
 		uint64_t value;
 	} cmp[2];
 	unsigned int ncmp;
-	int refuse; /* an errno: answered with it instead of being allowed (for what libraries try first) */
+	/* an errno: answered with it instead of being allowed (for what libraries try first) */
+	int refuse;
 };
 /* after `why`: .unseen = "..." where there is something to say */
-#define JAIL_CALL(name, why, ...) {.nr = SCMP_SYS(name), .need = (why), __VA_ARGS__}
+#define JAIL_CALL(name, why, ...)                                                                  \
+	{                                                                                          \
+		.nr = SCMP_SYS(name), .need = (why), __VA_ARGS__                                   \
+	}
 #define JAIL_CALL_MASK(name, a, m, v, why, ...)                                                    \
-	{.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1, __VA_ARGS__}
+	{                                                                                          \
+		.nr = SCMP_SYS(name), .need = (why), .cmp = {{(a), (m), (v)}}, .ncmp = 1,          \
+		__VA_ARGS__                                                                        \
+	}
 #define JAIL_CALL_EQ(name, a, v, why, ...) JAIL_CALL_MASK(name, a, 0, v, why, __VA_ARGS__)
 
 /* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed before can leave last words; the list must then

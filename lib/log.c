@@ -18,8 +18,11 @@ static struct {
 	bool json;
 } out = {.fd = 2};
 
-static const char *const level_names[] = {
-	[LOG_ERROR] = "error", [LOG_WARN] = "warn", [LOG_INFO] = "info", [LOG_DEBUG] = "debug", [LOG_TRACE] = "trace"};
+static const char *const level_names[] = {[LOG_ERROR] = "error",
+	[LOG_WARN] = "warn",
+	[LOG_INFO] = "info",
+	[LOG_DEBUG] = "debug",
+	[LOG_TRACE] = "trace"};
 static_assert(ARRAY_LEN(level_names) == LOG_TRACE + 1, "a name for every level");
 
 void log_init(const char *who, int fd, bool json)
@@ -27,7 +30,8 @@ void log_init(const char *who, int fd, bool json)
 	time_t now = time(NULL);
 	struct tm tm;
 
-	/* the C library opens /etc/localtime at the first conversion: now, not behind a seccomp list */
+	/* the C library opens /etc/localtime at the first conversion: now, not behind a seccomp
+	 * list */
 	gmtime_r(&now, &tm);
 	snprintf(out.who, sizeof(out.who), "%s", who);
 	out.fd = fd;
@@ -78,11 +82,13 @@ void log_write(enum log_level l, const char *ctx, const char *fmt, ...)
 	n = (int)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(when + n, sizeof(when) - (size_t)n, ".%03ldZ", t.tv_nsec / 1000000);
 	if (out.json)
-		n = snprintf(line, sizeof(line), "{\"ts\":\"%s\",\"level\":\"%s\",\"who\":\"%s\",\"ctx\":\"%s\",\"msg\":\"%s\"}\n",
+		n = snprintf(line, sizeof(line),
+			"{\"ts\":\"%s\",\"level\":\"%s\",\"who\":\"%s\",\"ctx\":\"%s\",\"msg\":\"%"
+			"s\"}\n",
 			when, level_names[l], out.who, ctx ? ctx : "", clean);
 	else
-		n = snprintf(line, sizeof(line), "%s %-5s %s%s%s%s%s\n", when, level_names[l], out.who,
-			out.who[0] ? ": " : "", ctx ? ctx : "", ctx ? " " : "", clean);
+		n = snprintf(line, sizeof(line), "%s %-5s %s%s%s%s%s\n", when, level_names[l],
+			out.who, out.who[0] ? ": " : "", ctx ? ctx : "", ctx ? " " : "", clean);
 	if (n >= (int)sizeof(line)) {
 		n = sizeof(line) - 1;
 		line[n - 1] = '\n';

@@ -207,7 +207,8 @@ void timer_set(struct timer *t, uint64_t at_ns)
 	if (!at_ns)
 		return;
 	if (l->ntimers == l->heap_cap) {
-		/* timers that were disarmed when others were made: grow, and treat no memory as our own broken invariant */
+		/* timers that were disarmed when others were made: grow, and treat no memory as our
+		 * own broken invariant */
 		struct timer **h = realloc(l->heap, l->heap_cap * 2 * sizeof(*h));
 
 		ASSERT(h);
@@ -280,7 +281,8 @@ static void fire_timers(struct loop *l)
 	uint64_t now = mono_ns();
 	size_t budget = l->ntimers;
 
-	/* the budget: a timer that re-arms itself for a time already past waits for the next turn */
+	/* the budget: a timer that re-arms itself for a time already past waits for the next turn
+	 */
 	while (budget-- > 0 && l->ntimers && l->heap[0]->at_ns <= now) {
 		struct timer *t = l->heap[0];
 

@@ -19,10 +19,12 @@ typedef void (*timer_fn)(void *arg);
 struct loop *loop_create(void);
 void loop_destroy(struct loop *l);
 
-/* Watches fd (borrowed) for EPOLLIN/EPOLLOUT/EPOLLRDHUP (level triggered unless EPOLLET is given). NULL: errno says why. */
+/* Watches fd (borrowed) for EPOLLIN/EPOLLOUT/EPOLLRDHUP (level triggered unless EPOLLET is given).
+ * NULL: errno says why. */
 struct watch *loop_watch(struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg);
-int watch_events(struct watch *w, uint32_t events); /* change what is waited for; 0 = nothing but errors */
-void watch_remove(struct watch *w);		    /* NULL is fine */
+/* change what is waited for; 0 = nothing but errors */
+int watch_events(struct watch *w, uint32_t events);
+void watch_remove(struct watch *w); /* NULL is fine */
 
 /* A timer is made disarmed. at_ns: CLOCK_MONOTONIC; 0 disarms. Fires once a setting. */
 struct timer *loop_timer(struct loop *l, timer_fn fn, void *arg);
@@ -40,7 +42,8 @@ void loop_undefer(struct loop *l, timer_fn fn, const void *arg);
 /* From any thread or signal handler: makes the loop take a turn now. */
 void loop_wake(struct loop *l);
 
-/* Runs until loop_stop; returns its code. loop_turn takes one turn, waiting at most timeout_ms (-1: for ever). */
+/* Runs until loop_stop; returns its code. loop_turn takes one turn, waiting at most timeout_ms (-1:
+ * for ever). */
 int loop_run(struct loop *l);
 int loop_turn(struct loop *l, int timeout_ms);
 void loop_stop(struct loop *l, int code);

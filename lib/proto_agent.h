@@ -15,13 +15,14 @@
 
 #include "lib/base.h"
 
-#define AGENT_MAGIC	  0x3147414du /* "MAG1", first field of AGENT_HELLO */
-#define AGENT_VERSION	  2u /* 2: AGENT_EXEC ends with limits */
+#define AGENT_MAGIC       0x3147414du /* "MAG1", first field of AGENT_HELLO */
+#define AGENT_VERSION     2u          /* 2: AGENT_EXEC ends with limits */
 #define AGENT_VERSION_MIN 1u
-#define AGENT_FRAME_MAX	  (256u * 1024) /* payload */
-#define AGENT_WINDOW	  (1024u * 1024) /* output bytes not yet acknowledged, per process, before its pipe is left to fill */
-#define AGENT_PATH_MAX	  4096u
-#define AGENT_ARGS_MAX	  (1024u * 1024) /* argv and environment together */
+#define AGENT_FRAME_MAX   (256u * 1024) /* payload */
+/* output bytes not yet acknowledged, per process, before its pipe is left to fill */
+#define AGENT_WINDOW   (1024u * 1024)
+#define AGENT_PATH_MAX 4096u
+#define AGENT_ARGS_MAX (1024u * 1024) /* argv and environment together */
 
 struct agent_hdr {
 	uint32_t len;
@@ -31,66 +32,105 @@ struct agent_hdr {
 };
 static_assert(sizeof(struct agent_hdr) == 12, "wire size");
 
-enum agent_conn { AGENT_CONN_CONTROL = 1, AGENT_CONN_EXEC = 2, AGENT_CONN_BULK = 3, AGENT_CONN_DIAL = 4 };
+enum agent_conn {
+	AGENT_CONN_CONTROL = 1,
+	AGENT_CONN_EXEC = 2,
+	AGENT_CONN_BULK = 3,
+	AGENT_CONN_DIAL = 4
+};
 
 enum agent_type {
 	AGENT_HELLO = 1, /* u32 magic, u32 version, u32 conn -> OK: u32 version, u64 generation */
 	AGENT_OK = 2,
-	AGENT_ERR = 3,	 /* u32 errno, u32 step (enum agent_step), str text */
+	AGENT_ERR = 3, /* u32 errno, u32 step (enum agent_step), str text */
 
 	/* life of the sandbox (CONTROL) */
-	AGENT_PING = 10,    /* -> {} */
-	AGENT_SETUP = 11,   /* identity + image + entrypoint; see struct order in AGENT_SETUP below */
+	AGENT_PING = 10, /* -> {} */
+	/* identity + image + entrypoint; see struct order in AGENT_SETUP below */
+	AGENT_SETUP = 11,
 	AGENT_PREPARE = 12, /* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: quiet for a snapshot */
 	AGENT_THAW = 13,    /* identity; -> {}: complete before any user process runs */
-	AGENT_SHUTDOWN = 14, /* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
-	AGENT_METRICS = 15, /* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64 disk_total, u64 disk_used, u64 net_rx, u64 net_tx, u64 wall_ns */
-	AGENT_SELF = 16,    /* -> u32 n, n x {str name, u64 value}: its own counters (processes, descriptors, bytes, refused frames) */
-	AGENT_WAIT_PORT = 17, /* u16 port, u32 limit_ms -> {} as soon as something listens on it, ETIMEDOUT */
+	/* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
+	AGENT_SHUTDOWN = 14,
+	/* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64
+	 * disk_total, u64 disk_used, u64 net_rx, u64 net_tx, u64 wall_ns */
+	AGENT_METRICS = 15,
+	/* -> u32 n, n x {str name, u64 value}: its own counters (processes, descriptors, bytes,
+	 * refused frames) */
+	AGENT_SELF = 16,
+	/* u16 port, u32 limit_ms -> {} as soon as something listens on it, ETIMEDOUT */
+	AGENT_WAIT_PORT = 17,
 	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host keeps open: u32 magic, u32 version, u64 generation,
 	 * u32 prepared (1: AGENT_THAW is due). A restore's transport reset makes the agent connect and say it again. */
 	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
 
 	/* processes */
-	AGENT_EXEC = 30,    /* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC connection */
+	/* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC
+	 * connection */
+	AGENT_EXEC = 30,
 	/* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off[, u32 flags (AGENT_AT_*)] -> u32 state; output goes on from there; EPIPE if those bytes
 	 * are gone. A terminal's earlier holder looks on from then on. */
 	AGENT_ATTACH = 31,
-	AGENT_ACK = 32,	    /* (EXEC, no answer) u64 stdout_off, u64 stderr_off: taken over by the host for good */
-	AGENT_STDIN = 33,   /* (EXEC, no answer) bytes; empty = end of file */
-	AGENT_DETACH = 34,  /* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away -> {} */
-	AGENT_SIGNAL = 35,  /* str exec_id, u32 signal, u32 kill_after_ms (0 = never) -> {}: to the whole group */
-	AGENT_STATUS = 36,  /* str exec_id -> u32 state, u32 code, u64 started_ns, u64 finished_ns, u64 out_bytes, str error, u32 flags (AGENT_X_*), u32 argc, argc x str: as it was asked for, at most 64 KiB of it */
-	AGENT_LOGS = 37,    /* str exec_id, u64 offset, u32 max -> u64 next_offset, bytes: background output, both streams in one */
-	AGENT_RESIZE = 38,  /* str exec_id, u16 cols, u16 rows -> {} */
-	AGENT_EXECS = 39,   /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
-	AGENT_FORGET = 40,  /* str exec_id -> {}: drop a finished process and its output */
-	AGENT_USAGE = 41,   /* str exec_id -> u32 processes, u64 cpu_ns, u64 resident_bytes, u64 read_bytes, u64 written_bytes (of the disk): its whole group now; cpu_ns also of those that ended */
-	AGENT_OUT = 50,	    /* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or after a gap: its offset may jump ahead), u64 offset, bytes */
-	AGENT_STDIN_TAKEN = 52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
+	/* (EXEC, no answer) u64 stdout_off, u64 stderr_off: taken over by the host for good */
+	AGENT_ACK = 32,
+	AGENT_STDIN = 33, /* (EXEC, no answer) bytes; empty = end of file */
+	/* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away ->
+	 * {} */
+	AGENT_DETACH = 34,
+	/* str exec_id, u32 signal, u32 kill_after_ms (0 = never) -> {}: to the whole group */
+	AGENT_SIGNAL = 35,
+	/* str exec_id -> u32 state, u32 code, u64 started_ns, u64 finished_ns, u64 out_bytes, str
+	 * error, u32 flags (AGENT_X_*), u32 argc, argc x str: as it was asked for, at most 64 KiB
+	 * of it */
+	AGENT_STATUS = 36,
+	/* str exec_id, u64 offset, u32 max -> u64 next_offset, bytes: background output, both
+	 * streams in one */
+	AGENT_LOGS = 37,
+	AGENT_RESIZE = 38, /* str exec_id, u16 cols, u16 rows -> {} */
+	AGENT_EXECS = 39,  /* -> u32 n, n x {str exec_id, u32 flags, u32 state} */
+	AGENT_FORGET = 40, /* str exec_id -> {}: drop a finished process and its output */
+	/* str exec_id -> u32 processes, u64 cpu_ns, u64 resident_bytes, u64 read_bytes, u64
+	 * written_bytes (of the disk): its whole group now; cpu_ns also of those that ended */
+	AGENT_USAGE = 41,
+	/* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or
+	 * after a gap: its offset may jump ahead), u64 offset, bytes */
+	AGENT_OUT = 50,
+	AGENT_STDIN_TAKEN =
+		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
 				 * acknowledgements may stand behind input that nobody takes */
-	AGENT_EXIT = 51,    /* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
+	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
+	AGENT_EXIT = 51,
 
-	/* bash sessions: kept cwd and exported variables; a run is an AGENT_EXEC with its `session` set */
-	AGENT_SESSION_NEW = 60,	 /* str id, str cwd -> {} */
-	AGENT_SESSION_DEL = 61,	 /* str id -> {} */
+	/* bash sessions: kept cwd and exported variables; a run is an AGENT_EXEC with its `session`
+	 * set */
+	AGENT_SESSION_NEW = 60, /* str id, str cwd -> {} */
+	AGENT_SESSION_DEL = 61, /* str id -> {} */
 
 	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root). In every path a leading ~, $NAME and
 	 * ${NAME} are expanded as a command's cwd is; EINVAL with AGENT_STEP_PATH for an undefined one. Items carry the expanded path. */
-	AGENT_STAT = 70,     /* u32 n, n x str path -> n x {u32 errno, file item} */
-	AGENT_LIST = 71,     /* str path, u32 depth, u32 max -> u32 more, u32 n, n x file item: may come in several AGENT_OK with flag AGENT_FL_MORE */
-	AGENT_SEARCH = 72,   /* str path, str glob, u32 max -> as AGENT_LIST */
-	AGENT_REMOVE = 73,   /* u32 flags (AGENT_RM_TREE, AGENT_RM_MISSING_OK), u32 n, n x str path -> {} */
-	AGENT_MKDIR = 74,    /* str path, str owner, str group, u32 mode (AGENT_NO_MODE) -> {}; with parents */
-	AGENT_CHMOD = 75,    /* str path, str owner, str group, u32 mode -> {} */
-	AGENT_MOVE = 76,     /* str src, str dest -> {}; EEXIST */
-	AGENT_REPLACE = 77,  /* str path, str old, str new -> u64 count */
-	AGENT_EXPAND = 78,   /* str path -> str: ~ and $VAR */
+	AGENT_STAT = 70, /* u32 n, n x str path -> n x {u32 errno, file item} */
+	/* str path, u32 depth, u32 max -> u32 more, u32 n, n x file item: may come in several
+	 * AGENT_OK with flag AGENT_FL_MORE */
+	AGENT_LIST = 71,
+	AGENT_SEARCH = 72, /* str path, str glob, u32 max -> as AGENT_LIST */
+	/* u32 flags (AGENT_RM_TREE, AGENT_RM_MISSING_OK), u32 n, n x str path -> {} */
+	AGENT_REMOVE = 73,
+	/* str path, str owner, str group, u32 mode (AGENT_NO_MODE) -> {}; with parents */
+	AGENT_MKDIR = 74,
+	AGENT_CHMOD = 75,   /* str path, str owner, str group, u32 mode -> {} */
+	AGENT_MOVE = 76,    /* str src, str dest -> {}; EEXIST */
+	AGENT_REPLACE = 77, /* str path, str old, str new -> u64 count */
+	AGENT_EXPAND = 78,  /* str path -> str: ~ and $VAR */
 	/* files (BULK) */
-	AGENT_READ = 80,     /* ids, str path, u64 offset, u64 len (UINT64_MAX = all), u32 flags (AGENT_RD_LINES: offset/len count lines from 1) -> u64 size, u64 offset, u64 len, file item; then AGENT_DATA*, an empty one ends; AGENT_ERR in between = failed */
-	AGENT_WRITE = 81,    /* ids, str path, str owner, str group, u32 mode, u32 flags (AGENT_WR_ATOMIC) -> {} ; then the host's AGENT_DATA*, an empty one ends; -> AGENT_OK u64 bytes */
-	AGENT_DATA = 82,     /* bytes */
+	/* ids, str path, u64 offset, u64 len (UINT64_MAX = all), u32 flags (AGENT_RD_LINES:
+	 * offset/len count lines from 1) -> u64 size, u64 offset, u64 len, file item; then
+	 * AGENT_DATA*, an empty one ends; AGENT_ERR in between = failed */
+	AGENT_READ = 80,
+	/* ids, str path, str owner, str group, u32 mode, u32 flags (AGENT_WR_ATOMIC) -> {} ; then
+	 * the host's AGENT_DATA*, an empty one ends; -> AGENT_OK u64 bytes */
+	AGENT_WRITE = 81,
+	AGENT_DATA = 82, /* bytes */
 
 	/* AGENT_CONN_DIAL */
 	AGENT_DIAL_TCP = 90,  /* u16 port on 127.0.0.1, then ::1 -> {} */
@@ -104,7 +144,11 @@ enum agent_type {
 enum { AGENT_RM_TREE = 1, AGENT_RM_MISSING_OK = 2, AGENT_RM_NO_DIR = 4 };
 enum { AGENT_RD_LINES = 1 };
 enum { AGENT_WR_ATOMIC = 1, AGENT_WR_PARENTS = 2 };
-enum { AGENT_PREP_FREEZE = 1, AGENT_PREP_FSFREEZE = 2, AGENT_PREP_DROP = 4 /* caches, compact, trim */ };
+enum {
+	AGENT_PREP_FREEZE = 1,
+	AGENT_PREP_FSFREEZE = 2,
+	AGENT_PREP_DROP = 4 /* caches, compact, trim */
+};
 
 /* AGENT_EXEC: str exec_id (<= 63, chosen by the host), u32 flags, u32 uid, u32 gid, str user ("" = by uid/gid or the image's), str cwd
  * ("" = the image's), u64 timeout_ms (0 = none), u16 cols, u16 rows, str session ("" = none), u32 argc, argc x str,
@@ -112,22 +156,40 @@ enum { AGENT_PREP_FREEZE = 1, AGENT_PREP_FSFREEZE = 2, AGENT_PREP_DROP = 4 /* ca
  * From version 2 on (the connection's, agreed in AGENT_HELLO): u32 n, n x {u32 resource (RLIMIT_*), u64 soft, u64 hard}. */
 #define AGENT_LIMITS_MAX 16u
 enum agent_exec_flags {
-	AGENT_X_SHELL = 1,	/* argv[0] is a text for bash -c, or sh -c where there is no bash */
+	AGENT_X_SHELL = 1,      /* argv[0] is a text for bash -c, or sh -c where there is no bash */
 	AGENT_X_BACKGROUND = 2, /* output goes to a file in the guest; AGENT_LOGS reads it */
 	AGENT_X_PTY = 4,
-	AGENT_X_STDIN = 8,	/* AGENT_STDIN will come; without it stdin is /dev/null */
-	AGENT_X_MERGE = 16,	/* stderr into stdout */
+	AGENT_X_STDIN = 8,       /* AGENT_STDIN will come; without it stdin is /dev/null */
+	AGENT_X_MERGE = 16,      /* stderr into stdout */
 	AGENT_X_EXPAND_CWD = 32, /* ~, $NAME, ${NAME} */
 };
 
 enum { AGENT_AT_WATCH = 1 /* a terminal: beside who holds it, its input is not taken */ };
 
-enum agent_state { AGENT_RUNNING = 1, AGENT_EXITED = 2 /* code */, AGENT_SIGNALED = 3 /* signal */, AGENT_TIMED_OUT = 4, AGENT_NOT_STARTED = 5 };
+enum agent_state {
+	AGENT_RUNNING = 1,
+	AGENT_EXITED = 2 /* code */,
+	AGENT_SIGNALED = 3 /* signal */,
+	AGENT_TIMED_OUT = 4,
+	AGENT_NOT_STARTED = 5
+};
 
-/* a file item: str path, u8 type ('f' 'd' 'l' 'o'), u64 size, i64 mtime_ns, i64 ctime_ns, str owner, str group, u32 mode (07777), u32 uid, u32 gid, str link */
+/* a file item: str path, u8 type ('f' 'd' 'l' 'o'), u64 size, i64 mtime_ns, i64 ctime_ns, str
+ * owner, str group, u32 mode (07777), u32 uid, u32 gid, str link */
 
 /* where a request failed, so that the daemon can give the documented error */
-enum agent_step { AGENT_STEP_NONE, AGENT_STEP_CWD, AGENT_STEP_USER, AGENT_STEP_START, AGENT_STEP_PATH, AGENT_STEP_BUSY, AGENT_STEP_ENTROPY, AGENT_STEP_CLOCK, AGENT_STEP_IDENTITY, AGENT_STEP_FREEZE };
+enum agent_step {
+	AGENT_STEP_NONE,
+	AGENT_STEP_CWD,
+	AGENT_STEP_USER,
+	AGENT_STEP_START,
+	AGENT_STEP_PATH,
+	AGENT_STEP_BUSY,
+	AGENT_STEP_ENTROPY,
+	AGENT_STEP_CLOCK,
+	AGENT_STEP_IDENTITY,
+	AGENT_STEP_FREEZE
+};
 
 /* identity (in SETUP and THAW): u64 generation, str entropy (64 bytes), u64 wall_ns, str hostname, str machine_id (32 hex), str boot_id (uuid),
  * u32 n, n x {str k, str v} environment of later commands, str resolv_conf ("" = leave)

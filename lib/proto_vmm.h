@@ -10,21 +10,21 @@
 
 #include "lib/base.h"
 
-#define VMM_MAGIC	0x314d564du /* "MVM1" */
-#define VMM_VERSION	1u
-#define VMM_MSG_MAX	65536u
-#define VMM_MAX_VCPUS	16u
-#define VMM_MAX_DISKS	8u
-#define VMM_MAX_FROZEN	8u  /* frozen layers under a disk's private one */
-#define VMM_MAX_MEM	4u  /* memory files a state may stand on */
-#define VMM_REPLY	0x8000u
+#define VMM_MAGIC      0x314d564du /* "MVM1" */
+#define VMM_VERSION    1u
+#define VMM_MSG_MAX    65536u
+#define VMM_MAX_VCPUS  16u
+#define VMM_MAX_DISKS  8u
+#define VMM_MAX_FROZEN 8u /* frozen layers under a disk's private one */
+#define VMM_MAX_MEM    4u /* memory files a state may stand on */
+#define VMM_REPLY      0x8000u
 
 struct vmm_hdr {
 	uint32_t magic;
 	uint16_t version;
 	uint16_t type;
 	uint32_t id;
-	uint32_t len;	/* payload after this header */
+	uint32_t len;   /* payload after this header */
 	int32_t status; /* replies: 0 or -errno; then the payload is a string for humans */
 	uint32_t nfds;
 };
@@ -43,7 +43,7 @@ enum vmm_type {
 	 * fds: state, nmem memory files (oldest first), working set if VMM_F_HAS_WS, then each disk's.
 	 * With VMM_F_RUN the vCPUs run before the answer is sent. */
 	VMM_RESTORE = 4,
-	VMM_PAUSE = 5,	  /* {} -> {}: vCPUs stopped, queues quiet */
+	VMM_PAUSE = 5,    /* {} -> {}: vCPUs stopped, queues quiet */
 	VMM_CONTINUE = 6, /* {} -> {} */
 	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
 	 * u16 ndisks, ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
@@ -52,20 +52,27 @@ enum vmm_type {
 	 * EXIT with ndisks 0: the private layers are flushed and stay what the next restore is given.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
 	VMM_SNAPSHOT = 7,
-	VMM_SHUTDOWN = 8, /* u32 mode: 0 ask the guest (pulse on the agent's stream is the daemon's part), 1 now -> {} */
-	VMM_STATS = 9,	  /* {} -> u16 n, then n x {str name, u64 value} */
-	VMM_WORKSET = 10, /* {} , fd: file to write the pages touched since the restore to -> u64 read_pages, u64 written_pages */
-	VMM_DEBUG = 11,	  /* u32 what (enum vmm_debug), u64 arg -> str */
-	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes as VMM_EV_GUEST_CONN. */
+	/* u32 mode: 0 ask the guest (pulse on the agent's stream is the daemon's part), 1 now -> {}
+	 */
+	VMM_SHUTDOWN = 8,
+	VMM_STATS = 9, /* {} -> u16 n, then n x {str name, u64 value} */
+	/* {} , fd: file to write the pages touched since the restore to -> u64 read_pages, u64
+	 * written_pages */
+	VMM_WORKSET = 10,
+	VMM_DEBUG = 11, /* u32 what (enum vmm_debug), u64 arg -> str */
+	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes
+	 * as VMM_EV_GUEST_CONN. */
 	VMM_ALLOW_PORTS = 12,
 	/* {} -> u32 state (enum vmm_state), u32 a snapshot is being written (0, 1), u16 ndisks, ndisks x {u8 n, n x 16 bytes}: the ids of the
 	 * layers that each disk stands on, oldest first, the private one last. For a daemon that does not know how far a snapshot got. */
 	VMM_LAYERS = 13,
 
-	VMM_EV_EXITED = 0x4001,	    /* u32 reason (enum vmm_exit), str text: the process ends after this */
-	VMM_EV_PANIC = 0x4002,	    /* str last console lines */
+	/* u32 reason (enum vmm_exit), str text: the process ends after this */
+	VMM_EV_EXITED = 0x4001,
+	VMM_EV_PANIC = 0x4002,       /* str last console lines */
 	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
-	/* 0x4004 was "out of memory": a process that is killed for it cannot say so; who owns its cgroup counts it (PRIV_EV_EXITED) */
+	/* 0x4004 was "out of memory": a process that is killed for it cannot say so; who owns its
+	 * cgroup counts it (PRIV_EV_EXITED) */
 	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i = memory file i of this VM's restore is still
 	 * stood on; a restore is given those, oldest first, then the new one */
 	VMM_EV_SNAPSHOT = 0x4005,
@@ -80,33 +87,50 @@ enum vmm_flags {
 	VMM_F_RUN = 1,
 	VMM_F_HAS_WS = 2,
 	VMM_F_LIVE = 4,
-	VMM_F_DIFF = 8,	  /* only what changed since the files this VM was restored from */
-	VMM_F_EXIT = 16,  /* end the process when durable (pause) */
+	VMM_F_DIFF = 8,  /* only what changed since the files this VM was restored from */
+	VMM_F_EXIT = 16, /* end the process when durable (pause) */
 	VMM_F_SERIAL = 32,
 	VMM_F_WITH_PREPARE = 64,
-	VMM_F_VERIFY = 256,  /* check what the working set prefetches against its checksums, before anything runs */
+	/* check what the working set prefetches against its checksums, before anything runs */
+	VMM_F_VERIFY = 256,
 };
 
-enum vmm_state { VMM_S_BLANK, VMM_S_PREPARED, VMM_S_RUNNING, VMM_S_PAUSED, VMM_S_SNAPSHOTTING, VMM_S_ENDED };
+enum vmm_state {
+	VMM_S_BLANK,
+	VMM_S_PREPARED,
+	VMM_S_RUNNING,
+	VMM_S_PAUSED,
+	VMM_S_SNAPSHOTTING,
+	VMM_S_ENDED
+};
 
-enum vmm_debug { VMM_DBG_LOG_LEVEL, VMM_DBG_NMI, VMM_DBG_REGS, VMM_DBG_CONSOLE, VMM_DBG_FAULT /* lib/fault.h */ };
+enum vmm_debug {
+	VMM_DBG_LOG_LEVEL,
+	VMM_DBG_NMI,
+	VMM_DBG_REGS,
+	VMM_DBG_CONSOLE,
+	VMM_DBG_FAULT /* lib/fault.h */
+};
 
 enum vmm_exit {
 	VMM_X_POWEROFF,
 	VMM_X_RESET,
 	VMM_X_PANIC,
 	VMM_X_TRIPLE_FAULT,
-	VMM_X_FORCED,	     /* VMM_SHUTDOWN 1 */
-	VMM_X_SNAPSHOTTED,   /* VMM_F_EXIT done */
+	VMM_X_FORCED,      /* VMM_SHUTDOWN 1 */
+	VMM_X_SNAPSHOTTED, /* VMM_F_EXIT done */
 	VMM_X_KVM_ERROR,
-	VMM_X_HOST_ERROR,    /* SIGBUS of a memory file: shortened, or not readable. A layer without room is an I/O error in the guest */
+	/* SIGBUS of a memory file: shortened, or not readable. A layer without room is an I/O error
+	 * in the guest */
+	VMM_X_HOST_ERROR,
 	VMM_X_INTERNAL,
 	VMM_X_COUNT
 };
 
-/* What stands in the last-words descriptor when the process is gone: written in place, at offset 0, also from the crash handler. */
+/* What stands in the last-words descriptor when the process is gone: written in place, at offset 0,
+ * also from the crash handler. */
 struct vmm_last_words {
-	uint32_t magic; /* LAST_WORDS_MAGIC; anything else: it never got so far */
+	uint32_t magic;  /* LAST_WORDS_MAGIC; anything else: it never got so far */
 	uint32_t reason; /* enum vmm_exit */
 	uint64_t wall_ns;
 	uint32_t text_len, console_len;
@@ -126,11 +150,18 @@ struct vsock_open {
 #define VSOCK_OPEN_MAGIC 0x31534b56u
 static_assert(sizeof(struct vsock_open) == 12, "wire size");
 
-#define VSOCK_HOST_CID	 2u
-#define VSOCK_GUEST_CID	 3u
-/* the agent connects out to this host port when it listens: readiness is an event, after a boot and after each restore */
+#define VSOCK_HOST_CID  2u
+#define VSOCK_GUEST_CID 3u
+/* the agent connects out to this host port when it listens: readiness is an event, after a boot and
+ * after each restore */
 #define VSOCK_PORT_READY 1023u
 #define VSOCK_PORT_AGENT 1024u /* the agent listens here */
 
 /* descriptors that mayfly-vmm is started with, by number */
-enum { VMM_FD_CONTROL = 3, VMM_FD_VSOCK = 4, VMM_FD_LASTWORDS = 5, VMM_FD_KVM = 6, VMM_FD_FIXED_END = 7 };
+enum {
+	VMM_FD_CONTROL = 3,
+	VMM_FD_VSOCK = 4,
+	VMM_FD_LASTWORDS = 5,
+	VMM_FD_KVM = 6,
+	VMM_FD_FIXED_END = 7
+};

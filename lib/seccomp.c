@@ -7,7 +7,8 @@
 
 #include <seccomp.h>
 
-#ifdef REFUSED_IS_TOLD /* never but for tests/trace/make: what would be refused is done, so that strace sees it */
+/* never but for tests/trace/make: what would be refused is done, so that strace sees it */
+#ifdef REFUSED_IS_TOLD
 #define REFUSE SCMP_ACT_LOG
 #else
 #define REFUSE SCMP_ACT_ERRNO(ENOSYS)
@@ -30,7 +31,9 @@ int jail_seccomp(const struct jail_rule *r, size_t n, enum jail_action otherwise
 				.op = r[i].cmp[k].mask ? SCMP_CMP_MASKED_EQ : SCMP_CMP_EQ,
 				.datum_a = r[i].cmp[k].mask ? r[i].cmp[k].mask : r[i].cmp[k].value,
 				.datum_b = r[i].cmp[k].mask ? r[i].cmp[k].value : 0};
-		rc = seccomp_rule_add_array(ctx, r[i].refuse ? SCMP_ACT_ERRNO((uint16_t)r[i].refuse) : SCMP_ACT_ALLOW, r[i].nr, r[i].ncmp, cmp);
+		rc = seccomp_rule_add_array(ctx,
+			r[i].refuse ? SCMP_ACT_ERRNO((uint16_t)r[i].refuse) : SCMP_ACT_ALLOW,
+			r[i].nr, r[i].ncmp, cmp);
 		if (rc < 0)
 			err_set(e, -rc, "seccomp rule %zu (%s)", i, r[i].need);
 	}

@@ -137,8 +137,10 @@ int snap_mem_verify(int fd, const struct snap_file *want, struct err *e);
 /* The same for some chunks: bit i of `only` (SNAP_CHUNK_MAP bytes) is chunk i. */
 int snap_mem_verify_some(int fd, const struct snap_file *want, const uint8_t *only, struct err *e);
 #define SNAP_CHUNK_MAP (SNAP_MEM_MAX / SNAP_CHUNK / 8)
-/* Marks in map[file] the chunks that hold [gpa, gpa + len); map is SNAP_MAX_FILES x SNAP_CHUNK_MAP. */
-void snap_mark_chunks(const struct snap *s, uint64_t gpa, uint64_t len, uint8_t (*map)[SNAP_CHUNK_MAP]);
+/* Marks in map[file] the chunks that hold [gpa, gpa + len); map is SNAP_MAX_FILES x SNAP_CHUNK_MAP.
+ */
+void snap_mark_chunks(
+	const struct snap *s, uint64_t gpa, uint64_t len, uint8_t (*map)[SNAP_CHUNK_MAP]);
 
 struct snap_mem_writer {
 	int fd;

@@ -51,11 +51,13 @@ int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h
 	return 0;
 }
 
-void snap_mark_chunks(const struct snap *s, uint64_t gpa, uint64_t len, uint8_t (*map)[SNAP_CHUNK_MAP])
+void snap_mark_chunks(
+	const struct snap *s, uint64_t gpa, uint64_t len, uint8_t (*map)[SNAP_CHUNK_MAP])
 {
 	for (unsigned int i = 0; i < s->nextents; i++) {
 		const struct snap_extent *x = &s->ext[i];
-		uint64_t end = len > UINT64_MAX - gpa ? UINT64_MAX : gpa + len, from = MAX(gpa, x->gpa), to = MIN(end, x->gpa + x->len), last;
+		uint64_t end = len > UINT64_MAX - gpa ? UINT64_MAX : gpa + len,
+			 from = MAX(gpa, x->gpa), to = MIN(end, x->gpa + x->len), last;
 
 		if (from >= to)
 			continue;
@@ -156,7 +158,8 @@ int snap_mem_finish(struct snap_mem_writer *w, struct err *e)
 	w->head.sums_crc = snap_crc(0, w->sums.p, w->sums.len);
 	w->head.crc = snap_crc(0, &w->head, offsetof(struct snap_mem_head, crc));
 	rc = pwrite_full(w->fd, w->sums.p, w->sums.len, SNAP_HEAD_PAGE + w->at);
-	/* what was reserved and not needed: several times the file, where most of memory was zeros */
+	/* what was reserved and not needed: several times the file, where most of memory was zeros
+	 */
 	if (rc == 0 && ftruncate(w->fd, (off_t)(SNAP_HEAD_PAGE + w->at + w->sums.len)) < 0)
 		rc = -errno;
 	if (rc == 0 && fsync(w->fd) < 0)

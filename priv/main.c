@@ -42,7 +42,15 @@ static struct priv {
 	struct priv_msg reply; /* waits for room in the socket */
 	int reply_fd;
 	bool reply_waits, ending;
-} P = {.sock = -1, .daemon_pidfd = -1, .reply_fd = -1, .cgroup = "", .user = "mayfly", .uid_base = 300000, .nslots = 1024, .backoff_ns = RESPAWN_MIN_NS, .daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
+} P = {.sock = -1,
+	.daemon_pidfd = -1,
+	.reply_fd = -1,
+	.cgroup = "",
+	.user = "mayfly",
+	.uid_base = 300000,
+	.nslots = 1024,
+	.backoff_ns = RESPAWN_MIN_NS,
+	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
 
 static void daemon_start(void *arg);
 
@@ -64,7 +72,14 @@ static bool flush_ends(void)
 {
 	for (uint32_t i = 0; i < P.slots.n; i++) {
 		struct slot *s = &P.slots.s[i];
-		struct priv_msg m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_EV_EXITED, .slot = i, .kind = s->kind, .uid = s->uid, .start_time = s->start_time, .wait_status = s->wait_status};
+		struct priv_msg m = {.magic = PRIV_MAGIC,
+			.version = PRIV_VERSION,
+			.op = PRIV_EV_EXITED,
+			.slot = i,
+			.kind = s->kind,
+			.uid = s->uid,
+			.start_time = s->start_time,
+			.wait_status = s->wait_status};
 
 		if (!s->kind || s->pid || s->told)
 			continue;
@@ -151,12 +166,16 @@ static void on_daemon_end(void *arg, uint32_t events)
 	close_fd(&P.reply_fd);
 	P.reply_waits = false;
 	if (P.ending || (si.si_code == CLD_EXITED && (last == 0 || last == 2))) {
-		/* 0: it was asked to; 2: its configuration is wrong, and will not get better by trying again */
+		/* 0: it was asked to; 2: its configuration is wrong, and will not get better by
+		 * trying again */
 		loop_stop(P.loop, P.ending ? 0 : last);
 		return;
 	}
-	P.backoff_ns = mono_ns() - P.started_ns > RESPAWN_LIVED_NS ? RESPAWN_MIN_NS : MIN(P.backoff_ns * 2, RESPAWN_MAX_NS);
-	log_error("mayflyd ended (%s %d); starting it again in %llu ms", si.si_code == CLD_EXITED ? "exit" : "signal", last,
+	P.backoff_ns = mono_ns() - P.started_ns > RESPAWN_LIVED_NS
+			       ? RESPAWN_MIN_NS
+			       : MIN(P.backoff_ns * 2, RESPAWN_MAX_NS);
+	log_error("mayflyd ended (%s %d); starting it again in %llu ms",
+		si.si_code == CLD_EXITED ? "exit" : "signal", last,
 		(unsigned long long)(P.backoff_ns / 1000000));
 	timer_after(P.respawn, P.backoff_ns);
 }
@@ -220,7 +239,10 @@ static int lookup_user(const char *name, uint32_t *uid, struct err *e)
 	}
 	pw = getpwnam(name);
 	if (!pw || pw->pw_uid == 0)
-		return err_plain(e, ENOENT, "no user \"%s\" (or it is root): make it with useradd --system %s, or give --user a number", name, name);
+		return err_plain(e, ENOENT,
+			"no user \"%s\" (or it is root): make it with useradd --system %s, or give "
+			"--user a number",
+			name, name);
 	*uid = pw->pw_uid;
 	return 0;
 }
@@ -242,13 +264,18 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
 	return 0;
 }
 
-/* Two helpers may run on one host, but a user that both could give would own two sandboxes: each has a lock on its range, to its end. */
+/* Two helpers may run on one host, but a user that both could give would own two sandboxes: each
+ * has a lock on its range, to its end. */
 static int lock_users(struct err *e)
 {
-	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = 3 * PRIV_MAX_SLOTS};
+	struct flock range = {
+		.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = 3 * PRIV_MAX_SLOTS};
 	int fd = open("/run/mayfly-users.lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 
-	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0 ? err_set(e, errno, "another mayfly-priv has users from %u on: --uid-base", P.uid_base) : 0;
+	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0
+		       ? err_set(e, errno, "another mayfly-priv has users from %u on: --uid-base",
+				 P.uid_base)
+		       : 0;
 }
 
 static int set_up(struct err *e)
@@ -257,16 +284,19 @@ static int set_up(struct err *e)
 	size_t n = strlen(P.daemon.run_dir);
 
 	if (geteuid() != 0)
-		return err_plain(e, EPERM, "must be started as root (systemctl start mayfly, or sudo)");
+		return err_plain(
+			e, EPERM, "must be started as root (systemctl start mayfly, or sudo)");
 	if (lookup_user(P.user, &P.serve.daemon_uid, e) < 0)
 		return -e->code;
 	P.daemon.uid = P.serve.daemon_uid;
-	if (lock_users(e) < 0 || make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 || make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
+	if (lock_users(e) < 0 || make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 ||
+		make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
 		return -e->code;
 	P.bin_fd = open(P.daemon.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (P.bin_fd < 0)
 		return err_set(e, errno, "open %s", P.daemon.bin_dir);
-	/* beside the run folder, which is the daemon's: what root trusts may not lie where others write */
+	/* beside the run folder, which is the daemon's: what root trusts may not lie where others
+	 * write */
 	while (n > 1 && P.daemon.run_dir[n - 1] == '/')
 		n--;
 	snprintf(dir, sizeof(dir), "%.*s-priv", (int)n, P.daemon.run_dir);
@@ -275,7 +305,8 @@ static int set_up(struct err *e)
 	P.lock_fd = openat(P.slots.dir_fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	if (P.lock_fd < 0 || flock(P.lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(e, errno, "another mayfly-priv runs on %s", dir);
-	P.serve.host_flags = (P.slots.cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) | (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
+	P.serve.host_flags = (P.slots.cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) |
+			     (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
 			     (access("/dev/kvm", R_OK | W_OK) ? PRIV_H_NO_KVM : 0);
 	return 0;
 }
@@ -296,10 +327,12 @@ static const struct option options[] = {
 
 static const char usage[] =
 	"usage: mayfly-priv [options] [-- mayflyd's arguments]\n"
-	"  --bin-dir DIR    where mayflyd, mayfly-vmm, mayfly-image are (default: beside this program)\n"
+	"  --bin-dir DIR    where mayflyd, mayfly-vmm, mayfly-image are (default: beside this "
+	"program)\n"
 	"  --run-dir DIR    sockets of the daemon (/run/mayfly)\n"
 	"  --state-dir DIR  what lasts (/var/lib/mayfly)\n"
-	"  --show PATH      one more file or folder that mayflyd may read (a kernel or initramfs that its configuration names); up to 8\n"
+	"  --show PATH      one more file or folder that mayflyd may read (a kernel or initramfs "
+	"that its configuration names); up to 8\n"
 	"  --cgroup PATH    cgroup v2 folder to make groups in (default: our own)\n"
 	"  --user NAME|UID  the daemon's user (mayfly)\n"
 	"  --uid-base N     first of 3 x 4096 user ids for jails (300000)\n"
@@ -312,7 +345,8 @@ static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *wh
 	unsigned long long v = strtoull(s, &end, 10);
 
 	if (!*s || *end || v < min || v > max) {
-		fprintf(stderr, "mayfly-priv: %s must be a number from %u to %u, not \"%s\"\n", what, min, max, s);
+		fprintf(stderr, "mayfly-priv: %s must be a number from %u to %u, not \"%s\"\n",
+			what, min, max, s);
 		exit(2);
 	}
 	return (uint32_t)v;
@@ -335,17 +369,39 @@ static void parse(int argc, char **argv)
 
 	while ((o = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
 		switch (o) {
-		case 'b': P.daemon.bin_dir = optarg; break;
-		case 'r': P.daemon.run_dir = optarg; break;
-		case 's': P.daemon.state_dir = optarg; break;
-		case 'S': add_show(optarg); break;
-		case 'g': P.cgroup = optarg; break;
-		case 'u': P.user = optarg; break;
-		case 'U': P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base"); break;
-		case 'n': P.nslots = number(optarg, 1, PRIV_MAX_SLOTS, "--slots"); break;
-		case 'v': log_level = LOG_DEBUG; break;
-		case 'h': fputs(usage, stdout); exit(0);
-		default: fputs(usage, stderr); exit(2);
+		case 'b':
+			P.daemon.bin_dir = optarg;
+			break;
+		case 'r':
+			P.daemon.run_dir = optarg;
+			break;
+		case 's':
+			P.daemon.state_dir = optarg;
+			break;
+		case 'S':
+			add_show(optarg);
+			break;
+		case 'g':
+			P.cgroup = optarg;
+			break;
+		case 'u':
+			P.user = optarg;
+			break;
+		case 'U':
+			P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base");
+			break;
+		case 'n':
+			P.nslots = number(optarg, 1, PRIV_MAX_SLOTS, "--slots");
+			break;
+		case 'v':
+			log_level = LOG_DEBUG;
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			exit(0);
+		default:
+			fputs(usage, stderr);
+			exit(2);
 		}
 	}
 	/* everything after "--" is the daemon's; its name takes the place before it */
@@ -394,6 +450,7 @@ int main(int argc, char **argv)
 			watch_slot(&P.serve, i);
 	daemon_start(NULL);
 	rc = loop_run(P.loop);
-	log_info("ended: %llu requests, %llu refused", (unsigned long long)P.serve.served, (unsigned long long)P.serve.refused);
+	log_info("ended: %llu requests, %llu refused", (unsigned long long)P.serve.served,
+		(unsigned long long)P.serve.refused);
 	return rc;
 }

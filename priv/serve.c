@@ -32,7 +32,8 @@ static int do_hello(struct serve *s, struct req *r)
 static bool limits_ok(const struct priv_limits *l)
 {
 	return l->cpu_max_us <= 100000ull * 1024 && (l->cpu_max_us == 0 || l->cpu_max_us >= 1000) &&
-	       (l->memory_max == 0 || (l->memory_max >= MIB(16) && l->memory_max <= GIB(1024))) && l->pids_max <= 4096;
+	       (l->memory_max == 0 || (l->memory_max >= MIB(16) && l->memory_max <= GIB(1024))) &&
+	       l->pids_max <= 4096;
 }
 
 static int do_spawn(struct serve *s, struct req *r)
@@ -45,26 +46,30 @@ static int do_spawn(struct serve *s, struct req *r)
 	if (!k || r->nfds < k->min_fds || r->nfds > k->max_fds || !limits_ok(&r->in.limits))
 		return -EINVAL;
 	if (k->not_built) {
-		log_limited(LOG_WARN, "%s is asked for, which this build does not have", k->program);
+		log_limited(
+			LOG_WARN, "%s is asked for, which this build does not have", k->program);
 		return -EOPNOTSUPP;
 	}
 	if (slot->kind)
 		return -EBUSY;
 	if (k->stage_fd && (stage = fcntl(r->fds[k->stage_fd - 3], F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
-	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, &r->in.limits, r->fds, r->nfds, &pidfd);
+	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, &r->in.limits, r->fds, r->nfds,
+		&pidfd);
 	if (pid < 0)
 		return pid;
 	rc = slot_used(s->slots, r->in.slot, r->in.kind, pid, pidfd);
 	slot->stage_fd = stage < 0 ? 0 : take_fd(&stage);
 	if (rc < 0)
-		log_error("slot %u: its state file could not be written: %s", r->in.slot, strerror(-rc));
+		log_error("slot %u: its state file could not be written: %s", r->in.slot,
+			strerror(-rc));
 	s->started(s, r->in.slot);
 	r->out->pid = pid;
 	r->out->uid = slot->uid;
 	r->out->start_time = slot->start_time;
 	*r->out_fd = fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
-	log_info("slot %u: started %s as process %d, user %u", r->in.slot, k->program, pid, slot->uid);
+	log_info("slot %u: started %s as process %d, user %u", r->in.slot, k->program, pid,
+		slot->uid);
 	return 0;
 }
 
@@ -138,16 +143,15 @@ static int do_adopt(struct serve *s, struct req *r)
 	if (fstat(r->fds[0], &st) < 0)
 		return -errno;
 	/* only what a job made: otherwise this would be a way to own any file that can be opened */
-	if (!S_ISREG(st.st_mode) || st.st_uid < low || st.st_uid >= low + PRIV_MAX_SLOTS || st.st_nlink > 1)
+	if (!S_ISREG(st.st_mode) || st.st_uid < low || st.st_uid >= low + PRIV_MAX_SLOTS ||
+		st.st_nlink > 1)
 		return -EPERM;
 	if (fchmod(r->fds[0], 0444) < 0 || fchown(r->fds[0], s->daemon_uid, s->daemon_uid) < 0)
 		return -errno;
 	return 0;
 }
 
-enum { NEEDS_SLOT = 1,
-	NEEDS_USED = 2,
-	TAKES_FDS = 4 };
+enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4 };
 static const struct {
 	int (*fn)(struct serve *s, struct req *r);
 	const char *name;
@@ -180,7 +184,8 @@ static int checked(struct serve *s, struct req *r)
 	return ops[r->in.op].fn(s, r);
 }
 
-void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd)
+void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
+	struct priv_msg *out, int *out_fd)
 {
 	struct req r = {.fds = fds, .nfds = nfds, .out = out, .out_fd = out_fd};
 	int rc;
@@ -194,13 +199,15 @@ void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, s
 		out->op = r.in.op;
 		out->id = r.in.id;
 		out->slot = r.in.slot;
-		rc = r.in.magic == PRIV_MAGIC && r.in.version == PRIV_VERSION ? checked(s, &r) : -EPROTO;
+		rc = r.in.magic == PRIV_MAGIC && r.in.version == PRIV_VERSION ? checked(s, &r)
+									      : -EPROTO;
 	}
 	out->status = rc;
 	s->served++;
 	if (rc < 0 && rc != -ENOENT && rc != -EBUSY) {
 		s->refused++;
-		log_limited(LOG_WARN, "refused request %u (slot %u, kind %u): %s", r.in.op, r.in.slot, r.in.kind, strerror(-rc));
+		log_limited(LOG_WARN, "refused request %u (slot %u, kind %u): %s", r.in.op,
+			r.in.slot, r.in.kind, strerror(-rc));
 	} else {
 		log_debug("request %s slot %u: %d", ops[r.in.op].name, r.in.slot, rc);
 	}

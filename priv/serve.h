@@ -13,9 +13,12 @@ struct serve {
 	const char *config; /* the daemon's --config; NULL: it has none */
 	uint64_t served, refused;
 	/* set by unit tests and the fuzzer: starts nothing real */
-	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
+	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+		const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
 	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
 };
 
-/* Answers one request: fills *out and, with descriptors, *out_fd (the caller's then). fds are lent. Never fails: a refusal is an answer. */
-void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd);
+/* Answers one request: fills *out and, with descriptors, *out_fd (the caller's then). fds are lent.
+ * Never fails: a refusal is an answer. */
+void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
+	struct priv_msg *out, int *out_fd);

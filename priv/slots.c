@@ -30,7 +30,8 @@ struct slot_file {
 
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot)
 {
-	/* a range per kind: what an image job leaves behind never belongs to the user of a monitor */
+	/* a range per kind: what an image job leaves behind never belongs to the user of a monitor
+	 */
 	uint32_t range = kind == PRIV_K_VMM ? 0 : (kind == PRIV_K_NET ? 1 : 2);
 
 	return t->uid_base + range * PRIV_MAX_SLOTS + slot;
@@ -71,7 +72,8 @@ static int put_limits(int dir, const struct priv_limits *l)
 	char text[64];
 	int rc;
 
-	snprintf(text, sizeof(text), l->cpu_max_us ? "%" PRIu64 " 100000" : "max 100000", l->cpu_max_us);
+	snprintf(text, sizeof(text), l->cpu_max_us ? "%" PRIu64 " 100000" : "max 100000",
+		l->cpu_max_us);
 	if ((rc = file_put(dir, "cpu.max", text)) < 0)
 		return rc;
 	snprintf(text, sizeof(text), l->memory_max ? "%" PRIu64 : "max", l->memory_max);
@@ -128,12 +130,14 @@ int slot_usage(struct slots *t, uint32_t slot, struct priv_usage *u)
 int slot_used(struct slots *t, uint32_t slot, uint32_t kind, int32_t pid, int pidfd)
 {
 	struct slot *s = &t->s[slot];
-	struct slot_file f = {.magic = SLOT_FILE_MAGIC, .kind = kind, .pid = pid, .uid = slot_uid(t, kind, slot)};
+	struct slot_file f = {
+		.magic = SLOT_FILE_MAGIC, .kind = kind, .pid = pid, .uid = slot_uid(t, kind, slot)};
 	_cleanup_close_ int fd = -1;
 	char name[16];
 
 	f.start_time = process_start_time(pid);
-	*s = (struct slot){.kind = kind, .uid = f.uid, .pid = pid, .pidfd = pidfd, .start_time = f.start_time};
+	*s = (struct slot){
+		.kind = kind, .uid = f.uid, .pid = pid, .pidfd = pidfd, .start_time = f.start_time};
 	slot_name(name, sizeof(name), slot);
 	fd = openat(t->dir_fd, name, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
@@ -161,12 +165,14 @@ int slot_kill(struct slots *t, uint32_t slot)
 	if (fd >= 0)
 		(void)file_put(fd, "cgroup.kill", "1");
 	/* pid 1 of its namespace takes all others with it, cgroups or not */
-	if (s->pid && syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
+	if (s->pid && syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0) < 0 &&
+		errno != ESRCH)
 		return -errno;
 	return 0;
 }
 
-/* Nobody else becomes their user until the daemon has adopted or removed them. A job can make no folders in its own. */
+/* Nobody else becomes their user until the daemon has adopted or removed them. A job can make no
+ * folders in its own. */
 static bool leaves_files(const struct slot *s)
 {
 	int fd = s->stage_fd ? openat(s->stage_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -176,7 +182,8 @@ static bool leaves_files(const struct slot *s)
 	struct stat st;
 
 	for (int n = 0; d && !left && (de = readdir(d)); n++)
-		left = n > 10000 || (fstatat(fd, de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_uid == s->uid);
+		left = n > 10000 || (fstatat(fd, de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+					    st.st_uid == s->uid);
 	if (d)
 		closedir(d);
 	return left;
@@ -210,14 +217,17 @@ static void take_over(struct slots *t, uint32_t slot)
 
 	slot_name(name, sizeof(name), slot);
 	fd = openat(t->dir_fd, name, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 && (t->cgroup_fd < 0 || unlinkat(t->cgroup_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT))
+	if (fd < 0 && (t->cgroup_fd < 0 || unlinkat(t->cgroup_fd, name, AT_REMOVEDIR) == 0 ||
+			      errno == ENOENT))
 		return;
-	if (read_full(fd, &f, sizeof(f)) < 0 || f.magic != SLOT_FILE_MAGIC || f.kind == 0 || f.kind >= PRIV_K_COUNT) {
+	if (read_full(fd, &f, sizeof(f)) < 0 || f.magic != SLOT_FILE_MAGIC || f.kind == 0 ||
+		f.kind >= PRIV_K_COUNT) {
 		/* killed before or while writing it: whatever was started is in the cgroup */
 		log_warn("slot %u: no readable state file; its processes are killed", slot);
 		f = (struct slot_file){.kind = PRIV_K_VMM};
 	}
-	*s = (struct slot){.kind = f.kind, .uid = slot_uid(t, f.kind, slot), .pidfd = -1, .wait_status = -1};
+	*s = (struct slot){
+		.kind = f.kind, .uid = slot_uid(t, f.kind, slot), .pidfd = -1, .wait_status = -1};
 	if (f.pid > 0 && f.start_time && process_start_time(f.pid) == f.start_time)
 		s->pidfd = (int)syscall(SYS_pidfd_open, f.pid, 0);
 	/* asked again with the pidfd in hand: only now is the number known to mean this process */
@@ -243,7 +253,9 @@ static int find_own_group(char *to, size_t cap, struct err *e)
 	text[n] = 0;
 	p = strstr(text, "0::/");
 	if (!p || statfs("/sys/fs/cgroup", &fs) < 0 || fs.f_type != CGROUP2_SUPER_MAGIC)
-		return err_plain(e, ENOENT, "/sys/fs/cgroup is not cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1)");
+		return err_plain(e, ENOENT,
+			"/sys/fs/cgroup is not cgroup v2 (boot with "
+			"systemd.unified_cgroup_hierarchy=1)");
 	p[strcspn(p, "\n")] = 0;
 	/* the root group is nobody's: take one below it */
 	snprintf(to, cap, "/sys/fs/cgroup%s", strcmp(p + 3, "/") == 0 ? "/mayfly" : p + 3);
@@ -281,17 +293,20 @@ static int open_cgroup(const char *given, struct err *e)
 	if (fd < 0)
 		return err_set(e, errno, "open %s", path);
 	snprintf(parent, sizeof(parent), "%s/../cgroup.subtree_control", path);
-	(void)file_put(AT_FDCWD, parent, controllers); /* fails where it is given already, or not ours: the next line tells */
+	/* fails where it is given already, or not ours: the next line tells */
+	(void)file_put(AT_FDCWD, parent, controllers);
 	rc = file_put(fd, "cgroup.subtree_control", controllers);
 	/* a group with processes of its own gives nothing to those below it: we are one of them */
 	if (rc == -EBUSY && (rc = enter_leaf(fd, "priv")) == 0)
 		rc = file_put(fd, "cgroup.subtree_control", controllers);
 	if (rc < 0)
-		return err_set(e, -rc, "delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
+		return err_set(e, -rc,
+			"delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
 	return take_fd(&fd);
 }
 
-int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, const char *cgroup, struct err *e)
+int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, const char *cgroup,
+	struct err *e)
 {
 	struct err ce = {0};
 	struct stat st;
@@ -311,7 +326,9 @@ int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, 
 	if (t->cgroup_fd < 0)
 		log_warn("no cgroup limits: %s", ce.msg);
 	else if (flock(t->cgroup_fd, LOCK_EX | LOCK_NB) < 0)
-		return err_set(e, errno, "another mayfly-priv has this cgroup, its kill of a slot would be ours: --cgroup keeps two apart");
+		return err_set(e, errno,
+			"another mayfly-priv has this cgroup, its kill of a slot would be ours: "
+			"--cgroup keeps two apart");
 	for (uint32_t i = 0; i < n; i++)
 		take_over(t, i);
 	return 0;

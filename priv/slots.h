@@ -29,10 +29,13 @@ struct slots {
 	int daemon_pidfd;
 };
 
-/* Opens the state folder, takes over what runs. cgroup: path of our base group, "" to find our own; both are made if missing. */
-int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, const char *cgroup, struct err *e);
+/* Opens the state folder, takes over what runs. cgroup: path of our base group, "" to find our own;
+ * both are made if missing. */
+int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, const char *cgroup,
+	struct err *e);
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot);
-/* The cgroup of a slot as an open directory (made with the limits), or -errno; -ENOENT without cgroups. */
+/* The cgroup of a slot as an open directory (made with the limits), or -errno; -ENOENT without
+ * cgroups. */
 int slot_cgroup_make(struct slots *t, uint32_t slot, const struct priv_limits *l);
 int slot_cgroup_limits(struct slots *t, uint32_t slot, const struct priv_limits *l);
 int slot_usage(struct slots *t, uint32_t slot, struct priv_usage *u);
@@ -40,5 +43,6 @@ int slot_usage(struct slots *t, uint32_t slot, struct priv_usage *u);
 int slot_used(struct slots *t, uint32_t slot, uint32_t kind, int32_t pid, int pidfd);
 void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status);
 int slot_kill(struct slots *t, uint32_t slot);
-/* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it worked in. */
+/* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it
+ * worked in. */
 int slot_free(struct slots *t, uint32_t slot);

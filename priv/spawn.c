@@ -22,10 +22,33 @@
 #include "lib/procfs.h"
 
 static const struct kind kinds[PRIV_K_COUNT] = {
-	[PRIV_K_VMM] = {.program = "mayfly-vmm", .min_fds = 4, .max_fds = PRIV_SPAWN_FDS, .pids_max = 64, .oom_score_adj = "600"},
-	[PRIV_K_NET] = {.program = "mayfly-net", .not_built = true, .min_fds = 1, .max_fds = PRIV_SPAWN_FDS, .pids_max = 8, .memory_max = MIB(256), .oom_score_adj = "500"},
-	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image", .min_fds = 2, .max_fds = PRIV_SPAWN_FDS, .stage_fd = 4, .pids_max = 32, .memory_max = GIB(2), .oom_score_adj = "400"},
-	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image", .extra = "--jail-net", .min_fds = 2, .max_fds = PRIV_SPAWN_FDS, .stage_fd = 4, .pids_max = 32, .memory_max = GIB(2), .oom_score_adj = "400"},
+	[PRIV_K_VMM] = {.program = "mayfly-vmm",
+		.min_fds = 4,
+		.max_fds = PRIV_SPAWN_FDS,
+		.pids_max = 64,
+		.oom_score_adj = "600"},
+	[PRIV_K_NET] = {.program = "mayfly-net",
+		.not_built = true,
+		.min_fds = 1,
+		.max_fds = PRIV_SPAWN_FDS,
+		.pids_max = 8,
+		.memory_max = MIB(256),
+		.oom_score_adj = "500"},
+	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image",
+		.min_fds = 2,
+		.max_fds = PRIV_SPAWN_FDS,
+		.stage_fd = 4,
+		.pids_max = 32,
+		.memory_max = GIB(2),
+		.oom_score_adj = "400"},
+	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image",
+		.extra = "--jail-net",
+		.min_fds = 2,
+		.max_fds = PRIV_SPAWN_FDS,
+		.stage_fd = 4,
+		.pids_max = 32,
+		.memory_max = GIB(2),
+		.oom_score_adj = "400"},
 };
 
 const struct kind *kind_of(uint32_t kind)
@@ -69,7 +92,9 @@ _noreturn_ static void exec_at(int bin_fd, const char *program, char *const *arg
 
 static pid_t clone_child(uint64_t flags, int cgroup, int *pidfd)
 {
-	struct clone_args a = {.flags = flags | CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)pidfd, .exit_signal = SIGCHLD};
+	struct clone_args a = {.flags = flags | CLONE_PIDFD,
+		.pidfd = (uint64_t)(uintptr_t)pidfd,
+		.exit_signal = SIGCHLD};
 
 	if (cgroup >= 0) {
 		a.flags |= CLONE_INTO_CGROUP;
@@ -78,18 +103,21 @@ static pid_t clone_child(uint64_t flags, int cgroup, int *pidfd)
 	return (pid_t)syscall(SYS_clone3, &a, sizeof(a));
 }
 
-/* The daemon's folders are of its own mount namespace, and only from in there can one be copied out of it. */
+/* The daemon's folders are of its own mount namespace, and only from in there can one be copied out
+ * of it. */
 static bool take_stage(int daemon_pidfd, int fd)
 {
 	_cleanup_close_ int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), tree = -1;
 
 	if (home < 0 || setns(daemon_pidfd, CLONE_NEWNS) < 0)
 		return false;
-	tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	tree = (int)syscall(
+		SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	return setns(home, CLONE_NEWNS) == 0 && tree >= 0 && dup2(tree, fd) == fd;
 }
 
-int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
 	const struct kind *k = kind_of(kind);
 	struct priv_limits lim = *l;
@@ -117,7 +145,8 @@ int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, cons
 	default_signals();
 	file_put(AT_FDCWD, "/proc/self/oom_score_adj", k->oom_score_adj);
 	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
-	if (bin_fd < 0 || !place_fds(fds, nfds) || (k->stage_fd && !take_stage(t->daemon_pidfd, (int)k->stage_fd)))
+	if (bin_fd < 0 || !place_fds(fds, nfds) ||
+		(k->stage_fd && !take_stage(t->daemon_pidfd, (int)k->stage_fd)))
 		_exit(126);
 	exec_at(bin_fd, k->program, argv);
 }
@@ -131,20 +160,24 @@ static void drop_to(uint32_t uid)
 	setrlimit(RLIMIT_CORE, &core);
 	for (int cap = 0; cap < 64; cap++)
 		prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0 ||
-		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
+		setresuid(uid, uid, uid) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		_exit(126);
-	/* after the change of user, which clears it: a helper that dies takes the daemon along, and both come back together */
+	/* after the change of user, which clears it: a helper that dies takes the daemon along, and
+	 * both come back together */
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-/* All that the daemon ever sees of the host: libraries, its programs, its folders, what it asks the kernel about. */
+/* All that the daemon ever sees of the host: libraries, its programs, its folders, what it asks the
+ * kernel about. */
 static int daemon_root(const struct daemon_conf *c, struct err *e)
 {
-	struct jail_show show[JAIL_SHOW_MAX] = {{"/usr", JAIL_SHOW_RUN}, {"/lib", JAIL_SHOW_RUN}, {"/lib64", JAIL_SHOW_RUN},
-		{"/etc/ld.so.cache", JAIL_SHOW_READ}, {"/etc/localtime", JAIL_SHOW_READ}, {"/etc/mayfly", JAIL_SHOW_READ},
-		{"/proc", JAIL_SHOW_READ}, {"/sys/devices/system/cpu", JAIL_SHOW_READ}, {"/sys/fs/cgroup", JAIL_SHOW_READ},
-		{"/dev/null", JAIL_SHOW_WRITE}, {"/dev/urandom", JAIL_SHOW_READ}, {c->bin_dir, JAIL_SHOW_RUN},
+	struct jail_show show[JAIL_SHOW_MAX] = {{"/usr", JAIL_SHOW_RUN}, {"/lib", JAIL_SHOW_RUN},
+		{"/lib64", JAIL_SHOW_RUN}, {"/etc/ld.so.cache", JAIL_SHOW_READ},
+		{"/etc/localtime", JAIL_SHOW_READ}, {"/etc/mayfly", JAIL_SHOW_READ},
+		{"/proc", JAIL_SHOW_READ}, {"/sys/devices/system/cpu", JAIL_SHOW_READ},
+		{"/sys/fs/cgroup", JAIL_SHOW_READ}, {"/dev/null", JAIL_SHOW_WRITE},
+		{"/dev/urandom", JAIL_SHOW_READ}, {c->bin_dir, JAIL_SHOW_RUN},
 		{c->run_dir, JAIL_SHOW_WRITE}, {c->state_dir, JAIL_SHOW_WRITE}};
 	size_t n = 14;
 

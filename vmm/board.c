@@ -62,11 +62,8 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
 	*b = (struct board){.hooks = *h, .kvm = k};
-	b->env = (struct dev_env){.mem = m,
-		.loop = l,
-		.ctx = b,
-		.irq = pulse,
-		.needs_reset = dev_needs_reset};
+	b->env = (struct dev_env){
+		.mem = m, .loop = l, .ctx = b, .irq = pulse, .needs_reset = dev_needs_reset};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;
 	serial_init(&b->serial, b, serial_irq, serial_byte);

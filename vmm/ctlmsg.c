@@ -157,7 +157,8 @@ int ctl_parse_restore(
 		r->ws_fd = next_fd(&f);
 	read_disks(c, &f, r->disk, r->ndisks);
 	rc = finish(c, &f, "restore", e);
-	return rc ? rc : only_flags(r->flags, VMM_F_RUN | VMM_F_HAS_WS | VMM_F_VERIFY, "restore", e);
+	return rc ? rc
+		  : only_flags(r->flags, VMM_F_RUN | VMM_F_HAS_WS | VMM_F_VERIFY, "restore", e);
 }
 
 int ctl_parse_snapshot(

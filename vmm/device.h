@@ -45,7 +45,8 @@ struct dev_env {
 	void *ctx;
 	void (*irq)(
 		void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
-	/* something the daemon must hear of: on the device thread, at most ten a minute and device, device's lock held */
+	/* something the daemon must hear of: on the device thread, at most ten a minute and device,
+	 * device's lock held */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
 };
 

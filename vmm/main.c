@@ -132,8 +132,7 @@ int main(int argc, char **argv)
 	mallopt(M_ARENA_MAX, 1);
 	rc = config_parse(&c, argc, argv, &e);
 	if (rc == 0 && c.no_jail == 1 && geteuid() == 0)
-		rc = err_plain(&e, EPERM,
-			"--no-jail as root: say it twice if you mean it");
+		rc = err_plain(&e, EPERM, "--no-jail as root: say it twice if you mean it");
 	if (rc == 0 && !c.local && !c.help)
 		rc = check_fds(given, &e);
 	if (rc == 0 && c.jail)

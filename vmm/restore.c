@@ -145,14 +145,17 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	return 0;
 }
 
-/* What the guest will touch first, of files that nobody has read since the host booted. The rest is checked by the daemon meanwhile. */
-static int verify_prefetched(const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
+/* What the guest will touch first, of files that nobody has read since the host booted. The rest is
+ * checked by the daemon meanwhile. */
+static int verify_prefetched(
+	const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
 {
-	_cleanup_free_ uint8_t (*map)[SNAP_CHUNK_MAP] = calloc(SNAP_MAX_FILES, sizeof(*map));
+	_cleanup_free_ uint8_t(*map)[SNAP_CHUNK_MAP] = calloc(SNAP_MAX_FILES, sizeof(*map));
 	int rc = map ? 0 : err_set(e, ENOMEM, "restore");
 
 	for (uint32_t i = 0; rc == 0 && i < p->nws; i++)
-		snap_mark_chunks(&p->snap, (uint64_t)p->ws[i].page * PAGE_BYTES, (uint64_t)p->ws[i].npages * PAGE_BYTES, map);
+		snap_mark_chunks(&p->snap, (uint64_t)p->ws[i].page * PAGE_BYTES,
+			(uint64_t)p->ws[i].npages * PAGE_BYTES, map);
 	for (unsigned int i = 0; rc == 0 && i < nmem; i++) {
 		rc = snap_mem_verify_some(mem_fd[i], &p->snap.head.file[i], map[i], e);
 		if (rc < 0)

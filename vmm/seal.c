@@ -20,15 +20,23 @@
 #include "vmm/kvm.h"
 
 #define VMM_NOFILE 1600u /* 512 streams with both ends, disks, eventfds */
-#define NEW_ANYTHING (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+#define NEW_ANYTHING                                                                               \
+	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | \
+		CLONE_NEWCGROUP)
 #define PAGEMAP_SCAN_NR 0xc0606610u /* _IOWR('f', 16, struct pm_scan_arg), Linux 6.7 */
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
-#define DYING	    "only on the way to an abort, whose report must get out: tests/platform/sealed.c takes it on each kind of thread"
-#define NEWER_LIBC  "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
-#define NO_VDSO	    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
-#define THREAD_ENDS "vCPUs end before their process only if a VM's preparation fails (vcpus_destroy): tests/platform/sealed.c has one that ends"
-#define GROWS	    "lib/buf.c, pagemap.c: a list that grows beyond 128 KiB, where the C library maps it by itself"
+#define DYING                                                                                      \
+	"only on the way to an abort, whose report must get out: tests/platform/sealed.c takes "   \
+	"it on each kind of thread"
+#define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
+#define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
+#define THREAD_ENDS                                                                                \
+	"vCPUs end before their process only if a VM's preparation fails (vcpus_destroy): "        \
+	"tests/platform/sealed.c has one that ends"
+#define GROWS                                                                                      \
+	"lib/buf.c, pagemap.c: a list that grows beyond 128 KiB, where the C library maps it by "  \
+	"itself"
 
 static const struct jail_rule device[] = {
 	/* loop, control, vsock */
@@ -72,9 +80,12 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(madvise, "huge pages, populate, thread stacks"),
 	JAIL_CALL(brk, "heap"),
 	/* threads, the snapshot child */
-	{.nr = SCMP_SYS(clone3), .need = "its flags cannot be seen: the C library then takes clone", .refuse = ENOSYS},
+	{.nr = SCMP_SYS(clone3),
+		.need = "its flags cannot be seen: the C library then takes clone",
+		.refuse = ENOSYS},
 	JAIL_CALL_MASK(clone, 0, NEW_ANYTHING, 0, "vCPU threads, fork of the snapshot writer"),
-	JAIL_CALL_EQ(rt_sigaction, 0, 33, "the C library's own signal, at the first thread; no other handler can be set"),
+	JAIL_CALL_EQ(rt_sigaction, 0, 33,
+		"the C library's own signal, at the first thread; no other handler can be set"),
 	JAIL_CALL_EQ(seccomp, 0, 1, "a vCPU thread puts its own list on top: only ever less"),
 	JAIL_CALL_EQ(prctl, 0, 15, "PR_SET_NAME of a vCPU's thread"),
 	JAIL_CALL_EQ(prctl, 0, 38, "PR_SET_NO_NEW_PRIVS, once more by libseccomp"),
@@ -86,7 +97,8 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(getpid, "abort"),
 	JAIL_CALL(rt_sigprocmask, "thread start"),
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),
-	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first", .unseen = DYING),
+	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first",
+		.unseen = DYING),
 	JAIL_CALL(wait4, "the snapshot child's end"),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "rng device, vmgenid"),
@@ -95,23 +107,59 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(exit_group, "the end"),
 };
 
-#define ROW(ioctl_nr, why, ...) {.nr = (ioctl_nr), .need = (why), __VA_ARGS__}
+#define ROW(ioctl_nr, why, ...)                                                                    \
+	{                                                                                          \
+		.nr = (ioctl_nr), .need = (why), __VA_ARGS__                                       \
+	}
 
 /* What is asked of KVM, and by which step. */
 static const struct {
 	unsigned long nr;
 	const char *need, *unseen;
 } kvm_calls[] = {
-	ROW(KVM_GET_API_VERSION, "open"), ROW(KVM_CHECK_EXTENSION, "open"), ROW(KVM_GET_VCPU_MMAP_SIZE, "open"), ROW(KVM_CREATE_VM, "prepare"),
-	ROW(KVM_GET_SUPPORTED_CPUID, "prepare"), ROW(KVM_GET_MSR_INDEX_LIST, "prepare"), ROW(KVM_SET_TSS_ADDR, "prepare"),
-	ROW(KVM_SET_IDENTITY_MAP_ADDR, "prepare"), ROW(KVM_CREATE_IRQCHIP, "prepare"), ROW(KVM_SET_USER_MEMORY_REGION, "prepare"),
-	ROW(KVM_CREATE_VCPU, "prepare"), ROW(KVM_SET_CPUID2, "prepare"), ROW(KVM_IRQFD, "prepare"), ROW(KVM_IOEVENTFD, "prepare, queues"),
-	ROW(KVM_GET_TSC_KHZ, "prepare"), ROW(KVM_SET_TSC_KHZ, "restore", .unseen = "a snapshot of a host with another clock rate"), ROW(KVM_RUN, "vCPUs"), ROW(KVM_PRE_FAULT_MEMORY, "restore"),
-	ROW(KVM_GET_REGS, "state"), ROW(KVM_SET_REGS, "state"), ROW(KVM_GET_SREGS, "state"), ROW(KVM_SET_SREGS, "state"), ROW(KVM_GET_MSRS, "state"),
-	ROW(KVM_SET_MSRS, "state"), ROW(KVM_GET_XSAVE, "state"), ROW(KVM_GET_XSAVE2, "state", .unseen = "processors whose state is larger than a page (AMX)"), ROW(KVM_SET_XSAVE, "state"), ROW(KVM_GET_XCRS, "state"),
-	ROW(KVM_SET_XCRS, "state"), ROW(KVM_GET_DEBUGREGS, "state"), ROW(KVM_SET_DEBUGREGS, "state"), ROW(KVM_GET_LAPIC, "state"), ROW(KVM_SET_LAPIC, "state"),
-	ROW(KVM_GET_MP_STATE, "state"), ROW(KVM_SET_MP_STATE, "state"), ROW(KVM_GET_VCPU_EVENTS, "state"), ROW(KVM_SET_VCPU_EVENTS, "state"),
-	ROW(KVM_GET_IRQCHIP, "state"), ROW(KVM_SET_IRQCHIP, "state"), ROW(KVM_GET_CLOCK, "state"), ROW(KVM_SET_CLOCK, "state"), ROW(KVM_KVMCLOCK_CTRL, "state"),
+	ROW(KVM_GET_API_VERSION, "open"),
+	ROW(KVM_CHECK_EXTENSION, "open"),
+	ROW(KVM_GET_VCPU_MMAP_SIZE, "open"),
+	ROW(KVM_CREATE_VM, "prepare"),
+	ROW(KVM_GET_SUPPORTED_CPUID, "prepare"),
+	ROW(KVM_GET_MSR_INDEX_LIST, "prepare"),
+	ROW(KVM_SET_TSS_ADDR, "prepare"),
+	ROW(KVM_SET_IDENTITY_MAP_ADDR, "prepare"),
+	ROW(KVM_CREATE_IRQCHIP, "prepare"),
+	ROW(KVM_SET_USER_MEMORY_REGION, "prepare"),
+	ROW(KVM_CREATE_VCPU, "prepare"),
+	ROW(KVM_SET_CPUID2, "prepare"),
+	ROW(KVM_IRQFD, "prepare"),
+	ROW(KVM_IOEVENTFD, "prepare, queues"),
+	ROW(KVM_GET_TSC_KHZ, "prepare"),
+	ROW(KVM_SET_TSC_KHZ, "restore", .unseen = "a snapshot of a host with another clock rate"),
+	ROW(KVM_RUN, "vCPUs"),
+	ROW(KVM_PRE_FAULT_MEMORY, "restore"),
+	ROW(KVM_GET_REGS, "state"),
+	ROW(KVM_SET_REGS, "state"),
+	ROW(KVM_GET_SREGS, "state"),
+	ROW(KVM_SET_SREGS, "state"),
+	ROW(KVM_GET_MSRS, "state"),
+	ROW(KVM_SET_MSRS, "state"),
+	ROW(KVM_GET_XSAVE, "state"),
+	ROW(KVM_GET_XSAVE2, "state",
+		.unseen = "processors whose state is larger than a page (AMX)"),
+	ROW(KVM_SET_XSAVE, "state"),
+	ROW(KVM_GET_XCRS, "state"),
+	ROW(KVM_SET_XCRS, "state"),
+	ROW(KVM_GET_DEBUGREGS, "state"),
+	ROW(KVM_SET_DEBUGREGS, "state"),
+	ROW(KVM_GET_LAPIC, "state"),
+	ROW(KVM_SET_LAPIC, "state"),
+	ROW(KVM_GET_MP_STATE, "state"),
+	ROW(KVM_SET_MP_STATE, "state"),
+	ROW(KVM_GET_VCPU_EVENTS, "state"),
+	ROW(KVM_SET_VCPU_EVENTS, "state"),
+	ROW(KVM_GET_IRQCHIP, "state"),
+	ROW(KVM_SET_IRQCHIP, "state"),
+	ROW(KVM_GET_CLOCK, "state"),
+	ROW(KVM_SET_CLOCK, "state"),
+	ROW(KVM_KVMCLOCK_CTRL, "state"),
 	ROW(KVM_NMI, "debug"),
 };
 
@@ -121,7 +169,8 @@ static const struct jail_rule vcpu[] = {
 	JAIL_CALL(write, "irqfds, waking the device thread, log"),
 	JAIL_CALL(futex, "device locks, the gate"),
 	JAIL_CALL(rt_sigreturn, "kicks, crash report"),
-	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first", .unseen = DYING),
+	JAIL_CALL(sched_yield, "crash.c: a second one that dies waits for the first",
+		.unseen = DYING),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(pwrite64, "last words", .unseen = DYING),
 	JAIL_CALL(madvise, "thread end: its stack", .unseen = THREAD_ENDS),
@@ -143,7 +192,9 @@ static const struct jail_rule writer[] = {
 	JAIL_CALL(fallocate, "delayed allocation is slow for many files"),
 	JAIL_CALL(ftruncate, "the length of a memory file"),
 	JAIL_CALL(fstat, "sizes", .unseen = NEWER_LIBC),
-	JAIL_CALL(newfstatat, "sizes", .unseen = "a memory file of its parent is looked at only when a fifth would be too many"),
+	JAIL_CALL(newfstatat, "sizes",
+		.unseen = "a memory file of its parent is looked at only when a fifth would be too "
+			  "many"),
 	JAIL_CALL_EQ(ioctl, 1, PAGEMAP_SCAN_NR, "what changed"),
 	JAIL_CALL(close, "files"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, a base to compare with"),
@@ -177,10 +228,11 @@ size_t vmm_seal_rules(enum vmm_thread t, int proc_fd, struct jail_rule to[static
 	for (; n < lists[t].n; n++)
 		to[n] = lists[t].rows[n];
 	for (size_t i = 0; t == VMM_T_DEVICE && i < ARRAY_LEN(kvm_calls); i++)
-		to[n++] = (struct jail_rule)JAIL_CALL_EQ(
-			ioctl, 1, kvm_calls[i].nr, kvm_calls[i].need, .unseen = kvm_calls[i].unseen);
+		to[n++] = (struct jail_rule)JAIL_CALL_EQ(ioctl, 1, kvm_calls[i].nr,
+			kvm_calls[i].need, .unseen = kvm_calls[i].unseen);
 	if (lists[t].openat && proc_fd >= 0)
-		to[n++] = (struct jail_rule)JAIL_CALL_EQ(openat, 0, (uint64_t)proc_fd, lists[t].openat);
+		to[n++] = (struct jail_rule)JAIL_CALL_EQ(
+			openat, 0, (uint64_t)proc_fd, lists[t].openat);
 	return n;
 }
 

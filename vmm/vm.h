@@ -74,7 +74,8 @@ struct vm {
 	bool resume_restored; /* restored without VMM_F_RUN: the first continue is a restore's */
 
 	int room_fd; /* eventfd, -1: none: the guest took what was typed; vmm/terminal.h */
-	int fault_step, fault_action; /* vmm/fault.h: what a test asked for; 0: nothing, as always */
+	/* vmm/fault.h: what a test asked for; 0: nothing, as always */
+	int fault_step, fault_action;
 
 	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
 	size_t tail_at;

@@ -36,10 +36,11 @@ static_assert(sizeof(struct vsock_hdr) == 44, "virtio 1.2, 5.10.6");
 #define VSOCK_BUDGET_PKTS 512u
 #define VSOCK_RSTS                                                                                 \
 	256u /* resets owed for packets of no stream; more of them wait in the guest's queue */
-#define VSOCK_HASH     256u
+#define VSOCK_HASH        256u
 #define VSOCK_GUEST_BURST 32u /* connections a guest may open at once ... */
-#define VSOCK_GUEST_RATE  10u /* ... and a second from then on: each one is an event for the daemon */
-#define VSOCK_CLOSE_NS 2000000000ull /* how long a guest may take to answer a full shutdown */
+/* ... and a second from then on: each one is an event for the daemon */
+#define VSOCK_GUEST_RATE 10u
+#define VSOCK_CLOSE_NS   2000000000ull /* how long a guest may take to answer a full shutdown */
 
 enum stream_state {
 	ST_FREE,
@@ -115,8 +116,8 @@ struct vsock {
 	unsigned int nports;
 	uint32_t next_hport;
 	uint64_t guest_tokens, guest_filled_ns; /* connections it may still open, in billionths */
-	bool gate_closed, event_due; /* after a restore */
-	uint16_t gate_target;        /* event queue's available index that opens it */
+	bool gate_closed, event_due;            /* after a restore */
+	uint16_t gate_target;                   /* event queue's available index that opens it */
 	struct vsock_counters n;
 };
 

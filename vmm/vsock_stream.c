@@ -354,7 +354,8 @@ bool vsock_guest_request(struct vsock *v, const struct vsock_hdr *h)
 	for (unsigned int i = 0; i < v->nports; i++)
 		allowed |= v->ports[i] == h->dst_port;
 	/* a guest that opens streams for ever must leave room for the host's */
-	if (!allowed || !v->cfg.guest_conn || !v->free || v->nguest >= MAX(v->nstreams / 4, 1u) || !guest_token(v)) {
+	if (!allowed || !v->cfg.guest_conn || !v->free || v->nguest >= MAX(v->nstreams / 4, 1u) ||
+		!guest_token(v)) {
 		v->n.guest_refused++;
 		return false;
 	}

@@ -69,7 +69,8 @@ void blob_id_make(char id[BLOB_ID])
 
 static struct blob **find(struct blobs *b, const char *id)
 {
-	struct blob **at = &b->bucket[strtoul((char[]){id[0], id[1], id[2], 0}, NULL, 16) % BUCKETS];
+	struct blob **at =
+		&b->bucket[strtoul((char[]){id[0], id[1], id[2], 0}, NULL, 16) % BUCKETS];
 
 	while (*at && strcmp((*at)->id, id) != 0)
 		at = &(*at)->next;

@@ -87,7 +87,8 @@ int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, 
 {
 	bool ok;
 
-	*f = (struct vm_disk_fds){.base = -1, .nfrozen = d->nfrozen, .index = -1, .data = -1, .bitmap = -1};
+	*f = (struct vm_disk_fds){
+		.base = -1, .nfrozen = d->nfrozen, .index = -1, .data = -1, .bitmap = -1};
 	for (int i = 0; i < DISK_FROZEN_MAX; i++)
 		f->frozen[i] = -1;
 	f->base = open(d->base, O_RDONLY | O_CLOEXEC);
@@ -114,7 +115,8 @@ void memory_fds_close(struct vm_restore_fds *f)
 		close_fd(&f->mem[i]);
 }
 
-int memory_fds_open(struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e)
+int memory_fds_open(
+	struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e)
 {
 	bool ok;
 
@@ -162,7 +164,7 @@ static bool ids_from(const cJSON *a, char (*ids)[BLOB_ID], int *n, int max)
 	const cJSON *v;
 
 	*n = 0;
-	cJSON_ArrayForEach(v, a)
+	cJSON_ArrayForEach (v, a)
 		if (*n == max || !id_from(v, ids[(*n)++]))
 			return false;
 	return true;
@@ -182,14 +184,17 @@ cJSON *disk_to_json(const struct disk *d)
 
 bool disk_from_json(struct disk *d, const cJSON *j)
 {
-	const cJSON *base = cJSON_GetObjectItemCaseSensitive(j, "base"), *bytes = cJSON_GetObjectItemCaseSensitive(j, "bytes");
+	const cJSON *base = cJSON_GetObjectItemCaseSensitive(j, "base"),
+		    *bytes = cJSON_GetObjectItemCaseSensitive(j, "bytes");
 
 	memset(d, 0, sizeof(*d));
-	if (!cJSON_IsString(base) || strlen(base->valuestring) >= sizeof(d->base) || !cJSON_IsNumber(bytes))
+	if (!cJSON_IsString(base) || strlen(base->valuestring) >= sizeof(d->base) ||
+		!cJSON_IsNumber(bytes))
 		return false;
 	str_copy(d->base, sizeof(d->base), base->valuestring);
 	d->bytes = (uint64_t)bytes->valuedouble;
-	return ids_from(cJSON_GetObjectItemCaseSensitive(j, "frozen"), d->frozen, &d->nfrozen, DISK_FROZEN_MAX) &&
+	return ids_from(cJSON_GetObjectItemCaseSensitive(j, "frozen"), d->frozen, &d->nfrozen,
+		       DISK_FROZEN_MAX) &&
 	       id_from(cJSON_GetObjectItemCaseSensitive(j, "index"), d->index) &&
 	       id_from(cJSON_GetObjectItemCaseSensitive(j, "data"), d->data);
 }

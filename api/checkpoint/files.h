@@ -36,20 +36,25 @@ int disk_private_make(struct blobs *b, struct disk *d, struct err *e);
 /* All descriptors, for a VM. Close with vm_disk_fds_close. */
 int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e);
 void disk_fds_close(struct vm_disk_fds *f);
-int memory_fds_open(struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e);
+int memory_fds_open(
+	struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e);
 void memory_fds_close(struct vm_restore_fds *f);
 
 /* point_check.c. Is this blob, of that disk, the layer with this id (16 bytes)? */
 bool disk_layer_is(struct blobs *b, const struct disk *d, const char *blob, const uint8_t *id);
-/* now->frozen: the layers of `had`, private one included, that ids name: in their order and all of them, or -EINVAL. */
-int disk_frozen_of(struct blobs *b, const struct disk *had, const uint8_t (*ids)[16], unsigned int n, struct disk *now);
+/* now->frozen: the layers of `had`, private one included, that ids name: in their order and all of
+ * them, or -EINVAL. */
+int disk_frozen_of(struct blobs *b, const struct disk *had, const uint8_t (*ids)[16],
+	unsigned int n, struct disk *now);
 struct point_files {
 	const char *mem_id, *index_id, *data_id; /* the new files, by blob */
-	const struct disk *disk;		 /* what the machine stood on before */
+	const struct disk *disk;                 /* what the machine stood on before */
 	const struct memory *memory;
 };
-/* A monitor wrote these and is gone. 0: a whole point, *disk and *mem (no references taken) are what it stands on. */
-int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, struct memory *mem, struct err *e);
+/* A monitor wrote these and is gone. 0: a whole point, *disk and *mem (no references taken) are
+ * what it stands on. */
+int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, struct memory *mem,
+	struct err *e);
 
 struct cJSON *disk_to_json(const struct disk *d);
 bool disk_from_json(struct disk *d, const struct cJSON *j);

@@ -84,7 +84,9 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	if (s->kind == SNAP_LIVE)
 		snap_source_goes_on(s);
 	if (busy || state == VMM_S_ENDED)
-		return; /* the event at the end of the writing brings us here again; or the process's end, and then the files tell */
+		/* the event at the end of the writing brings us here again; or the process's end,
+		 * and then the files tell */
+		return;
 	if (state == VMM_S_PAUSED)
 		vmmctl_call(s->sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
 	snap_failed(s, s->err, s->why);

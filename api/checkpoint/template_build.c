@@ -14,7 +14,7 @@
 #include "api/checkpoint/snapshot.h"
 #include "lib/log.h"
 
-#define SEC	    1000000000ull
+#define SEC         1000000000ull
 #define AGAIN_NS    (SEC / 2)
 #define CMD_LIMIT_S 30u
 
@@ -73,7 +73,8 @@ static void sandbox_goes(struct build *b)
 	sandbox_unref(sb);
 }
 
-static void build_end(struct build *b, int err, const char *text, struct disk *disk, struct memory *mem)
+static void build_end(
+	struct build *b, int err, const char *text, struct disk *disk, struct memory *mem)
 {
 	cJSON *base = !err ? snapshot_base(b->sb) : NULL;
 	_cleanup_free_ char *why = strdup(text); /* it may be the sandbox's */
@@ -170,7 +171,8 @@ static void probe_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 	timer_after(b->timer, b->stage == B_READY ? 1 : AGAIN_NS);
 }
 
-static const struct agent_exec_ops probe_ops = {.started = probe_started, .output = probe_output, .ended = probe_ended};
+static const struct agent_exec_ops probe_ops = {
+	.started = probe_started, .output = probe_output, .ended = probe_ended};
 
 static void probe_run(struct build *b)
 {
@@ -183,12 +185,21 @@ static void probe_run(struct build *b)
 		buf_init(&p, 16);
 		buf_u16(&p, b->probe.port);
 		buf_u32(&p, (uint32_t)left_s * 1000);
-		b->call = agentc_call(a, AGENT_WAIT_PORT, &p, ((uint32_t)left_s + 5) * 1000, port_answered, b);
+		b->call = agentc_call(
+			a, AGENT_WAIT_PORT, &p, ((uint32_t)left_s + 5) * 1000, port_answered, b);
 		buf_fini(&p);
 	} else {
 		const char *argv[] = {b->probe.cmd};
-		struct agent_exec_spec s = {.exec_id = id, .flags = AGENT_X_SHELL, .uid = AGENT_NO_ID, .gid = AGENT_NO_ID, .user = "", .cwd = "",
-			.session = "", .timeout_ms = MIN(left_s, CMD_LIMIT_S) * 1000, .argc = 1, .argv = argv};
+		struct agent_exec_spec s = {.exec_id = id,
+			.flags = AGENT_X_SHELL,
+			.uid = AGENT_NO_ID,
+			.gid = AGENT_NO_ID,
+			.user = "",
+			.cwd = "",
+			.session = "",
+			.timeout_ms = MIN(left_s, CMD_LIMIT_S) * 1000,
+			.argc = 1,
+			.argv = argv};
 
 		snprintf(id, sizeof(id), "probe.%u", ++b->tries);
 		b->exec = agent_exec_start(a, &s, &probe_ops, b);
@@ -240,7 +251,8 @@ static void build_step(void *arg)
 
 	if (sb->state == SB_FAILED || sb->state == SB_TERMINATED || sb->gone) {
 		if (b->stage != B_TAKEN) /* else the snapshot's own failure follows */
-			build_end(b, ECHILD, *sb->message ? sb->message : "the sandbox ended", NULL, NULL);
+			build_end(b, ECHILD, *sb->message ? sb->message : "the sandbox ended", NULL,
+				NULL);
 		return;
 	}
 	if (sb->state != SB_RUNNING)
@@ -273,7 +285,8 @@ const struct sandbox *build_sandbox(const struct build *b)
 	return b->sb;
 }
 
-struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn, void *arg, struct refusal *x)
+struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn,
+	void *arg, struct refusal *x)
 {
 	struct build *b = calloc(1, sizeof(*b));
 	struct sandbox *sb = NULL;
@@ -281,7 +294,11 @@ struct build *build_start(struct daemon *d, struct spec *spec, const struct prob
 
 	uuid_make(id);
 	if (b) {
-		*b = (struct build){.d = d, .fn = fn, .arg = arg, .point = p != NULL, .timer = loop_timer(d->loop, timer_fired, b)};
+		*b = (struct build){.d = d,
+			.fn = fn,
+			.arg = arg,
+			.point = p != NULL,
+			.timer = loop_timer(d->loop, timer_fired, b)};
 		if (b->timer && (sb = sandbox_new(d, id))) {
 			sb->spec = *spec;
 			memset(spec, 0, sizeof(*spec));

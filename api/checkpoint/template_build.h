@@ -24,11 +24,15 @@ struct probe {
 	char *cmd;
 };
 
-/* err 0: disk, mem and base (what snapshot_base says) are the callee's, with references; without a probe there is only base. The last call. */
-typedef void (*build_fn)(void *arg, int err, const char *text, struct disk *disk, struct memory *mem, struct cJSON *base);
+/* err 0: disk, mem and base (what snapshot_base says) are the callee's, with references; without a
+ * probe there is only base. The last call. */
+typedef void (*build_fn)(void *arg, int err, const char *text, struct disk *disk,
+	struct memory *mem, struct cJSON *base);
 
-/* spec is taken. p NULL: no point is taken, the sandbox only leaves its image's template behind. NULL: x says why. */
-struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn, void *arg, struct refusal *x);
+/* spec is taken. p NULL: no point is taken, the sandbox only leaves its image's template behind.
+ * NULL: x says why. */
+struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn,
+	void *arg, struct refusal *x);
 /* fn will not be called. */
 void build_cancel(struct build *b);
 const struct sandbox *build_sandbox(const struct build *b);

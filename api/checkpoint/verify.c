@@ -29,7 +29,8 @@
 #define FILES_MAX (DISK_FROZEN_MAX + VMM_MAX_MEM + 2)
 
 enum file_kind { F_STATE, F_MEM, F_WS, F_LAYER };
-static const char *const kind_names[] = {[F_STATE] = "state", [F_MEM] = "mem", [F_WS] = "ws", [F_LAYER] = "layer"};
+static const char *const kind_names[] = {
+	[F_STATE] = "state", [F_MEM] = "mem", [F_WS] = "ws", [F_LAYER] = "layer"};
 
 struct file {
 	enum file_kind kind;
@@ -62,7 +63,7 @@ struct verify {
 	struct damaged {
 		struct damaged *next;
 		char id[BLOB_ID], text[sizeof(((struct err *)0)->msg)];
-	} *damaged;
+	} * damaged;
 };
 
 /* ---- the thread */
@@ -82,13 +83,17 @@ static void file_bad(struct file *f, const struct err *e)
 	snprintf(f->text, sizeof(f->text), "%s", e->msg);
 }
 
-/* From here on the kernel checks every page of it as it is read, also at the next boots. Not every file system can. */
+/* From here on the kernel checks every page of it as it is read, also at the next boots. Not every
+ * file system can. */
 static void let_the_kernel_watch(int fd, const char *id)
 {
-	struct fsverity_enable_arg a = {.version = 1, .hash_algorithm = FS_VERITY_HASH_ALG_SHA256, .block_size = 4096};
+	struct fsverity_enable_arg a = {
+		.version = 1, .hash_algorithm = FS_VERITY_HASH_ALG_SHA256, .block_size = 4096};
 
-	if (ioctl(fd, FS_IOC_ENABLE_VERITY, &a) < 0 && errno != EOPNOTSUPP && errno != ENOTTY && errno != EEXIST)
-		log_warn("memory file %s: the file system does not take it over (fs-verity): %s", id, strerror(errno));
+	if (ioctl(fd, FS_IOC_ENABLE_VERITY, &a) < 0 && errno != EOPNOTSUPP && errno != ENOTTY &&
+		errno != EEXIST)
+		log_warn("memory file %s: the file system does not take it over (fs-verity): %s",
+			id, strerror(errno));
 }
 
 static void check_file(struct file *f, const struct snap *s)
@@ -108,7 +113,9 @@ static void check_file(struct file *f, const struct snap *s)
 		uint32_t n;
 
 		/* guest memory has a hole below 4 GiB: the span is what the extents say, at most */
-		rc = r ? snap_ws_read(f->fd, s->head.file[s->head.nfiles - 1].id, SNAP_MEM_MAX + GIB(4), r, &n, &e) : err_set(&e, ENOMEM, "working set");
+		rc = r ? snap_ws_read(f->fd, s->head.file[s->head.nfiles - 1].id,
+				 SNAP_MEM_MAX + GIB(4), r, &n, &e)
+		       : err_set(&e, ENOMEM, "working set");
 		free(r);
 	}
 	if (f->kind == F_LAYER)
@@ -134,12 +141,15 @@ static void check_state(struct job *j, struct file *f, struct snap *s)
 
 		if (j->f[i].kind != F_MEM)
 			continue;
-		rc = k < s->head.nfiles ? snap_mem_check(j->f[i].fd, &s->head.file[k], &h, &e)
-					: err_plain(&e, EBADMSG, "the state stands on %u memory files", s->head.nfiles);
+		rc = k < s->head.nfiles
+			     ? snap_mem_check(j->f[i].fd, &s->head.file[k], &h, &e)
+			     : err_plain(&e, EBADMSG, "the state stands on %u memory files",
+				       s->head.nfiles);
 		k++;
 	}
 	if (rc == 0 && k != s->head.nfiles)
-		rc = err_plain(&e, EBADMSG, "the state stands on %u memory files, %u are there", s->head.nfiles, k);
+		rc = err_plain(&e, EBADMSG, "the state stands on %u memory files, %u are there",
+			s->head.nfiles, k);
 	if (rc < 0)
 		file_bad(f, &e);
 	s->nsecs = 0; /* its sections were in p */
@@ -154,7 +164,8 @@ static void run(struct job *j)
 
 		if (f->fd < 0 || (f->kind == F_LAYER && f->bitmap_fd < 0) || !s) {
 			f->bad = true;
-			snprintf(f->text, sizeof(f->text), "%s", s ? "the file is missing" : "no memory");
+			snprintf(f->text, sizeof(f->text), "%s",
+				s ? "the file is missing" : "no memory");
 		} else if (f->kind == F_STATE) {
 			check_state(j, f, s);
 		} else {
@@ -228,7 +239,8 @@ static bool is_good(struct daemon *d, const char *id)
 	if (n > 0 && !strcmp(boot, d->host_boot_id))
 		return true;
 	mem = blob_open(d->blobs, id, "mem", false);
-	return mem >= 0 && statx(mem, "", AT_EMPTY_PATH, STATX_TYPE, &sx) == 0 && sx.stx_attributes & STATX_ATTR_VERITY;
+	return mem >= 0 && statx(mem, "", AT_EMPTY_PATH, STATX_TYPE, &sx) == 0 &&
+	       sx.stx_attributes & STATX_ATTR_VERITY;
 }
 
 static void damage_found(struct verify *v, const struct file *f)
@@ -242,7 +254,8 @@ static void damage_found(struct verify *v, const struct file *f)
 	snprintf(x->text, sizeof(x->text), "%s", f->text);
 	x->next = v->damaged;
 	v->damaged = x;
-	/* what was started from it already may have read the damage: that is said, and the template is not used again */
+	/* what was started from it already may have read the damage: that is said, and the template
+	 * is not used again */
 	for (struct sandbox *sb = v->d->sandboxes; sb; sb = sb->next)
 		if (memory_has(&sb->memory, f->id))
 			sandbox_note(sb, "a memory file it stands on is damaged: %.80s", f->text);
@@ -318,7 +331,8 @@ static void submit(struct verify *v, struct job *j)
 	pthread_mutex_unlock(&v->lock);
 }
 
-static void add(struct daemon *d, struct job *j, enum file_kind kind, const char *id, const char *name)
+static void add(
+	struct daemon *d, struct job *j, enum file_kind kind, const char *id, const char *name)
 {
 	struct file *f = &j->f[j->n];
 
@@ -336,7 +350,8 @@ static bool is_queued(struct verify *v, const char *id)
 	bool found = false;
 
 	pthread_mutex_lock(&v->lock);
-	for (const struct job *j = v->running ? v->running : v->todo; j && !found; j = j == v->running ? v->todo : j->next)
+	for (const struct job *j = v->running ? v->running : v->todo; j && !found;
+		j = j == v->running ? v->todo : j->next)
 		for (unsigned int i = 0; i < j->n; i++)
 			found |= j->f[i].kind == F_MEM && !strcmp(j->f[i].id, id);
 	pthread_mutex_unlock(&v->lock);

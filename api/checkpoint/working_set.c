@@ -19,7 +19,7 @@
 /* The first restore is looked at when it runs: that is what each of them touches. The next ones when
  * their first command had time to run; later ones than those add nothing. */
 #define AFTER_NS 1500000000ull
-#define ROUNDS	 3
+#define ROUNDS   3
 /* Each later restore pays for all of it, and has what was written for itself: a command that went
  * through its memory is no reason for that. 64 MiB and 8 MiB. */
 #define READ_MAX    16384
@@ -205,8 +205,8 @@ void workset_sandbox_goes(struct sandbox *sb)
 
 	while (rec && rec->sb != sb)
 		rec = rec->next;
-	if (!rec || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl ||
-		sb->state == SB_PENDING || sb->d->ending)
+	if (!rec || !sb->vm || sb->vm_pid != rec->pid || !sb->vm->ctl || sb->state == SB_PENDING ||
+		sb->d->ending)
 		return;
 	timer_set(rec->timer, 0);
 	vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, paused, NULL);

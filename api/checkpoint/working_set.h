@@ -8,7 +8,7 @@
 #include "api/sandbox/sandbox.h"
 
 struct workset {
-	unsigned int rounds; /* recorded so often */
+	unsigned int rounds;    /* recorded so often */
 	uint64_t read, written; /* pages, at the last one */
 	bool recording;
 };
@@ -28,7 +28,8 @@ bool template_view(struct daemon *d, const char *id, struct point_view *v);
 bool utemplate_view(struct daemon *d, const char *id, struct point_view *v);
 bool snapshot_view(struct daemon *d, const char *id, struct point_view *v);
 
-/* A restored sandbox runs: what it touches is looked at soon, or when it goes, whichever is first. */
+/* A restored sandbox runs: what it touches is looked at soon, or when it goes, whichever is first.
+ */
 void workset_ran(struct sandbox *sb);
 /* Before its VM is let go of. */
 void workset_sandbox_goes(struct sandbox *sb);

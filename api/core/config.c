@@ -23,47 +23,80 @@ static const struct key {
 	int64_t min, max; /* K_STR: min is the room */
 	const char *dflt, *help;
 } keys[] = {
-	{"server", "host", STR(host), "127.0.0.1", "address to listen on; another than loopback needs a key"},
+	{"server", "host", STR(host), "127.0.0.1",
+		"address to listen on; another than loopback needs a key"},
 	{"server", "port", K_INT, AT(port), 0, 65535, "8080", "0: any free one"},
 	{"server", "api_key", STR(api_key), "", "one key; several, with names: [server.api_keys]"},
-	{"server", "insecure", K_BOOL, AT(insecure), 0, 0, "false", "listen beyond loopback without a key"},
+	{"server", "insecure", K_BOOL, AT(insecure), 0, 0, "false",
+		"listen beyond loopback without a key"},
 	{"server", "eip", STR(eip), "", "host[:port] that clients reach us by, for endpoints"},
-	{"server", "max_sandbox_timeout_seconds", K_INT, AT(max_sandbox_timeout_seconds), 0, 1ll << 40, "0", "0: no limit"},
+	{"server", "max_sandbox_timeout_seconds", K_INT, AT(max_sandbox_timeout_seconds), 0,
+		1ll << 40, "0", "0: no limit"},
 	{"server", "max_connections", K_INT, AT(max_connections), 16, 65536, "8192", ""},
-	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30", "for the headers of a request"},
-	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60", "for its body; for one that is streamed, each piece"},
-	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75", "between requests; the SDKs keep connections for 30"},
-	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180", "for a server in a sandbox to begin its answer"},
+	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30",
+		"for the headers of a request"},
+	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60",
+		"for its body; for one that is streamed, each piece"},
+	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75",
+		"between requests; the SDKs keep connections for 30"},
+	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180",
+		"for a server in a sandbox to begin its answer"},
 	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
 	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false", ""},
-	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly", "state, images, snapshots, disks"},
+	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly",
+		"state, images, snapshots, disks"},
 	{"runtime", "run_dir", STR(run_dir), "/run/mayfly", "sockets of running VMs"},
-	{"runtime", "bin_dir", STR(bin_dir), "", "where mayfly-vmm is, without the helper; empty: beside mayflyd"},
+	{"runtime", "bin_dir", STR(bin_dir), "",
+		"where mayfly-vmm is, without the helper; empty: beside mayflyd"},
 	{"runtime", "kernel", STR(kernel), "", "guest kernel; empty: guest-vmlinux in state_dir"},
-	{"runtime", "initrd", STR(initrd), "", "initramfs with the agent; empty: guest-initrd in state_dir"},
-	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false", "as --no-jail, once: for debugging only"},
-	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false", "start on a host without Landlock or cgroup limits (mayfly doctor names what lacks)"},
-	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true", "restore sandboxes from templates"},
-	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64", "templates that are kept: automatic ones, and as many of the user's"},
-	{"runtime", "template_retry_seconds", K_INT, AT(template_retry_seconds), 1, 86400, "30", "an automatic template that could not be taken: the next try is not sooner"},
-	{"runtime", "template_mib", K_INT, AT(template_mib), 64, 1ll << 30, "20480", "disk that automatic templates may take"},
-	{"runtime", "blank_pool", K_INT, AT(blank_pool), 0, 256, "2", "blank VMMs that wait, per size class in use"},
-	{"runtime", "create_timeout_seconds", K_INT, AT(create_timeout_seconds), 1, 86400, "600", "one deadline, image pull included"},
-	{"runtime", "step_timeout_seconds", K_INT, AT(step_timeout_seconds), 1, 86400, "60", "of these, what a VMM may take for one step: to start, to load, a restored guest to answer"},
-	{"runtime", "resume_timeout_seconds", K_INT, AT(resume_timeout_seconds), 1, 86400, "25", "a whole resume: clients give up at 30"},
-	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20", "then create answers Pending, and a pause that it is under way"},
+	{"runtime", "initrd", STR(initrd), "",
+		"initramfs with the agent; empty: guest-initrd in state_dir"},
+	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false",
+		"as --no-jail, once: for debugging only"},
+	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false",
+		"start on a host without Landlock or cgroup limits (mayfly doctor names what "
+		"lacks)"},
+	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true",
+		"restore sandboxes from templates"},
+	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64",
+		"templates that are kept: automatic ones, and as many of the user's"},
+	{"runtime", "template_retry_seconds", K_INT, AT(template_retry_seconds), 1, 86400, "30",
+		"an automatic template that could not be taken: the next try is not sooner"},
+	{"runtime", "template_mib", K_INT, AT(template_mib), 64, 1ll << 30, "20480",
+		"disk that automatic templates may take"},
+	{"runtime", "blank_pool", K_INT, AT(blank_pool), 0, 256, "2",
+		"blank VMMs that wait, per size class in use"},
+	{"runtime", "create_timeout_seconds", K_INT, AT(create_timeout_seconds), 1, 86400, "600",
+		"one deadline, image pull included"},
+	{"runtime", "step_timeout_seconds", K_INT, AT(step_timeout_seconds), 1, 86400, "60",
+		"of these, what a VMM may take for one step: to start, to load, a restored guest "
+		"to answer"},
+	{"runtime", "resume_timeout_seconds", K_INT, AT(resume_timeout_seconds), 1, 86400, "25",
+		"a whole resume: clients give up at 30"},
+	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20",
+		"then create answers Pending, and a pause that it is under way"},
 	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 4096, "1000", ""},
-	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0", "of all running sandboxes; 0: twice the host's, as guests touch a fraction of theirs"},
-	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 1000, "16", "vCPUs for each CPU of the host"},
+	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0",
+		"of all running sandboxes; 0: twice the host's, as guests touch a fraction of "
+		"theirs"},
+	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 1000, "16",
+		"vCPUs for each CPU of the host"},
 	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "of one sandbox"},
-	{"limits", "max_memory_mib", K_INT, AT(max_memory_mib), 128, 1ll << 20, "65536", "of one sandbox"},
-	{"limits", "disk_mib", K_INT, AT(disk_mib), 64, 1ll << 22, "10240", "size of a sandbox's disk"},
-	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512", "kept free in state_dir"},
-	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true", "renew on access through the proxy"},
-	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400, "60", ""},
+	{"limits", "max_memory_mib", K_INT, AT(max_memory_mib), 128, 1ll << 20, "65536",
+		"of one sandbox"},
+	{"limits", "disk_mib", K_INT, AT(disk_mib), 64, 1ll << 22, "10240",
+		"size of a sandbox's disk"},
+	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512",
+		"kept free in state_dir"},
+	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
+		"renew on access through the proxy"},
+	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
+		"60", ""},
 	{"images", "default_registry", STR(default_registry), "docker.io", ""},
-	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false", "plain HTTP for all, not for loopback only"},
-	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false", "for tests: <run_dir>/fault says where to die; refused without --faults"},
+	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false",
+		"plain HTTP for all, not for loopback only"},
+	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false",
+		"for tests: <run_dir>/fault says where to die; refused without --faults"},
 };
 
 struct rd {
@@ -103,7 +136,8 @@ static int end_of_line(struct rd *r)
 
 static bool bare_char(char c)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+	       c == '_' || c == '-';
 }
 
 static int bare(struct rd *r, char *to, size_t cap, bool dots)
@@ -164,7 +198,8 @@ static int integer(struct rd *r, int64_t *v)
 
 	if (neg)
 		r->p++;
-	for (; r->p < r->end && ((*r->p >= '0' && *r->p <= '9') || (*r->p == '_' && digits)); r->p++) {
+	for (; r->p < r->end && ((*r->p >= '0' && *r->p <= '9') || (*r->p == '_' && digits));
+		r->p++) {
 		if (*r->p == '_')
 			continue;
 		if (digits++ == 18)
@@ -212,8 +247,8 @@ static int value(struct rd *r, struct config *c, const struct key *k)
 		if (rc < 0)
 			return rc;
 		if (v < k->min || v > k->max)
-			return err_plain(r->e, EINVAL, "line %u: %s is from %lld to %lld", r->line, k->name,
-				(long long)k->min, (long long)k->max);
+			return err_plain(r->e, EINVAL, "line %u: %s is from %lld to %lld", r->line,
+				k->name, (long long)k->min, (long long)k->max);
 		memcpy(at, &v, sizeof(v));
 		return 0;
 	}
@@ -245,7 +280,8 @@ static int path_list(struct rd *r, struct config *c)
 			break;
 		if (c->nallowed_host_paths == CONFIG_PATHS_MAX)
 			return bad(r, "too many paths");
-		if (string(r, c->allowed_host_paths[c->nallowed_host_paths], sizeof(c->allowed_host_paths[0])) < 0)
+		if (string(r, c->allowed_host_paths[c->nallowed_host_paths],
+			    sizeof(c->allowed_host_paths[0])) < 0)
 			return -EINVAL;
 		c->nallowed_host_paths++;
 		blanks(r);
@@ -292,7 +328,8 @@ static int table_head(struct rd *r)
 	known = !strcmp(r->table, "server.api_keys") || !strcmp(r->table, "storage");
 	for (size_t i = 0; i < ARRAY_LEN(keys) && !known; i++)
 		known = !strcmp(keys[i].table, r->table);
-	return known ? 0 : err_plain(r->e, EINVAL, "line %u: unknown table [%s]", r->line, r->table);
+	return known ? 0
+		     : err_plain(r->e, EINVAL, "line %u: unknown table [%s]", r->line, r->table);
 }
 
 int conf_parse(struct config *c, const char *text, size_t n, struct err *e)
@@ -356,8 +393,10 @@ int conf_load(struct config *c, const char *path, struct err *e)
 
 static bool only_at_start(const char *name)
 {
-	static const char *const names[] = {"host", "port", "max_connections", "header_timeout_seconds", "body_timeout_seconds",
-		"idle_timeout_seconds", "log_json", "state_dir", "run_dir", "bin_dir", "kernel", "initrd", "no_jail", "weaker_jail", "faults"};
+	static const char *const names[] = {"host", "port", "max_connections",
+		"header_timeout_seconds", "body_timeout_seconds", "idle_timeout_seconds",
+		"log_json", "state_dir", "run_dir", "bin_dir", "kernel", "initrd", "no_jail",
+		"weaker_jail", "faults"};
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(names[i], name))
@@ -365,7 +404,8 @@ static bool only_at_start(const char *name)
 	return false;
 }
 
-void conf_take(struct config *now, const struct config *next, void (*kept)(void *arg, const char *table, const char *name), void *arg)
+void conf_take(struct config *now, const struct config *next,
+	void (*kept)(void *arg, const char *table, const char *name), void *arg)
 {
 	static const size_t sizes[] = {[K_INT] = sizeof(int64_t), [K_BOOL] = sizeof(bool)};
 
@@ -400,16 +440,22 @@ int conf_check(const struct config *c, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(levels); i++)
 		level = level || !strcmp(levels[i], c->log_level);
 	if (!level)
-		return err_plain(e, EINVAL, "server.log_level: %s is none of error, warn, info, debug, trace", c->log_level);
+		return err_plain(e, EINVAL,
+			"server.log_level: %s is none of error, warn, info, debug, trace",
+			c->log_level);
 	if (!is_loopback(c->host) && !c->api_key[0] && !c->nkeys && !c->insecure)
 		return err_plain(e, EINVAL,
-			"server.host %s is reachable from outside and there is no key: set server.api_key, or server.insecure = true",
+			"server.host %s is reachable from outside and there is no key: set "
+			"server.api_key, or server.insecure = true",
 			c->host);
 	if (c->state_dir[0] != '/' || c->run_dir[0] != '/')
-		return err_plain(e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");
+		return err_plain(
+			e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");
 	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
 		if (c->allowed_host_paths[i][0] != '/')
-			return err_plain(e, EINVAL, "storage.allowed_host_paths: %s is not absolute", c->allowed_host_paths[i]);
+			return err_plain(e, EINVAL,
+				"storage.allowed_host_paths: %s is not absolute",
+				c->allowed_host_paths[i]);
 	return 0;
 }
 
@@ -432,7 +478,9 @@ char *conf_example(void)
 			fprintf(f, "# %s\n", k->help);
 		fprintf(f, k->kind == K_STR ? "%s = \"%s\"\n" : "%s = %s\n", k->name, k->dflt);
 	}
-	fputs("\n[storage]\n# host folders that volumes may use; empty: none\nallowed_host_paths = []\n", f);
+	fputs("\n[storage]\n# host folders that volumes may use; empty: none\nallowed_host_paths = "
+	      "[]\n",
+		f);
 	fputs("\n# [server.api_keys]\n# ci = \"a long random string\"\n", f);
 	return fclose(f) ? (free(out), NULL) : out;
 }

@@ -7,13 +7,14 @@
 
 #include "lib/err.h"
 
-#define CONFIG_KEYS_MAX 32
+#define CONFIG_KEYS_MAX  32
 #define CONFIG_PATHS_MAX 16
 
 struct config {
 	/* [server] */
 	char host[64], eip[128], log_level[16], api_key[256];
-	int64_t port, max_sandbox_timeout_seconds, max_connections, header_timeout_seconds, body_timeout_seconds, idle_timeout_seconds, backend_timeout_seconds;
+	int64_t port, max_sandbox_timeout_seconds, max_connections, header_timeout_seconds,
+		body_timeout_seconds, idle_timeout_seconds, backend_timeout_seconds;
 	bool insecure, log_json;
 	/* [server.api_keys] name = "key" */
 	struct {
@@ -23,10 +24,12 @@ struct config {
 	/* [runtime] */
 	char state_dir[256], run_dir[96], bin_dir[256], kernel[256], initrd[256];
 	bool no_jail, weaker_jail, templates;
-	int64_t create_timeout_seconds, step_timeout_seconds, resume_timeout_seconds, pending_after_seconds;
+	int64_t create_timeout_seconds, step_timeout_seconds, resume_timeout_seconds,
+		pending_after_seconds;
 	int64_t blank_pool, template_max, template_retry_seconds, template_mib;
 	/* [limits] */
-	int64_t max_sandboxes, memory_mib, cpu_overcommit, disk_mib, disk_reserve_mib, max_vcpus, max_memory_mib;
+	int64_t max_sandboxes, memory_mib, cpu_overcommit, disk_mib, disk_reserve_mib, max_vcpus,
+		max_memory_mib;
 	/* [storage] */
 	char allowed_host_paths[CONFIG_PATHS_MAX][256];
 	unsigned int nallowed_host_paths;
@@ -45,8 +48,10 @@ void conf_defaults(struct config *c);
 int conf_parse(struct config *c, const char *text, size_t n, struct err *e);
 int conf_load(struct config *c, const char *path, struct err *e);
 int conf_read(struct config *c, int fd, struct err *e);
-/* What may change while the daemon serves goes from next to now. What differs and may not is left, and told to kept, which may be NULL. */
-void conf_take(struct config *now, const struct config *next, void (*kept)(void *arg, const char *table, const char *name), void *arg);
+/* What may change while the daemon serves goes from next to now. What differs and may not is left,
+ * and told to kept, which may be NULL. */
+void conf_take(struct config *now, const struct config *next,
+	void (*kept)(void *arg, const char *table, const char *name), void *arg);
 /* What is well-formed, but cannot work together. */
 int conf_check(const struct config *c, struct err *e);
 /* A complete commented file, to be written by init-config. Caller frees. */

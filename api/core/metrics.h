@@ -6,7 +6,21 @@
 
 #include "lib/base.h"
 
-enum phase { PH_IMAGE, PH_TURN, PH_DISK, PH_BLANK, PH_BOOT, PH_RESTORE, PH_AGENT, PH_SETUP, PH_CREATE, PH_PAUSE, PH_RESUME, PH_SNAPSHOT, PH_COUNT };
+enum phase {
+	PH_IMAGE,
+	PH_TURN,
+	PH_DISK,
+	PH_BLANK,
+	PH_BOOT,
+	PH_RESTORE,
+	PH_AGENT,
+	PH_SETUP,
+	PH_CREATE,
+	PH_PAUSE,
+	PH_RESUME,
+	PH_SNAPSHOT,
+	PH_COUNT
+};
 
 #define HIST_BUCKETS 20
 struct hist {
@@ -15,7 +29,8 @@ struct hist {
 
 struct metrics {
 	struct hist phase[PH_COUNT];
-	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full, http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
+	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
+		http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
 	struct hist sdk_create, http;
 };
 

@@ -23,5 +23,6 @@ bool execd_admit(struct http_req *r, const char *token);
 /* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more.
  */
 struct agentc *sandbox_agentc(struct sandbox *sb);
-/* Given by the daemon, for its metrics: a command was started, or one ended otherwise than with 0. */
+/* Given by the daemon, for its metrics: a command was started, or one ended otherwise than with 0.
+ */
 void sandbox_count_exec(struct sandbox *sb, bool failed);

@@ -20,16 +20,23 @@ struct sandbox;
 typedef void (*http_fn)(struct http_req *r);
 
 enum http_body {
-	HTTP_BODY_NONE,	  /* what comes is thrown away (up to a limit) */
-	HTTP_BODY_WHOLE,  /* the handler is called when r->body is complete; longer than body_max: 413 */
-	HTTP_BODY_STREAM, /* the handler is called with the headers and then asks for it: http_body_read */
+	HTTP_BODY_NONE, /* what comes is thrown away (up to a limit) */
+	/* the handler is called when r->body is complete; longer than body_max: 413 */
+	HTTP_BODY_WHOLE,
+	/* the handler is called with the headers and then asks for it: http_body_read */
+	HTTP_BODY_STREAM,
 };
 
-enum { HTTP_R_NO_KEY = 1 /* needs no API key */, HTTP_R_NO_WAIT = 2 /* answered while the sandbox is not up, too */ };
+enum {
+	HTTP_R_NO_KEY = 1 /* needs no API key */,
+	HTTP_R_NO_WAIT = 2 /* answered while the sandbox is not up, too */
+};
 
 struct http_route {
 	const char *method; /* "GET", "*" = any */
-	const char *path;   /* "/files/{name}": one segment, decoded; "/proxy/{rest*}": all that follows, raw, possibly "" */
+	/* "/files/{name}": one segment, decoded; "/proxy/{rest*}": all that follows, raw, possibly
+	 * "" */
+	const char *path;
 	http_fn fn;
 	enum http_body body;
 	uint32_t flags;
@@ -48,26 +55,28 @@ struct http_pair {
 
 struct http_req {
 	struct http *http;
-	void *app;		   /* struct daemon: http_config.app */
-	struct sandbox *sandbox;   /* referenced; behind an endpoint only */
+	void *app;               /* struct daemon: http_config.app */
+	struct sandbox *sandbox; /* referenced; behind an endpoint only */
 	const char *method;
-	const char *uri;	   /* as sent */
-	const char *path;	   /* raw; behind an endpoint what follows `prefix`, at least "/" */
-	const char *prefix;	   /* what was stripped: "", "/v1", "/v1/sandboxes/ID/proxy/44772", "/ID/44772" */
-	const char *query;	   /* raw, without '?'; "" if there is none */
-	const char *id;		   /* X-Request-ID, theirs or ours */
-	uint16_t port;		   /* behind an endpoint: which */
+	const char *uri;  /* as sent */
+	const char *path; /* raw; behind an endpoint what follows `prefix`, at least "/" */
+	/* what was stripped: "", "/v1", "/v1/sandboxes/ID/proxy/44772", "/ID/44772" */
+	const char *prefix;
+	const char *query; /* raw, without '?'; "" if there is none */
+	const char *id;    /* X-Request-ID, theirs or ours */
+	uint16_t port;     /* behind an endpoint: which */
 	const struct http_route *route;
 	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
 	size_t body_len;
-	void *user;    /* the handler's own */
+	void *user; /* the handler's own */
 	uint64_t start_ns;
 };
 
 /* ---- what came. Strings live as long as the request. NULL: not there. */
 const char *http_header(const struct http_req *r, const char *name);
 /* each in order, repeated ones too */
-void http_headers_each(const struct http_req *r, void (*fn)(void *arg, const char *k, const char *v), void *arg);
+void http_headers_each(
+	const struct http_req *r, void (*fn)(void *arg, const char *k, const char *v), void *arg);
 const char *http_param(const struct http_req *r, const char *name);
 /* decoded query values; http_query is the first one, NULL if absent */
 const char *http_query(const struct http_req *r, const char *key);
@@ -75,7 +84,8 @@ size_t http_query_all(const struct http_req *r, const char *key, const char **va
 /* "host:port" of the client's Host header, or of the listener if it sent none */
 const char *http_host(const struct http_req *r);
 bool http_client_gone(const struct http_req *r);
-bool http_address(const struct http_req *r, char *out, size_t cap); /* the client's numeric address */
+/* the client's numeric address */
+bool http_address(const struct http_req *r, char *out, size_t cap);
 
 /* STREAM: fn gets the body in pieces and returns how many bytes it took; fewer than n stops the client until http_body_resume.
  * p == NULL: the end; n is then 0 for a complete body, 1 for a connection that broke off (gone is called as well).
@@ -96,13 +106,15 @@ void *http_alloc(struct http_req *r, size_t n);
 char *http_strdup(struct http_req *r, const char *s, size_t n);
 char *http_printf(struct http_req *r, const char *fmt, ...) _printf_(2, 3);
 
-/* ---- the answer. A header is copied; one with CR, LF or NUL in it is left out. Before the reply or http_stream_begin. */
+/* ---- the answer. A header is copied; one with CR, LF or NUL in it is left out. Before the reply
+ * or http_stream_begin. */
 void http_add_header(struct http_req *r, const char *name, const char *value);
 void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n);
 void http_reply_empty(struct http_req *r, int status); /* Content-Length: 0 but for 204 */
 void http_reply_json(struct http_req *r, int status, struct cJSON *takes);
 /* {"code","message"} */
-void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
+	_printf_(4, 5);
 /* FastAPI's shape for what no route knows: {"detail":"Not Found"} */
 void http_error_detail(struct http_req *r, int status, const char *detail);
 
@@ -127,8 +139,10 @@ struct http_config {
 	void *app;
 	int listen_fd; /* taken */
 	unsigned int connections_max;
-	unsigned int head_limit_s, body_limit_s, idle_limit_s; /* for a client to be that slow; 0: as the protocol's clients need it */
-	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an error and returns NULL. */
+	/* for a client to be that slow; 0: as the protocol's clients need it */
+	unsigned int head_limit_s, body_limit_s, idle_limit_s;
+	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an
+	 * error and returns NULL. */
 	const struct http_route *(*dispatch)(struct http_req *r);
 	/* Calls the handler: r->route->fn(r) now, or later when its sandbox is up. */
 	http_fn invoke;
@@ -136,7 +150,8 @@ struct http_config {
 };
 
 struct http *http_create(struct loop *l, const struct http_config *c);
-/* Stops listening; connections that are idle close. drained is called when the last request has ended. */
+/* Stops listening; connections that are idle close. drained is called when the last request has
+ * ended. */
 void http_quiesce(struct http *h, timer_fn drained, void *arg);
 void http_destroy(struct http *h);
 const struct http_stats *http_stats(const struct http *h);

@@ -17,7 +17,7 @@ void route_openapi(struct http_req *r);
 struct sandbox *route_sandbox(struct http_req *r);
 
 extern const struct http_table lifecycle_table; /* at "" and "/v1" */
-extern const struct http_table root_table;	/* at "" only */
-extern const struct http_table v1_table;	/* at "/v1" only */
-extern const struct http_table egress_table;	/* behind endpoints, port 18080 */
+extern const struct http_table root_table;      /* at "" only */
+extern const struct http_table v1_table;        /* at "/v1" only */
+extern const struct http_table egress_table;    /* behind endpoints, port 18080 */
 #define EGRESS_PORT 18080

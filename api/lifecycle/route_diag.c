@@ -32,11 +32,14 @@ static bool scope_ok(struct http_req *r, const char *kind, const char *own, char
 	scope_text(http_query(r, "scope"), scope);
 	if (!strcmp(scope, own) || !strcmp(scope, "all"))
 		return true;
-	http_error(r, 400, "DIAGNOSTICS_SCOPE_UNSUPPORTED", "Unsupported %s diagnostics scope '%s'. Supported scopes: %s, all.", kind, scope, own);
+	http_error(r, 400, "DIAGNOSTICS_SCOPE_UNSUPPORTED",
+		"Unsupported %s diagnostics scope '%s'. Supported scopes: %s, all.", kind, scope,
+		own);
 	return false;
 }
 
-static void reply_content(struct http_req *r, const char *id, const char *kind, const char *scope, const char *text, bool truncated)
+static void reply_content(struct http_req *r, const char *id, const char *kind, const char *scope,
+	const char *text, bool truncated)
 {
 	cJSON *o = cJSON_CreateObject(), *w;
 
@@ -50,7 +53,8 @@ static void reply_content(struct http_req *r, const char *id, const char *kind, 
 	cJSON_AddBoolToObject(o, "truncated", truncated);
 	if (!strcmp(scope, "all")) {
 		w = cJSON_AddArrayToObject(o, "warnings");
-		cJSON_AddItemToArray(w, cJSON_CreateString("Only one source contributes to this scope."));
+		cJSON_AddItemToArray(
+			w, cJSON_CreateString("Only one source contributes to this scope."));
 	}
 	http_reply_json(r, 200, o);
 }
@@ -106,7 +110,8 @@ static void logs_came(void *arg, const char *text)
 	logs_send(arg, text);
 }
 
-static unsigned int number_query(struct http_req *r, const char *name, unsigned int dflt, unsigned int max)
+static unsigned int number_query(
+	struct http_req *r, const char *name, unsigned int dflt, unsigned int max)
 {
 	const char *v = http_query(r, name);
 	long n = v ? strtol(v, NULL, 10) : (long)dflt;
@@ -169,21 +174,28 @@ void route_diag_events(struct http_req *r)
 
 static void inspect_text(struct buf *b, const struct sandbox *sb)
 {
-	static const char *const origins[] = {[FROM_BOOT] = "boot", [FROM_TEMPLATE] = "template", [FROM_MEMORY] = "memory snapshot"};
+	static const char *const origins[] = {[FROM_BOOT] = "boot",
+		[FROM_TEMPLATE] = "template",
+		[FROM_MEMORY] = "memory snapshot"};
 	char t[TIME_TEXT];
 
-	buf_printf(b, "id: %s\nstate: %s\nreason: %s\nmessage: %s\n", sb->id, sb_state_names[sb->state], sb->reason, sb->message);
-	buf_printf(b, "image: %s\ndigest: %s\ncreated: %s\n", sb->spec.image ? sb->spec.image : "", sb->image_digest, time_format(sb->created_ns, t));
+	buf_printf(b, "id: %s\nstate: %s\nreason: %s\nmessage: %s\n", sb->id,
+		sb_state_names[sb->state], sb->reason, sb->message);
+	buf_printf(b, "image: %s\ndigest: %s\ncreated: %s\n", sb->spec.image ? sb->spec.image : "",
+		sb->image_digest, time_format(sb->created_ns, t));
 	buf_printf(b, "expires: %s\n", sb->expires_ns ? time_format(sb->expires_ns, t) : "never");
-	buf_printf(b, "cpu_millis: %u\nmemory_bytes: %llu\nclass: %u MiB, %u vcpus\n", sb->spec.cpu_millis,
-		(unsigned long long)sb->spec.memory_bytes, sb->cls.mem_mib, sb->cls.vcpus);
-	buf_printf(b, "disk_bytes: %llu\nfrozen_layers: %d\nmemory_files: %d\n", (unsigned long long)sb->disk.bytes, sb->disk.nfrozen, sb->memory.nmem);
+	buf_printf(b, "cpu_millis: %u\nmemory_bytes: %llu\nclass: %u MiB, %u vcpus\n",
+		sb->spec.cpu_millis, (unsigned long long)sb->spec.memory_bytes, sb->cls.mem_mib,
+		sb->cls.vcpus);
+	buf_printf(b, "disk_bytes: %llu\nfrozen_layers: %d\nmemory_files: %d\n",
+		(unsigned long long)sb->disk.bytes, sb->disk.nfrozen, sb->memory.nmem);
 	buf_printf(b, "origin: %s\norigin_id: %s\n", origins[sb->origin], sb->origin_id);
 	if (sb->vm)
 		buf_printf(b, "vm: slot %u, pid %d\n", sb->vm->slot, sb->vm->pid);
 	for (int p = 0; p < PH_COUNT; p++)
 		if (sb->phase_ns[p])
-			buf_printf(b, "phase_%s_ms: %.3f\n", phase_names[p], (double)sb->phase_ns[p] / 1e6);
+			buf_printf(b, "phase_%s_ms: %.3f\n", phase_names[p],
+				(double)sb->phase_ns[p] / 1e6);
 }
 
 void route_diag_inspect(struct http_req *r)
@@ -210,7 +222,8 @@ void route_diag_summary(struct http_req *r)
 	buf_init(&b, 262144);
 	buf_printf(&b, "== inspect ==\n");
 	inspect_text(&b, sb);
-	buf_printf(&b, "\n== events ==\n%s", events_text(r, sb, number_query(r, "event_limit", 20, 500), &cut));
+	buf_printf(&b, "\n== events ==\n%s",
+		events_text(r, sb, number_query(r, "event_limit", 20, 500), &cut));
 	http_reply(r, 200, "text/plain; charset=utf-8", b.p, b.len);
 	buf_fini(&b);
 }

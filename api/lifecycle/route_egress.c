@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-static const char allow_all[] =
-	"{\"status\":\"ok\",\"mode\":\"allow_all\",\"enforcementMode\":\"dns\",\"policy\":{\"defaultAction\":\"allow\",\"egress\":[]}}";
+static const char allow_all[] = "{\"status\":\"ok\",\"mode\":\"allow_all\",\"enforcementMode\":"
+				"\"dns\",\"policy\":{\"defaultAction\":\"allow\",\"egress\":[]}}";
 
 static void egress_policy(struct http_req *r)
 {
@@ -35,8 +35,10 @@ static const struct http_route routes[] = {
 	{"PUT", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
 	{"PATCH", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
 	{"DELETE", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"*", "/credential-vault", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"*", "/credential-vault/{rest*}", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
+	{"*", "/credential-vault", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT,
+		0},
+	{"*", "/credential-vault/{rest*}", egress_change, HTTP_BODY_WHOLE,
+		HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
 };
 const struct http_table egress_table = {routes, ARRAY_LEN(routes)};
 
@@ -47,5 +49,6 @@ void route_policy_get(struct http_req *r)
 	if (!strcmp(r->method, "GET"))
 		egress_policy(r);
 	else
-		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED", "Egress policies are not available on this server yet.");
+		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
+			"Egress policies are not available on this server yet.");
 }

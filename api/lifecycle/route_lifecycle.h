@@ -52,6 +52,7 @@ struct list {
 };
 /* false: answered with 400 */
 bool list_begin(struct http_req *r, struct list *l, bool by_metadata);
-bool list_wants(const struct list *l, const char *state, const struct cJSON *metadata); /* state NULL: not asked for */
+/* state NULL: not asked for */
+bool list_wants(const struct list *l, const char *state, const struct cJSON *metadata);
 bool list_shows(struct list *l); /* counts one; true if it is on this page */
 void list_end(struct http_req *r, struct list *l);

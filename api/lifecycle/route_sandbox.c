@@ -65,7 +65,8 @@ void route_create(struct http_req *r)
 	}
 	sb->spec = s;
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
-	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 || admission_check(sb, &x) < 0) {
+	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
+		admission_check(sb, &x) < 0) {
 		if (x.status == 429 || x.status == 503)
 			http_add_header(r, "Retry-After", "5");
 		refused(r, &x);
@@ -73,7 +74,8 @@ void route_create(struct http_req *r)
 		return;
 	}
 	if (idempotency_remember(r, sb) < 0) {
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The Idempotency-Key cannot be written.");
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The Idempotency-Key cannot be written.");
 		sandbox_delete(sb, "refused");
 		return;
 	}
@@ -111,7 +113,8 @@ static bool page_query(struct http_req *r, long *page, long *size)
 
 		*out[i] = v ? strtol(v, &end, 10) : q[i].dflt;
 		if (v && (!*v || *end || *out[i] < 1 || *out[i] > q[i].max)) {
-			http_error(r, 400, PARAM, "%s must be an integer from 1 to %ld.", q[i].name, q[i].max);
+			http_error(r, 400, PARAM, "%s must be an integer from 1 to %ld.", q[i].name,
+				q[i].max);
 			return false;
 		}
 	}
@@ -130,7 +133,8 @@ static void pagination_add(cJSON *o, long page, long size, long total)
 	cJSON_AddBoolToObject(p, "hasNextPage", page < pages);
 }
 
-/* One more decoding: the query value is itself a query string, whose parts are escaped once more. */
+/* One more decoding: the query value is itself a query string, whose parts are escaped once more.
+ */
 static bool unescape(char *s)
 {
 	char *to = s;
@@ -179,7 +183,8 @@ bool list_begin(struct http_req *r, struct list *l, bool by_metadata)
 	l->nstates = http_query_all(r, "state", l->states, ARRAY_LEN(l->states));
 	l->nmeta = by_metadata ? metadata_query(r, l->meta, ARRAY_LEN(l->meta)) : 0;
 	if (l->nmeta < 0) {
-		http_error(r, 400, "INVALID_METADATA_FORMAT", "metadata must be a query string of key=value pairs.");
+		http_error(r, 400, "INVALID_METADATA_FORMAT",
+			"metadata must be a query string of key=value pairs.");
 		return false;
 	}
 	if (!page_query(r, &l->page, &l->size))
@@ -225,7 +230,8 @@ void route_list(struct http_req *r)
 		return;
 	/* the table is in order of creation, newest first */
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (!sb->internal && list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) && list_shows(&l))
+		if (!sb->internal && list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) &&
+			list_shows(&l))
 			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));
 	list_end(r, &l);
 }
@@ -252,7 +258,7 @@ void route_metadata(struct http_req *r)
 	}
 	old = sb->spec.metadata;
 	meta = old ? cJSON_Duplicate(old, true) : cJSON_CreateObject();
-	cJSON_ArrayForEach(v, patch) {
+	cJSON_ArrayForEach (v, patch) {
 		cJSON_DeleteItemFromObjectCaseSensitive(meta, v->string);
 		if (cJSON_IsString(v))
 			cJSON_AddStringToObject(meta, v->string, v->valuestring);
@@ -262,7 +268,8 @@ void route_metadata(struct http_req *r)
 	if (sandbox_save(sb, false) < 0) {
 		sb->spec.metadata = old;
 		cJSON_Delete(meta);
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The record of sandbox %s cannot be written.", sb->id);
 		return;
 	}
 	cJSON_Delete(old);
@@ -292,15 +299,18 @@ void route_renew(struct http_req *r)
 	if (!ok) {
 		http_error(r, 400, PARAM, "expiresAt must be an RFC 3339 time.");
 	} else if (!sb->expires_ns) {
-		http_error(r, 409, "DOCKER::INVALID_EXPIRATION", "Sandbox %s does not have automatic expiration enabled.", sb->id);
+		http_error(r, 409, "DOCKER::INVALID_EXPIRATION",
+			"Sandbox %s does not have automatic expiration enabled.", sb->id);
 	} else if (t <= (int64_t)wall_ns()) {
-		http_error(r, 400, "DOCKER::INVALID_EXPIRATION", "New expiration time must be in the future.");
+		http_error(r, 400, "DOCKER::INVALID_EXPIRATION",
+			"New expiration time must be in the future.");
 	} else {
 		old = sb->expires_ns;
 		sb->expires_ns = t;
 		if (sandbox_save(sb, false) < 0) {
 			sb->expires_ns = old;
-			http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The record of sandbox %s cannot be written.", sb->id);
+			http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+				"The record of sandbox %s cannot be written.", sb->id);
 			return;
 		}
 		sandbox_set_expiry(sb, t);
@@ -315,8 +325,13 @@ void route_renew(struct http_req *r)
 void route_endpoint(struct http_req *r)
 {
 	const struct daemon *d = r->app;
-	const char *p = http_param(r, "port"), *expires = http_query(r, "expires"), *proxy = http_query(r, "use_server_proxy"), *host;
-	static const char *const yes[] = {"true", "1", "on", "yes", "t", "y"}, *const no[] = {"false", "0", "off", "no", "f", "n", ""};
+	const char *p = http_param(r, "port"), *expires = http_query(r, "expires"),
+		   *proxy = http_query(r, "use_server_proxy"), *host;
+	static const char *const yes[] = {"true", "1", "on", "yes", "t", "y"}, *const no[] = {
+										       "false", "0",
+										       "off", "no",
+										       "f", "n",
+										       ""};
 	int use = proxy ? -1 : 0;
 	struct sandbox *sb;
 	char *end, *text;
@@ -332,18 +347,22 @@ void route_endpoint(struct http_req *r)
 		return;
 	}
 	if (use < 0 || (use && expires)) {
-		http_error(r, 400, PARAM, use < 0 ? "use_server_proxy must be a boolean." : "expires cannot be used together with use_server_proxy.");
+		http_error(r, 400, PARAM,
+			use < 0 ? "use_server_proxy must be a boolean."
+				: "expires cannot be used together with use_server_proxy.");
 		return;
 	}
 	if (expires) {
-		http_error(r, 400, "SANDBOX::API_NOT_SUPPORTED", "Signed endpoints need a gateway, which this server does not have.");
+		http_error(r, 400, "SANDBOX::API_NOT_SUPPORTED",
+			"Signed endpoints need a gateway, which this server does not have.");
 		return;
 	}
 	sb = route_sandbox(r);
 	if (!sb)
 		return;
 	host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
-	text = use ? http_printf(r, "%s%s/sandboxes/%s/proxy/%ld", host, r->prefix, sb->id, port) : http_printf(r, "%s/%s/%ld", host, sb->id, port);
+	text = use ? http_printf(r, "%s%s/sandboxes/%s/proxy/%ld", host, r->prefix, sb->id, port)
+		   : http_printf(r, "%s/%s/%ld", host, sb->id, port);
 	if (sb->spec.source == SRC_TEMPLATE)
 		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
 	o = cJSON_CreateObject();
@@ -356,7 +375,8 @@ void route_endpoint(struct http_req *r)
 static bool answer_later(struct http_req *r, struct sandbox *sb)
 {
 	if (sb->answer) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is being changed by another request.", sb->id);
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+			"Sandbox %s is being changed by another request.", sb->id);
 		return false;
 	}
 	sb->answer = r;
@@ -373,12 +393,14 @@ void route_pause(struct http_req *r)
 	if (!sb)
 		return;
 	if (sb_next(sb->state, EV_PAUSE) == SB_STATES) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s, not Running.",
+			sb->id, sb_state_names[sb->state]);
 		return;
 	}
 	mode = http_query(r, "mode");
 	if (!mode) {
-		const cJSON *v = cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.pause");
+		const cJSON *v =
+			cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.pause");
 
 		mode = v ? v->valuestring : "disk";
 	}
@@ -399,7 +421,8 @@ void route_resume(struct http_req *r)
 	if (!sb)
 		return;
 	if (sb_next(sb->state, EV_RESUME) == SB_STATES) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_PAUSED", "Sandbox %s is %s, not Paused.", sb->id, sb_state_names[sb->state]);
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_PAUSED", "Sandbox %s is %s, not Paused.",
+			sb->id, sb_state_names[sb->state]);
 		return;
 	}
 	if (!answer_later(r, sb))
@@ -409,7 +432,8 @@ void route_resume(struct http_req *r)
 		return;
 	}
 	sb->answer = NULL;
-	http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED", "The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+	http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
+		"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
 }
 
 void route_delete(struct http_req *r)
@@ -422,7 +446,8 @@ void route_delete(struct http_req *r)
 		return;
 	memcpy(id, sb->id, sizeof(id));
 	if (sandbox_delete(sb, "deleted") < 0)
-		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED", "Sandbox %s is gone, but its record cannot be deleted yet.", id);
+		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
+			"Sandbox %s is gone, but its record cannot be deleted yet.", id);
 	else
 		http_reply_empty(r, 204);
 }

@@ -20,21 +20,24 @@ static void route_health(struct http_req *r)
 
 static void route_version(struct http_req *r)
 {
-	static const char v[] = "{\"version\":\"" PROTOCOL_VERSION "\",\"server\":\"mayfly " MAYFLY_VERSION "\"}";
+	static const char v[] =
+		"{\"version\":\"" PROTOCOL_VERSION "\",\"server\":\"mayfly " MAYFLY_VERSION "\"}";
 
 	http_reply(r, 200, "application/json", v, sizeof(v) - 1);
 }
 
 static void route_docs(struct http_req *r)
 {
-	static const char page[] = "<!doctype html><title>mayfly</title><p>The API is described by <a href=\"/openapi.json\">/openapi.json</a>.";
+	static const char page[] = "<!doctype html><title>mayfly</title><p>The API is described by "
+				   "<a href=\"/openapi.json\">/openapi.json</a>.";
 
 	http_reply(r, 200, "text/html; charset=utf-8", page, sizeof(page) - 1);
 }
 
 static void no_pools(struct http_req *r)
 {
-	http_error(r, 501, "KUBERNETES::POOL_NOT_SUPPORTED", "Pools are not supported by this server.");
+	http_error(r, 501, "KUBERNETES::POOL_NOT_SUPPORTED",
+		"Pools are not supported by this server.");
 }
 
 /* What the SDKs report about their creates (protocol.md 1.16). */
@@ -52,8 +55,8 @@ static void route_sdk_event(struct http_req *r)
 	type = cJSON_GetObjectItemCaseSensitive(j, "eventType");
 	ms = cJSON_GetObjectItemCaseSensitive(j, "createDurationMs");
 	ok = cJSON_GetObjectItemCaseSensitive(j, "success");
-	if (!cJSON_IsString(type) || strcmp(type->valuestring, "sandbox.create") != 0 || !cJSON_IsNumber(ms) || !(ms->valuedouble >= 0) ||
-		!cJSON_IsBool(ok)) {
+	if (!cJSON_IsString(type) || strcmp(type->valuestring, "sandbox.create") != 0 ||
+		!cJSON_IsNumber(ms) || !(ms->valuedouble >= 0) || !cJSON_IsBool(ok)) {
 		http_error_detail(r, 422, "not an event that is known here");
 	} else {
 		d->metrics.sdk_events++;

@@ -17,7 +17,7 @@
 #include "api/http/event_stream.h"
 #include "images/oci/ref.h"
 
-#define PARAM "SANDBOX::INVALID_PARAMETER"
+#define PARAM     "SANDBOX::INVALID_PARAMETER"
 #define MIB_OF(b) ((b) >> 20)
 
 int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...)
@@ -60,7 +60,8 @@ struct cJSON *json_object(const void *body, size_t n, struct refusal *x)
 	cJSON *j;
 
 	if (n == 0 || !utf8_ok(body, n) || has_nul_escape(body, n)) {
-		refuse(x, 400, PARAM, n ? "The request body is not valid JSON." : "A JSON body is required.");
+		refuse(x, 400, PARAM,
+			n ? "The request body is not valid JSON." : "A JSON body is required.");
 		return NULL;
 	}
 	j = cJSON_ParseWithLengthOpts(body, n, &end, false);
@@ -72,7 +73,9 @@ struct cJSON *json_object(const void *body, size_t n, struct refusal *x)
 		j = NULL;
 	}
 	if (!j || !cJSON_IsObject(j)) {
-		refuse(x, 400, PARAM, j ? "The request body must be a JSON object." : "The request body is not valid JSON.");
+		refuse(x, 400, PARAM,
+			j ? "The request body must be a JSON object."
+			  : "The request body is not valid JSON.");
 		cJSON_Delete(j);
 		return NULL;
 	}
@@ -116,7 +119,8 @@ static bool subdomain_ok(const char *s, size_t n)
 		size_t l = 0;
 
 		while (i + l < n && s[i + l] != '.') {
-			if (!islower((unsigned char)s[i + l]) && !isdigit((unsigned char)s[i + l]) && s[i + l] != '-')
+			if (!islower((unsigned char)s[i + l]) &&
+				!isdigit((unsigned char)s[i + l]) && s[i + l] != '-')
 				return false;
 			l++;
 		}
@@ -150,17 +154,22 @@ int metadata_check(const cJSON *map, bool nulls, const char *reserved_code, stru
 
 	if (!cJSON_IsObject(map))
 		return refuse(x, 400, PARAM, "metadata must be an object of strings.");
-	cJSON_ArrayForEach(v, map) {
+	cJSON_ArrayForEach (v, map) {
 		if (!strncmp(v->string, "opensandbox.io/", 15))
-			return refuse(x, 400, reserved_code, "Metadata key '%s' uses the reserved prefix 'opensandbox.io/'.", v->string);
+			return refuse(x, 400, reserved_code,
+				"Metadata key '%s' uses the reserved prefix 'opensandbox.io/'.",
+				v->string);
 		if (!metadata_key_ok(v->string))
-			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL", "Metadata key '%.100s' is not a valid label key.", v->string);
+			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL",
+				"Metadata key '%.100s' is not a valid label key.", v->string);
 		if (nulls && cJSON_IsNull(v))
 			continue;
 		if (!cJSON_IsString(v))
 			return refuse(x, 400, PARAM, "metadata.%s must be a string.", v->string);
 		if (!metadata_value_ok(v->valuestring))
-			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL", "Metadata value '%.100s' of '%s' is not a valid label value.", v->valuestring, v->string);
+			return refuse(x, 400, "SANDBOX::INVALID_METADATA_LABEL",
+				"Metadata value '%.100s' of '%s' is not a valid label value.",
+				v->valuestring, v->string);
 	}
 	return 0;
 }
@@ -191,9 +200,9 @@ bool memory_parse(const char *s, uint64_t *bytes)
 	static const struct {
 		const char *unit;
 		uint64_t by;
-	} units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1000}, {"ki", 1024}, {"m", 1000000}, {"mb", 1000000},
-		{"mi", 1 << 20}, {"g", 1000000000}, {"gb", 1000000000}, {"gi", 1 << 30}, {"t", 1000000000000},
-		{"tb", 1000000000000}, {"ti", 1ull << 40}};
+	} units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1000}, {"ki", 1024}, {"m", 1000000},
+		{"mb", 1000000}, {"mi", 1 << 20}, {"g", 1000000000}, {"gb", 1000000000},
+		{"gi", 1 << 30}, {"t", 1000000000000}, {"tb", 1000000000000}, {"ti", 1ull << 40}};
 	char unit[3] = "";
 	uint64_t v = 0;
 	size_t n;
@@ -234,9 +243,11 @@ bool time_parse(const char *s, int64_t *unix_ns)
 	int off = 0, h, m, year;
 	time_t sec;
 
-	if (!digits(&s, 4, &year) || *s++ != '-' || !digits(&s, 2, &t.tm_mon) || *s++ != '-' || !digits(&s, 2, &t.tm_mday))
+	if (!digits(&s, 4, &year) || *s++ != '-' || !digits(&s, 2, &t.tm_mon) || *s++ != '-' ||
+		!digits(&s, 2, &t.tm_mday))
 		return false;
-	if ((*s != 'T' && *s != 't' && *s != ' ') || !digits((s++, &s), 2, &t.tm_hour) || *s++ != ':' || !digits(&s, 2, &t.tm_min))
+	if ((*s != 'T' && *s != 't' && *s != ' ') || !digits((s++, &s), 2, &t.tm_hour) ||
+		*s++ != ':' || !digits(&s, 2, &t.tm_min))
 		return false;
 	if (*s == ':' && (s++, !digits(&s, 2, &t.tm_sec)))
 		return false;
@@ -248,12 +259,13 @@ bool time_parse(const char *s, int64_t *unix_ns)
 	} else if (*s == '+' || *s == '-') {
 		int sign = *s++ == '-' ? -1 : 1;
 
-		if (!digits(&s, 2, &h) || (*s == ':' && !s++) || !digits(&s, 2, &m) || h > 23 || m > 59)
+		if (!digits(&s, 2, &h) || (*s == ':' && !s++) || !digits(&s, 2, &m) || h > 23 ||
+			m > 59)
 			return false;
 		off = sign * (h * 3600 + m * 60);
 	}
-	if (*s || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 || t.tm_hour > 23 || t.tm_min > 59 ||
-		t.tm_sec > 60 || year < 1970 || year > 2200)
+	if (*s || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 ||
+		t.tm_hour > 23 || t.tm_min > 59 || t.tm_sec > 60 || year < 1970 || year > 2200)
 		return false;
 	t.tm_year = year - 1900;
 	t.tm_mon -= 1;
@@ -269,9 +281,10 @@ const char *time_format(int64_t unix_ns, char out[TIME_TEXT])
 
 	gmtime_r(&s, &t);
 	/* microseconds: what every SDK's parser takes */
-	snprintf(out, TIME_TEXT, "%04u-%02u-%02uT%02u:%02u:%02u.%06uZ", (unsigned)(t.tm_year + 1900) % 10000u, (unsigned)(t.tm_mon + 1) % 100u,
-		(unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u, (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u,
-		(unsigned)(unix_ns % 1000000000 / 1000) % 1000000u);
+	snprintf(out, TIME_TEXT, "%04u-%02u-%02uT%02u:%02u:%02u.%06uZ",
+		(unsigned)(t.tm_year + 1900) % 10000u, (unsigned)(t.tm_mon + 1) % 100u,
+		(unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u, (unsigned)t.tm_min % 100u,
+		(unsigned)t.tm_sec % 100u, (unsigned)(unix_ns % 1000000000 / 1000) % 1000000u);
 	return out;
 }
 
@@ -322,22 +335,29 @@ static int check_source(struct part *p)
 	const cJSON *image = field(p->req, "image"), *ext = field(p->req, "extensions"), *auth;
 	struct image_ref ref;
 	struct err e;
-	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"), *uri = NULL;
-	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env", "resourceLimits", "resourceRequests",
-		"volumes", "platform", "credentialProxy", "lifecycle"};
+	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"),
+		   *uri = NULL;
+	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env",
+		"resourceLimits", "resourceRequests", "volumes", "platform", "credentialProxy",
+		"lifecycle"};
 
 	if (ext && field(ext, "poolRef"))
-		return refuse(p->x, 400, "SANDBOX::UNSUPPORTED_POOL_REF", "extensions.poolRef is not supported by this server.");
+		return refuse(p->x, 400, "SANDBOX::UNSUPPORTED_POOL_REF",
+			"extensions.poolRef is not supported by this server.");
 	if (field(p->req, "templateId") && !tpl)
 		return refuse(p->x, 400, PARAM, "templateId must be a non-empty string.");
 	if (tpl) {
 		for (size_t i = 0; i < ARRAY_LEN(refused); i++)
 			if (field(p->req, refused[i]))
-				return refuse(p->x, 400, PARAM, "%s cannot be used together with templateId.", refused[i]);
+				return refuse(p->x, 400, PARAM,
+					"%s cannot be used together with templateId.", refused[i]);
 		if (cJSON_IsTrue(field(p->req, "secureAccess")))
-			return refuse(p->x, 400, PARAM, "secureAccess cannot be used together with templateId.");
+			return refuse(p->x, 400, PARAM,
+				"secureAccess cannot be used together with templateId.");
 		p->s->source = SRC_TEMPLATE;
-		return (p->s->template_id = strdup(tpl)) ? 0 : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return (p->s->template_id = strdup(tpl))
+			       ? 0
+			       : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	}
 	if (image) {
 		uri = text_of(image, "uri");
@@ -347,10 +367,13 @@ static int check_source(struct part *p)
 			return refuse(p->x, 400, PARAM, "image.uri: %s", e.msg);
 	}
 	if (!image == !snap)
-		return refuse(p->x, 400, PARAM, "Exactly one of image or snapshotId must be provided.");
+		return refuse(
+			p->x, 400, PARAM, "Exactly one of image or snapshotId must be provided.");
 	if (snap) {
 		p->s->source = SRC_SNAPSHOT;
-		return (p->s->snapshot_id = strdup(snap)) ? 0 : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return (p->s->snapshot_id = strdup(snap))
+			       ? 0
+			       : refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	}
 	p->s->source = SRC_IMAGE;
 	p->s->image = strdup(uri);
@@ -373,12 +396,14 @@ static int check_entrypoint(struct part *p)
 
 	if (!e) {
 		if (p->s->source == SRC_IMAGE)
-			return refuse(p->x, 400, PARAM, "Entrypoint is required when image is provided.");
+			return refuse(
+				p->x, 400, PARAM, "Entrypoint is required when image is provided.");
 		return 0;
 	}
 	if (!cJSON_IsArray(e) || !e->child)
-		return refuse(p->x, 400, PARAM, "entrypoint must be a list of at least one string.");
-	cJSON_ArrayForEach(v, e) {
+		return refuse(
+			p->x, 400, PARAM, "entrypoint must be a list of at least one string.");
+	cJSON_ArrayForEach (v, e) {
 		if (!cJSON_IsString(v))
 			return refuse(p->x, 400, PARAM, "entrypoint must be a list of strings.");
 		bytes += strlen(v->valuestring) + 1;
@@ -396,11 +421,17 @@ static int check_timeout(struct part *p)
 	uint64_t s;
 
 	if (!t)
-		return p->s->source == SRC_TEMPLATE ? refuse(p->x, 400, PARAM, "timeout is required when templateId is provided.") : 0;
+		return p->s->source == SRC_TEMPLATE
+			       ? refuse(p->x, 400, PARAM,
+					 "timeout is required when templateId is provided.")
+			       : 0;
 	if (!whole_number(t, 4000000000, &s) || s < 60)
-		return refuse(p->x, 400, PARAM, "timeout must be a whole number of seconds, at least 60.");
+		return refuse(p->x, 400, PARAM,
+			"timeout must be a whole number of seconds, at least 60.");
 	if (p->c->max_sandbox_timeout_seconds && s > (uint64_t)p->c->max_sandbox_timeout_seconds)
-		return refuse(p->x, 400, PARAM, "timeout exceeds the server's maximum of %lld seconds.", (long long)p->c->max_sandbox_timeout_seconds);
+		return refuse(p->x, 400, PARAM,
+			"timeout exceeds the server's maximum of %lld seconds.",
+			(long long)p->c->max_sandbox_timeout_seconds);
 	p->s->has_timeout = true;
 	p->s->timeout_s = s;
 	return 0;
@@ -408,7 +439,9 @@ static int check_timeout(struct part *p)
 
 static int bad_limit(struct part *p, const char *k, const char *v)
 {
-	return refuse(p->x, 400, PARAM, "Invalid resourceLimits.%s: '%.60s'; must resolve to a positive resource limit.", k, v);
+	return refuse(p->x, 400, PARAM,
+		"Invalid resourceLimits.%s: '%.60s'; must resolve to a positive resource limit.", k,
+		v);
 }
 
 static int check_limits(struct part *p)
@@ -419,26 +452,36 @@ static int check_limits(struct part *p)
 	p->s->cpu_millis = 1000;
 	p->s->memory_bytes = MIB(512);
 	if (!l)
-		return p->s->source == SRC_TEMPLATE ? 0 : refuse(p->x, 400, PARAM, "resourceLimits is required when poolRef is not provided.");
+		return p->s->source == SRC_TEMPLATE ? 0
+						    : refuse(p->x, 400, PARAM,
+							      "resourceLimits is required when "
+							      "poolRef is not provided.");
 	if (!cJSON_IsObject(l))
 		return refuse(p->x, 400, PARAM, "resourceLimits must be an object of strings.");
-	cJSON_ArrayForEach(v, l) {
+	cJSON_ArrayForEach (v, l) {
 		bool cpu = !strcmp(v->string, "cpu"), mem = !strcmp(v->string, "memory");
 
 		if (cJSON_IsNull(v))
 			continue;
 		if (!cJSON_IsString(v))
-			return refuse(p->x, 400, PARAM, "resourceLimits.%.60s must be a string.", v->string);
+			return refuse(p->x, 400, PARAM, "resourceLimits.%.60s must be a string.",
+				v->string);
 		if (!strcmp(v->string, "gpu"))
-			return refuse(p->x, 400, PARAM, "resourceLimits.gpu: this server has no GPUs to give.");
-		if ((cpu && !cpu_parse(v->valuestring, &p->s->cpu_millis)) || (mem && !memory_parse(v->valuestring, &p->s->memory_bytes)))
+			return refuse(p->x, 400, PARAM,
+				"resourceLimits.gpu: this server has no GPUs to give.");
+		if ((cpu && !cpu_parse(v->valuestring, &p->s->cpu_millis)) ||
+			(mem && !memory_parse(v->valuestring, &p->s->memory_bytes)))
 			return bad_limit(p, v->string, v->valuestring);
 	}
 	p->s->vcpus = (p->s->cpu_millis + 999) / 1000;
 	if (p->s->vcpus > (uint64_t)p->c->max_vcpus)
-		return refuse(p->x, 400, PARAM, "resourceLimits.cpu: at most %lld CPUs are given to one sandbox.", (long long)p->c->max_vcpus);
+		return refuse(p->x, 400, PARAM,
+			"resourceLimits.cpu: at most %lld CPUs are given to one sandbox.",
+			(long long)p->c->max_vcpus);
 	if (p->s->memory_bytes > max)
-		return refuse(p->x, 400, PARAM, "resourceLimits.memory: at most %lld MiB are given to one sandbox.", (long long)p->c->max_memory_mib);
+		return refuse(p->x, 400, PARAM,
+			"resourceLimits.memory: at most %lld MiB are given to one sandbox.",
+			(long long)p->c->max_memory_mib);
 	return 0;
 }
 
@@ -452,7 +495,7 @@ static int check_env(struct part *p)
 		return 0;
 	if (!cJSON_IsObject(e))
 		return refuse(p->x, 400, PARAM, "env must be an object of strings.");
-	cJSON_ArrayForEach(v, e) {
+	cJSON_ArrayForEach (v, e) {
 		if (cJSON_IsNull(v))
 			continue;
 		if (!cJSON_IsString(v) || !v->string[0] || strchr(v->string, '='))
@@ -460,7 +503,9 @@ static int check_env(struct part *p)
 		if (!strcmp(v->string, "OPENSANDBOX_LIFECYCLE"))
 			return refuse(p->x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
 		if (!strncmp(v->string, "OPENSANDBOX_EGRESS_", 19))
-			return refuse(p->x, 400, PARAM, "env.%.80s: this server has no egress settings to give it to.", v->string);
+			return refuse(p->x, 400, PARAM,
+				"env.%.80s: this server has no egress settings to give it to.",
+				v->string);
 		bytes += strlen(v->string) + strlen(v->valuestring) + 2;
 		cJSON_AddStringToObject(p->s->env, v->string, v->valuestring);
 		p->s->has_env = true;
@@ -488,27 +533,35 @@ static int check_extensions(struct part *p)
 		return 0;
 	if (!cJSON_IsObject(e))
 		return refuse(p->x, 400, PARAM, "extensions must be an object of strings.");
-	cJSON_ArrayForEach(v, e)
+	cJSON_ArrayForEach (v, e)
 		if (!cJSON_IsString(v))
-			return refuse(p->x, 400, PARAM, "extensions.%.60s must be a string.", v->string);
+			return refuse(
+				p->x, 400, PARAM, "extensions.%.60s must be a string.", v->string);
 	v = field(e, "access.renew.extend.seconds");
 	if (v) {
 		size_t n = strlen(v->valuestring);
 		long s = n <= 5 ? strtol(v->valuestring, NULL, 10) : 0;
 
-		if (n == 0 || v->valuestring[strspn(v->valuestring, "0123456789")] || s < 300 || s > 86400)
-			return refuse(p->x, 400, PARAM, "extensions['access.renew.extend.seconds'] must be an integer between 300 and 86400.");
+		if (n == 0 || v->valuestring[strspn(v->valuestring, "0123456789")] || s < 300 ||
+			s > 86400)
+			return refuse(p->x, 400, PARAM,
+				"extensions['access.renew.extend.seconds'] must be an integer "
+				"between 300 and 86400.");
 		p->s->renew_s = (uint32_t)s;
 	}
 	v = field(e, "bootstrap.execd.isolation");
 	if (v && !strcmp(v->valuestring, "enable"))
-		return refuse(p->x, 400, PARAM, "extensions['bootstrap.execd.isolation']: isolated sessions are not available on this server.");
+		return refuse(p->x, 400, PARAM,
+			"extensions['bootstrap.execd.isolation']: isolated sessions are not "
+			"available on this server.");
 	v = field(e, "mayfly.snapshot");
 	if (v && strcmp(v->valuestring, "memory") != 0 && strcmp(v->valuestring, "disk") != 0)
-		return refuse(p->x, 400, PARAM, "extensions['mayfly.snapshot'] must be memory or disk.");
+		return refuse(
+			p->x, 400, PARAM, "extensions['mayfly.snapshot'] must be memory or disk.");
 	v = field(e, "mayfly.pause");
 	if (v && strcmp(v->valuestring, "resident") != 0 && strcmp(v->valuestring, "disk") != 0)
-		return refuse(p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
+		return refuse(
+			p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
 	p->s->extensions = cJSON_Duplicate(e, true);
 	return 0;
 }
@@ -525,7 +578,9 @@ static int check_platform(struct part *p)
 	if (!os || !arch)
 		return refuse(p->x, 400, PARAM, "platform needs os and arch.");
 	if (strcmp(os, "linux") != 0 || strcmp(arch, "amd64") != 0)
-		return refuse(p->x, 400, PARAM, "platform %.20s/%.20s is not available: this host runs linux/amd64.", os, arch);
+		return refuse(p->x, 400, PARAM,
+			"platform %.20s/%.20s is not available: this host runs linux/amd64.", os,
+			arch);
 	p->s->platform = cJSON_CreateObject();
 	cJSON_AddStringToObject(p->s->platform, "os", os);
 	cJSON_AddStringToObject(p->s->platform, "arch", arch);
@@ -535,19 +590,26 @@ static int check_platform(struct part *p)
 /* What later versions bring: never accepted silently. */
 static int check_unsupported(struct part *p)
 {
-	const cJSON *v = field(p->req, "volumes"), *cp = field(p->req, "credentialProxy"), *np = field(p->req, "networkPolicy");
+	const cJSON *v = field(p->req, "volumes"), *cp = field(p->req, "credentialProxy"),
+		    *np = field(p->req, "networkPolicy");
 
 	if (v && (!cJSON_IsArray(v) || v->child))
-		return refuse(p->x, 400, "VOLUME::UNSUPPORTED_BACKEND", "volumes are not available on this server yet.");
+		return refuse(p->x, 400, "VOLUME::UNSUPPORTED_BACKEND",
+			"volumes are not available on this server yet.");
 	if (cp && cJSON_IsTrue(field(cp, "enabled"))) {
 		if (!np)
-			return refuse(p->x, 400, PARAM, "credentialProxy.enabled requires networkPolicy.");
-		return refuse(p->x, 400, PARAM, "credentialProxy is not available on this server yet.");
+			return refuse(p->x, 400, PARAM,
+				"credentialProxy.enabled requires networkPolicy.");
+		return refuse(
+			p->x, 400, PARAM, "credentialProxy is not available on this server yet.");
 	}
 	if (np)
-		return refuse(p->x, 400, PARAM, "networkPolicy is not available on this server yet: sandboxes have no network to filter.");
+		return refuse(p->x, 400, PARAM,
+			"networkPolicy is not available on this server yet: sandboxes have no "
+			"network to filter.");
 	if (cJSON_IsTrue(field(p->req, "secureAccess")))
-		return refuse(p->x, 400, PARAM, "secureAccess is not available on this server yet.");
+		return refuse(
+			p->x, 400, PARAM, "secureAccess is not available on this server yet.");
 	return 0;
 }
 
@@ -563,7 +625,8 @@ static int check_lifecycle(struct part *p)
 		return -EINVAL;
 	text = cJSON_PrintUnformatted(l);
 	p->s->lifecycle = cJSON_Duplicate(l, true);
-	if (!text || !p->s->lifecycle || !cJSON_AddStringToObject(p->s->env, "OPENSANDBOX_LIFECYCLE", text)) {
+	if (!text || !p->s->lifecycle ||
+		!cJSON_AddStringToObject(p->s->env, "OPENSANDBOX_LIFECYCLE", text)) {
 		cJSON_free(text);
 		return refuse(p->x, 500, "SANDBOX::INTERNAL_ERROR", "no memory");
 	}
@@ -571,10 +634,12 @@ static int check_lifecycle(struct part *p)
 	return 0;
 }
 
-int spec_parse(struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x)
+int spec_parse(
+	struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x)
 {
-	static int (*const checks[])(struct part *p) = {check_source, check_entrypoint, check_timeout, check_limits, check_env,
-		check_metadata, check_extensions, check_platform, check_unsupported, check_lifecycle};
+	static int (*const checks[])(struct part * p) = {check_source, check_entrypoint,
+		check_timeout, check_limits, check_env, check_metadata, check_extensions,
+		check_platform, check_unsupported, check_lifecycle};
 	cJSON *req;
 	int rc = 0;
 

@@ -18,7 +18,8 @@ struct refusal {
 };
 /* returns -EINVAL, for `return refuse(...)` */
 int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
-/* A whole number from 0 to max; looked at before it is converted, which for any other double is undefined. */
+/* A whole number from 0 to max; looked at before it is converted, which for any other double is
+ * undefined. */
 bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out);
 
 enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE };
@@ -31,19 +32,23 @@ struct spec {
 	uint64_t timeout_s;
 	uint32_t cpu_millis, vcpus;
 	uint64_t memory_bytes;
-	struct cJSON *env, *metadata, *entrypoint, *extensions, *platform, *lifecycle; /* owned; NULL if absent */
+	/* owned; NULL if absent */
+	struct cJSON *env, *metadata, *entrypoint, *extensions, *platform, *lifecycle;
 	uint32_t renew_s; /* access.renew.extend.seconds; 0 = none */
 };
 
-/* 0, or -EINVAL with x filled. s is to be given to spec_fini either way. body need not be terminated. */
-int spec_parse(struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x);
+/* 0, or -EINVAL with x filled. s is to be given to spec_fini either way. body need not be
+ * terminated. */
+int spec_parse(
+	struct spec *s, const void *body, size_t n, const struct config *c, struct refusal *x);
 void spec_fini(struct spec *s);
 
 /* body as a JSON object; NULL: x says why. */
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x);
 /* The create request's `lifecycle`: 0, or -EINVAL with x filled. */
 int lifecycle_check(const struct cJSON *l, struct refusal *x);
-int metadata_check(const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
+int metadata_check(
+	const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
 bool metadata_key_ok(const char *k);
 bool metadata_value_ok(const char *v);
 bool cpu_parse(const char *s, uint32_t *millis);

@@ -30,8 +30,7 @@ static int only_keys(const cJSON *o, const char *what, const char *const *names,
 
 	if (!cJSON_IsObject(o))
 		return refuse(x, 400, PARAM, "%s must be an object.", what);
-	cJSON_ArrayForEach(v, o)
-	{
+	cJSON_ArrayForEach (v, o) {
 		size_t i = 0;
 
 		while (names[i] && strcmp(names[i], v->string) != 0)
@@ -49,17 +48,20 @@ static int check_hook(const cJSON *h, const char *what, int limit_s, struct refu
 	int n = 0;
 
 	if (!cJSON_IsArray(cmd) || !cmd->child)
-		return refuse(x, 400, PARAM, "%s.command must be a list of at least one string.", what);
-	cJSON_ArrayForEach(v, cmd) {
+		return refuse(
+			x, 400, PARAM, "%s.command must be a list of at least one string.", what);
+	cJSON_ArrayForEach (v, cmd) {
 		bool blank = !cJSON_IsString(v) || !v->valuestring[strspn(v->valuestring, " \t")];
 
 		if (!cJSON_IsString(v) || ++n > ARGV_MAX || (n == 1 && blank))
 			return refuse(x, 400, PARAM,
-				"%s.command must be a list of at most %d strings, the first not blank.",
+				"%s.command must be a list of at most %d strings, the first not "
+				"blank.",
 				what, ARGV_MAX);
 	}
 	if (limit && (!whole_number(limit, (uint64_t)limit_s, &s) || s < 1))
-		return refuse(x, 400, PARAM, "%s.timeoutSeconds must be between 1 and %d.", what, limit_s);
+		return refuse(x, 400, PARAM, "%s.timeoutSeconds must be between 1 and %d.", what,
+			limit_s);
 	return 0;
 }
 
@@ -71,8 +73,7 @@ static int check_periodic(const cJSON *list, struct refusal *x)
 
 	if (!cJSON_IsArray(list))
 		return refuse(x, 400, PARAM, "lifecycle.periodic must be a list.");
-	cJSON_ArrayForEach(h, list)
-	{
+	cJSON_ArrayForEach (h, list) {
 		const cJSON *name, *when;
 
 		if (++n > HOOKS_MAX)

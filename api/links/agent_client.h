@@ -17,7 +17,8 @@
 
 struct agentc;
 
-#define AGENTC_CALLS_MAX 1024u  /* requests in flight for one sandbox; more are refused with EBUSY \
+#define AGENTC_CALLS_MAX                                                                           \
+	1024u                   /* requests in flight for one sandbox; more are refused with EBUSY \
 				 */
 #define AGENTC_STREAMS_MAX 512u /* commands, files and dials at one time */
 
@@ -40,7 +41,8 @@ struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port);
 void agentc_destroy(struct agentc *a);
 void agentc_up(struct agentc *a);
 void agentc_down(struct agentc *a);
-/* From the first command's end on one EXEC connection stands ready: a command costs one round trip to the guest instead of two. */
+/* From the first command's end on one EXEC connection stands ready: a command costs one round trip
+ * to the guest instead of two. */
 void agentc_keep_spare(struct agentc *a);
 /* It lives behind another socket now (a resume, in another VM). While it is down. */
 int agentc_move(struct agentc *a, const char *path);
@@ -78,7 +80,8 @@ struct agent_exec_ops {
 	 * agent_state), code and r->text */
 	void (*ended)(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code);
 };
-/* the payload of AGENT_EXEC, for background ones that go by agentc_call, which adds what the agreed version wants */
+/* the payload of AGENT_EXEC, for background ones that go by agentc_call, which adds what the agreed
+ * version wants */
 void agent_exec_encode(struct buf *b, const struct agent_exec_spec *s);
 struct agent_exec;
 struct agent_exec *agent_exec_start(struct agentc *a, const struct agent_exec_spec *s,

@@ -24,7 +24,8 @@ void agent_stream_drop(struct agent_stream *s);
 struct aconn *agent_stream_open(
 	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg);
 
-/* Beyond an agent_stream_open's end with EPROTONOSUPPORT: true if the version before is worth a try, which the next connection greets with. */
+/* Beyond an agent_stream_open's end with EPROTONOSUPPORT: true if the version before is worth a
+ * try, which the next connection greets with. */
 bool agent_version_refused(struct agentc *a);
 /* AGENT_EXEC's payload without what the connection's version adds: appends that. */
 void agent_exec_finish(const struct agentc *a, struct buf *b);

@@ -81,7 +81,8 @@ static int receive(struct privctl *p, struct priv_msg *m, int *fd)
 		close(fds[i]);
 	if (nfds)
 		*fd = fds[0];
-	return n == sizeof(*m) && m->magic == PRIV_MAGIC && m->version == PRIV_VERSION ? 1 : -EPROTO;
+	return n == sizeof(*m) && m->magic == PRIV_MAGIC && m->version == PRIV_VERSION ? 1
+										       : -EPROTO;
 }
 
 static void on_helper(void *arg, uint32_t events)
@@ -99,7 +100,8 @@ static void on_helper(void *arg, uint32_t events)
 		}
 	}
 	if (rc < 0) {
-		/* without it nothing can be started or ended: the next daemon, from the next helper, adopts what runs */
+		/* without it nothing can be started or ended: the next daemon, from the next
+		 * helper, adopts what runs */
 		log_error("mayfly-priv is gone: %s", strerror(-rc));
 		loop_stop(p->loop, 3);
 		watch_remove(p->watch);
@@ -107,7 +109,8 @@ static void on_helper(void *arg, uint32_t events)
 	}
 }
 
-struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir, privctl_exit_fn exited, void *arg, struct err *e)
+struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir,
+	privctl_exit_fn exited, void *arg, struct err *e)
 {
 	struct privctl *p = calloc(1, sizeof(*p));
 	struct priv_msg hello = {.op = PRIV_HELLO}, reply;
@@ -117,7 +120,13 @@ struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir, pr
 		err_set(e, ENOMEM, "privctl");
 		return NULL;
 	}
-	*p = (struct privctl){.loop = l, .sock = sock, .bin_dir = bin_dir, .exited = exited, .arg = arg, .next_id = 1, .nslots = 1024};
+	*p = (struct privctl){.loop = l,
+		.sock = sock,
+		.bin_dir = bin_dir,
+		.exited = exited,
+		.arg = arg,
+		.next_id = 1,
+		.nslots = 1024};
 	if (sock < 0)
 		return p;
 	fd_set_nonblock(sock, true);
@@ -176,7 +185,11 @@ static void child_ended(void *arg, uint32_t events)
 {
 	struct child *c = arg, **at;
 	struct privctl *p = c->p;
-	struct priv_msg ev = {.op = PRIV_EV_EXITED, .slot = c->slot, .kind = c->kind, .pid = c->pid, .start_time = c->start_time};
+	struct priv_msg ev = {.op = PRIV_EV_EXITED,
+		.slot = c->slot,
+		.kind = c->kind,
+		.pid = c->pid,
+		.start_time = c->start_time};
 	int status = -1;
 
 	if (waitpid(c->pid, &status, WNOHANG) == c->pid)
@@ -213,7 +226,8 @@ static struct child *child_track(struct privctl *p, uint32_t slot, uint32_t kind
 	return c;
 }
 
-static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd)
+static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
+	struct priv_msg *out, int *out_fd)
 {
 	char prog[512];
 	int high[PRIV_SPAWN_FDS], pid;
@@ -251,8 +265,10 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 	return 0;
 }
 
-/* A developer's VMs after the daemon's restart: found by the number and start time that the state kept. */
-static int direct_list(struct privctl *p, const struct priv_msg *req, struct priv_msg *out, int *out_fd)
+/* A developer's VMs after the daemon's restart: found by the number and start time that the state
+ * kept. */
+static int direct_list(
+	struct privctl *p, const struct priv_msg *req, struct priv_msg *out, int *out_fd)
 {
 	struct child *c;
 
@@ -271,11 +287,14 @@ static int direct_kill(struct privctl *p, uint32_t slot)
 {
 	for (struct child *c = p->children; c; c = c->next)
 		if (c->slot == slot)
-			return syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0) < 0 ? -errno : 0;
+			return syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0) < 0
+				       ? -errno
+				       : 0;
 	return -ENOENT;
 }
 
-static int direct_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds, struct priv_msg *out, int *out_fd)
+static int direct_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
+	struct priv_msg *out, int *out_fd)
 {
 	*out = *req;
 	*out_fd = -1;
@@ -301,7 +320,8 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	return -ENOSYS;
 }
 
-int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds, privctl_fn fn, void *arg)
+int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
+	privctl_fn fn, void *arg)
 {
 	struct priv_msg m = *req;
 	struct pcall *c;
@@ -327,7 +347,8 @@ int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, 
 	if (!c)
 		return -ENOMEM;
 	*c = (struct pcall){.id = m.id, .fn = fn, .arg = arg, .next = p->calls};
-	/* the helper reads whenever it has sent: a full socket lasts microseconds, and waiting keeps requests in order */
+	/* the helper reads whenever it has sent: a full socket lasts microseconds, and waiting
+	 * keeps requests in order */
 	while ((rc = fdpass_send(p->sock, &m, sizeof(m), fds, nfds)) == -EAGAIN) {
 		struct pollfd pf = {.fd = p->sock, .events = POLLOUT};
 

@@ -16,12 +16,17 @@ typedef void (*privctl_fn)(void *arg, const struct priv_msg *reply, int fd);
 typedef void (*privctl_exit_fn)(void *arg, const struct priv_msg *ev);
 
 /* sock: PRIV_FD, or -1: direct. bin_dir: where the programs are, for direct. */
-struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir, privctl_exit_fn exited, void *arg, struct err *e);
+struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir,
+	privctl_exit_fn exited, void *arg, struct err *e);
 void privctl_destroy(struct privctl *p);
 bool privctl_is_direct(const struct privctl *p);
-uint32_t privctl_host_flags(const struct privctl *p); /* PRIV_H_*: what the strictest jail lacks here */
+/* PRIV_H_*: what the strictest jail lacks here */
+uint32_t privctl_host_flags(const struct privctl *p);
 uint32_t privctl_slots(const struct privctl *p);
-/* magic, version and id of the request are filled in. fn may be NULL. fds are lent. 0 or -errno (then fn is not called). */
-int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds, privctl_fn fn, void *arg);
-/* The same, waiting for the answer: for the daemon's start only. Returns the status; *fd is the caller's. */
+/* magic, version and id of the request are filled in. fn may be NULL. fds are lent. 0 or -errno
+ * (then fn is not called). */
+int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
+	privctl_fn fn, void *arg);
+/* The same, waiting for the answer: for the daemon's start only. Returns the status; *fd is the
+ * caller's. */
 int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg *reply, int *fd);

@@ -11,15 +11,16 @@ struct daemon;
 struct image_job;
 
 struct image {
-	char digest[72];	/* of its manifest, hex */
-	char disk[512];		/* path */
-	struct cJSON *config;	/* {"env":{},"workdir","user"}; the callee's */
+	char digest[72];      /* of its manifest, hex */
+	char disk[512];       /* path */
+	struct cJSON *config; /* {"env":{},"workdir","user"}; the callee's */
 };
 
 /* Calls fn (never before it returns), with e set and img NULL if it cannot be had. NULL: *e. */
 typedef void (*image_fn)(void *arg, struct image *img, const struct err *e);
-struct image_job *image_get(struct daemon *d, const char *name, const char *user, const char *password,
-	void (*progress)(void *arg, const char *text), image_fn fn, void *arg, struct err *e);
+struct image_job *image_get(struct daemon *d, const char *name, const char *user,
+	const char *password, void (*progress)(void *arg, const char *text), image_fn fn, void *arg,
+	struct err *e);
 void image_cancel(struct image_job *j);
 
 /* The last so many slots of the helper are image jobs'. */
@@ -28,6 +29,7 @@ struct images;
 struct priv_msg;
 /* The store under <state_dir>/images. bin_dir: where mayfly-image is, if there is no helper. */
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
-/* A sandbox, snapshot or template is gone: soon after, images that no record stands on any more may be removed (`mayfly image prune`). */
+/* A sandbox, snapshot or template is gone: soon after, images that no record stands on any more may
+ * be removed (`mayfly image prune`). */
 void images_release(struct daemon *d);
 void images_process_exited(struct images *im, const struct priv_msg *ev);

@@ -10,7 +10,8 @@
 #define IMAGE_JOBS 4u /* workers at a time */
 
 struct spawner;
-struct spawner *spawner_create(struct privctl *p, struct loop *loop, int wake_fd, const char *bin_dir, struct err *e);
+struct spawner *spawner_create(
+	struct privctl *p, struct loop *loop, int wake_fd, const char *bin_dir, struct err *e);
 /* For workers: its functions may be called from any thread but the loop's. */
 const struct image_spawner *spawner_of(struct spawner *s);
 /* The loop's turn: passes on to the helper what workers asked for. */

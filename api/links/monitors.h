@@ -22,10 +22,13 @@ struct size_class size_class_of(uint64_t memory_bytes, uint32_t vcpus);
 enum vm_phase { VM_STARTING, VM_BLANK, VM_LOADING, VM_UP, VM_ENDING };
 
 struct vm_ops {
-	void (*blank)(void *arg);		 /* prepared: boot or restore may come */
-	void (*loaded)(void *arg, int err, const char *text, struct cur *body); /* answer to vm_boot or vm_restore */
-	void (*ready)(void *arg, bool prepared); /* the agent listens; prepared: it waits for AGENT_THAW */
-	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text); /* VMM_EV_SNAPSHOT */
+	void (*blank)(void *arg); /* prepared: boot or restore may come */
+	/* answer to vm_boot or vm_restore */
+	void (*loaded)(void *arg, int err, const char *text, struct cur *body);
+	/* the agent listens; prepared: it waits for AGENT_THAW */
+	void (*ready)(void *arg, bool prepared);
+	/* VMM_EV_SNAPSHOT */
+	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text);
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */
 	void (*ended)(void *arg, uint32_t reason, const char *text);
 };
@@ -59,11 +62,13 @@ void vms_process_exited(void *vms, const struct priv_msg *ev); /* privctl_exit_f
 unsigned int vms_blank_count(const struct vms *v);
 unsigned int vms_count(const struct vms *v);
 
-/* A blank of this class from the pool (phase VM_BLANK) or one that is being made (VM_STARTING; ops->blank follows). NULL: *e. */
-struct vm *vm_acquire(struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e);
+/* A blank of this class from the pool (phase VM_BLANK) or one that is being made (VM_STARTING;
+ * ops->blank follows). NULL: *e. */
+struct vm *vm_acquire(
+	struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e);
 /* A VM of the last daemon: -errno if it is not there any more (then its slot was cleaned up). */
-int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c, const struct vm_ops *ops, void *arg,
-	struct vm **out);
+int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c,
+	const struct vm_ops *ops, void *arg, struct vm **out);
 /* Slots that nobody adopted are killed and freed. */
 void vms_sweep(struct vms *v);
 /* Makes blanks of this class until the pool is full, soon. */
@@ -73,7 +78,8 @@ int vm_boot(struct vm *vm, const char *cmdline, const struct vm_disk_fds *disk);
 struct vm_restore_fds {
 	int state, nmem, mem[VMM_MAX_MEM], workset; /* workset -1: none */
 };
-int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk, uint32_t flags);
+int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk,
+	uint32_t flags);
 /* The CPU and memory this sandbox really gets, below its class. */
 void vm_limits(struct vm *vm, uint32_t cpu_millis, uint64_t memory_bytes);
 void vm_kill(struct vm *vm); /* ended() follows */

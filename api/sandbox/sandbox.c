@@ -23,23 +23,39 @@ struct waiter {
 	struct http_req *r;
 };
 
-const char *const sb_state_names[SB_STATES] = {
-	[SB_PENDING] = "Pending", [SB_RUNNING] = "Running", [SB_PAUSING] = "Pausing", [SB_PAUSED] = "Paused",
-	[SB_RESUMING] = "Resuming", [SB_STOPPING] = "Stopping", [SB_TERMINATED] = "Terminated", [SB_FAILED] = "Failed"};
+const char *const sb_state_names[SB_STATES] = {[SB_PENDING] = "Pending",
+	[SB_RUNNING] = "Running",
+	[SB_PAUSING] = "Pausing",
+	[SB_PAUSED] = "Paused",
+	[SB_RESUMING] = "Resuming",
+	[SB_STOPPING] = "Stopping",
+	[SB_TERMINATED] = "Terminated",
+	[SB_FAILED] = "Failed"};
 
 /* +1, so that an empty cell is "no such transition" */
 #define TO(s) ((s) + 1)
 static const uint8_t transitions[SB_STATES][SB_EVENTS] = {
-	[SB_PENDING] = {[EV_STARTED] = TO(SB_RUNNING), [EV_START_FAILED] = TO(SB_FAILED), [EV_VM_DIED] = TO(SB_FAILED),
+	[SB_PENDING] = {[EV_STARTED] = TO(SB_RUNNING),
+		[EV_START_FAILED] = TO(SB_FAILED),
+		[EV_VM_DIED] = TO(SB_FAILED),
 		[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_RUNNING] = {[EV_PAUSE] = TO(SB_PAUSING), [EV_ENTRY_OK] = TO(SB_TERMINATED), [EV_ENTRY_BAD] = TO(SB_FAILED),
-		[EV_VM_DIED] = TO(SB_FAILED), [EV_DELETE] = TO(SB_STOPPING)},
-	[SB_PAUSING] = {[EV_PAUSED] = TO(SB_PAUSED), [EV_PAUSE_FAILED] = TO(SB_RUNNING), [EV_VM_DIED] = TO(SB_FAILED),
+	[SB_RUNNING] = {[EV_PAUSE] = TO(SB_PAUSING),
+		[EV_ENTRY_OK] = TO(SB_TERMINATED),
+		[EV_ENTRY_BAD] = TO(SB_FAILED),
+		[EV_VM_DIED] = TO(SB_FAILED),
+		[EV_DELETE] = TO(SB_STOPPING)},
+	[SB_PAUSING] = {[EV_PAUSED] = TO(SB_PAUSED),
+		[EV_PAUSE_FAILED] = TO(SB_RUNNING),
+		[EV_VM_DIED] = TO(SB_FAILED),
 		[EV_DELETE] = TO(SB_STOPPING)},
 	/* VM_DIED: of a resident one; the others have none */
-	[SB_PAUSED] = {[EV_RESUME] = TO(SB_RESUMING), [EV_VM_DIED] = TO(SB_FAILED), [EV_DELETE] = TO(SB_STOPPING)},
+	[SB_PAUSED] = {[EV_RESUME] = TO(SB_RESUMING),
+		[EV_VM_DIED] = TO(SB_FAILED),
+		[EV_DELETE] = TO(SB_STOPPING)},
 	/* START_FAILED: before the guest ran, so that what was paused is still whole */
-	[SB_RESUMING] = {[EV_RESUMED] = TO(SB_RUNNING), [EV_START_FAILED] = TO(SB_PAUSED), [EV_VM_DIED] = TO(SB_FAILED),
+	[SB_RESUMING] = {[EV_RESUMED] = TO(SB_RUNNING),
+		[EV_START_FAILED] = TO(SB_PAUSED),
+		[EV_VM_DIED] = TO(SB_FAILED),
 		[EV_DELETE] = TO(SB_STOPPING)},
 	[SB_TERMINATED] = {[EV_DELETE] = TO(SB_STOPPING)},
 	[SB_FAILED] = {[EV_DELETE] = TO(SB_STOPPING)},
@@ -135,7 +151,8 @@ void sandbox_note(struct sandbox *sb, const char *fmt, ...)
 		memmove(sb->events[0], sb->events[1], sizeof(sb->events) - sizeof(sb->events[0]));
 		sb->nevents--;
 	}
-	snprintf(sb->events[sb->nevents++], sizeof(sb->events[0]), "%s %s", time_format((int64_t)wall_ns(), when), text);
+	snprintf(sb->events[sb->nevents++], sizeof(sb->events[0]), "%s %s",
+		time_format((int64_t)wall_ns(), when), text);
 }
 
 int sandbox_save(struct sandbox *sb, bool sync)
@@ -147,8 +164,9 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	if (sb->gone)
 		return -ENOENT;
 	doc = sandbox_record(sb);
-	rc = fault_at(sb, FAULT_RECORD) < 0 ? err_plain(&e, ENOSPC, "no space (asked for by a test)") :
-						  state_put(sb->d->state, ST_SANDBOX, sb->id, doc, sync, &e);
+	rc = fault_at(sb, FAULT_RECORD) < 0
+		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
+		     : state_put(sb->d->state, ST_SANDBOX, sb->id, doc, sync, &e);
 	cJSON_Delete(doc);
 	if (rc < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
@@ -213,12 +231,14 @@ static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 	if (sb->gone)
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %s not found.", sb->id);
 	else
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id, sb_state_names[sb->state], sb->message);
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id,
+			sb_state_names[sb->state], sb->message);
 }
 
 static bool is_coming(const struct sandbox *sb)
 {
-	return !sb->gone && (sb->state == SB_PENDING || sb->state == SB_RESUMING || (sb->state == SB_RUNNING && sb->frozen));
+	return !sb->gone && (sb->state == SB_PENDING || sb->state == SB_RESUMING ||
+				    (sb->state == SB_RUNNING && sb->frozen));
 }
 
 void sandbox_let_go(struct sandbox *sb)
@@ -283,9 +303,11 @@ void sandbox_renew_on_access(struct sandbox *sb)
 	uint64_t now = mono_ns();
 	int64_t to;
 
-	if (!sb->d->cfg.renew_enabled || !sb->spec.renew_s || !sb->expires_ns || sb->state != SB_RUNNING)
+	if (!sb->d->cfg.renew_enabled || !sb->spec.renew_s || !sb->expires_ns ||
+		sb->state != SB_RUNNING)
 		return;
-	if (sb->renewed_ns && now - sb->renewed_ns < (uint64_t)sb->d->cfg.renew_min_interval_seconds * 1000000000)
+	if (sb->renewed_ns &&
+		now - sb->renewed_ns < (uint64_t)sb->d->cfg.renew_min_interval_seconds * 1000000000)
 		return;
 	to = (int64_t)wall_ns() + (int64_t)sb->spec.renew_s * 1000000000;
 	if (to <= sb->expires_ns)
@@ -337,7 +359,8 @@ int sandbox_delete(struct sandbox *sb, const char *why)
 	if (sb->gone)
 		return 0;
 	sandbox_apply(sb, EV_DELETE, "DELETED", "%s", why);
-	/* the record first: from now on no daemon knows it, and the sweep at the next start finds what is left of it */
+	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
+	 * what is left of it */
 	if (sb->persisted && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0) {
 		log_error("sandbox %s: %s", sb->id, e.msg);
 		zombie = true;

@@ -48,7 +48,8 @@ static void print_config(void)
 
 		for (ssize_t i = 0; i < n; i++)
 			snprintf(hex + 2 * i, 3, "%02x", b[i]);
-		/* not through the kernel's log: its ring drops lines when the console is slower than we are */
+		/* not through the kernel's log: its ring drops lines when the console is slower
+		 * than we are */
 		printf("CONFIG %s\n", hex);
 		fflush(stdout);
 	}
@@ -97,7 +98,8 @@ static void tick(void)
 	}
 }
 
-/* /dev/vda: 32 MiB written and synced, read back past the page cache and compared, a part discarded */
+/* /dev/vda: 32 MiB written and synced, read back past the page cache and compared, a part discarded
+ */
 static void use_disk(void)
 {
 	enum { CHUNK = 1 << 20, CHUNKS = 32 };
@@ -121,11 +123,13 @@ static void use_disk(void)
 			bad += buf[k] != i + 1;
 	}
 	t[2] = mono_ns();
-	bad += ioctl(fd, BLKDISCARD, range) != 0 || fsync(fd) != 0 || pread_full(fd, buf, CHUNK, 0) != 0;
+	bad += ioctl(fd, BLKDISCARD, range) != 0 || fsync(fd) != 0 ||
+	       pread_full(fd, buf, CHUNK, 0) != 0;
 	for (int k = 0; k < CHUNK; k += 512)
 		bad += buf[k] != 0;
 	printf("DISK bad=%llu write_us=%llu read_us=%llu bytes=%d\n", (unsigned long long)bad,
-		(unsigned long long)(t[1] - t[0]) / 1000, (unsigned long long)(t[2] - t[1]) / 1000, CHUNK * CHUNKS);
+		(unsigned long long)(t[1] - t[0]) / 1000, (unsigned long long)(t[2] - t[1]) / 1000,
+		CHUNK * CHUNKS);
 }
 
 /* after a restart: what use_disk left */

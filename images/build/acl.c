@@ -10,9 +10,16 @@
 #include <archive_entry.h>
 #include <string.h>
 
-enum { TAG_USER_OBJ = 1, TAG_USER = 2, TAG_GROUP_OBJ = 4, TAG_GROUP = 8, TAG_MASK = 16, TAG_OTHER = 32 };
+enum {
+	TAG_USER_OBJ = 1,
+	TAG_USER = 2,
+	TAG_GROUP_OBJ = 4,
+	TAG_GROUP = 8,
+	TAG_MASK = 16,
+	TAG_OTHER = 32
+};
 #define ACL_VERSION 2u
-#define ACL_MAX	    1000u
+#define ACL_MAX     1000u
 
 struct ace {
 	uint16_t tag, perm;
@@ -40,7 +47,8 @@ static int ace_cmp(const void *pa, const void *pb)
 	return a->id < b->id ? -1 : a->id > b->id;
 }
 
-static int take_acl(struct archive_entry *en, int type, const char *xattr, struct node *n, struct err *e)
+static int take_acl(
+	struct archive_entry *en, int type, const char *xattr, struct node *n, struct err *e)
 {
 	_cleanup_free_ struct ace *aces = NULL;
 	int count = archive_entry_acl_reset(en, type), want, perm, tag, id, r;
@@ -55,7 +63,8 @@ static int take_acl(struct archive_entry *en, int type, const char *xattr, struc
 	aces = calloc((size_t)count + 3, sizeof(*aces));
 	if (!aces)
 		return err_set(e, ENOMEM, "access control list");
-	while (archive_entry_acl_next(en, type, &want, &perm, &tag, &id, &name) == ARCHIVE_OK && k < (size_t)count + 3) {
+	while (archive_entry_acl_next(en, type, &want, &perm, &tag, &id, &name) == ARCHIVE_OK &&
+		k < (size_t)count + 3) {
 		struct ace *a = &aces[k++];
 		bool named = tag == ARCHIVE_ENTRY_ACL_USER || tag == ARCHIVE_ENTRY_ACL_GROUP;
 
@@ -63,7 +72,9 @@ static int take_acl(struct archive_entry *en, int type, const char *xattr, struc
 			if (tags[i].archive == tag)
 				a->tag = tags[i].tag;
 		if (named && id < 0)
-			return err_plain(e, EINVAL, "access control list names %.60s without its number", name ? name : "");
+			return err_plain(e, EINVAL,
+				"access control list names %.60s without its number",
+				name ? name : "");
 		a->perm = (uint16_t)(perm & 7);
 		a->id = named ? (uint32_t)id : UINT32_MAX;
 	}
@@ -119,7 +130,8 @@ bool acl_xattr_valid(const void *value, size_t len)
 		last = a;
 		seen |= a.tag;
 	}
-	if ((seen & (TAG_USER_OBJ | TAG_GROUP_OBJ | TAG_OTHER)) != (TAG_USER_OBJ | TAG_GROUP_OBJ | TAG_OTHER))
+	if ((seen & (TAG_USER_OBJ | TAG_GROUP_OBJ | TAG_OTHER)) !=
+		(TAG_USER_OBJ | TAG_GROUP_OBJ | TAG_OTHER))
 		return false;
 	return !(seen & (TAG_USER | TAG_GROUP)) || (seen & TAG_MASK);
 }

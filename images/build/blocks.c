@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define OUT_BLOCKS 512u /* write-behind: 2 MiB */
+#define OUT_BLOCKS   512u /* write-behind: 2 MiB */
 #define CHUNK_BLOCKS (DISK_CHUNK / DISK_BLOCK)
 
 struct blocks {
@@ -62,10 +62,12 @@ static int drain(struct blocks *b)
 
 	if (!b->out_n)
 		return 0;
-	r = pwrite_full(b->fd, b->out, (size_t)b->out_n * DISK_BLOCK, (uint64_t)b->out_blk * DISK_BLOCK);
+	r = pwrite_full(
+		b->fd, b->out, (size_t)b->out_n * DISK_BLOCK, (uint64_t)b->out_blk * DISK_BLOCK);
 	if (r == 0)
 		/* starts the disk now; the one fsync at the end then finds little left */
-		sync_file_range(b->fd, (off_t)b->out_blk * DISK_BLOCK, (off_t)b->out_n * DISK_BLOCK, SYNC_FILE_RANGE_WRITE);
+		sync_file_range(b->fd, (off_t)b->out_blk * DISK_BLOCK, (off_t)b->out_n * DISK_BLOCK,
+			SYNC_FILE_RANGE_WRITE);
 	b->out_n = 0;
 	return r;
 }
@@ -74,7 +76,8 @@ int blocks_append(struct blocks *b, const void *p, uint32_t nblocks, uint32_t *p
 {
 	const uint8_t *from = p;
 
-	if (nblocks > b->max_blocks || b->next - b->first > b->max_blocks - nblocks || nblocks > UINT32_MAX - b->next)
+	if (nblocks > b->max_blocks || b->next - b->first > b->max_blocks - nblocks ||
+		nblocks > UINT32_MAX - b->next)
 		return -EFBIG;
 	*pblk = b->next;
 	while (nblocks) {
@@ -124,7 +127,8 @@ static int put_chunk(struct blocks *b)
 			n++;
 		r = blocks_append(b, b->chunk + (size_t)i * DISK_BLOCK, n, &pblk);
 		if (r == 0)
-			r = node_add_extent(b->node, (uint32_t)(b->chunk_no * CHUNK_BLOCKS + i), pblk, n);
+			r = node_add_extent(
+				b->node, (uint32_t)(b->chunk_no * CHUNK_BLOCKS + i), pblk, n);
 		i += n;
 	}
 	memset(b->chunk, 0, DISK_CHUNK);
@@ -144,7 +148,8 @@ int blocks_write(struct blocks *b, uint64_t off, const void *p, size_t len)
 {
 	const uint8_t *from = p;
 
-	if (off > (uint64_t)UINT32_MAX * DISK_BLOCK || len > (uint64_t)UINT32_MAX * DISK_BLOCK - off)
+	if (off > (uint64_t)UINT32_MAX * DISK_BLOCK ||
+		len > (uint64_t)UINT32_MAX * DISK_BLOCK - off)
 		return -EFBIG;
 	if (off / DISK_CHUNK < b->chunk_no)
 		return -EINVAL; /* an archive whose sparse map runs backwards */
@@ -204,8 +209,8 @@ int blocks_flush(struct blocks *b)
 		return -ENOMEM;
 	for (size_t i = 0; i < b->nfreed; i++)
 		/* a file system without holes only keeps the space */
-		(void)fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->freed[i].pblk * DISK_BLOCK,
-			(off_t)b->freed[i].len * DISK_BLOCK);
+		(void)fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			(off_t)b->freed[i].pblk * DISK_BLOCK, (off_t)b->freed[i].len * DISK_BLOCK);
 	return 0;
 }
 

@@ -7,12 +7,13 @@
 
 #include "images/build/tree.h"
 
-#define DISK_BLOCK   4096u
-#define DISK_CHUNK   (64u * 1024) /* unit in which runs of zeros become holes */
+#define DISK_BLOCK 4096u
+#define DISK_CHUNK (64u * 1024) /* unit in which runs of zeros become holes */
 
 struct blocks;
 
-/* Data goes to fd from block `first` on; never more than max_bytes of it (-EFBIG). fd is borrowed. */
+/* Data goes to fd from block `first` on; never more than max_bytes of it (-EFBIG). fd is borrowed.
+ */
 struct blocks *blocks_create(int fd, uint32_t first, uint64_t max_bytes);
 void blocks_destroy(struct blocks *b);
 static inline void blocks_destroyp(struct blocks **b)
@@ -20,7 +21,8 @@ static inline void blocks_destroyp(struct blocks **b)
 	blocks_destroy(*b);
 }
 
-/* One file at a time: begin, write with rising offsets (what lies between is a hole), end. n gets its extents and size. */
+/* One file at a time: begin, write with rising offsets (what lies between is a hole), end. n gets
+ * its extents and size. */
 void blocks_begin(struct blocks *b, struct node *n);
 int blocks_write(struct blocks *b, uint64_t off, const void *p, size_t len);
 int blocks_end(struct blocks *b, uint64_t size);

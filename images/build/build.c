@@ -24,7 +24,9 @@ static int on_tick(void *arg, const struct stream *s)
 {
 	struct builder *b = arg;
 
-	return b->in->progress ? b->in->progress(b->in->progress_arg, b->done + stream_read_bytes(s), b->total) : 0;
+	return b->in->progress ? b->in->progress(b->in->progress_arg,
+					 b->done + stream_read_bytes(s), b->total)
+			       : 0;
 }
 
 static int check_digests(struct builder *b, struct stream *s, uint32_t i, struct err *e)
@@ -37,9 +39,11 @@ static int check_digests(struct builder *b, struct stream *s, uint32_t i, struct
 	if (r < 0)
 		return r;
 	if (!digest_eq(&blob, &b->m.layers[i].digest))
-		return err_plain(e, EBADMSG, "its bytes have the digest %s", digest_str(&blob, have));
+		return err_plain(
+			e, EBADMSG, "its bytes have the digest %s", digest_str(&blob, have));
 	if (!digest_eq(&tar, &b->diff[i]))
-		return err_plain(e, EBADMSG, "its tar has the digest %s, the configuration says %s", digest_str(&tar, have), digest_str(&b->diff[i], want));
+		return err_plain(e, EBADMSG, "its tar has the digest %s, the configuration says %s",
+			digest_str(&tar, have), digest_str(&b->diff[i], want));
 	return 0;
 }
 
@@ -69,7 +73,8 @@ static int apply_all(struct builder *b, struct err *e)
 		int r = apply_one(b, i, e);
 
 		if (r < 0)
-			return err_wrap(e, "layer %u of %u (%.19s)", i + 1, b->m.n, digest_str(&b->m.layers[i].digest, d));
+			return err_wrap(e, "layer %u of %u (%.19s)", i + 1, b->m.n,
+				digest_str(&b->m.layers[i].digest, d));
 	}
 	return 0;
 }
@@ -85,7 +90,8 @@ static int prepare(struct builder *b, int disk_fd, struct err *e)
 		return r;
 	digest_of(in->config, in->config_len, &have);
 	if (!digest_eq(&have, &b->m.config.digest))
-		return err_plain(e, EBADMSG, "configuration does not have the digest that the manifest names");
+		return err_plain(e, EBADMSG,
+			"configuration does not have the digest that the manifest names");
 	r = image_config_from_oci(in->config, in->config_len, b->m.n, &b->c, &b->diff, e);
 	if (r < 0)
 		return r;
@@ -101,11 +107,16 @@ static int prepare(struct builder *b, int disk_fd, struct err *e)
 	b->c.layer_bytes = b->total;
 	b->tree.freed = blocks_free;
 	b->tree.freed_arg = b->blocks;
-	b->layers = (struct layers){.tree = &b->tree, .blocks = b->blocks, .lim = in->lim, .tick = on_tick, .tick_arg = b};
+	b->layers = (struct layers){.tree = &b->tree,
+		.blocks = b->blocks,
+		.lim = in->lim,
+		.tick = on_tick,
+		.tick_arg = b};
 	return 0;
 }
 
-int image_build(const struct build_input *in, int disk_fd, int json_fd, struct image_config *out, struct err *e)
+int image_build(const struct build_input *in, int disk_fd, int json_fd, struct image_config *out,
+	struct err *e)
 {
 	struct builder b = {.in = in};
 	int r = prepare(&b, disk_fd, e);
@@ -113,7 +124,8 @@ int image_build(const struct build_input *in, int disk_fd, int json_fd, struct i
 	if (r == 0)
 		r = apply_all(&b, e);
 	if (r == 0)
-		r = ext4_write(&b.tree, b.blocks, disk_fd, in->lim.room_bytes, &b.c.id, &b.c.disk, e);
+		r = ext4_write(
+			&b.tree, b.blocks, disk_fd, in->lim.room_bytes, &b.c.id, &b.c.disk, e);
 	b.c.entries = b.layers.entries;
 	if (r == 0)
 		r = image_config_write(&b.c, json_fd, e);

@@ -10,7 +10,8 @@ struct build_input {
 	const char *name; /* for messages */
 	const void *manifest, *config;
 	size_t manifest_len, config_len;
-	/* opens the blob of layer i (of n); the descriptor is the callee's to close afterwards. -errno and e */
+	/* opens the blob of layer i (of n); the descriptor is the callee's to close afterwards.
+	 * -errno and e */
 	int (*layer)(void *arg, uint32_t i, const struct descriptor *d, struct err *e);
 	void *layer_arg;
 	struct image_limits lim;
@@ -19,5 +20,7 @@ struct build_input {
 	void *progress_arg;
 };
 
-/* Writes the disk to disk_fd (an empty file, read and write) and image.json to json_fd, both synced. *out as read from there. */
-int image_build(const struct build_input *in, int disk_fd, int json_fd, struct image_config *out, struct err *e);
+/* Writes the disk to disk_fd (an empty file, read and write) and image.json to json_fd, both
+ * synced. *out as read from there. */
+int image_build(const struct build_input *in, int disk_fd, int json_fd, struct image_config *out,
+	struct err *e);

@@ -7,7 +7,8 @@
 #include "images/build/blocks.h"
 #include "images/oci/digest.h"
 
-/* Tables go before this block: room for 524,288 inodes; what does not fit goes behind the data. It costs virtual size only. */
+/* Tables go before this block: room for 524,288 inodes; what does not fit goes behind the data. It
+ * costs virtual size only. */
 #define EXT4_DATA_FIRST 49152u
 
 struct ext4_info {
@@ -19,4 +20,5 @@ struct ext4_info {
 
 /* Writes everything but file data, sets fd's length, syncs. `id` decides the UUID and the hash seed: equal input, equal disk.
  * Changes the tree: inode numbers, extents of directories. */
-int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes, const struct digest *id, struct ext4_info *out, struct err *e);
+int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes,
+	const struct digest *id, struct ext4_info *out, struct err *e);

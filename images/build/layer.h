@@ -19,5 +19,6 @@ struct layers {
 	void *tick_arg;
 };
 
-/* Applies layer number `no` (from 1: 0 is the empty root). Errors name the entry; the caller adds image and layer. The tree is unusable after one. */
+/* Applies layer number `no` (from 1: 0 is the empty root). Errors name the entry; the caller adds
+ * image and layer. The tree is unusable after one. */
 int layer_apply(struct layers *l, struct stream *s, uint32_t no, struct err *e);

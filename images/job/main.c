@@ -43,7 +43,8 @@ int main(int argc, char **argv)
 	}
 	if (!job)
 		return usage();
-	/* libarchive hands names over in the locale's encoding: UTF-8, or they could not all be said */
+	/* libarchive hands names over in the locale's encoding: UTF-8, or they could not all be
+	 * said */
 	if (!setlocale(LC_CTYPE, "C.UTF-8"))
 		log_warn("no UTF-8 locale: names beyond ASCII will be refused");
 	if (net && curl_global_init(CURL_GLOBAL_DEFAULT) != 0)

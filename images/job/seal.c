@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
-#define DYING	   "only on the way to an abort: tests/platform/sealed.c takes it"
+#define DYING      "only on the way to an abort: tests/platform/sealed.c takes it"
 #define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
-#define NO_VDSO	   "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
+#define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 #define NEWER_CURL "versions of libcurl that wake themselves another way than by a socket pair"
 
 static const struct jail_rule every_job[] = {
@@ -46,8 +46,10 @@ static const struct jail_rule every_job[] = {
 	JAIL_CALL(lgetxattr, "libarchive's reader of folders"),
 	JAIL_CALL(getxattr, "libarchive's reader of folders"),
 	JAIL_CALL(umask, "libarchive's reader of folders"),
-	JAIL_CALL_MASK(ioctl, 1, 0xffffffff, 0x80086601, "libarchive's reader of folders: FS_IOC_GETFLAGS"),
-	JAIL_CALL_MASK(ioctl, 1, 0xffffffff, 0x127c, "libext2fs: BLKDISCARDZEROES, refused by a file"),
+	JAIL_CALL_MASK(ioctl, 1, 0xffffffff, 0x80086601,
+		"libarchive's reader of folders: FS_IOC_GETFLAGS"),
+	JAIL_CALL_MASK(
+		ioctl, 1, 0xffffffff, 0x127c, "libext2fs: BLKDISCARDZEROES, refused by a file"),
 	JAIL_CALL(sendmsg, "job.c: job_send"),
 	JAIL_CALL(recvmsg, "job.c: job_recv"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "malloc, thread stacks"),
@@ -56,7 +58,9 @@ static const struct jail_rule every_job[] = {
 	JAIL_CALL(mremap, "malloc"),
 	JAIL_CALL(madvise, "malloc, thread stacks"),
 	JAIL_CALL(brk, "malloc"),
-	{.nr = SCMP_SYS(clone3), .need = "its flags cannot be seen: the C library then takes clone", .refuse = ENOSYS},
+	{.nr = SCMP_SYS(clone3),
+		.need = "its flags cannot be seen: the C library then takes clone",
+		.refuse = ENOSYS},
 	JAIL_CALL_MASK(clone, 0, 0x00010000, 0x00010000, "pthread_create: CLONE_THREAD only"),
 	JAIL_CALL(futex, "stream.c: condition variables"),
 	JAIL_CALL(set_robust_list, "pthread_create"),
@@ -99,7 +103,9 @@ static const struct jail_rule pulls[] = {
 	JAIL_CALL(poll, "libcurl"),
 	JAIL_CALL(pipe2, "libcurl", .unseen = NEWER_CURL),
 	JAIL_CALL(eventfd2, "libcurl", .unseen = NEWER_CURL),
-	JAIL_CALL(rt_sigreturn, "libcurl", .unseen = "versions of libcurl that cancel the resolver's thread, by a signal (8.16)"),
+	JAIL_CALL(rt_sigreturn, "libcurl",
+		.unseen = "versions of libcurl that cancel the resolver's thread, by a signal "
+			  "(8.16)"),
 	JAIL_CALL_MASK(ioctl, 1, 0xffffffff, 0x541b, "resolver: FIONREAD"),
 };
 
@@ -127,10 +133,22 @@ static int allow_calls(bool net, struct err *e)
 int job_sandbox(unsigned long uid, bool net, struct err *e)
 {
 	static const char *const shown[] = {
-		"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/ssl", "/usr/share/ca-certificates", NULL,
+		"/etc/resolv.conf",
+		"/etc/hosts",
+		"/etc/nsswitch.conf",
+		"/etc/gai.conf",
+		"/etc/ssl",
+		"/usr/share/ca-certificates",
+		NULL,
 	};
 	struct jail_conf c = {
-		.uid = (uid_t)uid, .nfds = 5, .keep_net = net, .stage_fd = 4, .ro_paths = net ? shown : NULL, .nofile = 256, .allow_weaker = true,
+		.uid = (uid_t)uid,
+		.nfds = 5,
+		.keep_net = net,
+		.stage_fd = 4,
+		.ro_paths = net ? shown : NULL,
+		.nofile = 256,
+		.allow_weaker = true,
 	};
 	uint32_t missing = 0;
 	int proc = -1, r = 0;

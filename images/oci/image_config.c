@@ -56,14 +56,16 @@ static int add_string(struct strings *s, const char *text)
 	return 0;
 }
 
-static int read_list(const cJSON *v, enum shape shape, struct strings *out, const char *what, struct err *e)
+static int read_list(
+	const cJSON *v, enum shape shape, struct strings *out, const char *what, struct err *e)
 {
 	int n = v && !cJSON_IsNull(v) ? cJSON_GetArraySize(v) : 0;
 	const cJSON *o;
 	int r = 0;
 
 	if (v && !cJSON_IsNull(v) && (shape == ARRAY ? !cJSON_IsArray(v) : !cJSON_IsObject(v)))
-		return err_plain(e, EBADMSG, "%s is not %s", what, shape == ARRAY ? "an array" : "an object");
+		return err_plain(e, EBADMSG, "%s is not %s", what,
+			shape == ARRAY ? "an array" : "an object");
 	if (n > MAX_STRINGS)
 		return err_plain(e, E2BIG, "%s has %d members (at most %d)", what, n, MAX_STRINGS);
 	out->v = calloc((size_t)n * 2 + 1, sizeof(*out->v));
@@ -71,8 +73,7 @@ static int read_list(const cJSON *v, enum shape shape, struct strings *out, cons
 		return err_set(e, ENOMEM, "%s", what);
 	if (n == 0)
 		return 0;
-	cJSON_ArrayForEach(o, v)
-	{
+	cJSON_ArrayForEach (o, v) {
 		if (shape != KEYS && !cJSON_IsString(o))
 			return err_plain(e, EBADMSG, "%s has a member that is not a string", what);
 		if (shape != ARRAY)
@@ -86,7 +87,8 @@ static int read_list(const cJSON *v, enum shape shape, struct strings *out, cons
 }
 
 /* top: the document; run: what the second kind of scalars and the lists are members of. */
-static int read_all(const cJSON *top, const cJSON *run, bool own, struct image_config *c, struct err *e)
+static int read_all(
+	const cJSON *top, const cJSON *run, bool own, struct image_config *c, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(scalars); i++) {
 		const cJSON *from = scalars[i].in_config ? run : top;
@@ -97,11 +99,13 @@ static int read_all(const cJSON *top, const cJSON *run, bool own, struct image_c
 		if (!*to)
 			return err_set(e, ENOMEM, "configuration");
 		if (strlen(*to) >= IMAGE_PATH_MAX)
-			return err_plain(e, ENAMETOOLONG, "%s of %zu bytes", scalars[i].oci, strlen(*to));
+			return err_plain(
+				e, ENAMETOOLONG, "%s of %zu bytes", scalars[i].oci, strlen(*to));
 	}
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
 		const char *key = own ? lists[i].own : lists[i].oci;
-		int r = read_list(cJSON_GetObjectItemCaseSensitive(run, key), lists[i].shape, list_at(c, lists[i].off), key, e);
+		int r = read_list(cJSON_GetObjectItemCaseSensitive(run, key), lists[i].shape,
+			list_at(c, lists[i].off), key, e);
 
 		if (r < 0)
 			return r;
@@ -117,8 +121,7 @@ static int read_digests(const cJSON *arr, size_t n, struct digest **out, struct 
 
 	if (!d)
 		return err_set(e, ENOMEM, "digests");
-	cJSON_ArrayForEach(o, arr)
-	{
+	cJSON_ArrayForEach (o, arr) {
 		if (i == n || !cJSON_IsString(o) || digest_parse(o->valuestring, &d[i++]) < 0)
 			return err_plain(e, EBADMSG, "malformed list of digests");
 	}
@@ -128,7 +131,8 @@ static int read_digests(const cJSON *arr, size_t n, struct digest **out, struct 
 	return 0;
 }
 
-int image_config_from_oci(const void *p, size_t len, uint32_t nlayers, struct image_config *out, struct digest **diff, struct err *e)
+int image_config_from_oci(const void *p, size_t len, uint32_t nlayers, struct image_config *out,
+	struct digest **diff, struct err *e)
 {
 	_cleanup_(json_freep) cJSON *j = json_parse(p, len, e);
 	struct image_config c = {0};
@@ -199,7 +203,9 @@ int image_config_write(const struct image_config *c, int fd, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(scalars); i++)
 		cJSON_AddStringToObject(j, scalars[i].own, *scalar_at(c, scalars[i].off));
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-		cJSON_AddItemToObject(j, lists[i].own, list_json(list_at(c, lists[i].off), lists[i].shape == PAIRS ? PAIRS : ARRAY));
+		cJSON_AddItemToObject(j, lists[i].own,
+			list_json(
+				list_at(c, lists[i].off), lists[i].shape == PAIRS ? PAIRS : ARRAY));
 	add_disk(j, c);
 	text = cJSON_Print(j);
 	if (!text)
@@ -225,20 +231,25 @@ static int read_own(const cJSON *j, struct image_config *c, struct err *e)
 	}
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
 		v = cJSON_GetObjectItemCaseSensitive(j, lists[i].own);
-		r = read_list(v, lists[i].shape == PAIRS ? PAIRS : ARRAY, list_at(c, lists[i].off), lists[i].own, e);
+		r = read_list(v, lists[i].shape == PAIRS ? PAIRS : ARRAY, list_at(c, lists[i].off),
+			lists[i].own, e);
 		if (r < 0)
 			return r;
 	}
-	if (!id || digest_parse(id, &c->id) < 0 || !config || digest_parse(config, &c->config) < 0 || n < 0 || n > (int)IMAGE_MAX_LAYERS)
+	if (!id || digest_parse(id, &c->id) < 0 || !config ||
+		digest_parse(config, &c->config) < 0 || n < 0 || n > (int)IMAGE_MAX_LAYERS)
 		return err_plain(e, EBADMSG, "digests are missing");
 	r = read_digests(layers, (size_t)n, &c->layers, e);
 	if (r < 0)
 		return r;
 	c->nlayers = (size_t)n;
 	uuid = json_str(disk, "uuid");
-	if (json_u64(j, "layerBytes", &c->layer_bytes) < 0 || json_u64(disk, "bytes", &c->disk.disk_bytes) < 0 ||
-		json_u64(disk, "dataBytes", &c->disk.data_bytes) < 0 || json_u64(disk, "inodes", &c->disk.inodes) < 0 ||
-		json_u64(disk, "inodesUsed", &c->disk.inodes_used) < 0 || json_u64(disk, "entries", &c->entries) < 0 || !uuid || strlen(uuid) != 36)
+	if (json_u64(j, "layerBytes", &c->layer_bytes) < 0 ||
+		json_u64(disk, "bytes", &c->disk.disk_bytes) < 0 ||
+		json_u64(disk, "dataBytes", &c->disk.data_bytes) < 0 ||
+		json_u64(disk, "inodes", &c->disk.inodes) < 0 ||
+		json_u64(disk, "inodesUsed", &c->disk.inodes_used) < 0 ||
+		json_u64(disk, "entries", &c->entries) < 0 || !uuid || strlen(uuid) != 36)
 		return err_plain(e, EBADMSG, "the disk's numbers are missing");
 	memcpy(c->disk.uuid, uuid, 37);
 	return 0;

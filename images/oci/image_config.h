@@ -18,18 +18,21 @@ struct image_config {
 	struct strings env, entrypoint, cmd, ports, volumes;
 	struct strings labels; /* key, value, key, value */
 	/* of image.json only */
-	struct digest id;	/* the manifest's digest */
-	struct digest config;	/* the configuration's */
-	struct digest *layers;	/* blobs, bottom first */
+	struct digest id;      /* the manifest's digest */
+	struct digest config;  /* the configuration's */
+	struct digest *layers; /* blobs, bottom first */
 	size_t nlayers;
 	uint64_t layer_bytes; /* compressed */
 	struct ext4_info disk;
 	uint64_t entries;
 };
 
-/* The OCI configuration's JSON. diff_ids must be as many as the manifest has layers: *diff is the caller's to free. */
-int image_config_from_oci(const void *p, size_t len, uint32_t nlayers, struct image_config *out, struct digest **diff, struct err *e);
-/* image.json, both ways. The reader is as strict as if the file came from outside: an image job wrote it. */
+/* The OCI configuration's JSON. diff_ids must be as many as the manifest has layers: *diff is the
+ * caller's to free. */
+int image_config_from_oci(const void *p, size_t len, uint32_t nlayers, struct image_config *out,
+	struct digest **diff, struct err *e);
+/* image.json, both ways. The reader is as strict as if the file came from outside: an image job
+ * wrote it. */
 int image_config_write(const struct image_config *c, int fd, struct err *e);
 int image_config_read(const void *p, size_t len, struct image_config *out, struct err *e);
 void image_config_fini(struct image_config *c);

@@ -32,7 +32,8 @@ static bool too_deep(const char *p, size_t len)
 	return false;
 }
 
-/* "\u0000" becomes an early end in cJSON's C strings: what is checked would not be what was sent. */
+/* "\u0000" becomes an early end in cJSON's C strings: what is checked would not be what was sent.
+ */
 static bool has_nul(const char *p, size_t len)
 {
 	return memchr(p, 0, len) || memmem(p, len, "\\u0000", 6);
@@ -60,7 +61,9 @@ cJSON *json_parse(const void *p, size_t len, struct err *e)
 		end++;
 	if (end != text + len || (!cJSON_IsObject(j) && !cJSON_IsArray(j))) {
 		cJSON_Delete(j);
-		err_plain(e, EBADMSG, end != text + len ? "bytes after the JSON" : "JSON, but neither object nor array");
+		err_plain(e, EBADMSG,
+			end != text + len ? "bytes after the JSON"
+					  : "JSON, but neither object nor array");
 		return NULL;
 	}
 	return j;
@@ -91,7 +94,8 @@ int json_u64(const cJSON *o, const char *key, uint64_t *out)
 {
 	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
 
-	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > 9007199254740992.0 || v->valuedouble != floor(v->valuedouble))
+	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > 9007199254740992.0 ||
+		v->valuedouble != floor(v->valuedouble))
 		return -EINVAL;
 	*out = (uint64_t)v->valuedouble;
 	return 0;

@@ -15,7 +15,8 @@ static inline void json_freep(cJSON **j)
 	cJSON_Delete(*j);
 }
 
-/* Typed members of an object; the default when absent or of another type. Strings stay the object's. */
+/* Typed members of an object; the default when absent or of another type. Strings stay the
+ * object's. */
 const char *json_str(const cJSON *o, const char *key);
 const cJSON *json_obj(const cJSON *o, const char *key);
 const cJSON *json_arr(const cJSON *o, const char *key);

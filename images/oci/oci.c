@@ -97,15 +97,20 @@ static int take_descriptor(const cJSON *o, struct descriptor *out, struct err *e
 	if (!cJSON_IsObject(o))
 		return err_plain(e, EBADMSG, "descriptor is not an object");
 	if (!digest || digest_parse(digest, &d.digest) < 0)
-		return err_plain(e, EBADMSG, "descriptor with the digest \"%.90s\" (sha256 is needed)", digest ? digest : "");
+		return err_plain(e, EBADMSG,
+			"descriptor with the digest \"%.90s\" (sha256 is needed)",
+			digest ? digest : "");
 	if (json_u64(o, "size", &d.size) < 0)
 		return err_plain(e, EBADMSG, "descriptor %.19s without a size", digest);
 	if (!take_str(o, "mediaType", d.type, sizeof(d.type)))
-		return err_plain(e, EBADMSG, "descriptor %.19s with an overlong media type", digest);
+		return err_plain(
+			e, EBADMSG, "descriptor %.19s with an overlong media type", digest);
 	d.media = media_kind(d.type);
 	if (platform && (!take_str(platform, "os", d.platform.os, sizeof(d.platform.os)) ||
-				!take_str(platform, "architecture", d.platform.arch, sizeof(d.platform.arch)) ||
-				!take_str(platform, "variant", d.platform.variant, sizeof(d.platform.variant))))
+				!take_str(platform, "architecture", d.platform.arch,
+					sizeof(d.platform.arch)) ||
+				!take_str(platform, "variant", d.platform.variant,
+					sizeof(d.platform.variant))))
 		return err_plain(e, EBADMSG, "descriptor %.19s with an overlong platform", digest);
 	if (notes && !take_str(notes, "org.opencontainers.image.ref.name", d.ref, sizeof(d.ref)))
 		d.ref[0] = 0; /* only a name: an overlong one names nothing */
@@ -113,7 +118,8 @@ static int take_descriptor(const cJSON *o, struct descriptor *out, struct err *e
 	return 0;
 }
 
-static int take_list(const cJSON *arr, uint32_t max, const char *what, struct descriptor **out, uint32_t *n, struct err *e)
+static int take_list(const cJSON *arr, uint32_t max, const char *what, struct descriptor **out,
+	uint32_t *n, struct err *e)
 {
 	_cleanup_free_ struct descriptor *d = NULL;
 	int count = cJSON_GetArraySize(arr);
@@ -125,8 +131,7 @@ static int take_list(const cJSON *arr, uint32_t max, const char *what, struct de
 	d = calloc((size_t)count + 1, sizeof(*d));
 	if (!d)
 		return err_set(e, ENOMEM, "%ss", what);
-	cJSON_ArrayForEach(o, arr)
-	{
+	cJSON_ArrayForEach (o, arr) {
 		int r = take_descriptor(o, &d[i++], e);
 
 		if (r < 0)
@@ -177,9 +182,13 @@ static int check_layers(const struct oci_manifest *m, struct err *e)
 		const struct descriptor *l = &m->layers[i];
 
 		if (l->media == MEDIA_LAYER_FOREIGN)
-			return err_plain(e, ENOTSUP, "layer %u of %u is of the type %s: its bytes are not in the registry", i + 1, m->n, l->type);
+			return err_plain(e, ENOTSUP,
+				"layer %u of %u is of the type %s: its bytes are not in the "
+				"registry",
+				i + 1, m->n, l->type);
 		if (l->media != MEDIA_LAYER)
-			return err_plain(e, ENOTSUP, "layer %u of %u is of the unknown type \"%s\"", i + 1, m->n, l->type);
+			return err_plain(e, ENOTSUP, "layer %u of %u is of the unknown type \"%s\"",
+				i + 1, m->n, l->type);
 	}
 	return 0;
 }
@@ -200,7 +209,8 @@ int oci_manifest_parse(const void *p, size_t len, struct oci_manifest *out, stru
 	if (r == 0)
 		r = take_descriptor(json_obj(j, "config"), &m.config, e);
 	if (r == 0 && m.config.media != MEDIA_CONFIG)
-		r = err_plain(e, ENOTSUP, "not an image: its configuration is of the type \"%s\"", m.config.type);
+		r = err_plain(e, ENOTSUP, "not an image: its configuration is of the type \"%s\"",
+			m.config.type);
 	if (r == 0)
 		r = take_list(json_arr(j, "layers"), IMAGE_MAX_LAYERS, "layer", &m.layers, &m.n, e);
 	if (r == 0)
@@ -244,7 +254,8 @@ static bool platform_fits(const struct platform *want, const struct platform *ha
 	return !want->variant[0] || !have->variant[0] || strcmp(want->variant, have->variant) == 0;
 }
 
-int oci_index_pick(const struct oci_index *i, const struct platform *want, const struct descriptor **out, struct err *e)
+int oci_index_pick(const struct oci_index *i, const struct platform *want,
+	const struct descriptor **out, struct err *e)
 {
 	char list[300] = "";
 	size_t at = 0;
@@ -260,7 +271,9 @@ int oci_index_pick(const struct oci_index *i, const struct platform *want, const
 			return 0;
 		}
 		if (at < sizeof(list))
-			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s/%s", at ? ", " : "", d->platform.os, d->platform.arch);
+			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s/%s",
+				at ? ", " : "", d->platform.os, d->platform.arch);
 	}
-	return err_plain(e, ENOENT, "not there for %s/%s, but for: %s", want->os, want->arch, at ? list : "nothing");
+	return err_plain(e, ENOENT, "not there for %s/%s, but for: %s", want->os, want->arch,
+		at ? list : "nothing");
 }

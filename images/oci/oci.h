@@ -14,7 +14,7 @@ enum media {
 	MEDIA_INDEX,
 	MEDIA_MANIFEST,
 	MEDIA_CONFIG,
-	MEDIA_LAYER,	     /* tar, plain, gzip or zstd */
+	MEDIA_LAYER,         /* tar, plain, gzip or zstd */
 	MEDIA_LAYER_FOREIGN, /* not distributable: only a URL elsewhere */
 };
 enum media media_kind(const char *type);
@@ -33,7 +33,7 @@ struct descriptor {
 	struct digest digest;
 	uint64_t size;
 	struct platform platform; /* "" = not said */
-	char ref[256];		  /* org.opencontainers.image.ref.name, "" */
+	char ref[256];            /* org.opencontainers.image.ref.name, "" */
 };
 
 struct oci_index {
@@ -51,7 +51,9 @@ int oci_index_parse(const void *p, size_t len, struct oci_index *out, struct err
 void oci_index_fini(struct oci_index *i);
 int oci_manifest_parse(const void *p, size_t len, struct oci_manifest *out, struct err *e);
 void oci_manifest_fini(struct oci_manifest *m);
-/* The kind of a document that came without (or with a wrong) Content-Type: by its mediaType, then by its members. */
+/* The kind of a document that came without (or with a wrong) Content-Type: by its mediaType, then
+ * by its members. */
 enum media oci_document_kind(const void *p, size_t len, struct err *e);
 /* The entry for a platform; -ENOENT with a message that lists what there is. */
-int oci_index_pick(const struct oci_index *i, const struct platform *want, const struct descriptor **out, struct err *e);
+int oci_index_pick(const struct oci_index *i, const struct platform *want,
+	const struct descriptor **out, struct err *e);

@@ -70,7 +70,8 @@ static bool registry_ok(const char *p)
 
 	if (*p == '[') {
 		end = strchr(p, ']');
-		if (!end || (size_t)(end - p) < 3 || strspn(p + 1, "0123456789abcdefABCDEF:.") != (size_t)(end - p - 1))
+		if (!end || (size_t)(end - p) < 3 ||
+			strspn(p + 1, "0123456789abcdefABCDEF:.") != (size_t)(end - p - 1))
 			return false;
 		end++;
 	} else {
@@ -81,7 +82,8 @@ static bool registry_ok(const char *p)
 	}
 	if (!*end)
 		return true;
-	return *end == ':' && end[1] && strlen(end + 1) <= 5 && strspn(end + 1, "0123456789") == strlen(end + 1);
+	return *end == ':' && end[1] && strlen(end + 1) <= 5 &&
+	       strspn(end + 1, "0123456789") == strlen(end + 1);
 }
 
 static bool tag_ok(const char *p)
@@ -113,7 +115,9 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 	if (at) {
 		*at++ = 0;
 		if (digest_parse(at, &r.digest) < 0)
-			return err_plain(e, EINVAL, "image name %.200s: the digest is not sha256:<64 hex digits>", text);
+			return err_plain(e, EINVAL,
+				"image name %.200s: the digest is not sha256:<64 hex digits>",
+				text);
 		r.has_digest = true;
 	}
 	slash = strchr(s, '/');
@@ -121,8 +125,10 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 		*slash = 0;
 		if (names_registry(s)) {
 			if (strlen(s) >= sizeof(r.registry) || !registry_ok(s))
-				return err_plain(e, EINVAL, "image name %.200s: malformed registry", text);
-			str_copy(r.registry, sizeof(r.registry), strcmp(s, "index.docker.io") == 0 ? REF_REGISTRY_DEF : s);
+				return err_plain(
+					e, EINVAL, "image name %.200s: malformed registry", text);
+			str_copy(r.registry, sizeof(r.registry),
+				strcmp(s, "index.docker.io") == 0 ? REF_REGISTRY_DEF : s);
 			repo = slash + 1;
 		} else {
 			*slash = '/';
@@ -142,7 +148,9 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 	library = strcmp(r.registry, REF_REGISTRY_DEF) == 0 && !strchr(repo, '/') ? "library/" : "";
 	/* the canonical form must fit, too, or it could not be read again */
 	if (strlen(library) + strlen(repo) >= sizeof(r.repo) ||
-		strlen(r.registry) + strlen(library) + strlen(repo) + strlen(r.tag) + 10 + (r.has_digest ? DIGEST_STR : 0) >= REF_MAX)
+		strlen(r.registry) + strlen(library) + strlen(repo) + strlen(r.tag) + 10 +
+				(r.has_digest ? DIGEST_STR : 0) >=
+			REF_MAX)
 		return err_plain(e, EINVAL, "image name %.200s: too long", text);
 	memcpy(r.repo, library, strlen(library));
 	memcpy(r.repo + strlen(library), repo, strlen(repo) + 1);
@@ -152,13 +160,15 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 	return 0;
 }
 
-static const char *join(const struct image_ref *r, const char *registry, const char *repo, char out[REF_MAX])
+static const char *join(
+	const struct image_ref *r, const char *registry, const char *repo, char out[REF_MAX])
 {
 	char d[DIGEST_STR] = "";
 
 	if (r->has_digest)
 		digest_str(&r->digest, d);
-	snprintf(out, REF_MAX, "%s%s%s%s%s%s%s", registry, *registry ? "/" : "", repo, r->tag[0] ? ":" : "", r->tag, *d ? "@" : "", d);
+	snprintf(out, REF_MAX, "%s%s%s%s%s%s%s", registry, *registry ? "/" : "", repo,
+		r->tag[0] ? ":" : "", r->tag, *d ? "@" : "", d);
 	return out;
 }
 
@@ -167,7 +177,8 @@ const char *ref_canonical(const struct image_ref *r, char out[REF_MAX])
 	return join(r, r->registry, r->repo, out);
 }
 
-/* docker.io's names only become shorter where the short form means the same: not "docker.io/a.b/c", not "library/a/b". */
+/* docker.io's names only become shorter where the short form means the same: not "docker.io/a.b/c",
+ * not "library/a/b". */
 const char *ref_familiar(const struct image_ref *r, char out[REF_MAX])
 {
 	bool def = strcmp(r->registry, REF_REGISTRY_DEF) == 0;

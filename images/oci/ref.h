@@ -6,7 +6,7 @@
 
 #include "images/oci/digest.h"
 
-#define REF_MAX		 640 /* of the canonical form */
+#define REF_MAX          640 /* of the canonical form */
 #define REF_REGISTRY_DEF "docker.io"
 
 struct image_ref {
@@ -17,7 +17,8 @@ struct image_ref {
 	struct digest digest;
 };
 
-/* -EINVAL with what is wrong. A name without a registry is docker.io's, one without a folder there is in library/. */
+/* -EINVAL with what is wrong. A name without a registry is docker.io's, one without a folder there
+ * is in library/. */
 int ref_parse(const char *s, struct image_ref *out, struct err *e);
 /* registry/repo[:tag][@digest], the one spelling the store knows. */
 const char *ref_canonical(const struct image_ref *r, char out[REF_MAX]);

@@ -139,7 +139,8 @@ static int get_blob(struct files *f, const struct descriptor *d, struct err *e)
 	if (!digest_eq(&b.d, &d->digest))
 		return err_plain(e, EBADMSG, "%s: its bytes have another digest", path);
 	if (b.size != d->size)
-		return err_plain(e, EBADMSG, "%s has %llu bytes, the manifest says %llu", path, (unsigned long long)b.size, (unsigned long long)d->size);
+		return err_plain(e, EBADMSG, "%s has %llu bytes, the manifest says %llu", path,
+			(unsigned long long)b.size, (unsigned long long)d->size);
 	r = blob_list_add(&f->im->blobs, &b);
 	return r < 0 ? err_set(e, -r, "blob") : 0;
 }
@@ -181,7 +182,8 @@ static bool name_matches(const char *have, const char *want)
 		return false;
 	if (strcmp(have, y.tag) == 0)
 		return true;
-	return ref_parse(have, &x, NULL) == 0 && strcmp(ref_canonical(&x, a), ref_canonical(&y, b)) == 0;
+	return ref_parse(have, &x, NULL) == 0 &&
+	       strcmp(ref_canonical(&x, a), ref_canonical(&y, b)) == 0;
 }
 
 static int take_index(struct files *f, const void *p, size_t n, int depth, struct err *e)
@@ -205,9 +207,11 @@ static int take_index(struct files *f, const void *p, size_t n, int depth, struc
 	} else if (r == 0 && pick->media != MEDIA_INDEX) {
 		r = err_plain(e, ENOTSUP, "index names something of the type \"%s\"", pick->type);
 	} else if (r == 0) {
-		r = depth ? get_blob(f, pick, e) : err_plain(e, ELOOP, "index in an index in an index");
+		r = depth ? get_blob(f, pick, e)
+			  : err_plain(e, ELOOP, "index in an index in an index");
 		if (r == 0)
-			r = stage_get(f->im->stage, &pick->digest, IMAGE_MAX_MANIFEST, &inner, &inner_n, e);
+			r = stage_get(f->im->stage, &pick->digest, IMAGE_MAX_MANIFEST, &inner,
+				&inner_n, e);
 		if (r == 0)
 			r = take_index(f, inner, inner_n, depth - 1, e);
 	}
@@ -234,13 +238,14 @@ static const cJSON *pick_docker(const cJSON *list, const char *name, struct err 
 		err_plain(e, EBADMSG, "manifest.json lists no image");
 		return NULL;
 	}
-	cJSON_ArrayForEach(o, list)
-		cJSON_ArrayForEach(tag, json_arr(o, "RepoTags"))
+	cJSON_ArrayForEach (o, list)
+		cJSON_ArrayForEach (tag, json_arr(o, "RepoTags"))
 			if (cJSON_IsString(tag) && name_matches(tag->valuestring, name))
 				return o;
 	if (cJSON_GetArraySize(list) == 1)
 		return cJSON_GetArrayItem(list, 0);
-	err_plain(e, ENOTUNIQ, "the archive holds %d images, none of that name", cJSON_GetArraySize(list));
+	err_plain(e, ENOTUNIQ, "the archive holds %d images, none of that name",
+		cJSON_GetArraySize(list));
 	return NULL;
 }
 
@@ -248,17 +253,20 @@ static void add_descriptor(struct buf *b, const char *type, const struct blob *x
 {
 	char d[DIGEST_STR];
 
-	buf_printf(b, "{\"mediaType\":\"%s\",\"digest\":\"%s\",\"size\":%llu}", type, digest_str(&x->d, d), (unsigned long long)x->size);
+	buf_printf(b, "{\"mediaType\":\"%s\",\"digest\":\"%s\",\"size\":%llu}", type,
+		digest_str(&x->d, d), (unsigned long long)x->size);
 }
 
-int import_put_manifest(struct import *im, const struct blob *config, const struct blob *layers, size_t n, struct err *e)
+int import_put_manifest(struct import *im, const struct blob *config, const struct blob *layers,
+	size_t n, struct err *e)
 {
 	struct blob m;
 	struct buf b;
 	int r;
 
 	buf_init(&b, IMAGE_MAX_MANIFEST);
-	buf_printf(&b, "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\",\"config\":");
+	buf_printf(&b, "{\"schemaVersion\":2,\"mediaType\":\"application/"
+		       "vnd.oci.image.manifest.v1+json\",\"config\":");
 	add_descriptor(&b, "application/vnd.oci.image.config.v1+json", config);
 	buf_printf(&b, ",\"layers\":[");
 	for (size_t i = 0; i < n; i++) {
@@ -297,22 +305,25 @@ static int take_docker(struct files *f, struct err *e)
 		return err_wrap(e, "manifest.json");
 	list = json_arr(o, "Layers");
 	if (!json_str(o, "Config") || !list || cJSON_GetArraySize(list) > (int)IMAGE_MAX_LAYERS)
-		return err_plain(e, EBADMSG, "manifest.json: no configuration, no layers, or too many");
+		return err_plain(
+			e, EBADMSG, "manifest.json: no configuration, no layers, or too many");
 	r = files_get(f, json_str(o, "Config"), &config, e);
 	layers = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(*layers));
 	if (r == 0 && !layers)
 		r = err_set(e, ENOMEM, "layers");
-	cJSON_ArrayForEach(l, list)
-	{
+	cJSON_ArrayForEach (l, list) {
 		if (r == 0)
-			r = cJSON_IsString(l) ? files_get(f, l->valuestring, &layers[n++], e) : err_plain(e, EBADMSG, "manifest.json: layer without a name");
+			r = cJSON_IsString(l)
+				    ? files_get(f, l->valuestring, &layers[n++], e)
+				    : err_plain(e, EBADMSG, "manifest.json: layer without a name");
 	}
 	return r < 0 ? r : import_put_manifest(f->im, &config, layers, n, e);
 }
 
 /* ---- archives ---- */
 
-static int add_file(struct files *f, size_t *cap, const char *path, const char *link, const struct blob *b)
+static int add_file(
+	struct files *f, size_t *cap, const char *path, const char *link, const struct blob *b)
 {
 	if (f->n == *cap) {
 		size_t k = *cap ? *cap * 2 : 64;
@@ -323,7 +334,8 @@ static int add_file(struct files *f, size_t *cap, const char *path, const char *
 		f->v = v;
 		*cap = k;
 	}
-	f->v[f->n] = (struct file){.path = strdup(path), .link = link ? strdup(link) : NULL, .b = *b};
+	f->v[f->n] =
+		(struct file){.path = strdup(path), .link = link ? strdup(link) : NULL, .b = *b};
 	if (!f->v[f->n].path || (link && !f->v[f->n].link))
 		return -ENOMEM;
 	f->n++;
@@ -347,7 +359,8 @@ static int stage_entry(struct import *im, struct archive *a, struct blob *out, s
 			break;
 		r = stagefile_write(&f, buf, (size_t)k, e);
 		if (r == 0 && im->progress)
-			r = im->progress(im->progress_arg, (uint64_t)archive_filter_bytes(a, -1), 0);
+			r = im->progress(
+				im->progress_arg, (uint64_t)archive_filter_bytes(a, -1), 0);
 	}
 	if (r == 0)
 		return stagefile_end(&f, NULL, out, e);
@@ -355,7 +368,8 @@ static int stage_entry(struct import *im, struct archive *a, struct blob *out, s
 	return r;
 }
 
-/* "../ID/layer.tar" beside "OTHER/layer.tar": what old versions of docker write for a layer that occurs twice */
+/* "../ID/layer.tar" beside "OTHER/layer.tar": what old versions of docker write for a layer that
+ * occurs twice */
 static const char *link_target(const char *link)
 {
 	return strncmp(link, "../", 3) == 0 ? link + 3 : link;
@@ -384,8 +398,10 @@ static int read_archive(struct files *f, struct archive *a, struct err *e)
 			r = stage_entry(f->im, a, &b, e);
 		sum += b.size;
 		if (r == 0 && sum > f->im->lim.max_bytes)
-			r = err_plain(e, EFBIG, "archive of more than %llu bytes", (unsigned long long)f->im->lim.max_bytes);
-		if (r == 0 && (r = add_file(f, &cap, path, link ? link_target(link) : NULL, &b)) < 0)
+			r = err_plain(e, EFBIG, "archive of more than %llu bytes",
+				(unsigned long long)f->im->lim.max_bytes);
+		if (r == 0 &&
+			(r = add_file(f, &cap, path, link ? link_target(link) : NULL, &b)) < 0)
 			err_set(e, -r, "archive");
 		if (r < 0)
 			return err_wrap(e, "%.200s", path);
@@ -408,7 +424,8 @@ static int take_archive(struct import *im, struct err *e)
 	if (r == 0) {
 		struct blob b;
 
-		r = files_get(&f, "index.json", &b, NULL) == 0 ? take_layout(&f, e) : take_docker(&f, e);
+		r = files_get(&f, "index.json", &b, NULL) == 0 ? take_layout(&f, e)
+							       : take_docker(&f, e);
 	}
 	files_fini(&f);
 	return r;

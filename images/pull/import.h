@@ -26,5 +26,7 @@ struct import {
 
 int import_run(struct import *im, struct err *e);
 
-/* One layer that is already staged becomes an image: configuration and manifest are written around it. */
-int import_wrap_layer(struct import *im, const struct blob *layer, const struct digest *diff, struct err *e);
+/* One layer that is already staged becomes an image: configuration and manifest are written around
+ * it. */
+int import_wrap_layer(
+	struct import *im, const struct blob *layer, const struct digest *diff, struct err *e);

@@ -14,4 +14,5 @@ struct archive *import_open_tar(int fd, struct err *e);
 int import_guess(struct import *im, struct err *e);
 int import_rootfs_tar(struct import *im, struct err *e);
 int import_rootfs_dir(struct import *im, struct err *e);
-int import_put_manifest(struct import *im, const struct blob *config, const struct blob *layers, size_t n, struct err *e);
+int import_put_manifest(struct import *im, const struct blob *config, const struct blob *layers,
+	size_t n, struct err *e);

@@ -11,8 +11,8 @@
 
 struct pull_base {
 	char registry[256]; /* applies to names of this registry */
-	char url[512];	    /* "https://mirror.example/prefix", without /v2 */
-	uint32_t flags;	    /* JOB_REG_* */
+	char url[512];      /* "https://mirror.example/prefix", without /v2 */
+	uint32_t flags;     /* JOB_REG_* */
 };
 
 struct pull {
@@ -21,7 +21,8 @@ struct pull {
 	struct platform platform;
 	char user[256], password[4096], token[8192];
 	struct image_limits lim;
-	struct pull_base base[PULL_MAX_BASES]; /* asked in order; then the registry itself, if it is not among them */
+	/* asked in order; then the registry itself, if it is not among them */
+	struct pull_base base[PULL_MAX_BASES];
 	unsigned int nbases;
 	/* out */
 	struct digest manifest;

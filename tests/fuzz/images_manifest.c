@@ -25,7 +25,8 @@ static void try_config(const uint8_t *p, size_t n)
 	}
 	memset(c.disk.uuid, 'u', 36);
 	fd = memfd_create("image.json", MFD_CLOEXEC);
-	if (image_config_write(&c, fd, &e) == 0 && (k = pread(fd, text, sizeof(text), 0)) > 0 && k < (ssize_t)sizeof(text)) {
+	if (image_config_write(&c, fd, &e) == 0 && (k = pread(fd, text, sizeof(text), 0)) > 0 &&
+		k < (ssize_t)sizeof(text)) {
 		ASSERT(image_config_read(text, (size_t)k, &again, &e) == 0);
 		image_config_fini(&again);
 	}

@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
 static struct slots T;
 
-static int no_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+static int no_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
 	ASSERT(slot < t->n && kind > 0 && kind < PRIV_K_COUNT && !t->s[slot].kind);
 	return -EAGAIN;
@@ -24,7 +25,11 @@ static void no_start(struct serve *s, uint32_t slot)
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-	struct serve s = {.slots = &T, .bin_fd = -1, .daemon_uid = 777, .spawn = no_spawn, .started = no_start};
+	struct serve s = {.slots = &T,
+		.bin_fd = -1,
+		.daemon_uid = 777,
+		.spawn = no_spawn,
+		.started = no_start};
 	static const int fds[PRIV_SPAWN_FDS] = {-1, -1, -1, -1, -1, -1, -1, -1};
 
 	log_level = -1;

@@ -52,7 +52,8 @@ static int be_jailed(int argc, char **argv)
 			n = fd >= 0 && fchown(fd, uid, uid) == 0;
 		}
 		if (c == 'm') { /* 256 MiB, touched */
-			char *m = mmap(NULL, MIB(256), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			char *m = mmap(NULL, MIB(256), PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 			for (size_t i = 0; i < MIB(256); i += 4096)
 				m[i] = 1;
@@ -126,7 +127,8 @@ static bool wait_daemon(void)
 	return G.sock >= 0;
 }
 
-static pid_t run_priv(const char *bin, const char *run, const char *state, const char *uid, const char *base, const char *group, const char *sock)
+static pid_t run_priv(const char *bin, const char *run, const char *state, const char *uid,
+	const char *base, const char *group, const char *sock)
 {
 	char path[512], *slash;
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 40);
@@ -140,8 +142,9 @@ static pid_t run_priv(const char *bin, const char *run, const char *state, const
 	*slash = 0;
 	slash = strrchr(path, '/');
 	strncpy(slash, "/bin/mayfly-priv", 30);
-	execl(path, "mayfly-priv", "--bin-dir", bin, "--run-dir", run, "--state-dir", state, "--user", uid, "--uid-base", base, "--slots", "8",
-		"--cgroup", group, "--", sock, NULL);
+	execl(path, "mayfly-priv", "--bin-dir", bin, "--run-dir", run, "--state-dir", state,
+		"--user", uid, "--uid-base", base, "--slots", "8", "--cgroup", group, "--", sock,
+		NULL);
 	_exit(127);
 }
 
@@ -200,14 +203,16 @@ static int ask(struct priv_msg m, const int *fds, size_t nfds, struct priv_msg *
 }
 
 /* stage: the folder of an image job, or -1 */
-static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, int *ctl, struct priv_msg *out)
+static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, int *ctl,
+	struct priv_msg *out)
 {
 	int s[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC), rc;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) < 0)
 		return -errno;
-	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = kind, .slot = slot, .limits = l}, (int[]){s[1], stage >= 0 ? stage : null, null, null},
-		stage >= 0 ? 2 : 4, out, NULL);
+	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = kind, .slot = slot, .limits = l},
+		(int[]){s[1], stage >= 0 ? stage : null, null, null}, stage >= 0 ? 2 : 4, out,
+		NULL);
 	close(s[1]);
 	close(null);
 	*ctl = s[0];
@@ -248,7 +253,8 @@ static int status_field(pid_t pid, const char *key, char *to, size_t cap)
 	*to = 0;
 	while (f && fgets(line, sizeof(line), f))
 		if (!strncmp(line, key, strlen(key)))
-			snprintf(to, cap, "%.*s", (int)strcspn(line + strlen(key) + 1, "\n"), line + strlen(key) + 1);
+			snprintf(to, cap, "%.*s", (int)strcspn(line + strlen(key) + 1, "\n"),
+				line + strlen(key) + 1);
 	if (f)
 		fclose(f);
 	return *to ? 0 : -1;
@@ -289,7 +295,8 @@ static bool begin(void)
 	mkdir(to, 0755);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s/run/sock", dir);
 	G.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (bind(G.listen_fd, (struct sockaddr *)&a, sizeof(a)) || chmod(a.sun_path, 0777) || listen(G.listen_fd, 4))
+	if (bind(G.listen_fd, (struct sockaddr *)&a, sizeof(a)) || chmod(a.sun_path, 0777) ||
+		listen(G.listen_fd, 4))
 		return false;
 	start_priv();
 	return wait_daemon();
@@ -338,8 +345,9 @@ static void the_daemon_sees_nothing_else_of_the_host(void)
 	static const struct {
 		const char *path;
 		bool seen;
-	} rows[] = {{"/etc/passwd", false}, {"/etc/shadow", false}, {"/root", false}, {"/home", false}, {"/mnt", false}, {"/boot", false},
-		{"/dev/kvm", false}, {"/usr", true}, {"/proc/self", true}};
+	} rows[] = {{"/etc/passwd", false}, {"/etc/shadow", false}, {"/root", false},
+		{"/home", false}, {"/mnt", false}, {"/boot", false}, {"/dev/kvm", false},
+		{"/usr", true}, {"/proc/self", true}};
 	char path[96];
 	struct stat host, its;
 
@@ -353,10 +361,12 @@ static void the_daemon_sees_nothing_else_of_the_host(void)
 	CHECK(host.st_dev != its.st_dev);
 }
 
-/* what a daemon that was taken over would send: each is refused, and the next good one is answered */
+/* what a daemon that was taken over would send: each is refused, and the next good one is answered
+ */
 static void bad_requests_are_refused_one_by_one(void)
 {
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[] = {null, null, null, null, null, null, null, null}, ctl;
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC),
+	    fds[] = {null, null, null, null, null, null, null, null}, ctl;
 	struct priv_msg m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_HELLO}, o;
 	const struct {
 		struct priv_msg m;
@@ -370,19 +380,28 @@ static void bad_requests_are_refused_one_by_one(void)
 		{{.op = PRIV_SPAWN, .kind = 0, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = UINT32_MAX, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4}, 0, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 4, -EOPNOTSUPP}, /* does not exist yet */
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.memory_max = 1}}, 4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.cpu_max_us = UINT64_MAX}}, 4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.pids_max = 100000}}, 4, -EINVAL},
+		/* does not exist yet */
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 4, -EOPNOTSUPP},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.memory_max = 1}}, 4,
+			-EINVAL},
+		{{.op = PRIV_SPAWN,
+			 .kind = PRIV_K_VMM,
+			 .slot = 4,
+			 .limits = {.cpu_max_us = UINT64_MAX}},
+			4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.pids_max = 100000}},
+			4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 5}, 4, -EBUSY}, /* twice */
-		{{.op = PRIV_FREE, .slot = 5}, 0, -EBUSY},			 /* while it runs */
-		{{.op = PRIV_KILL, .slot = 6}, 0, -ENOENT},			 /* nobody's */
+		{{.op = PRIV_FREE, .slot = 5}, 0, -EBUSY},                      /* while it runs */
+		{{.op = PRIV_KILL, .slot = 6}, 0, -ENOENT},                     /* nobody's */
 		{{.op = PRIV_FREE, .slot = 6}, 0, -ENOENT},
 		{{.op = PRIV_USAGE, .slot = 4000}, 0, -EINVAL},
 		{{.op = PRIV_LIMITS, .slot = 6}, 0, -ENOENT},
 		{{.op = PRIV_OPEN, .what = 99}, 0, -EINVAL},
-		{{.op = PRIV_OPEN, .what = PRIV_F_KVM}, 1, -EINVAL}, /* a descriptor that it does not take */
-		{{.op = PRIV_ADOPT}, 1, -EPERM},		      /* /dev/null is no file of a job's */
+		/* a descriptor that it does not take */
+		{{.op = PRIV_OPEN, .what = PRIV_F_KVM}, 1, -EINVAL},
+		/* /dev/null is no file of a job's */
+		{{.op = PRIV_ADOPT}, 1, -EPERM},
 		{{.op = PRIV_ADOPT}, 2, -EINVAL},
 	};
 	int got;
@@ -401,7 +420,9 @@ static void bad_requests_are_refused_one_by_one(void)
 	CHECK_INT(o.status, -EPROTO);
 	/* a flood, answered one by one: nothing is kept for who does not read */
 	for (int i = 0; i < 1000; i++)
-		CHECK_INT(ask((struct priv_msg){.op = (uint32_t)(1000 + i), .slot = (uint32_t)i}, NULL, 0, NULL, NULL), -ENOSYS);
+		CHECK_INT(ask((struct priv_msg){.op = (uint32_t)(1000 + i), .slot = (uint32_t)i},
+				  NULL, 0, NULL, NULL),
+			-ENOSYS);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL), 0);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 5}, NULL, 0, NULL, NULL), 0);
 	REQUIRE(next_msg(&o, &got, 10000) == 0);
@@ -481,10 +502,12 @@ static void it_outlives_the_helper(void)
 static bool has_cgroups(void)
 {
 	struct priv_msg o;
-	bool has = ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0 && !(o.flags & PRIV_H_NO_CGROUP);
+	bool has = ask((struct priv_msg){.op = PRIV_HELLO}, NULL, 0, &o, NULL) == 0 &&
+		   !(o.flags & PRIV_H_NO_CGROUP);
 
 	if (!has)
-		printf("(no cgroup controllers are delegated here: what needs them is not tried)\n");
+		printf("(no cgroup controllers are delegated here: what needs them is not "
+		       "tried)\n");
 	return has;
 }
 
@@ -541,7 +564,8 @@ static void a_second_helper_has_users_of_its_own(void)
 	}
 }
 
-/* A group that hands controllers down takes no process: a service manager could not start the next helper in one that we had moved to. */
+/* A group that hands controllers down takes no process: a service manager could not start the next
+ * helper in one that we had moved to. */
 static void the_helper_stays_in_the_group_it_was_started_in(void)
 {
 	char its[512], ours[512], jail[64];
@@ -582,7 +606,8 @@ static void a_slot_is_taken_while_a_process_is_left(void)
 	CHECK_INT(write(ctl, "q", 1), 1);
 	REQUIRE(next_msg(&o, &fd, 10000) == 0 && o.op == PRIV_EV_EXITED && o.slot == 6);
 	for (int i = 0; i < 20; i++)
-		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL), -EBUSY);
+		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL),
+			-EBUSY);
 	close(ctl);
 	CHECK_INT(vmm_start(6, (struct priv_limits){0}, &ctl, NULL), -EBUSY);
 	/* the daemon's way out: all of the group is killed */
@@ -592,7 +617,8 @@ static void a_slot_is_taken_while_a_process_is_left(void)
 	close(ctl);
 }
 
-/* killed between the start of a process and the file that says so: the next helper has only the group to know it by */
+/* killed between the start of a process and the file that says so: the next helper has only the
+ * group to know it by */
 static void a_slot_is_taken_whose_start_nobody_wrote_down(void)
 {
 	struct priv_msg o;
@@ -627,12 +653,14 @@ static void a_user_is_taken_while_a_file_of_its_is_left(void)
 
 	REQUIRE(begin());
 	stage = make_stage(path, sizeof(path));
-	REQUIRE(stage >= 0 && start(PRIV_K_IMAGE_BUILD, 6, (struct priv_limits){0}, stage, &ctl, &o) == 0);
+	REQUIRE(stage >= 0 &&
+		start(PRIV_K_IMAGE_BUILD, 6, (struct priv_limits){0}, stage, &ctl, &o) == 0);
 	CHECK_INT(tell(ctl, 'w'), 1);
 	CHECK_INT(write(ctl, "q", 1), 1);
 	REQUIRE(next_msg(&o, &fd, 10000) == 0 && o.op == PRIV_EV_EXITED && o.slot == 6);
 	for (int i = 0; i < 20; i++)
-		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL), -EBUSY);
+		CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 6}, NULL, 0, NULL, NULL),
+			-EBUSY);
 	close(ctl);
 	CHECK_INT(start(PRIV_K_IMAGE_BUILD, 6, (struct priv_limits){0}, stage, &ctl, NULL), -EBUSY);
 	close(ctl);
@@ -678,11 +706,15 @@ static void when_memory_ends_monitors_go_first_and_the_helper_last(void)
 	CHECK(oom_score(vmm.pid) > oom_score(job.pid));
 	CHECK(oom_score(job.pid) > oom_score(getpid()));
 	if (oom_score(G.priv) == oom_score(getpid()))
-		printf("(nobody may lower a score here: the daemon's and the helper's are not tried)\n");
+		printf("(nobody may lower a score here: the daemon's and the helper's are not "
+		       "tried)\n");
 	else
-		CHECK(oom_score(getpid()) > oom_score(G.daemon) && oom_score(G.daemon) > oom_score(G.priv));
+		CHECK(oom_score(getpid()) > oom_score(G.daemon) &&
+			oom_score(G.daemon) > oom_score(G.priv));
 	for (uint32_t slot = 6; slot < 8; slot++) {
-		CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = slot}, NULL, 0, NULL, NULL), 0);
+		CHECK_INT(
+			ask((struct priv_msg){.op = PRIV_KILL, .slot = slot}, NULL, 0, NULL, NULL),
+			0);
 		REQUIRE(next_msg(&o, &fd, 10000) == 0);
 		until_free(slot);
 	}
@@ -697,7 +729,8 @@ static void limits_hold(uint32_t kind, uint32_t slot, int stage)
 	struct priv_msg o;
 	int ctl, fd, n;
 
-	REQUIRE(start(kind, slot, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)}, stage, &ctl, &o) == 0);
+	REQUIRE(start(kind, slot, (struct priv_limits){.pids_max = 20, .memory_max = MIB(64)},
+			stage, &ctl, &o) == 0);
 	n = tell(ctl, 'f');
 	CHECK(n > 0 && n < 20);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_USAGE, .slot = slot}, NULL, 0, &o, NULL), 0);
@@ -730,7 +763,8 @@ static void limits_hold_for_each_kind(void)
 static void the_end_leaves_nothing(void)
 {
 	char path[128];
-	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin/mayfly-image", "bin", "run/sock", "run", "state", "run-priv/lock", "run-priv/s3", "run-priv"};
+	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin/mayfly-image",
+		"bin", "run/sock", "run", "state", "run-priv/lock", "run-priv/s3", "run-priv"};
 	int st;
 
 	REQUIRE(G.priv > 0);
@@ -762,11 +796,15 @@ static const struct test tests[] = {
 	{"it_outlives_the_helper", it_outlives_the_helper},
 	{"a_second_helper_is_kept_out", a_second_helper_is_kept_out},
 	{"a_second_helper_has_users_of_its_own", a_second_helper_has_users_of_its_own},
-	{"the_helper_stays_in_the_group_it_was_started_in", the_helper_stays_in_the_group_it_was_started_in},
+	{"the_helper_stays_in_the_group_it_was_started_in",
+		the_helper_stays_in_the_group_it_was_started_in},
 	{"a_slot_is_taken_while_a_process_is_left", a_slot_is_taken_while_a_process_is_left},
-	{"a_slot_is_taken_whose_start_nobody_wrote_down", a_slot_is_taken_whose_start_nobody_wrote_down},
-	{"a_user_is_taken_while_a_file_of_its_is_left", a_user_is_taken_while_a_file_of_its_is_left},
-	{"when_memory_ends_monitors_go_first_and_the_helper_last", when_memory_ends_monitors_go_first_and_the_helper_last},
+	{"a_slot_is_taken_whose_start_nobody_wrote_down",
+		a_slot_is_taken_whose_start_nobody_wrote_down},
+	{"a_user_is_taken_while_a_file_of_its_is_left",
+		a_user_is_taken_while_a_file_of_its_is_left},
+	{"when_memory_ends_monitors_go_first_and_the_helper_last",
+		when_memory_ends_monitors_go_first_and_the_helper_last},
 	{"limits_hold_for_each_kind", limits_hold_for_each_kind},
 	{"the_end_leaves_nothing", the_end_leaves_nothing},
 };

@@ -82,11 +82,13 @@ static void put_inode(struct walk *w, ext2_ino_t ino, struct ext2_inode_large *l
 
 	if (LINUX_S_ISCHR(i->i_mode) || LINUX_S_ISBLK(i->i_mode)) {
 		major = i->i_block[0] ? i->i_block[0] >> 8 & 0xff : i->i_block[1] >> 8 & 0xfff;
-		minor = i->i_block[0] ? i->i_block[0] & 0xff : (i->i_block[1] & 0xff) | (i->i_block[1] >> 12 & 0xfff00);
+		minor = i->i_block[0] ? i->i_block[0] & 0xff
+				      : (i->i_block[1] & 0xff) | (i->i_block[1] >> 12 & 0xfff00);
 	}
 	hex(w->path, w->len);
-	printf("\t%o\t%u\t%u\t%llu\t%u\t%u:%u\t%lld.%09u\t", i->i_mode, inode_uid(*i), inode_gid(*i),
-		LINUX_S_ISDIR(i->i_mode) ? 0ULL : (unsigned long long)EXT2_I_SIZE(i), i->i_links_count, major, minor, sec, l->i_mtime_extra >> 2);
+	printf("\t%o\t%u\t%u\t%llu\t%u\t%u:%u\t%lld.%09u\t", i->i_mode, inode_uid(*i),
+		inode_gid(*i), LINUX_S_ISDIR(i->i_mode) ? 0ULL : (unsigned long long)EXT2_I_SIZE(i),
+		i->i_links_count, major, minor, sec, l->i_mtime_extra >> 2);
 	if (LINUX_S_ISREG(i->i_mode))
 		put_content(w, ino);
 	else if (LINUX_S_ISLNK(i->i_mode))

@@ -311,7 +311,8 @@ static void say(struct replay *r, uint32_t conn, const uint8_t *p, size_t n)
 		r->fd[conn] = raw_connect();
 	}
 	CHECK_INT(write_full(r->fd[conn], p, n), 0);
-	/* contents of files, and what is said about them, are not recorded: none come, and it is waited for */
+	/* contents of files, and what is said about them, are not recorded: none come, and it is
+	 * waited for */
 	if (f.h.type == AGENT_WRITE) {
 		host_send(r->fd[conn], AGENT_DATA, f.h.id, NULL);
 		CHECK(host_recv(r->fd[conn], &G) && G.h.type == AGENT_OK);

@@ -111,7 +111,8 @@ static void directories_and_listing(void)
 	buf_u32(&b, 100);
 	CHECK(host_ask(&H, ctl, AGENT_LIST, &b, &G));
 	CHECK_INT(cur_u32(&G.c), 0);
-	CHECK_INT(cur_u32(&G.c), 8); /* with the two of the test before, and the link, which is not followed */
+	/* with the two of the test before, and the link, which is not followed */
+	CHECK_INT(cur_u32(&G.c), 8);
 	CHECK(take_item(&G.c, &i));
 	for (size_t k = 0; k < ARRAY_LEN(want); k++) {
 		CHECK(take_item(&G.c, &i));
@@ -352,7 +353,8 @@ static int write_file(int fd, const char *path, uint32_t mode, uint32_t flags, s
 }
 
 /* Reads into out; the code of a failure, or 0. */
-static int read_file(int fd, const char *path, uint64_t off, uint64_t len, uint32_t flags, struct buf *out)
+static int read_file(
+	int fd, const char *path, uint64_t off, uint64_t len, uint32_t flags, struct buf *out)
 {
 	struct buf b = {0};
 	uint64_t said;

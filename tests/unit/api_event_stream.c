@@ -26,8 +26,8 @@ static void strings_are_valid_utf8(void)
 	E("a\0b", "a\\u0000b");
 	E("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80");
 	E("\xff", "\xef\xbf\xbd");
-	E("\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd");		   /* overlong */
-	E("\xe2\x82", "\xef\xbf\xbd");				   /* cut */
+	E("\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"); /* overlong */
+	E("\xe2\x82", "\xef\xbf\xbd");             /* cut */
 	E("\xe2\x82x", "\xef\xbf\xbdx");
 	E("\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"); /* a surrogate */
 	E("\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
@@ -119,11 +119,14 @@ static void ends_are_as_documented(void)
 	buf_init(&b, 4096);
 	sse_error(&b, "CommandExecError", "3", "exit status 3");
 	CHECK(!strncmp(buf_cstr(&b),
-		"{\"type\":\"error\",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"3\",\"traceback\":[\"exit status 3\"]},"
-		"\"timestamp\":", 100));
+		"{\"type\":\"error\",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"3\","
+		"\"traceback\":[\"exit status 3\"]},"
+		"\"timestamp\":",
+		100));
 	buf_reset(&b);
 	sse_complete(&b, 12);
-	CHECK(!strncmp(buf_cstr(&b), "{\"type\":\"execution_complete\",\"execution_time\":12,\"timestamp\":", 60));
+	CHECK(!strncmp(buf_cstr(&b),
+		"{\"type\":\"execution_complete\",\"execution_time\":12,\"timestamp\":", 60));
 	CHECK(!strcmp(buf_cstr(&b) + b.len - 3, "}\n\n"));
 	buf_fini(&b);
 }
@@ -131,7 +134,8 @@ static void ends_are_as_documented(void)
 static const struct test tests[] = {
 	{"strings_are_valid_utf8", strings_are_valid_utf8},
 	{"lines_keep_their_endings_however_cut", lines_keep_their_endings_however_cut},
-	{"long_lines_come_in_pieces_of_whole_characters", long_lines_come_in_pieces_of_whole_characters},
+	{"long_lines_come_in_pieces_of_whole_characters",
+		long_lines_come_in_pieces_of_whole_characters},
 	{"ends_are_as_documented", ends_are_as_documented},
 };
 TEST_MAIN(tests)

@@ -100,7 +100,12 @@ static void say(struct rig *r, struct vmm_hdr h, const void *body, size_t n, int
 
 static struct vmm_hdr reply_to(const struct vmm_hdr *q, int32_t status, uint32_t len)
 {
-	return (struct vmm_hdr){.magic = VMM_MAGIC, .version = VMM_VERSION, .type = q->type | VMM_REPLY, .id = q->id, .len = len, .status = status};
+	return (struct vmm_hdr){.magic = VMM_MAGIC,
+		.version = VMM_VERSION,
+		.type = q->type | VMM_REPLY,
+		.id = q->id,
+		.len = len,
+		.status = status};
 }
 
 static void answers_find_their_questions(void)
@@ -131,7 +136,11 @@ static void answers_find_their_questions(void)
 static void events_bring_descriptors(void)
 {
 	struct rig r;
-	struct vmm_hdr h = {.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_GUEST_CONN, .len = 8, .nfds = 1};
+	struct vmm_hdr h = {.magic = VMM_MAGIC,
+		.version = VMM_VERSION,
+		.type = VMM_EV_GUEST_CONN,
+		.len = 8,
+		.nfds = 1};
 	uint32_t ports[2] = {1023, 5};
 
 	REQUIRE(rig_up(&r));
@@ -165,9 +174,19 @@ static void what_is_not_the_protocol_ends_it(void)
 		{.magic = VMM_MAGIC, .version = 9, .type = VMM_EV_PANIC},
 		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_PANIC, .len = 5},
 		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_PANIC, .nfds = 1},
-		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_PAUSE | VMM_REPLY, .id = 77},
-		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_STATS | VMM_REPLY, .id = 1},
-		{.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_PAUSE | VMM_REPLY, .id = 1, .status = 5},
+		{.magic = VMM_MAGIC,
+			.version = VMM_VERSION,
+			.type = VMM_PAUSE | VMM_REPLY,
+			.id = 77},
+		{.magic = VMM_MAGIC,
+			.version = VMM_VERSION,
+			.type = VMM_STATS | VMM_REPLY,
+			.id = 1},
+		{.magic = VMM_MAGIC,
+			.version = VMM_VERSION,
+			.type = VMM_PAUSE | VMM_REPLY,
+			.id = 1,
+			.status = 5},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -25,8 +25,12 @@ static void what_the_sdk_sends_is_taken(void)
 	struct refusal x;
 	struct probe p;
 	struct spec s;
-	cJSON *req = parse("{" BASE ",\"resourceLimits\":{\"cpu\":\"1\",\"memory\":\"512Mi\",\"disk\":\"2Gi\"},\"entrypoint\":[\"a\",\"b\"],\"env\":{\"A_1\":\"v\"},"
-			   "\"metadata\":{\"k\":\"v\"},\"readiness\":{\"probe\":\"tcp://127.0.0.1:8000\",\"warmupSeconds\":60},\"format\":\"overlaybd\"}", &x);
+	cJSON *req =
+		parse("{" BASE ",\"resourceLimits\":{\"cpu\":\"1\",\"memory\":\"512Mi\",\"disk\":"
+		      "\"2Gi\"},\"entrypoint\":[\"a\",\"b\"],\"env\":{\"A_1\":\"v\"},"
+		      "\"metadata\":{\"k\":\"v\"},\"readiness\":{\"probe\":\"tcp://"
+		      "127.0.0.1:8000\",\"warmupSeconds\":60},\"format\":\"overlaybd\"}",
+			&x);
 
 	CHECK_STR(x.msg, "");
 	REQUIRE(req);
@@ -50,12 +54,15 @@ static void defaults(void)
 		uint32_t limit_s;
 	} cases[] = {
 		{"", PROBE_NONE, 3, 600},
-		{",\"entrypoint\":[],\"env\":null,\"readiness\":null,\"format\":null,\"resourceLimits\":null", PROBE_NONE, 3, 600},
+		{",\"entrypoint\":[],\"env\":null,\"readiness\":null,\"format\":null,"
+		 "\"resourceLimits\":null",
+			PROBE_NONE, 3, 600},
 		{",\"entrypoint\":[\"server\"]", PROBE_WINDOW, 1, 60},
 		{",\"entrypoint\":[\"server\"],\"readiness\":{}", PROBE_WINDOW, 1, 60},
 		{",\"readiness\":{\"warmupSeconds\":0}", PROBE_WINDOW, 3, 0},
 		{",\"readiness\":{\"probe\":null,\"warmupSeconds\":5}", PROBE_WINDOW, 3, 5},
-		{",\"readiness\":{\"probe\":\"cmd://curl -f http://127.0.0.1:80/\"}", PROBE_CMD, 3, 600},
+		{",\"readiness\":{\"probe\":\"cmd://curl -f http://127.0.0.1:80/\"}", PROBE_CMD, 3,
+			600},
 		{",\"readiness\":{\"probe\":\"tcp://[::1]:65535\"}", PROBE_TCP, 3, 600},
 	};
 

@@ -382,8 +382,7 @@ static void two_lengths_are_refused(void)
 		"POST /echo HTTP/1.1\r\n" H
 		"Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
 		"POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nTransfer-Encoding: "
-					    "chunked\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H
-		"\r\n",
+		"chunked\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\n" H "\r\n",
 		"POST /echo HTTP/1.1\r\n" H
 		"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"POST /echo HTTP/1.1\r\n" H

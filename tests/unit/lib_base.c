@@ -173,7 +173,8 @@ static void a_child_keeps_what_it_is_told(void)
 			_exit(100);
 		for (int fd = 0; fd < 1024; fd++)
 			open += fcntl(fd, F_GETFD) >= 0 && fd > 2;
-		_exit(open == 2 && fcntl(q[1], F_GETFD) >= 0 && fcntl(p[1], F_GETFD) >= 0 ? 7 : open);
+		_exit(open == 2 && fcntl(q[1], F_GETFD) >= 0 && fcntl(p[1], F_GETFD) >= 0 ? 7
+											  : open);
 	}
 	waitpid(pid, &st, 0);
 	CHECK(WIFEXITED(st));

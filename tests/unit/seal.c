@@ -13,9 +13,9 @@
 #include "images/job/seal.h"
 #include "vmm/seal.h"
 
-#define RULES_MAX 256
-#define CALLS_MAX 2000
-#define PROC_FD   9 /* of a monitor's list here */
+#define RULES_MAX       256
+#define CALLS_MAX       2000
+#define PROC_FD         9 /* of a monitor's list here */
 #define VMM_PROC_FD_MAX 64
 
 struct call {

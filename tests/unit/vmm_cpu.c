@@ -15,8 +15,11 @@ static void cpu_make(struct arch_cpu *c, uint32_t khz)
 	*c = (struct arch_cpu){.tmpl = "host", .tsc_khz = khz};
 	c->host.h.nent = 3;
 	/* "GenuineIntel"; SSE3, SSSE3, SSE4.1, SSE4.2, POPCNT, AVX; AVX2 */
-	c->host.e[0] = (struct kvm_cpuid_entry2){.function = 0, .eax = 7, .ebx = 0x756e6547, .ecx = 0x6c65746e, .edx = 0x49656e69};
-	c->host.e[1] = (struct kvm_cpuid_entry2){.function = 1, .ecx = 1u << 0 | 1u << 9 | 1u << 19 | 1u << 20 | 1u << 23 | 1u << 28, .edx = 0x078bfbff};
+	c->host.e[0] = (struct kvm_cpuid_entry2){
+		.function = 0, .eax = 7, .ebx = 0x756e6547, .ecx = 0x6c65746e, .edx = 0x49656e69};
+	c->host.e[1] = (struct kvm_cpuid_entry2){.function = 1,
+		.ecx = 1u << 0 | 1u << 9 | 1u << 19 | 1u << 20 | 1u << 23 | 1u << 28,
+		.edx = 0x078bfbff};
 	c->host.e[2] = (struct kvm_cpuid_entry2){.function = 7, .ebx = 1u << 5};
 	c->guest = c->host;
 }
@@ -63,7 +66,9 @@ static void a_missing_feature_is_named(void)
 		unsigned int entry;
 		uint32_t ecx, ebx;
 		const char *says;
-	} cases[] = {{1, 1u << 20, 0, "leaf 1 ecx, bits 0x100000"}, {1, 1u << 28, 0, "leaf 1 ecx, bits 0x10000000"}, {2, 0, 1u << 5, "leaf 7 ebx, bits 0x20"}};
+	} cases[] = {{1, 1u << 20, 0, "leaf 1 ecx, bits 0x100000"},
+		{1, 1u << 28, 0, "leaf 1 ecx, bits 0x10000000"},
+		{2, 0, 1u << 5, "leaf 7 ebx, bits 0x20"}};
 	struct err e;
 	struct buf b;
 
@@ -112,7 +117,8 @@ static void a_tsc_that_cannot_be_scaled_is_refused(void)
 	buf_fini(&b);
 }
 
-/* Each byte of the record changed, and each length cut: refused, or taken without leaving the buffer (the sanitizers watch). */
+/* Each byte of the record changed, and each length cut: refused, or taken without leaving the
+ * buffer (the sanitizers watch). */
 static void every_field_may_lie(void)
 {
 	struct err e;

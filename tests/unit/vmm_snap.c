@@ -182,12 +182,14 @@ static void some_chunks_are_verified(void)
 	int fd = make_mem(300, &f); /* five chunks, the last one short */
 	struct err e;
 
-	/* pages 100..199 of the guest are pages 0..99 of file 1; pages 500..699 its pages 100..299 */
+	/* pages 100..199 of the guest are pages 0..99 of file 1; pages 500..699 its pages 100..299
+	 */
 	s.ext[0] = (struct snap_extent){.gpa = 100 * 4096, .len = 100 * 4096, .off = 0, .file = 1};
-	s.ext[1] = (struct snap_extent){.gpa = 500 * 4096, .len = 200 * 4096, .off = 100 * 4096, .file = 1};
-	snap_mark_chunks(&s, 0, 100 * 4096, map);	     /* before it */
-	snap_mark_chunks(&s, 200 * 4096, 300 * 4096, map);   /* in the gap */
-	snap_mark_chunks(&s, 700 * 4096, 4096, map);	     /* behind it */
+	s.ext[1] = (struct snap_extent){
+		.gpa = 500 * 4096, .len = 200 * 4096, .off = 100 * 4096, .file = 1};
+	snap_mark_chunks(&s, 0, 100 * 4096, map);          /* before it */
+	snap_mark_chunks(&s, 200 * 4096, 300 * 4096, map); /* in the gap */
+	snap_mark_chunks(&s, 700 * 4096, 4096, map);       /* behind it */
 	CHECK_INT(map[1][0], 0);
 	snap_mark_chunks(&s, 163 * 4096, 2 * 4096, map); /* over the border of chunks 0 and 1 */
 	CHECK_INT(map[1][0], 3);

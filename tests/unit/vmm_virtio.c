@@ -382,7 +382,8 @@ static void *vcpu_breaks(void *arg)
 	return NULL;
 }
 
-/* A vCPU's thread breaks the device: who is told of it is told on the device thread, and not without end. */
+/* A vCPU's thread breaks the device: who is told of it is told on the device thread, and not
+ * without end. */
 static void told_on_the_device_thread_and_not_for_ever(void)
 {
 	struct rig r;

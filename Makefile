@@ -150,7 +150,7 @@ coverage:
 
 # what a commit must pass, in under 3 minutes
 check: all
-	$(Q)tests/check/format && CC=$(CC) tests/check/headers && tests/check/layering && tests/check/scripts
+	$(Q)tests/check/format && CC=$(CC) tests/check/headers && tests/check/layering && tests/check/scripts && tests/check/prose
 	$(Q)$(MAKE) -s unit asan && $(MAKE) -s cppcheck tidy FILES="$$(tests/check/changed | grep '\.c$$' | tr '\n' ' ')"
 layering headers:
 	$(Q)CC=$(CC) tests/check/$@

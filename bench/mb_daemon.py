@@ -61,7 +61,7 @@ def free_port():
 
 def apart(k):
     """Groups and users of its own for the helper of the k-th daemon: two that shared them would end each other's monitors, slot by slot."""
-    return ["--cgroup", f"/sys/fs/cgroup/mayfly-bench-{os.getpid()}-{k}", "--uid-base", str(300000 + k * 3 * 4096)]
+    return ["--cgroup", f"/sys/fs/cgroup/mayfly-bench-{os.getpid()}-{k}", "--uid-base", str(300000 + k * 5 * 4096)]
 
 
 class Daemon(Given):

@@ -10,36 +10,48 @@
 #include "lib/base.h"
 
 #define PRIV_MAGIC     0x3156504du
-#define PRIV_VERSION   1u
+#define PRIV_VERSION   2u
 #define PRIV_FD        3
-#define PRIV_MAX_SLOTS 4096u
+#define PRIV_MAX_SLOTS 65536u
 #define PRIV_SPAWN_FDS 8u
 
+/* A sandbox is a group of processes. Each process has a slot: a user id, a jail and a leaf cgroup. The group is
+ * the parent cgroup of its leaves, below the cgroup of its lease. Slots and groups are numbers below nslots. The
+ * group begins with its first process and ends when its last slot is freed. */
 enum priv_op {
-	PRIV_HELLO = 1,  /* -> nslots, host flags (PRIV_H_*) */
-	PRIV_SPAWN = 2,  /* kind, slot, limits; fds become 3, 4, ... of the new process -> pid,
-			    start_time, uid; fd: pidfd */
-	PRIV_LIMITS = 3, /* slot, limits -> {} */
-	PRIV_USAGE = 4,  /* slot -> usage */
+	PRIV_HELLO = 1, /* -> nslots, nleases, host flags (PRIV_H_*), uid */
+	/* kind, slot, group, lease, limits of the leaf; fds become 3, 4, ... of the new process
+	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease */
+	PRIV_SPAWN = 2,
+	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {} */
+	PRIV_USAGE = 4,  /* slot -> usage of the leaf */
 	PRIV_OPEN = 5,   /* what (enum priv_file) -> fd */
-	PRIV_KILL = 6,   /* slot -> {} : SIGKILL to all of its cgroup; PRIV_EV_EXITED follows */
+	PRIV_KILL = 6,   /* slot -> {} : SIGKILL to all of its leaf; PRIV_EV_EXITED follows */
 	/* slot = where to begin -> the first used slot from there on: as PRIV_SPAWN's reply, with
-	 * slot and kind; ENOENT: no more. One that has ended and was not freed: pid 0, wait_status,
-	 * no descriptor */
+	 * slot, group, lease and kind; ENOENT: no more. One that has ended and was not freed: pid 0,
+	 * wait_status, no descriptor */
 	PRIV_LIST = 7,
-	PRIV_FREE = 8, /* slot -> {} : its process is reaped, its cgroup empty: the slot and its uid
+	PRIV_FREE = 8, /* slot -> {} : its process is reaped, its leaf empty: the slot and its uid
 			  may be used again; EBUSY else */
 	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444).
 	   EPERM: not one of theirs */
 	PRIV_ADOPT = 9,
-	PRIV_EV_EXITED = 0x4001, /* slot, kind, pid, wait_status, oom_kills */
+	/* group, limits of all its processes together -> {}; ENOENT: it has no process */
+	PRIV_GROUP_LIMITS = 10,
+	PRIV_GROUP_USAGE = 11, /* group -> usage of all its processes together */
+	/* group -> {} : SIGKILL to all its processes; a PRIV_EV_EXITED for each follows */
+	PRIV_GROUP_KILL = 12,
+	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
 };
 
+/* The numbers stand in the helper's state files: they never change. */
 enum priv_kind {
-	PRIV_K_VMM = 1,
-	PRIV_K_NET = 2,
-	PRIV_K_IMAGE_BUILD = 3 /* no network */,
-	PRIV_K_IMAGE_PULL = 4 /* network */,
+	PRIV_K_MONITOR = 1,
+	PRIV_K_NETWORK = 2, /* parses the guest's frames; no network namespace but an empty one */
+	PRIV_K_IMAGE_BUILD = 3, /* no network */
+	PRIV_K_IMAGE_PULL = 4,  /* the host's network */
+	PRIV_K_BROKER = 5,      /* opens sockets for the network process; the host's network */
+	PRIV_K_FILES = 6,       /* serves volumes */
 	PRIV_K_COUNT
 };
 /* CONFIG: the file that the daemon was started with, which it may not open by itself */
@@ -73,6 +85,7 @@ struct priv_msg {
 			      */
 	int32_t wait_status; /* as waitpid(2) has it; -1: ended while no helper was there to see it
 			      */
-	uint32_t nslots, flags, reserved;
+	uint32_t nslots, flags;
+	uint32_t group, lease, nleases;
 };
-static_assert(sizeof(struct priv_msg) == 128, "one fixed size");
+static_assert(sizeof(struct priv_msg) == 136, "one fixed size");

@@ -33,7 +33,9 @@ static struct priv {
 	struct slots slots;
 	struct serve serve;
 	const char *cgroup, *user;
-	uint32_t uid_base, nslots;
+	const char *leases[LEASES_MAX];
+	uint32_t nleases;
+	uint32_t uid_base, uid_count, nslots;
 	struct daemon_conf daemon;
 	int sock, daemon_pidfd, daemon_pid, bin_fd, lock_fd;
 	struct watch *sock_watch, *daemon_watch;
@@ -48,7 +50,8 @@ static struct priv {
 	.cgroup = "",
 	.user = "mayfly",
 	.uid_base = 300000,
-	.nslots = 1024,
+	.uid_count = PRIV_UID_RANGES * 4096,
+	.nslots = 4096,
 	.backoff_ns = RESPAWN_MIN_NS,
 	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
 
@@ -70,23 +73,29 @@ static bool flush_reply(void)
 
 static bool flush_ends(void)
 {
-	for (uint32_t i = 0; i < P.slots.n; i++) {
+	for (uint32_t i = 0; P.slots.untold && i < P.slots.n; i++) {
 		struct slot *s = &P.slots.s[i];
 		struct priv_msg m = {.magic = PRIV_MAGIC,
 			.version = PRIV_VERSION,
 			.op = PRIV_EV_EXITED,
 			.slot = i,
+			.group = s->at.group,
 			.kind = s->kind,
 			.uid = s->uid,
 			.start_time = s->start_time,
 			.wait_status = s->wait_status};
+		int fd;
 
 		if (!s->kind || s->pid || s->told)
 			continue;
-		(void)slot_usage(&P.slots, i, &m.usage);
+		fd = leaf_open(&P.slots.leases, s->at, i);
+		if (fd >= 0)
+			cgroup_usage(fd, &m.usage);
+		close_fd(&fd);
 		if (!send_msg(&m, -1))
 			return false;
 		s->told = true;
+		P.slots.untold--;
 	}
 	return true;
 }
@@ -203,7 +212,8 @@ static void daemon_start(void *arg)
 	P.slots.daemon_pidfd = P.daemon_pidfd;
 	/* the ends of before are in what it lists; the new daemon hears of later ones */
 	for (uint32_t i = 0; i < P.slots.n; i++)
-		P.slots.s[i].told = P.slots.s[i].kind && !P.slots.s[i].pid;
+		P.slots.s[i].told = true;
+	P.slots.untold = 0;
 	P.sock_watch = loop_watch(P.loop, P.sock, EPOLLIN, on_sock, NULL);
 	P.daemon_watch = loop_watch(P.loop, P.daemon_pidfd, EPOLLIN, on_daemon_end, NULL);
 	ASSERT(P.sock_watch && P.daemon_watch);
@@ -268,14 +278,32 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
  * has a lock on its range, to its end. */
 static int lock_users(struct err *e)
 {
-	struct flock range = {
-		.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = 3 * PRIV_MAX_SLOTS};
+	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = P.uid_count};
 	int fd = open("/run/mayfly-users.lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 
 	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0
-		       ? err_set(e, errno, "another mayfly-priv has users from %u on: --uid-base",
-				 P.uid_base)
+		       ? err_set(e, errno,
+				 "another mayfly-priv has some of the %u users from %u on: "
+				 "--uid-base, --uid-count",
+				 P.uid_count, P.uid_base)
 		       : 0;
+}
+
+/* A host alone is one lease, in which everything is. */
+static int set_up_leases(struct err *e)
+{
+	struct priv_limits l = {0};
+	char path[300];
+
+	if (slots_alloc(&P.slots, P.nslots, P.uid_base, P.uid_count / PRIV_UID_RANGES) < 0)
+		return err_set(e, ENOMEM, "%u slots", P.nslots);
+	if (!P.nleases)
+		return leases_add(&P.slots.leases, P.cgroup, &l, e);
+	for (uint32_t i = 0; i < P.nleases; i++)
+		if (lease_parse(P.leases[i], path, sizeof(path), &l, e) < 0 ||
+			leases_add(&P.slots.leases, path, &l, e) < 0)
+			return -e->code;
+	return 0;
 }
 
 static int set_up(struct err *e)
@@ -300,12 +328,12 @@ static int set_up(struct err *e)
 	while (n > 1 && P.daemon.run_dir[n - 1] == '/')
 		n--;
 	snprintf(dir, sizeof(dir), "%.*s-priv", (int)n, P.daemon.run_dir);
-	if (slots_init(&P.slots, P.nslots, P.uid_base, dir, P.cgroup, e) < 0)
+	if (set_up_leases(e) < 0 || slots_take_over(&P.slots, dir, e) < 0)
 		return -e->code;
 	P.lock_fd = openat(P.slots.dir_fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	if (P.lock_fd < 0 || flock(P.lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(e, errno, "another mayfly-priv runs on %s", dir);
-	P.serve.host_flags = (P.slots.cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) |
+	P.serve.host_flags = (P.slots.leases.l[0].cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) |
 			     (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
 			     (access("/dev/kvm", R_OK | W_OK) ? PRIV_H_NO_KVM : 0);
 	return 0;
@@ -318,7 +346,9 @@ static const struct option options[] = {
 	{"show", required_argument, NULL, 'S'},
 	{"cgroup", required_argument, NULL, 'g'},
 	{"user", required_argument, NULL, 'u'},
+	{"lease", required_argument, NULL, 'l'},
 	{"uid-base", required_argument, NULL, 'U'},
+	{"uid-count", required_argument, NULL, 'C'},
 	{"slots", required_argument, NULL, 'n'},
 	{"verbose", no_argument, NULL, 'v'},
 	{"help", no_argument, NULL, 'h'},
@@ -335,8 +365,13 @@ static const char usage[] =
 	"that its configuration names); up to 8\n"
 	"  --cgroup PATH    cgroup v2 folder to make groups in (default: our own)\n"
 	"  --user NAME|UID  the daemon's user (mayfly)\n"
-	"  --uid-base N     first of 3 x 4096 user ids for jails (300000)\n"
-	"  --slots N        jails at a time (1024)\n"
+	"  --lease PATH[,memory=BYTES][,cpu=MILLIS]\n"
+	"                   cgroup v2 folder in which sandboxes may be placed, instead of "
+	"--cgroup;\n"
+	"                   repeat it for more: leases are numbered from 0 in this order\n"
+	"  --uid-base N     first user id for jails (300000)\n"
+	"  --uid-count N    user ids for jails from there on: five for each slot (20480)\n"
+	"  --slots N        processes in jails at a time (4096)\n"
 	"  --verbose        log every request\n";
 
 static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *what)
@@ -390,6 +425,17 @@ static void parse(int argc, char **argv)
 		case 'U':
 			P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base");
 			break;
+		case 'C':
+			P.uid_count = number(optarg, PRIV_UID_RANGES,
+				PRIV_UID_RANGES * PRIV_MAX_SLOTS, "--uid-count");
+			break;
+		case 'l':
+			if (P.nleases == LEASES_MAX) {
+				fprintf(stderr, "mayfly-priv: more than %u leases\n", LEASES_MAX);
+				exit(2);
+			}
+			P.leases[P.nleases++] = optarg;
+			break;
 		case 'n':
 			P.nslots = number(optarg, 1, PRIV_MAX_SLOTS, "--slots");
 			break;
@@ -403,6 +449,11 @@ static void parse(int argc, char **argv)
 			fputs(usage, stderr);
 			exit(2);
 		}
+	}
+	if (P.nslots > P.uid_count / PRIV_UID_RANGES) {
+		fprintf(stderr, "mayfly-priv: %u slots need %u user ids, --uid-count gives %u\n",
+			P.nslots, P.nslots * PRIV_UID_RANGES, P.uid_count);
+		exit(2);
 	}
 	/* everything after "--" is the daemon's; its name takes the place before it */
 	P.daemon.argv = argv + optind - 1;

@@ -19,11 +19,13 @@ struct req {
 	size_t nfds;
 	struct priv_msg *out;
 	int *out_fd;
+	struct place at; /* of a request about a group */
 };
 
 static int do_hello(struct serve *s, struct req *r)
 {
 	r->out->nslots = s->slots->n;
+	r->out->nleases = s->slots->leases.n;
 	r->out->flags = s->host_flags;
 	r->out->uid = s->daemon_uid;
 	return 0;
@@ -40,6 +42,7 @@ static int do_spawn(struct serve *s, struct req *r)
 {
 	const struct kind *k = kind_of(r->in.kind);
 	struct slot *slot = &s->slots->s[r->in.slot];
+	struct place at = {.lease = r->in.lease, .group = r->in.group}, there;
 	_cleanup_close_ int stage = -1;
 	int pidfd = -1, pid, rc;
 
@@ -52,13 +55,17 @@ static int do_spawn(struct serve *s, struct req *r)
 	}
 	if (slot->kind)
 		return -EBUSY;
+	if (at.group >= s->slots->n || at.lease >= MAX(s->slots->leases.n, 1u))
+		return -EINVAL;
+	if (group_lease(s->slots, at.group, &there) && (there.lease != at.lease || there.flat))
+		return -EXDEV;
 	if (k->stage_fd && (stage = fcntl(r->fds[k->stage_fd - 3], F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
-	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, &r->in.limits, r->fds, r->nfds,
-		&pidfd);
+	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, at, &r->in.limits, r->fds,
+		r->nfds, &pidfd);
 	if (pid < 0)
 		return pid;
-	rc = slot_used(s->slots, r->in.slot, r->in.kind, pid, pidfd);
+	rc = slot_used(s->slots, r->in.slot, r->in.kind, at, pid, pidfd);
 	slot->stage_fd = stage < 0 ? 0 : take_fd(&stage);
 	if (rc < 0)
 		log_error("slot %u: its state file could not be written: %s", r->in.slot,
@@ -68,21 +75,55 @@ static int do_spawn(struct serve *s, struct req *r)
 	r->out->uid = slot->uid;
 	r->out->start_time = slot->start_time;
 	*r->out_fd = fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
-	log_info("slot %u: started %s as process %d, user %u", r->in.slot, k->program, pid,
-		slot->uid);
+	log_info("slot %u: started %s as process %d, user %u, in group %u", r->in.slot, k->program,
+		pid, slot->uid, at.group);
 	return 0;
 }
 
 static int do_limits(struct serve *s, struct req *r)
 {
+	_cleanup_close_ int fd = -1;
+
 	if (!limits_ok(&r->in.limits))
 		return -EINVAL;
-	return slot_cgroup_limits(s->slots, r->in.slot, &r->in.limits);
+	fd = leaf_open(&s->slots->leases, s->slots->s[r->in.slot].at, r->in.slot);
+	return fd < 0 ? fd : cgroup_limits(fd, &r->in.limits, false);
 }
 
 static int do_usage(struct serve *s, struct req *r)
 {
-	return slot_usage(s->slots, r->in.slot, &r->out->usage);
+	_cleanup_close_ int fd =
+		leaf_open(&s->slots->leases, s->slots->s[r->in.slot].at, r->in.slot);
+
+	if (fd >= 0)
+		cgroup_usage(fd, &r->out->usage);
+	return fd < 0 ? fd : 0;
+}
+
+static int do_group_limits(struct serve *s, struct req *r)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (!limits_ok(&r->in.limits))
+		return -EINVAL;
+	fd = group_open(&s->slots->leases, r->at);
+	/* Without a group of its own the limits are those of the only leaf. */
+	return fd < 0 ? fd : cgroup_limits(fd, &r->in.limits, !r->at.flat);
+}
+
+static int do_group_usage(struct serve *s, struct req *r)
+{
+	_cleanup_close_ int fd = group_open(&s->slots->leases, r->at);
+
+	if (fd >= 0)
+		cgroup_usage(fd, &r->out->usage);
+	return fd < 0 ? fd : 0;
+}
+
+static int do_group_kill(struct serve *s, struct req *r)
+{
+	log_info("group %u: kill", r->in.group);
+	return group_kill(s->slots, r->in.group);
 }
 
 static int do_open(struct serve *s, struct req *r)
@@ -117,6 +158,8 @@ static int do_list(struct serve *s, struct req *r)
 			continue;
 		r->out->slot = i;
 		r->out->kind = x->kind;
+		r->out->group = x->at.group;
+		r->out->lease = x->at.lease;
 		r->out->pid = x->pid;
 		r->out->uid = x->uid;
 		r->out->start_time = x->start_time;
@@ -143,7 +186,7 @@ static int do_adopt(struct serve *s, struct req *r)
 	if (fstat(r->fds[0], &st) < 0)
 		return -errno;
 	/* only what a job made: otherwise this would be a way to own any file that can be opened */
-	if (!S_ISREG(st.st_mode) || st.st_uid < low || st.st_uid >= low + PRIV_MAX_SLOTS ||
+	if (!S_ISREG(st.st_mode) || st.st_uid < low || st.st_uid >= low + s->slots->uid_width ||
 		st.st_nlink > 1)
 		return -EPERM;
 	if (fchmod(r->fds[0], 0444) < 0 || fchown(r->fds[0], s->daemon_uid, s->daemon_uid) < 0)
@@ -151,7 +194,7 @@ static int do_adopt(struct serve *s, struct req *r)
 	return 0;
 }
 
-enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4 };
+enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4, NEEDS_GROUP = 8 };
 static const struct {
 	int (*fn)(struct serve *s, struct req *r);
 	const char *name;
@@ -166,6 +209,9 @@ static const struct {
 	[PRIV_LIST] = {do_list, "list", 0},
 	[PRIV_FREE] = {do_free, "free", NEEDS_SLOT | NEEDS_USED},
 	[PRIV_ADOPT] = {do_adopt, "adopt", TAKES_FDS},
+	[PRIV_GROUP_LIMITS] = {do_group_limits, "limits of the group", NEEDS_GROUP},
+	[PRIV_GROUP_USAGE] = {do_group_usage, "usage of the group", NEEDS_GROUP},
+	[PRIV_GROUP_KILL] = {do_group_kill, "kill of the group", NEEDS_GROUP},
 };
 
 static int checked(struct serve *s, struct req *r)
@@ -178,6 +224,8 @@ static int checked(struct serve *s, struct req *r)
 	if ((f & NEEDS_SLOT) && r->in.slot >= s->slots->n)
 		return -EINVAL;
 	if ((f & NEEDS_USED) && !s->slots->s[r->in.slot].kind)
+		return -ENOENT;
+	if ((f & NEEDS_GROUP) && !group_lease(s->slots, r->in.group, &r->at))
 		return -ENOENT;
 	if (!(f & TAKES_FDS) && r->nfds)
 		return -EINVAL;
@@ -199,6 +247,7 @@ void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, s
 		out->op = r.in.op;
 		out->id = r.in.id;
 		out->slot = r.in.slot;
+		out->group = r.in.group;
 		rc = r.in.magic == PRIV_MAGIC && r.in.version == PRIV_VERSION ? checked(s, &r)
 									      : -EPROTO;
 	}

@@ -13,7 +13,7 @@ struct serve {
 	const char *config; /* the daemon's --config; NULL: it has none */
 	uint64_t served, refused;
 	/* set by unit tests and the fuzzer: starts nothing real */
-	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
 		const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
 	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
 };

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * slots.h: what mayfly-priv knows of each jail: a slot is a number, a user id, a cgroup and a process. The table lives in memory and, one
- * small file a slot, in a folder of root's, so that a new helper finds the jails of the one that died. mayfly-priv only.
+ * slots.h: what mayfly-priv knows of each jail: a slot is a number, a user id, a leaf cgroup and a process. The
+ * table lives in memory and, one small file a slot, in a folder of root's, so that a new helper finds the jails
+ * of the one that died. mayfly-priv only.
  */
 #pragma once
 
 #include "lib/err.h"
 #include "lib/loop.h"
 #include "lib/proto_priv.h"
+#include "priv/groups.h"
 
 struct slot {
 	uint32_t kind; /* 0: free */
@@ -15,34 +17,37 @@ struct slot {
 	int32_t pid; /* 0: ended */
 	int pidfd;
 	int stage_fd; /* 0: none; the daemon's folder that it works in */
+	struct place at;
 	uint64_t start_time;
 	int32_t wait_status;
 	bool told; /* its end was reported */
 	struct watch *watch;
 };
 
+#define PRIV_UID_RANGES 5u /* monitors, network processes, image jobs, brokers, file servers */
+
 struct slots {
-	struct slot s[PRIV_MAX_SLOTS];
-	uint32_t n, uid_base;
-	int dir_fd;    /* state files */
-	int cgroup_fd; /* -1: this host has no delegated cgroup */
+	struct slot *s;
+	uint32_t n;
+	uint32_t uid_base, uid_width; /* width: users of each range */
+	uint32_t untold;              /* ends that the daemon has not heard of */
+	int dir_fd;                   /* state files */
 	int daemon_pidfd;
+	struct leases leases;
 };
 
-/* Opens the state folder, takes over what runs. cgroup: path of our base group, "" to find our own;
- * both are made if missing. */
-int slots_init(struct slots *t, uint32_t n, uint32_t uid_base, const char *dir, const char *cgroup,
-	struct err *e);
+int slots_alloc(struct slots *t, uint32_t n, uint32_t uid_base, uint32_t uid_width);
+/* Opens the state folder (made if missing) and takes over what runs below the leases. */
+int slots_take_over(struct slots *t, const char *dir, struct err *e);
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot);
-/* The cgroup of a slot as an open directory (made with the limits), or -errno; -ENOENT without
- * cgroups. */
-int slot_cgroup_make(struct slots *t, uint32_t slot, const struct priv_limits *l);
-int slot_cgroup_limits(struct slots *t, uint32_t slot, const struct priv_limits *l);
-int slot_usage(struct slots *t, uint32_t slot, struct priv_usage *u);
 /* Records a started process. Takes pidfd. */
-int slot_used(struct slots *t, uint32_t slot, uint32_t kind, int32_t pid, int pidfd);
+int slot_used(
+	struct slots *t, uint32_t slot, uint32_t kind, struct place at, int32_t pid, int pidfd);
 void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status);
 int slot_kill(struct slots *t, uint32_t slot);
 /* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it
  * worked in. */
 int slot_free(struct slots *t, uint32_t slot);
+/* Where the processes of this group are. false: it has none. */
+bool group_lease(const struct slots *t, uint32_t group, struct place *at);
+int group_kill(struct slots *t, uint32_t group);

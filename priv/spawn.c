@@ -22,12 +22,12 @@
 #include "lib/procfs.h"
 
 static const struct kind kinds[PRIV_K_COUNT] = {
-	[PRIV_K_VMM] = {.program = "mayfly-vmm",
+	[PRIV_K_MONITOR] = {.program = "mayfly-vmm",
 		.min_fds = 4,
 		.max_fds = PRIV_SPAWN_FDS,
 		.pids_max = 64,
 		.oom_score_adj = "600"},
-	[PRIV_K_NET] = {.program = "mayfly-net",
+	[PRIV_K_NETWORK] = {.program = "mayfly-net",
 		.not_built = true,
 		.min_fds = 1,
 		.max_fds = PRIV_SPAWN_FDS,
@@ -49,6 +49,21 @@ static const struct kind kinds[PRIV_K_COUNT] = {
 		.pids_max = 32,
 		.memory_max = GIB(2),
 		.oom_score_adj = "400"},
+	[PRIV_K_BROKER] = {.program = "mayfly-broker",
+		.extra = "--jail-net",
+		.not_built = true,
+		.min_fds = 1,
+		.max_fds = PRIV_SPAWN_FDS,
+		.pids_max = 16,
+		.memory_max = MIB(256),
+		.oom_score_adj = "500"},
+	[PRIV_K_FILES] = {.program = "mayfly-fs",
+		.not_built = true,
+		.min_fds = 1,
+		.max_fds = PRIV_SPAWN_FDS,
+		.pids_max = 16,
+		.memory_max = MIB(256),
+		.oom_score_adj = "500"},
 };
 
 const struct kind *kind_of(uint32_t kind)
@@ -116,7 +131,7 @@ static bool take_stage(int daemon_pidfd, int fd)
 	return setns(home, CLONE_NEWNS) == 0 && tree >= 0 && dup2(tree, fd) == fd;
 }
 
-int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
 	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
 	const struct kind *k = kind_of(kind);
@@ -127,7 +142,7 @@ int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
 
 	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
 	lim.memory_max = lim.memory_max ? lim.memory_max : k->memory_max;
-	cg = slot_cgroup_make(t, slot, &lim);
+	cg = leaf_make(&t->leases, at, slot, &lim);
 	if (cg < 0 && cg != -ENOENT)
 		return cg;
 	snprintf(uid, sizeof(uid), "%u", slot_uid(t, kind, slot));

@@ -19,7 +19,7 @@ struct kind {
 const struct kind *kind_of(uint32_t kind); /* NULL: not in the table */
 
 /* Starts slot's program with fds as 3, 4, ...: pid, or -errno. *pidfd is the caller's. */
-int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
 	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
 /* The daemon: its user, what of the host it may see beside the libraries, its arguments. */
 struct daemon_conf {

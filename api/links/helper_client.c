@@ -233,7 +233,7 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 	int high[PRIV_SPAWN_FDS], pid;
 	struct child *c;
 
-	if (req->kind != PRIV_K_VMM || nfds > PRIV_SPAWN_FDS)
+	if (req->kind != PRIV_K_MONITOR || nfds > PRIV_SPAWN_FDS)
 		return -EINVAL;
 	snprintf(prog, sizeof(prog), "%s/mayfly-vmm", p->bin_dir);
 	for (size_t i = 0; i < nfds; i++)
@@ -274,7 +274,7 @@ static int direct_list(
 
 	if (req->pid <= 0 || process_start_time(req->pid) != req->start_time || !req->start_time)
 		return -ENOENT;
-	c = child_track(p, req->slot, PRIV_K_VMM, req->pid);
+	c = child_track(p, req->slot, PRIV_K_MONITOR, req->pid);
 	if (!c)
 		return -ENOENT;
 	out->pid = req->pid;
@@ -303,6 +303,8 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 		return direct_spawn(p, req, fds, nfds, out, out_fd);
 	case PRIV_KILL:
 		return direct_kill(p, req->slot);
+	case PRIV_GROUP_KILL:
+		return direct_kill(p, req->group); /* a group's monitor has its number */
 	case PRIV_OPEN:
 		*out_fd = req->what == PRIV_F_KVM ? open("/dev/kvm", O_RDWR | O_CLOEXEC) : -1;
 		return *out_fd < 0 ? -errno : 0;
@@ -310,10 +312,12 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 		return direct_list(p, req, out, out_fd);
 	case PRIV_HELLO:
 	case PRIV_LIMITS:
+	case PRIV_GROUP_LIMITS:
 	case PRIV_FREE:
 	case PRIV_ADOPT:
 		return 0;
 	case PRIV_USAGE:
+	case PRIV_GROUP_USAGE:
 	case PRIV_EV_EXITED:
 		break;
 	}

@@ -153,7 +153,7 @@ static int priv_spawn(void *arg, bool net, const int *fds, size_t nfds, struct e
 	pthread_mutex_unlock(&s->lock);
 	if (i == IMAGE_SLOTS)
 		return err_plain(e, EAGAIN, "image job: none of the %u slots is free", IMAGE_SLOTS);
-	a.m.slot = s->first + i;
+	a.m.slot = a.m.group = s->first + i;
 	r = ask(s, &a);
 	if (r < 0) {
 		pthread_mutex_lock(&s->lock);

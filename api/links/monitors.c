@@ -248,7 +248,7 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 
 	if (v && (ev->kind == PRIV_K_IMAGE_BUILD || ev->kind == PRIV_K_IMAGE_PULL))
 		images_process_exited(v->d->images, ev);
-	if (ev->kind != PRIV_K_VMM || !v)
+	if (ev->kind != PRIV_K_MONITOR || !v)
 		return;
 	for (struct vm *vm = v->all; vm; vm = vm->next) {
 		if (vm->slot != ev->slot || !vm->spawned)
@@ -477,7 +477,8 @@ static void spawned(void *arg, const struct priv_msg *m, int fd)
 static int vm_spawn(struct vm *vm)
 {
 	struct daemon *d = vm->d;
-	struct priv_msg m = {.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = vm->slot};
+	struct priv_msg m = {
+		.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = vm->slot, .group = vm->slot};
 	int fds[4];
 
 	if (mkdir(vm->dir, 0700) < 0 && errno != EEXIST)
@@ -699,7 +700,7 @@ int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_di
 
 void vm_limits(struct vm *vm, uint32_t cpu_millis, uint64_t memory_bytes)
 {
-	struct priv_msg m = {.op = PRIV_LIMITS, .slot = vm->slot};
+	struct priv_msg m = {.op = PRIV_GROUP_LIMITS, .group = vm->slot};
 
 	/* whole CPUs are what the class has; only a fraction needs a quota */
 	if (cpu_millis < vm->cls.vcpus * 1000)
@@ -790,7 +791,7 @@ void vms_sweep(struct vms *v)
 		privctl_wait(v->d->priv, &m, &r, &fd) == 0) {
 		close_fd(&fd);
 		m.slot = r.slot + 1;
-		if (r.kind != PRIV_K_VMM || v->slot_used[r.slot])
+		if (r.kind != PRIV_K_MONITOR || v->slot_used[r.slot])
 			continue;
 		v->slot_used[r.slot] = true;
 		log_info("slot %u: nobody's; ended", r.slot);

@@ -224,7 +224,7 @@ def test_daemons_of_one_run_share_neither_group_nor_users():
     options = [dict(zip(argv[::2], argv[1::2])) for argv in map(mb_daemon.apart, range(1, 6))]
     assert len({o["--cgroup"] for o in options}) == 5
     users = [int(o["--uid-base"]) for o in options]
-    assert all(b - a >= 3 * 4096 for a, b in zip(users, users[1:])), "a helper has three ranges of 4096 users"
+    assert all(b - a >= 5 * 4096 for a, b in zip(users, users[1:])), "a helper has five ranges of 4096 users"
 
 
 def test_every_scenario_is_documented():

@@ -67,7 +67,7 @@ def test_monitors_by_proc(machine, daemon, two):
         assert p["root"] == "", f"its root is not empty: {p['root']}"
         for n in host:
             assert p[f"ns_{n}"] != host[n], n
-        assert re.search(r"/s\d+$", p["cgroup"]), p["cgroup"]
+        assert re.search(r"/g(\d+)/s\1$", p["cgroup"]), f"not the leaf of a monitor in the group of a sandbox: {p['cgroup']}"
         assert p["oom"] == "600" and "Max core file size 1 1" in p["core"]
         # a vCPU's thread has two lists, one on top of the other; the kernel counts them
         assert int(p["Seccomp_filters"]) >= 1

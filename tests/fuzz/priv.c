@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * priv: requests of a hostile daemon to mayfly-priv's table: several messages in one input, 129 bytes each (one for the number of descriptors).
+ * priv: requests of a hostile daemon to mayfly-priv's table: several messages in one input, 137 bytes each (one for the number of descriptors).
  */
 #include <fcntl.h>
 #include <string.h>
@@ -12,10 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
 static struct slots T;
 
-static int no_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+static int no_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
 	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
-	ASSERT(slot < t->n && kind > 0 && kind < PRIV_K_COUNT && !t->s[slot].kind);
+	ASSERT(slot < t->n && kind > 0 && kind < PRIV_K_COUNT && !t->s[slot].kind &&
+		at.group < t->n && at.lease == 0);
 	return -EAGAIN;
 }
 
@@ -33,8 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	static const int fds[PRIV_SPAWN_FDS] = {-1, -1, -1, -1, -1, -1, -1, -1};
 
 	log_level = -1;
-	T.n = 8;
-	T.dir_fd = T.cgroup_fd = -1;
+	if (!T.s && slots_alloc(&T, 8, 500000, 4096) < 0)
+		return 0;
+	T.dir_fd = -1;
 	for (size_t i = 0; i < T.n; i++)
 		T.s[i] = (struct slot){.pidfd = -1, .kind = i & 1};
 	while (n > 0) {

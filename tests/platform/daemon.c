@@ -255,8 +255,7 @@ static pid_t run_helper(const char *self, const char *top)
 	snprintf(run, sizeof(run), "%s/run", top);
 	snprintf(state, sizeof(state), "%s/state", top);
 	snprintf(user, sizeof(user), "%d", MAYFLYD);
-	snprintf(base, sizeof(base), "%u",
-		400000u + 3 * PRIV_MAX_SLOTS * ((unsigned int)getpid() % 1000));
+	snprintf(base, sizeof(base), "%u", 400000u + 5 * 4096 * ((unsigned int)getpid() % 1000));
 	snprintf(pid, sizeof(pid), "%d", neighbour);
 	snprintf(group, sizeof(group), "%s/no-group", top);
 	p = fork();

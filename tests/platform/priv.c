@@ -22,7 +22,8 @@
 
 #define DAEMON_UID 64321
 /* of this run's own: no helper starts with users that another one has */
-#define UID_BASE (400000u + 3 * PRIV_MAX_SLOTS * ((unsigned int)getpid() % 1000))
+#define UID_COUNT (PRIV_UID_RANGES * 4096)
+#define UID_BASE  (400000u + UID_COUNT * ((unsigned int)getpid() % 1000))
 
 static char dir[64];
 static char cgroup[64]; /* of this test's own: another helper may run here */
@@ -203,14 +204,16 @@ static int ask(struct priv_msg m, const int *fds, size_t nfds, struct priv_msg *
 }
 
 /* stage: the folder of an image job, or -1 */
-static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, int *ctl,
-	struct priv_msg *out)
+static int start_in(uint32_t kind, uint32_t slot, uint32_t group, struct priv_limits l, int stage,
+	int *ctl, struct priv_msg *out)
 {
 	int s[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC), rc;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) < 0)
 		return -errno;
-	rc = ask((struct priv_msg){.op = PRIV_SPAWN, .kind = kind, .slot = slot, .limits = l},
+	rc = ask(
+		(struct priv_msg){
+			.op = PRIV_SPAWN, .kind = kind, .slot = slot, .group = group, .limits = l},
 		(int[]){s[1], stage >= 0 ? stage : null, null, null}, stage >= 0 ? 2 : 4, out,
 		NULL);
 	close(s[1]);
@@ -219,9 +222,15 @@ static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, 
 	return rc;
 }
 
+static int start(uint32_t kind, uint32_t slot, struct priv_limits l, int stage, int *ctl,
+	struct priv_msg *out)
+{
+	return start_in(kind, slot, 0, l, stage, ctl, out);
+}
+
 static int vmm_start(uint32_t slot, struct priv_limits l, int *ctl, struct priv_msg *out)
 {
-	return start(PRIV_K_VMM, slot, l, -1, ctl, out);
+	return start(PRIV_K_MONITOR, slot, l, -1, ctl, out);
 }
 
 /* A folder of the daemon's, as only the daemon has it: through its own mounts. */
@@ -375,25 +384,28 @@ static void bad_requests_are_refused_one_by_one(void)
 	} rows[] = {
 		{{.op = 77}, 0, -ENOSYS},
 		{{.op = PRIV_EV_EXITED}, 0, -ENOSYS},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 8}, 4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = UINT32_MAX}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 8}, 4, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = UINT32_MAX}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = 0, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = UINT32_MAX, .slot = 4}, 4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4}, 0, -EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 4}, 0, -EINVAL},
 		/* does not exist yet */
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 4, -EOPNOTSUPP},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.memory_max = 1}}, 4,
-			-EINVAL},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_NETWORK, .slot = 4}, 4, -EOPNOTSUPP},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 4, .limits = {.memory_max = 1}},
+			4, -EINVAL},
 		{{.op = PRIV_SPAWN,
-			 .kind = PRIV_K_VMM,
+			 .kind = PRIV_K_MONITOR,
 			 .slot = 4,
 			 .limits = {.cpu_max_us = UINT64_MAX}},
 			4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 4, .limits = {.pids_max = 100000}},
+		{{.op = PRIV_SPAWN,
+			 .kind = PRIV_K_MONITOR,
+			 .slot = 4,
+			 .limits = {.pids_max = 100000}},
 			4, -EINVAL},
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_VMM, .slot = 5}, 4, -EBUSY}, /* twice */
-		{{.op = PRIV_FREE, .slot = 5}, 0, -EBUSY},                      /* while it runs */
-		{{.op = PRIV_KILL, .slot = 6}, 0, -ENOENT},                     /* nobody's */
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 5}, 4, -EBUSY}, /* twice */
+		{{.op = PRIV_FREE, .slot = 5}, 0, -EBUSY},  /* while it runs */
+		{{.op = PRIV_KILL, .slot = 6}, 0, -ENOENT}, /* nobody's */
 		{{.op = PRIV_FREE, .slot = 6}, 0, -ENOENT},
 		{{.op = PRIV_USAGE, .slot = 4000}, 0, -EINVAL},
 		{{.op = PRIV_LIMITS, .slot = 6}, 0, -ENOENT},
@@ -528,15 +540,13 @@ static void group_of(pid_t pid, char *to, size_t cap)
 static void a_second_helper_is_kept_out(void)
 {
 	struct slots *t = calloc(1, sizeof(*t));
-	char path[80];
+	struct priv_limits none = {0};
 	struct err e;
 
 	REQUIRE(begin() && t);
-	snprintf(path, sizeof(path), "%s/other", dir);
 	if (has_cgroups()) {
-		CHECK_INT(slots_init(t, 8, UID_BASE, path, cgroup, &e), -EWOULDBLOCK);
+		CHECK_INT(leases_add(&t->leases, cgroup, &none, &e), -EWOULDBLOCK);
 		CHECK(strstr(e.msg, "another mayfly-priv"));
-		CHECK_INT(rmdir(path), 0);
 	}
 	free(t);
 }
@@ -554,7 +564,7 @@ static void a_second_helper_has_users_of_its_own(void)
 	snprintf(uid, sizeof(uid), "%d", DAEMON_UID);
 	if (cgroup[0])
 		snprintf(group, sizeof(group), "%s-2", cgroup);
-	static const int apart[] = {0, 5, 3 * PRIV_MAX_SLOTS - 1, 1 - 3 * (int)PRIV_MAX_SLOTS};
+	static const int apart[] = {0, 5, UID_COUNT - 1, 1 - (int)UID_COUNT};
 
 	for (size_t i = 0; i < ARRAY_LEN(apart); i++) {
 		snprintf(base, sizeof(base), "%u", UID_BASE + (unsigned int)apart[i]);
@@ -598,7 +608,7 @@ static void a_slot_is_taken_while_a_process_is_left(void)
 		pause();
 		_exit(0);
 	}
-	snprintf(path, sizeof(path), "%s/s6/cgroup.procs", cgroup);
+	snprintf(path, sizeof(path), "%s/g0/s6/cgroup.procs", cgroup);
 	snprintf(pid, sizeof(pid), "%d", left);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	REQUIRE(fd >= 0 && write(fd, pid, strlen(pid)) > 0);
@@ -755,9 +765,59 @@ static void limits_hold_for_each_kind(void)
 	REQUIRE(stage >= 0);
 	limits_hold(PRIV_K_IMAGE_BUILD, 6, stage);
 	until_free(6);
-	limits_hold(PRIV_K_VMM, 3, -1); /* its slot stays taken: the end must do without */
+	limits_hold(PRIV_K_MONITOR, 3, -1); /* its slot stays taken: the end must do without */
 	close(stage);
 	CHECK_INT(rmdir(path), 0);
+}
+
+/* A sandbox is one group: its limit and its kill are for all of its processes, its slots are freed one by one. */
+static void a_group_is_limited_and_killed_as_one(void)
+{
+	static const struct priv_limits some = {.pids_max = 30, .memory_max = MIB(512)};
+	struct priv_msg a, b, o;
+	int c1, c2, fd;
+	char group[160];
+
+	REQUIRE(begin());
+	if (!has_cgroups())
+		return;
+	REQUIRE(start_in(PRIV_K_MONITOR, 4, 4, some, -1, &c1, &a) == 0);
+	REQUIRE(start_in(PRIV_K_MONITOR, 5, 4, some, -1, &c2, &b) == 0);
+	snprintf(group, sizeof(group), "%s/g4", cgroup);
+	CHECK_INT(access(group, F_OK), 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_LIMITS,
+			      .group = 4,
+			      .limits = {.pids_max = 10, .memory_max = MIB(64)}},
+			  NULL, 0, NULL, NULL),
+		0);
+	/* the two together */
+	CHECK(tell(c1, 'f') < 10);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_USAGE, .group = 4}, NULL, 0, &o, NULL), 0);
+	CHECK_INT(o.usage.pids, 10);
+	/* one of them exceeds the memory of the group: both end */
+	CHECK_INT(write(c2, "m", 1), 1);
+	for (int i = 0; i < 2; i++) {
+		REQUIRE(next_msg(&o, &fd, 20000) == 0);
+		CHECK_INT(o.op, PRIV_EV_EXITED);
+		CHECK_INT(o.group, 4);
+	}
+	until_free(4);
+	CHECK_INT(access(group, F_OK), 0);
+	until_free(5);
+	CHECK(access(group, F_OK) < 0);
+	close(c1);
+	close(c2);
+	REQUIRE(start_in(PRIV_K_MONITOR, 4, 4, some, -1, &c1, &a) == 0);
+	REQUIRE(start_in(PRIV_K_MONITOR, 5, 4, some, -1, &c2, &b) == 0);
+	CHECK_INT(
+		ask((struct priv_msg){.op = PRIV_GROUP_KILL, .group = 4}, NULL, 0, NULL, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		REQUIRE(next_msg(&o, &fd, 10000) == 0);
+	until_free(5);
+	until_free(4);
+	CHECK(access(group, F_OK) < 0);
+	close(c1);
+	close(c2);
 }
 
 static void the_end_leaves_nothing(void)
@@ -781,9 +841,12 @@ static void the_end_leaves_nothing(void)
 		if (slot < 0)
 			snprintf(path, sizeof(path), "%s/priv", cgroup);
 		else
-			snprintf(path, sizeof(path), "%s/s%d", cgroup, slot);
+			snprintf(path, sizeof(path), "%s/g0/s%d", cgroup, slot);
 		(void)!rmdir(path);
 	}
+	snprintf(path, sizeof(path), "%s/g0", cgroup);
+	if (cgroup[0])
+		(void)!rmdir(path);
 	CHECK_INT(cgroup[0] ? rmdir(cgroup) : 0, 0);
 }
 
@@ -806,6 +869,7 @@ static const struct test tests[] = {
 	{"when_memory_ends_monitors_go_first_and_the_helper_last",
 		when_memory_ends_monitors_go_first_and_the_helper_last},
 	{"limits_hold_for_each_kind", limits_hold_for_each_kind},
+	{"a_group_is_limited_and_killed_as_one", a_group_is_limited_and_killed_as_one},
 	{"the_end_leaves_nothing", the_end_leaves_nothing},
 };
 

@@ -18,7 +18,7 @@ static struct slots T;
 static struct serve S;
 static int spawned, watched;
 
-static int fake_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot,
+static int fake_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
 	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
 {
 	spawned++;
@@ -40,11 +40,8 @@ static bool set_up(void)
 	if (!mkdtemp(dir))
 		return false;
 	log_level = LOG_ERROR;
-	T.n = 8;
-	T.uid_base = 500000;
-	T.cgroup_fd = -1;
-	for (size_t i = 0; i < ARRAY_LEN(T.s); i++)
-		T.s[i].pidfd = -1;
+	if (slots_alloc(&T, 8, 500000, 4096) < 0)
+		return false;
 	T.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	S = (struct serve){.slots = &T,
 		.bin_fd = -1,
@@ -72,7 +69,7 @@ static int ask(struct priv_msg m, size_t nfds, struct priv_msg *out)
 
 static const struct priv_msg spawn_ok = {.op = PRIV_SPAWN,
 	.id = 9,
-	.kind = PRIV_K_VMM,
+	.kind = PRIV_K_MONITOR,
 	.slot = 2,
 	.limits = {.cpu_max_us = 50000, .memory_max = MIB(300)}};
 
@@ -82,7 +79,7 @@ static void what_is_not_in_the_table_is_refused(void)
 
 	REQUIRE(set_up());
 	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
-		if (op >= PRIV_HELLO && op <= PRIV_ADOPT)
+		if (op >= PRIV_HELLO && op <= PRIV_GROUP_KILL)
 			continue;
 		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
 	}
@@ -193,7 +190,8 @@ static void a_process_that_does_not_exist_yet_is_refused_by_name(void)
 	int before = spawned;
 
 	REQUIRE(set_up());
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_NET, .slot = 4}, 1, NULL),
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_NETWORK, .slot = 4}, 1,
+			  NULL),
 		-EOPNOTSUPP);
 	CHECK_INT(spawned, before);
 	CHECK_INT(T.s[4].kind, 0);
@@ -201,9 +199,130 @@ static void a_process_that_does_not_exist_yet_is_refused_by_name(void)
 
 static void users_of_kinds_never_meet(void)
 {
+	static const uint32_t apart[] = {
+		PRIV_K_MONITOR, PRIV_K_NETWORK, PRIV_K_IMAGE_PULL, PRIV_K_BROKER, PRIV_K_FILES};
+
 	REQUIRE(set_up());
-	CHECK(slot_uid(&T, PRIV_K_VMM, PRIV_MAX_SLOTS - 1) < slot_uid(&T, PRIV_K_NET, 0));
-	CHECK(slot_uid(&T, PRIV_K_NET, PRIV_MAX_SLOTS - 1) < slot_uid(&T, PRIV_K_IMAGE_PULL, 0));
+	for (size_t i = 1; i < ARRAY_LEN(apart); i++)
+		CHECK_INT(
+			slot_uid(&T, apart[i], 0), slot_uid(&T, apart[i - 1], T.uid_width - 1) + 1);
+	CHECK_INT(slot_uid(&T, PRIV_K_IMAGE_BUILD, 3), slot_uid(&T, PRIV_K_IMAGE_PULL, 3));
+	CHECK_INT(slot_uid(&T, PRIV_K_FILES, T.uid_width - 1),
+		T.uid_base + PRIV_UID_RANGES * T.uid_width - 1);
+}
+
+/* One that a helper of protocol 1 wrote: its leaf has no group. */
+static void a_new_helper_finds_what_an_older_one_started(void)
+{
+	struct {
+		uint32_t magic, kind;
+		int32_t pid;
+		uint32_t uid;
+		uint64_t start_time;
+	} old = {0x31544c53u, 1, getpid(), 500006, process_start_time(getpid())};
+	char folder[] = "/tmp/priv_serve-old.XXXXXX";
+	struct slots again = {0};
+	struct priv_limits none = {0};
+	struct err e;
+	int fd;
+
+	REQUIRE(mkdtemp(folder) && slots_alloc(&again, 8, 500000, 4096) == 0);
+	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	close_fd(&fd);
+	{
+		char path[64];
+
+		snprintf(path, sizeof(path), "%s/s6", folder);
+		fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+		REQUIRE(fd >= 0 && write_full(fd, &old, sizeof(old)) == 0);
+		close_fd(&fd);
+		snprintf(path, sizeof(path), "%s/s7", folder);
+		fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+		/* half a file: nobody can tell what was started */
+		REQUIRE(fd >= 0 && write_full(fd, &old, 20) == 0);
+		close_fd(&fd);
+	}
+	CHECK_INT(leases_add(&again.leases, "/dev/null/none", &none, &e), 0);
+	CHECK_INT(slots_take_over(&again, folder, &e), 0);
+	CHECK_INT(again.s[6].pid, getpid());
+	CHECK(again.s[6].at.flat && again.s[6].at.group == 6);
+	CHECK_INT(again.s[7].kind, 0);
+	CHECK_INT(unlinkat(again.dir_fd, "s6", 0), 0);
+	CHECK_INT(rmdir(folder), 0);
+	close(again.s[6].pidfd);
+	close(again.dir_fd);
+	free(again.s);
+}
+
+/* A folder that cannot be read may hold files of the job's: its user stays taken. */
+static void a_user_is_not_used_again_while_its_folder_cannot_be_read(void)
+{
+	int pipe_fds[2];
+
+	REQUIRE(set_up() && pipe2(pipe_fds, O_CLOEXEC) == 0);
+	T.s[3] = (struct slot){.kind = PRIV_K_IMAGE_PULL, .pidfd = -1, .told = true};
+	/* stands for a folder on a file system that went away: it cannot be opened any more */
+	T.s[3].stage_fd = pipe_fds[0];
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 3}, 0, NULL), -EBUSY);
+	T.s[3].stage_fd = 0;
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 3}, 0, NULL), 0);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+}
+
+static void a_group_is_of_one_lease(void)
+{
+	struct priv_msg m = spawn_ok;
+	struct priv_msg out;
+
+	REQUIRE(set_up());
+	m.slot = 4;
+	m.group = 8; /* not below nslots */
+	CHECK_INT(ask(m, 4, NULL), -EINVAL);
+	m.group = 1;
+	m.lease = 1; /* there is one: 0 */
+	CHECK_INT(ask(m, 4, NULL), -EINVAL);
+	T.leases.n = 2;
+	T.leases.l[0].cgroup_fd = T.leases.l[1].cgroup_fd = -1;
+	CHECK_INT(ask(m, 4, NULL), 0);
+	m.slot = 5;
+	m.lease = 0;
+	CHECK_INT(ask(m, 4, NULL), -EXDEV);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST, .slot = 0}, 0, &out), 0);
+	CHECK(out.slot == 4 && out.group == 1 && out.lease == 1);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_LIMITS, .group = 2}, 0, NULL), -ENOENT);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_KILL, .group = 8}, 0, NULL), -ENOENT);
+	m = (struct priv_msg){.op = PRIV_GROUP_LIMITS, .group = 1, .limits = {.memory_max = 1}};
+	CHECK_INT(ask(m, 0, NULL), -EINVAL);
+	slot_ended(&T, 4, 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 4}, 0, NULL), 0);
+	T.leases.n = 0;
+}
+
+static void leases_are_read_from_the_command_line(void)
+{
+	static const struct {
+		const char *text, *path;
+		uint64_t memory, cpu;
+	} rows[] = {{"/sys/fs/cgroup/a", "/sys/fs/cgroup/a", 0, 0},
+		{"/a,memory=4294967296,cpu=2500", "/a", 4294967296, 250000},
+		{"/a,cpu=100", "/a", 0, 10000}, {"a", NULL, 0, 0}, {"", NULL, 0, 0},
+		{"/a,memory=", NULL, 0, 0}, {"/a,memory=-1", NULL, 0, 0},
+		{"/a,memory=4G", NULL, 0, 0}, {"/a,disk=1", NULL, 0, 0}};
+	struct priv_limits l;
+	char path[64];
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		int rc = lease_parse(rows[i].text, path, sizeof(path), &l, &e);
+
+		CHECK_INT(rc, rows[i].path ? 0 : -EINVAL);
+		if (rc < 0)
+			continue;
+		CHECK_STR(path, rows[i].path);
+		CHECK_INT(l.memory_max, rows[i].memory);
+		CHECK_INT(l.cpu_max_us, rows[i].cpu);
+	}
 }
 
 static void only_files_of_jobs_are_adopted(void)
@@ -218,17 +337,24 @@ static void only_files_of_jobs_are_adopted(void)
 static void a_new_helper_finds_what_runs(void)
 {
 	struct slots *again = calloc(1, sizeof(*again));
+	struct priv_limits none = {0};
+	struct priv_msg m = spawn_ok;
 	struct err e;
 
 	REQUIRE(set_up() && again);
-	CHECK_INT(ask(spawn_ok, 4, NULL), 0);
+	m.group = 5;
+	CHECK_INT(ask(m, 4, NULL), 0);
 	/* without cgroups: a path that cannot be one */
-	CHECK_INT(slots_init(again, 8, 500000, dir, "/dev/null/none", &e), 0);
+	CHECK_INT(slots_alloc(again, 8, 500000, 4096), 0);
+	CHECK_INT(leases_add(&again->leases, "/dev/null/none", &none, &e), 0);
+	CHECK_INT(slots_take_over(again, dir, &e), 0);
+	CHECK_INT(again->s[2].at.group, 5);
 	CHECK_INT(again->s[2].pid, getpid());
-	CHECK_INT(again->s[2].kind, PRIV_K_VMM);
+	CHECK_INT(again->s[2].kind, PRIV_K_MONITOR);
 	CHECK_INT(again->s[2].start_time, process_start_time(getpid()));
 	close(again->s[2].pidfd);
 	close(again->dir_fd);
+	free(again->s);
 	free(again);
 	slot_ended(&T, 2, 0);
 	CHECK_INT(slot_free(&T, 2), 0);
@@ -245,6 +371,12 @@ static const struct test tests[] = {
 	{"a_process_that_does_not_exist_yet_is_refused_by_name",
 		a_process_that_does_not_exist_yet_is_refused_by_name},
 	{"users_of_kinds_never_meet", users_of_kinds_never_meet},
+	{"a_new_helper_finds_what_an_older_one_started",
+		a_new_helper_finds_what_an_older_one_started},
+	{"a_user_is_not_used_again_while_its_folder_cannot_be_read",
+		a_user_is_not_used_again_while_its_folder_cannot_be_read},
+	{"a_group_is_of_one_lease", a_group_is_of_one_lease},
+	{"leases_are_read_from_the_command_line", leases_are_read_from_the_command_line},
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
 	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},
 };

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * groups.h: the cgroups of jails. A lease is a cgroup in which sandboxes may be placed; a host alone has one
+ * lease. A group is the parent cgroup of one sandbox, below its lease; a leaf is the cgroup of one process:
+ * <lease>/g<group>/s<slot>. mayfly-priv, root. Numbers were checked by serve.c.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "lib/proto_priv.h"
+
+#define LEASES_MAX 64u
+
+struct lease {
+	int cgroup_fd; /* -1: this host has no delegated cgroup */
+	struct priv_limits limits;
+};
+struct leases {
+	struct lease l[LEASES_MAX];
+	uint32_t n;
+};
+
+struct place {
+	uint32_t lease, group;
+	/* The leaf is <lease>/s<slot>, without a group: a helper of protocol 1 made it. */
+	bool flat;
+};
+
+/* Adds a lease to the table. path: its cgroup, "" = the helper's own; both are made if missing. Without cgroups
+ * the lease has descriptor -1. */
+int leases_add(struct leases *t, const char *path, const struct priv_limits *l, struct err *e);
+/* "PATH[,memory=BYTES][,cpu=MILLIS]" of the command line. */
+int lease_parse(const char *text, char *path, size_t cap, struct priv_limits *l, struct err *e);
+
+/* Both return an open directory or -errno; -ENOENT without cgroups. leaf_make makes the group, too. */
+int leaf_make(const struct leases *t, struct place at, uint32_t slot, const struct priv_limits *l);
+int leaf_open(const struct leases *t, struct place at, uint32_t slot);
+int group_open(const struct leases *t, struct place at);
+/* Of a leaf (or a group). pids 0: 64 for a leaf, no limit for a group. */
+int cgroup_limits(int dir, const struct priv_limits *l, bool group);
+void cgroup_usage(int dir, struct priv_usage *u);
+/* 0 or -EBUSY while a process is in it. Removes the group with its last leaf. */
+int leaf_remove(const struct leases *t, struct place at, uint32_t slot);
+/* Calls fn for every leaf that exists below the leases; groups without one are removed. */
+void leaves_each(const struct leases *t, uint32_t n,
+	void (*fn)(void *arg, struct place at, uint32_t slot), void *arg);

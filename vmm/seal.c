@@ -122,7 +122,6 @@ static const struct {
 	ROW(KVM_GET_VCPU_MMAP_SIZE, "open"),
 	ROW(KVM_CREATE_VM, "prepare"),
 	ROW(KVM_GET_SUPPORTED_CPUID, "prepare"),
-	ROW(KVM_GET_MSR_INDEX_LIST, "prepare"),
 	ROW(KVM_SET_TSS_ADDR, "prepare"),
 	ROW(KVM_SET_IDENTITY_MAP_ADDR, "prepare"),
 	ROW(KVM_CREATE_IRQCHIP, "prepare"),

@@ -10,11 +10,8 @@
 
 #include <string.h>
 
-enum reg { EAX, EBX, ECX, EDX };
-
 #define ANY      UINT32_MAX
 #define KVM_LEAF 0x40000000u
-#define KVM_FEAT 0x40000001u
 #define HYP_BIT  31 /* leaf 1 ecx */
 #define DL_BIT                                                                                     \
 	24 /* leaf 1 ecx: TSC deadline timer; KVM emulates it but leaves it out of its list on     \
@@ -25,55 +22,59 @@ enum reg { EAX, EBX, ECX, EDX };
 /* One row: bits taken away, and why. */
 struct mask {
 	uint32_t leaf, index;
-	enum reg reg;
+	enum cpuid_reg reg;
 	uint32_t clear;
 };
 
 static const struct mask always[] = {
-	{1, ANY, ECX, BIT(2) | BIT(3) | BIT(5) | BIT(6)}, /* DTES64, MONITOR, VMX, SMX: no nested
+	{1, ANY, CPUID_ECX,
+		BIT(2) | BIT(3) | BIT(5) | BIT(6)}, /* DTES64, MONITOR, VMX, SMX: no nested
 							     state is saved; MWAIT exits or burns */
-	{1, ANY, ECX, BIT(7) | BIT(8) | BIT(15)}, /* EIST, TM2, PDCM: host power and counters */
-	{7, 0, EBX, BIT(2)},                      /* SGX: enclaves do not migrate */
-	{7, 0, ECX, BIT(5)},   /* WAITPKG: MSR_IA32_UMWAIT is not on every list */
-	{0x0a, ANY, EAX, ~0u}, /* performance counters: architectural leaf all zero */
-	{0x0a, ANY, EBX, ~0u}, {0x0a, ANY, ECX, ~0u}, {0x0a, ANY, EDX, ~0u},
-	{0x14, ANY, EAX, ~0u}, /* processor trace */
-	{0x12, ANY, EAX, ~0u},
-	{0x80000001, ANY, ECX,
+	{1, ANY, CPUID_ECX,
+		BIT(7) | BIT(8) | BIT(15)}, /* EIST, TM2, PDCM: host power and counters */
+	{7, 0, CPUID_EBX, BIT(2)},          /* SGX: enclaves do not migrate */
+	{7, 0, CPUID_ECX, BIT(5)},          /* WAITPKG: MSR_IA32_UMWAIT is not on every list */
+	{0x0a, ANY, CPUID_EAX, ~0u},        /* performance counters: architectural leaf all zero */
+	{0x0a, ANY, CPUID_EBX, ~0u}, {0x0a, ANY, CPUID_ECX, ~0u}, {0x0a, ANY, CPUID_EDX, ~0u},
+	{0x14, ANY, CPUID_EAX, ~0u}, /* processor trace */
+	{0x12, ANY, CPUID_EAX, ~0u},
+	{0x80000001, ANY, CPUID_ECX,
 		BIT(2) | BIT(10) | BIT(23) | BIT(24) |
-			BIT(28)},       /* SVM, IBS, PERFCTR core, nb, llc */
-	{0x80000007, ANY, EDX, BIT(8)}, /* invariant TSC: kvmclock carries time over a restore */
-	{0x80000022, ANY, EAX, ~0u},    /* PerfMonV2 */
-	{KVM_FEAT, ANY, EAX, BIT(4) | BIT(10) | BIT(14)}, /* async page faults: one in flight over a
+			BIT(28)}, /* SVM, IBS, PERFCTR core, nb, llc */
+	{0x80000007, ANY, CPUID_EDX,
+		BIT(8)},                   /* invariant TSC: kvmclock carries time over a restore */
+	{0x80000022, ANY, CPUID_EAX, ~0u}, /* PerfMonV2 */
+	{CPUID_KVM, ANY, CPUID_EAX,
+		BIT(4) | BIT(10) | BIT(14)},  /* async page faults: one in flight over a
 							     snapshot would never end */
-	{KVM_FEAT, ANY, EAX, BIT(17)},                    /* migration control */
+	{CPUID_KVM, ANY, CPUID_EAX, BIT(17)}, /* migration control */
 };
 
 /* x86-64-v2: SSE4.2, POPCNT, CX16; no XSAVE and what needs it. Smallest state, and what QEMU before
  * 9 can nest. */
 static const struct mask tmpl_v2[] = {
-	{1, ANY, ECX,
+	{1, ANY, CPUID_ECX,
 		BIT(12) | BIT(26) | BIT(27) | BIT(28) |
 			BIT(29)}, /* FMA, XSAVE, OSXSAVE, AVX, F16C */
-	{7, 0, EBX, BIT(3) | BIT(4) | BIT(5) | BIT(8) | BIT(11) | BIT(14) | 0xdc230000u},
-	{7, 0, ECX,
+	{7, 0, CPUID_EBX, BIT(3) | BIT(4) | BIT(5) | BIT(8) | BIT(11) | BIT(14) | 0xdc230000u},
+	{7, 0, CPUID_ECX,
 		BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(8) | BIT(9) | BIT(10) | BIT(11) | BIT(12) |
 			BIT(14)},
-	{7, 0, EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
-	{7, 1, EAX, ~0u}, {7, 1, EDX, ~0u}, {0x0d, ANY, EAX, ~0u}, {0x0d, ANY, EBX, ~0u},
-	{0x0d, ANY, ECX, ~0u}, {0x0d, ANY, EDX, ~0u},
-	{0x80000001, ANY, ECX,
+	{7, 0, CPUID_EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
+	{7, 1, CPUID_EAX, ~0u}, {7, 1, CPUID_EDX, ~0u}, {0x0d, ANY, CPUID_EAX, ~0u},
+	{0x0d, ANY, CPUID_EBX, ~0u}, {0x0d, ANY, CPUID_ECX, ~0u}, {0x0d, ANY, CPUID_EDX, ~0u},
+	{0x80000001, ANY, CPUID_ECX,
 		BIT(5) | BIT(6) | BIT(11) | BIT(16) | BIT(21)}, /* ABM, SSE4A, XOP, FMA4, TBM */
 };
 
 /* x86-64-v3: AVX2, BMI, FMA; no AVX-512, AMX, protection keys */
 static const struct mask tmpl_v3[] = {
-	{7, 0, EBX, BIT(4) | BIT(11) | BIT(14) | 0xdc230000u}, /* HLE, RTM, MPX, AVX-512 */
-	{7, 0, ECX, BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(11) | BIT(12) | BIT(14)},
-	{7, 0, EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
-	{7, 1, EAX, ~0u},
-	{7, 1, EDX, ~0u},
-	{0x80000001, ANY, ECX, BIT(6) | BIT(11) | BIT(16) | BIT(21)},
+	{7, 0, CPUID_EBX, BIT(4) | BIT(11) | BIT(14) | 0xdc230000u}, /* HLE, RTM, MPX, AVX-512 */
+	{7, 0, CPUID_ECX, BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(11) | BIT(12) | BIT(14)},
+	{7, 0, CPUID_EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
+	{7, 1, CPUID_EAX, ~0u},
+	{7, 1, CPUID_EDX, ~0u},
+	{0x80000001, ANY, CPUID_ECX, BIT(6) | BIT(11) | BIT(16) | BIT(21)},
 };
 
 static const struct {
@@ -87,10 +88,12 @@ static const struct {
 	{"x86-64-v3", tmpl_v3, ARRAY_LEN(tmpl_v3)},
 };
 
-static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum reg r)
+static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
 {
-	uint32_t *const regs[] = {
-		[EAX] = &e->eax, [EBX] = &e->ebx, [ECX] = &e->ecx, [EDX] = &e->edx};
+	uint32_t *const regs[] = {[CPUID_EAX] = &e->eax,
+		[CPUID_EBX] = &e->ebx,
+		[CPUID_ECX] = &e->ecx,
+		[CPUID_EDX] = &e->edx};
 
 	return regs[r];
 }
@@ -233,25 +236,25 @@ const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t l
 /* The leaves whose bits are features: each bit the guest was shown must be there. */
 static const struct {
 	uint32_t leaf, index;
-	enum reg reg;
+	enum cpuid_reg reg;
 	uint32_t ignore; /* ours, or emulated whatever the host says */
 	const char *name;
 } features[] = {
-	{1, 0, ECX, BIT(HYP_BIT) | BIT(DL_BIT) | BIT(X2_BIT) | BIT(27), "leaf 1 ecx"},
-	{1, 0, EDX, BIT(28), "leaf 1 edx"},
-	{7, 0, EBX, 0, "leaf 7 ebx"},
-	{7, 0, ECX, BIT(4), "leaf 7 ecx"},
-	{7, 0, EDX, 0, "leaf 7 edx"},
-	{7, 1, EAX, 0, "leaf 7.1 eax"},
-	{0xd, 0, EAX, 0, "leaf 0xd eax (state components)"},
-	{0xd, 1, EAX, 0, "leaf 0xd.1 eax"},
-	{0x80000001, 0, ECX, 0, "leaf 0x80000001 ecx"},
-	{0x80000001, 0, EDX, 0, "leaf 0x80000001 edx"},
-	{0x80000008, 0, EBX, 0, "leaf 0x80000008 ebx"},
-	{KVM_FEAT, 0, EAX, 0, "KVM's own features"},
+	{1, 0, CPUID_ECX, BIT(HYP_BIT) | BIT(DL_BIT) | BIT(X2_BIT) | BIT(27), "leaf 1 ecx"},
+	{1, 0, CPUID_EDX, BIT(28), "leaf 1 edx"},
+	{7, 0, CPUID_EBX, 0, "leaf 7 ebx"},
+	{7, 0, CPUID_ECX, BIT(4), "leaf 7 ecx"},
+	{7, 0, CPUID_EDX, 0, "leaf 7 edx"},
+	{7, 1, CPUID_EAX, 0, "leaf 7.1 eax"},
+	{0xd, 0, CPUID_EAX, 0, "leaf 0xd eax (state components)"},
+	{0xd, 1, CPUID_EAX, 0, "leaf 0xd.1 eax"},
+	{0x80000001, 0, CPUID_ECX, 0, "leaf 0x80000001 ecx"},
+	{0x80000001, 0, CPUID_EDX, 0, "leaf 0x80000001 edx"},
+	{0x80000008, 0, CPUID_EBX, 0, "leaf 0x80000008 ebx"},
+	{CPUID_KVM, 0, CPUID_EAX, 0, "KVM's own features"},
 };
 
-static uint32_t read_reg(const struct kvm_cpuid_entry2 *e, enum reg r)
+static uint32_t read_reg(const struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
 {
 	struct kvm_cpuid_entry2 copy = {0};
 
@@ -282,4 +285,18 @@ int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *wan
 				features[i].name, missing);
 	}
 	return 0;
+}
+
+bool cpuid_bit(const struct cpuid_list *l, uint32_t leaf, uint32_t index, enum cpuid_reg reg,
+	unsigned int bit)
+{
+	return read_reg(cpuid_find(l, leaf, index), reg) >> bit & 1;
+}
+
+void cpuid_hide(
+	struct cpuid_list *l, uint32_t leaf, uint32_t index, enum cpuid_reg reg, unsigned int bit)
+{
+	const struct mask m = {leaf, index, reg, BIT(bit)};
+
+	apply(l, &m, 1);
 }

@@ -5,7 +5,8 @@
  * is checked against the structure it fills, the kernel checks the values.
  *
  * A record is u16 tag, u32 length, bytes. Order of loading matters and is the order of the tables
- * below: LAPIC before MSRs because of the TSC deadline, events last.
+ * below: LAPIC before MSRs because of the TSC deadline (msr.c has
+ * the order of the MSRs), events last.
  */
 #include <linux/kvm.h>
 #include <stdio.h>
@@ -37,11 +38,6 @@ enum tag {
 	T_TSC,
 	T_CPUID,
 	T_MSRLIST,
-};
-
-struct msr_list { /* as KVM_GET_MSRS and KVM_SET_MSRS take it */
-	struct kvm_msrs h;
-	struct kvm_msr_entry e[CPU_MAX_MSRS];
 };
 
 static void put_rec(struct buf *out, enum tag t, const void *p, size_t n)
@@ -123,38 +119,6 @@ void arch_cpu_destroy(struct arch_cpu *c)
 	free(c);
 }
 
-/* Which of the registers that KVM lists can really be read here: asked once, on the first vCPU. */
-static int find_msrs(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct err *e)
-{
-	struct {
-		struct kvm_msr_list h;
-		uint32_t i[1024];
-	} *all = calloc(1, sizeof(*all));
-	int rc = 0;
-
-	if (!all)
-		return err_set(e, ENOMEM, "MSR list");
-	all->h.nmsrs = ARRAY_LEN(all->i);
-	if (kvm_ioctl(k->fd, KVM_GET_MSR_INDEX_LIST, all) < 0)
-		rc = err_set(e, errno, "KVM_GET_MSR_INDEX_LIST");
-	for (uint32_t i = 0; rc == 0 && i < all->h.nmsrs; i++) {
-		struct {
-			struct kvm_msrs h;
-			struct kvm_msr_entry e[1];
-		} one = {.h.nmsrs = 1, .e[0].index = all->h.indices[i]};
-
-		if (kvm_ioctl(vcpu_fd, KVM_GET_MSRS, &one) != 1)
-			continue;
-		if (c->nmsrs == CPU_MAX_MSRS)
-			rc = err_plain(e, E2BIG, "this host's KVM has more than %u MSRs to save",
-				CPU_MAX_MSRS);
-		else
-			c->msrs[c->nmsrs++] = one.e[0].index;
-	}
-	free(all);
-	return rc;
-}
-
 static int set_cpuid(const struct arch_cpu *c, int vcpu_fd, unsigned int id, struct err *e)
 {
 	struct cpuid_list mine = c->guest;
@@ -177,16 +141,25 @@ int arch_vcpu_init(struct kvm *k, struct arch_cpu *c, int vcpu_fd, unsigned int 
 		.e = {{.index = MSR_MISC_ENABLE, .data = 1}, /* fast strings */
 			{.index = MSR_MTRR_DEFTYPE,
 				.data = 0x806}}}; /* on, everything write-back */
+	bool hidden = false;
 	int rc = set_cpuid(c, vcpu_fd, id, e);
 
-	if (rc == 0 && kvm_ioctl(vcpu_fd, KVM_SET_MSRS, &m) < 0)
-		rc = err_set(e, errno, "KVM_SET_MSRS");
-	if (rc == 0 && id == 0) {
+	if (rc < 0)
+		return rc;
+	rc = kvm_ioctl(vcpu_fd, KVM_SET_MSRS, &m);
+	if (rc < 0)
+		return err_set(e, errno, "KVM_SET_MSRS");
+	if (rc < (int)m.h.nmsrs)
+		return err_plain(e, EOPNOTSUPP, "this host's KVM refuses MSR %#x (%s)",
+			m.e[rc].index, msr_name(m.e[rc].index));
+	rc = 0;
+	if (id == 0) {
 		rc = ioctl(vcpu_fd, KVM_GET_TSC_KHZ, 0);
 		c->tsc_khz = rc > 0 ? (uint32_t)rc : 0;
-		rc = find_msrs(k, c, vcpu_fd, e);
+		rc = msr_plan(c, vcpu_fd, &hidden, e);
 	}
-	return rc;
+	/* the vCPUs after this one are shown the shorter list anyway */
+	return rc == 0 && hidden ? set_cpuid(c, vcpu_fd, id, e) : rc;
 }
 
 int arch_vm_save(struct kvm *k, struct buf *out, struct err *e)
@@ -266,6 +239,7 @@ int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned in
 	const struct kvm_cpuid_entry2 *p;
 	struct cpuid_list *want;
 	uint32_t len, khz, tlen;
+	bool hidden;
 	const char *tmpl = get_rec(in, T_TMPL, &tlen, e);
 	int rc;
 
@@ -300,6 +274,12 @@ int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned in
 	}
 	for (unsigned int i = 0; rc == 0 && i < n; i++)
 		rc = set_cpuid(c, fds[i], i, e);
+	/* The next snapshot of this VM holds the registers of the CPUID that the VM has now. Nothing can be hidden from a guest
+	 * that runs already: if KVM refuses such a register, msr_load() says so. */
+	if (rc == 0 && n)
+		rc = msr_plan(c, fds[0], &hidden, e);
+	if (rc == 0)
+		c->guest = *want;
 	free(want);
 	return rc;
 }
@@ -374,47 +354,26 @@ static int load_xsave(struct kvm *k, int fd, struct cur *in, struct err *e)
 
 static int save_msrs(struct arch_cpu *c, int fd, struct buf *out, struct err *e)
 {
-	struct msr_list m = {.h.nmsrs = c->nmsrs};
-	int n;
+	struct msr_list m;
+	int rc = msr_save(c, fd, &m, e);
 
-	for (uint32_t i = 0; i < c->nmsrs; i++)
-		m.e[i].index = c->msrs[i];
-	n = kvm_ioctl(fd, KVM_GET_MSRS, &m);
-	if (n != (int)c->nmsrs)
-		return err_plain(e, EIO, "KVM_GET_MSRS stopped at %#x", n < 0 ? 0 : c->msrs[n]);
-	put_rec(out, T_MSRS, m.e, c->nmsrs * sizeof(m.e[0]));
-	return 0;
+	if (rc == 0)
+		put_rec(out, T_MSRS, m.e, c->nmsrs * sizeof(m.e[0]));
+	return rc;
 }
 
-static int load_msrs(int fd, struct cur *in, struct err *e)
+static int load_msrs(int fd, const struct kvm_lapic_state *lapic, struct cur *in, struct err *e)
 {
-	struct msr_list m = {0};
-	uint32_t len, done = 0, total;
-	const struct kvm_msr_entry *p = get_rec(in, T_MSRS, &len, e);
+	uint32_t len;
+	const void *p = get_rec(in, T_MSRS, &len, e);
+	struct msr_list m;
 
 	if (!p)
 		return -EBADMSG;
-	total = len / (uint32_t)sizeof(*p);
-	if (len % sizeof(*p) || total > CPU_MAX_MSRS)
+	if (len % sizeof(m.e[0]) || len / sizeof(m.e[0]) > CPU_MAX_MSRS)
 		return err_plain(e, EBADMSG, "MSR list of %u bytes", len);
-	while (done < total) {
-		int n;
-
-		m.h.nmsrs = total - done;
-		memcpy(m.e, p + done, (total - done) * sizeof(*p));
-		n = kvm_ioctl(fd, KVM_SET_MSRS, &m);
-		done += n > 0 ? (uint32_t)n : 0;
-		if (done == total)
-			break;
-		/* a register this host has not: no loss if the guest never set it, a refusal if it
-		 * did */
-		if (m.e[n > 0 ? n : 0].data != 0)
-			return err_plain(e, EOPNOTSUPP, "this host's KVM refuses MSR %#x = %#llx",
-				m.e[n > 0 ? n : 0].index,
-				(unsigned long long)m.e[n > 0 ? n : 0].data);
-		done++;
-	}
-	return 0;
+	memcpy(m.e, p, len); /* the record need not be aligned */
+	return msr_load(fd, m.e, len / (uint32_t)sizeof(m.e[0]), lapic, e);
 }
 
 int arch_vcpu_save(struct kvm *k, struct arch_cpu *c, int fd, struct buf *out, struct err *e)
@@ -440,6 +399,8 @@ int arch_vcpu_save(struct kvm *k, struct arch_cpu *c, int fd, struct buf *out, s
 
 int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int fd, struct cur *in, struct err *e)
 {
+	struct kvm_lapic_state lapic = {{0}};
+
 	for (size_t i = 0; i < ARRAY_LEN(plain); i++) {
 		const struct plain *p = &plain[i];
 		union plain_room room;
@@ -448,9 +409,11 @@ int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int fd, struct cur *in, st
 		if (p->tag == T_XSAVE) {
 			rc = load_xsave(k, fd, in, e);
 		} else if (p->tag == T_MSRS) {
-			rc = load_msrs(fd, in, e);
+			rc = load_msrs(fd, &lapic, in, e);
 		} else {
 			rc = get_exact(in, p->tag, &room, p->bytes, e);
+			if (rc == 0 && p->tag == T_LAPIC)
+				lapic = room.lapic;
 			if (rc == 0 && p->tag == T_XCRS && room.xcrs.nr_xcrs == 0)
 				continue; /* saved where the guest has no XSAVE */
 			if (rc == 0 && (p->needs & ~k->have) == 0 &&

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vmm_state: the processor's state goes out of one VM and into another, over a KVM that refuses things. For each MSR of the table, each
+ * capability and each ioctl there is a case in which KVM refuses it; the error names what was refused.
+ */
+#include "lib/test.h"
+
+#include "lib/log.h"
+#include "tests/unit/lib/fake_kvm.h"
+#include "vmm/vcpu.h"
+#include "vmm/x86_64/cpu.h"
+
+#define DEADLINE 0x6e0u
+#define TSC      0x10u
+
+struct machine { /* as vm_prepare() makes it, without memory and devices */
+	struct fake_kvm *f;
+	struct kvm k;
+	struct arch_cpu *cpu;
+	struct vcpus vcpus;
+};
+
+static int machine_make(struct machine *m, struct err *e)
+{
+	struct mem mem = {.ram_bytes = MIB(128), .low_bytes = MIB(128)};
+	struct vcpu_hooks h = {0};
+	int rc = kvm_open(&m->k, m->f->fd, e);
+
+	if (rc == 0)
+		rc = kvm_vm_create(&m->k, &mem, e);
+	if (rc == 0)
+		rc = arch_vm_init(&m->k, e);
+	if (rc < 0)
+		return rc;
+	m->cpu = arch_cpu_create(&m->k, 1, "", e);
+	if (!m->cpu)
+		return -e->code;
+	rc = vcpus_create(&m->vcpus, &m->k, 1, &h, e);
+	return rc ? rc : arch_vcpu_init(&m->k, m->cpu, m->vcpus.v[0].fd, 0, e);
+}
+
+static void machine_start(struct machine *m)
+{
+	*m = (struct machine){.f = fake_kvm_start()};
+}
+
+static void machine_stop(struct machine *m)
+{
+	vcpus_forget(&m->vcpus);
+	arch_cpu_destroy(m->cpu);
+	kvm_close(&m->k);
+	fake_kvm_stop(m->f);
+}
+
+static int machine_save(struct machine *m, struct buf *b, struct err *e)
+{
+	int rc;
+
+	buf_reset(b);
+	rc = arch_cpu_save(&m->k, m->cpu, m->vcpus.v[0].fd, b, e);
+	if (rc == 0)
+		rc = arch_vcpu_save(&m->k, m->cpu, m->vcpus.v[0].fd, b, e);
+	return rc ? rc : arch_vm_save(&m->k, b, e);
+}
+
+static int machine_load(struct machine *m, const struct buf *b, struct err *e)
+{
+	struct cur in = cur_of(b->p, b->len);
+	int fd = m->vcpus.v[0].fd, rc;
+
+	m->f->vcpu[0].nmsr_writes = 0;
+	rc = arch_cpu_load(&m->k, m->cpu, &fd, 1, &in, e);
+	if (rc == 0)
+		rc = arch_vcpu_load(&m->k, m->cpu, fd, &in, e);
+	if (rc == 0)
+		rc = arch_vm_load(&m->k, &in, e);
+	if (rc == 0)
+		CHECK(cur_done(&in));
+	return rc;
+}
+
+/* A snapshot of a machine whose registers all hold something. */
+static void saved(struct buf *b)
+{
+	struct machine m;
+	struct err e = {0};
+
+	machine_start(&m);
+	CHECK_INT(machine_make(&m, &e), 0);
+	for (unsigned int i = 0; i < m.f->nmsrs; i++)
+		m.f->msr[i].value[0] = 0x1000 + i;
+	m.f->vcpu[0].regs.rip = 0xffffffff81000000ull;
+	CHECK_INT(machine_save(&m, b, &e), 0);
+	machine_stop(&m);
+}
+
+static void says(const struct err *e, const char *what)
+{
+	if (!strstr(e->msg, what)) {
+		printf("\"%s\" is not in \"%s\"\n", what, e->msg);
+		test_failures++;
+	}
+}
+
+static void every_register_comes_back(void)
+{
+	struct err e = {0};
+	struct machine m;
+	struct buf b;
+	unsigned int i, n;
+
+	buf_init(&b, MIB(1));
+	saved(&b);
+	machine_start(&m);
+	CHECK_INT(machine_make(&m, &e), 0);
+	CHECK_INT(machine_load(&m, &b, &e), 0);
+	CHECK_INT(m.f->vcpu[0].regs.rip, 0xffffffff81000000ull);
+	for (i = 0; i < m.cpu->nmsrs; i++) {
+		const struct fake_msr *r = fake_msr(m.f, m.cpu->msrs[i]);
+
+		CHECK_INT(r->value[0], 0x1000 + (r - m.f->msr));
+	}
+	/* the TSC before its deadline, the deadline last */
+	n = m.f->vcpu[0].nmsr_writes;
+	CHECK_INT(n, m.cpu->nmsrs);
+	CHECK_INT(m.f->vcpu[0].msr_writes[n - 1], DEADLINE);
+	for (i = 0; i < n && m.f->vcpu[0].msr_writes[i] != TSC;)
+		i++;
+	CHECK(i < n - 1);
+	/* performance counters and other people's enlightenments are not ours to keep */
+	for (i = 0; i < n; i++)
+		CHECK(m.f->vcpu[0].msr_writes[i] != 0x345 && m.f->vcpu[0].msr_writes[i] != 0x34);
+	machine_stop(&m);
+	buf_fini(&b);
+}
+
+/* KVM returns 0 for a deadline whose interrupt is on its way: writing that back would disarm the timer for ever. */
+static void a_deadline_that_passed_still_fires(void)
+{
+	static const struct {
+		uint32_t lvtt;
+		uint64_t want;
+	} cases[] = {
+		{2u << 17 | 0xec, 777},          /* armed: the TSC, which has passed */
+		{2u << 17 | 1u << 16 | 0xec, 0}, /* masked */
+		{1u << 17 | 0xec, 0},            /* periodic */
+	};
+	struct machine m;
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct err e = {0};
+
+		machine_start(&m);
+		CHECK_INT(machine_make(&m, &e), 0);
+		fake_msr(m.f, TSC)->value[0] = 777;
+		fake_msr(m.f, DEADLINE)->value[0] = 0;
+		memcpy(m.f->vcpu[0].lapic.regs + 0x320, &cases[i].lvtt, 4);
+		CHECK_INT(machine_save(&m, &b, &e), 0);
+		fake_msr(m.f, DEADLINE)->value[0] = 1;
+		CHECK_INT(machine_load(&m, &b, &e), 0);
+		CHECK_INT(fake_msr(m.f, DEADLINE)->value[0], cases[i].want);
+		machine_stop(&m);
+	}
+	buf_fini(&b);
+}
+
+/* Each register of the table, unreadable: the VM is refused by name, or the guest is not shown the feature, or it is left out. */
+static void each_msr_refused_for_reading(void)
+{
+	uint32_t index;
+	bool must;
+
+	for (size_t at = msr_table_next(0, &index, &must); at;
+		at = msr_table_next(at, &index, &must)) {
+		struct err e = {0};
+		struct machine m;
+		char text[40];
+		int rc;
+
+		snprintf(text, sizeof(text), "MSR %#x (%s)", index, msr_name(index));
+		machine_start(&m);
+		fake_refuse_msr(m.f, index, FAKE_MSR_READ);
+		rc = machine_make(&m, &e);
+		CHECK_INT(rc < 0, must);
+		if (must)
+			says(&e, text);
+		for (uint32_t i = 0; m.cpu && i < m.cpu->nmsrs && !must; i++)
+			CHECK(m.cpu->msrs[i] != index);
+		machine_stop(&m);
+	}
+}
+
+static void a_feature_without_its_register_is_hidden(void)
+{
+	struct machine m;
+	struct err e = {0};
+	bool shown = true;
+
+	machine_start(&m);
+	fake_refuse_msr(m.f, DEADLINE, FAKE_MSR_READ);
+	CHECK_INT(machine_make(&m, &e), 0);
+	CHECK(!cpuid_bit(&m.cpu->guest, 1, 0, CPUID_ECX, 24));
+	for (uint32_t i = 0; i < m.f->vcpu[0].ncpuid; i++)
+		if (m.f->vcpu[0].cpuid[i].function == 1)
+			shown = m.f->vcpu[0].cpuid[i].ecx >> 24 & 1;
+	CHECK(!shown);
+	machine_stop(&m);
+}
+
+/* Each register of the table that the snapshot holds, refused for writing: the restore fails and names it. */
+static void each_msr_refused_for_writing(void)
+{
+	uint32_t index;
+	bool must;
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	saved(&b);
+	for (size_t at = msr_table_next(0, &index, &must); at;
+		at = msr_table_next(at, &index, &must)) {
+		struct err e = {0};
+		struct machine m;
+		char text[40];
+		bool held = false;
+
+		snprintf(text, sizeof(text), "MSR %#x (%s)", index, msr_name(index));
+		machine_start(&m);
+		CHECK_INT(machine_make(&m, &e), 0);
+		for (uint32_t i = 0; i < m.cpu->nmsrs; i++)
+			held |= m.cpu->msrs[i] == index;
+		fake_refuse_msr(m.f, index, FAKE_MSR_WRITE);
+		CHECK_INT(machine_load(&m, &b, &e) < 0, held);
+		if (held)
+			says(&e, text);
+		machine_stop(&m);
+	}
+	buf_fini(&b);
+}
+
+/* What the builds before wrote: KVM's list in KVM's order, 0x345 among it, which Intel's KVM then refuses. */
+static void a_snapshot_of_before_loads(void)
+{
+	struct machine m;
+	struct err e = {0};
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	machine_start(&m);
+	CHECK_INT(machine_make(&m, &e), 0);
+	m.cpu->nmsrs = 0;
+	for (unsigned int i = m.f->nmsrs; i-- > 0;) {
+		m.f->msr[i].value[0] = 0x1000 + i;
+		m.cpu->msrs[m.cpu->nmsrs++] = m.f->msr[i].index;
+	}
+	CHECK_INT(machine_save(&m, &b, &e), 0);
+	machine_stop(&m);
+
+	machine_start(&m);
+	CHECK_INT(machine_make(&m, &e), 0);
+	fake_refuse_msr(m.f, 0x345, FAKE_MSR_WRITE);
+	CHECK_INT(machine_load(&m, &b, &e), 0);
+	CHECK_INT(fake_msr(m.f, 0x345)->value[0], 0);
+	CHECK_INT(fake_msr(m.f, TSC)->value[0], 0x1000 + (fake_msr(m.f, TSC) - m.f->msr));
+	CHECK_INT(m.f->vcpu[0].msr_writes[m.f->vcpu[0].nmsr_writes - 1], DEADLINE);
+	machine_stop(&m);
+	buf_fini(&b);
+}
+
+static void each_capability_refused(void)
+{
+	static const struct {
+		unsigned long cap;
+		const char *name;
+	} caps[] = {
+		{KVM_CAP_IRQCHIP, "KVM_CAP_IRQCHIP"},
+		{KVM_CAP_USER_MEMORY, "KVM_CAP_USER_MEMORY"},
+		{KVM_CAP_IRQFD, "KVM_CAP_IRQFD"},
+		{KVM_CAP_IOEVENTFD, "KVM_CAP_IOEVENTFD"},
+		{KVM_CAP_IMMEDIATE_EXIT, "KVM_CAP_IMMEDIATE_EXIT"},
+		{KVM_CAP_ADJUST_CLOCK, "KVM_CAP_ADJUST_CLOCK"},
+		{KVM_CAP_VCPU_EVENTS, "KVM_CAP_VCPU_EVENTS"},
+		{KVM_CAP_MP_STATE, "KVM_CAP_MP_STATE"},
+		/* wanted, not needed */
+		{KVM_CAP_PRE_FAULT_MEMORY, NULL},
+		{KVM_CAP_TSC_CONTROL, NULL},
+		{KVM_CAP_XSAVE2, NULL},
+		{KVM_CAP_DEBUGREGS, NULL},
+		{KVM_CAP_XCRS, NULL},
+	};
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	for (size_t i = 0; i < ARRAY_LEN(caps); i++) {
+		struct err e = {0};
+		struct machine m;
+		int rc;
+
+		machine_start(&m);
+		fake_refuse_cap(m.f, caps[i].cap);
+		rc = machine_make(&m, &e);
+		CHECK_INT(rc < 0, caps[i].name != NULL);
+		if (caps[i].name) {
+			says(&e, caps[i].name);
+		} else {
+			CHECK_INT(machine_save(&m, &b, &e), 0);
+			CHECK_INT(machine_load(&m, &b, &e), 0);
+		}
+		machine_stop(&m);
+	}
+	buf_fini(&b);
+}
+
+/* Each ioctl of the fake's table that this way takes, refused: an error that a person can act on. */
+static void each_call_refused(void)
+{
+	/* not on this way, or done without */
+	static const unsigned long other[] = {KVM_IRQFD, KVM_IOEVENTFD, KVM_SET_TSC_KHZ, KVM_RUN,
+		KVM_PRE_FAULT_MEMORY, KVM_KVMCLOCK_CTRL, KVM_NMI, KVM_GET_TSC_KHZ};
+	/* says it in other words */
+	static const struct {
+		unsigned long nr;
+		const char *text;
+	} words[] = {
+		{KVM_GET_API_VERSION, "version -1"},
+		{KVM_CHECK_EXTENSION, "KVM_CAP_IRQCHIP"},
+		{KVM_SET_USER_MEMORY_REGION, "register 128 MiB of guest memory"},
+		/* a KVM that reads no register at all lacks the first that every VM needs */
+		{KVM_GET_MSRS, "MSR 0x1a0 (MISC_ENABLE)"},
+	};
+	struct buf b;
+	unsigned long nr;
+
+	buf_init(&b, MIB(1));
+	for (size_t i = 0; (nr = fake_kvm_call(i)); i++) {
+		const char *text = fake_kvm_call_name(nr);
+		struct err e = {0};
+		struct machine m;
+		bool skip = false;
+		int rc;
+
+		for (size_t k = 0; k < ARRAY_LEN(other); k++)
+			skip |= other[k] == nr;
+		for (size_t k = 0; k < ARRAY_LEN(words); k++)
+			if (words[k].nr == nr)
+				text = words[k].text;
+		machine_start(&m);
+		m.f->no_call[0] = nr;
+		rc = machine_make(&m, &e);
+		if (rc == 0)
+			rc = machine_save(&m, &b, &e);
+		if (rc == 0)
+			rc = machine_load(&m, &b, &e);
+		CHECK_INT(rc < 0, !skip);
+		if (!skip)
+			says(&e, text);
+		CHECK_INT(m.f->unknown, 0);
+		machine_stop(&m);
+	}
+	buf_fini(&b);
+}
+
+static const struct test tests[] = {
+	{"every_register_comes_back", every_register_comes_back},
+	{"a_deadline_that_passed_still_fires", a_deadline_that_passed_still_fires},
+	{"each_msr_refused_for_reading", each_msr_refused_for_reading},
+	{"a_feature_without_its_register_is_hidden", a_feature_without_its_register_is_hidden},
+	{"each_msr_refused_for_writing", each_msr_refused_for_writing},
+	{"a_snapshot_of_before_loads", a_snapshot_of_before_loads},
+	{"each_capability_refused", each_capability_refused},
+	{"each_call_refused", each_call_refused},
+};
+
+int main(int argc, char **argv)
+{
+	log_level = LOG_ERROR; /* what is refused here is meant to be */
+	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+}

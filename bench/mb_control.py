@@ -9,14 +9,16 @@ import time
 
 from mb_core import MIB, Failed, vmm
 
-PREPARE, RESTORE, SNAPSHOT, STATS, EV_SNAPSHOT = 2, 4, 7, 9, 0x4005
-F_RUN, F_LIVE, F_DIFF = 1, 4, 8
+PREPARE, BOOT, RESTORE, SNAPSHOT, STATS, WORKSET, PORTS, EV_SNAPSHOT, EV_GUEST_CONN = 2, 3, 4, 7, 9, 10, 12, 0x4005, 0x4006
+F_RUN, F_HAS_WS, F_LIVE, F_DIFF = 1, 2, 4, 8
+DISK_RO = 1
+VSOCK_MAGIC, PORT_READY, PORT_AGENT = 0x31534B56, 1023, 1024
 
 
 class Control:
     def __init__(self, tmp):
         self.path = os.path.join(tmp, f"ctl-{time.monotonic_ns()}")
-        self.id, self.events = 0, []
+        self.id, self.events, self.held = 0, [], []
         listen = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listen.bind(self.path)
         listen.listen(4)
@@ -53,7 +55,8 @@ class Control:
         return data
 
     def message(self):
-        got = self.s.recv(65536)
+        got, fds, _, _ = socket.recv_fds(self.s, 65536, 4)
+        self.held += fds  # an agent whose announcement is closed announces itself again
         if len(got) < 24:
             raise Failed("the monitor closed its control socket")
         _, _, typ, mid, n, status, _ = struct.unpack("<IHHIIiI", got[:24])
@@ -69,21 +72,55 @@ class Control:
             typ, _, _, data = self.message()
             self.events.append((typ, data))
 
-    def restored(self, files):
-        """Objects made, then running: what a restore answers. The memory files are those behind the first."""
-        fds = [os.open(f, os.O_RDONLY) for f in files]
+    def prepared(self):
+        """The objects are made; the agent may announce itself."""
+        self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
+        self.call(PORTS, struct.pack("<HI", 1, PORT_READY))
+
+    def request(self, kind, payload, files, disk=""):
+        """A boot or a restore with files to read, and a read-only root disk behind them."""
+        fds = [os.open(f, os.O_RDONLY) for f in [*files, *([disk] if disk else [])]]
+        disks = struct.pack("<IIH", DISK_RO, 0, 0) if disk else b""
         try:
-            self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
-            t0 = time.monotonic_ns()
-            return t0, self.call(RESTORE, struct.pack("<IHH", F_RUN, len(files) - 1, 0), fds)
+            return self.call(kind, payload + disks, fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
+    def boot(self, kernel, initrd, cmdline, disk=""):
+        text = cmdline.encode()
+        return self.request(BOOT, struct.pack("<I", len(text)) + text + struct.pack("<IH", 0, int(bool(disk))), [kernel, initrd], disk)
+
+    def restore(self, files, ws="", disk=""):
+        """files: the state, then the memory files; the answer."""
+        flags = F_RUN | (F_HAS_WS if ws else 0)
+        return self.request(RESTORE, struct.pack("<IHH", flags, len(files) - 1, int(bool(disk))), [*files, *([ws] if ws else [])], disk)
+
+    def restored(self, files):
+        """Objects made, then running: what a restore answers. The memory files are those behind the first."""
+        self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
+        t0 = time.monotonic_ns()
+        return t0, self.restore(files)
+
+    def agent(self):
+        """A connection to the guest's agent; it waits until the guest takes connections."""
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        s.settimeout(60)
+        s.connect(self.path + ".vsock")
+        s.sendall(struct.pack("<III", VSOCK_MAGIC, PORT_AGENT, 0))
+        got = s.recv(12, socket.MSG_WAITALL)
+        status = struct.unpack("<III", got)[2] if len(got) == 12 else 1
+        if status:
+            raise Failed("the guest's agent: " + os.strerror(status))
+        return s
+
     def close(self):
+        """The monitor ends with it."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.s.close()
+        for fd in self.held:
+            os.close(fd)
         for p in (self.path, self.path + ".vsock"):
             os.unlink(p)
 

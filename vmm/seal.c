@@ -132,6 +132,7 @@ static const struct {
 	ROW(KVM_IOEVENTFD, "prepare, queues"),
 	ROW(KVM_GET_TSC_KHZ, "prepare"),
 	ROW(KVM_SET_TSC_KHZ, "restore", .unseen = "a snapshot of a host with another clock rate"),
+	ROW(KVM_GET_STATS_FD, "prepare: counters of exits, read by VMM_STATS"),
 	ROW(KVM_RUN, "vCPUs"),
 	ROW(KVM_PRE_FAULT_MEMORY, "restore"),
 	ROW(KVM_GET_REGS, "state"),

@@ -275,6 +275,7 @@ void vm_fini(struct vm *vm)
 	bio_destroy(vm->bio);
 	free(vm->restored);
 	arch_cpu_destroy(vm->cpu);
+	kvmstat_close(&vm->kvmstat);
 	kvm_close(&vm->kvm);
 	mem_fini(&vm->mem);
 	watch_remove(vm->end_watch);
@@ -307,6 +308,15 @@ static int make_vcpus(struct vm *vm, struct err *e)
 	return rc ? rc : vcpus_start(&vm->vcpus, vm->sealed ? vmm_seal_vcpu : NULL, e);
 }
 
+static void open_statistics(struct vm *vm)
+{
+	int fds[VMM_MAX_VCPUS];
+
+	for (unsigned int i = 0; i < vm->vcpus.n; i++)
+		fds[i] = vm->vcpus.v[i].fd;
+	kvmstat_open(&vm->kvmstat, vm->kvm.vm_fd, fds, vm->vcpus.n);
+}
+
 int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 {
 	struct board_hooks h = {.ctx = vm,
@@ -334,6 +344,7 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 		rc = make_vcpus(vm, e);
 	if (rc < 0)
 		return rc;
+	open_statistics(vm);
 	rc = board_init(&vm->board, &vm->kvm, &vm->mem, vm->loop, &h, e);
 	vm->board_up = true;
 	vm->board.serial_on = s->serial;
@@ -431,6 +442,7 @@ void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 		fn(arg, "faults_major", (uint64_t)ru.ru_majflt);
 		fn(arg, "rss_max_bytes", (uint64_t)ru.ru_maxrss << 10);
 	}
+	kvmstat_report(&vm->kvmstat, fn, arg);
 	if (!vm->board_up)
 		return;
 	fn(arg, "unknown_mmio", atomic_load(&vm->board.unknown_mmio));

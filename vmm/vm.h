@@ -15,6 +15,7 @@
 #include "vmm/arch.h"
 #include "vmm/board.h"
 #include "vmm/kvm.h"
+#include "vmm/kvmstat.h"
 #include "vmm/mem.h"
 #include "vmm/vcpu.h"
 
@@ -40,6 +41,7 @@ struct snapshot_job; /* vmm/snapshot.h */
 
 struct vm {
 	struct kvm kvm;
+	struct kvmstat kvmstat;
 	struct mem mem;
 	struct arch_cpu *cpu;
 	struct vcpus vcpus;

@@ -11,52 +11,12 @@ import struct
 import time
 
 import mb_vm
+from mb_agent import exactly, first_output
 from mb_core import Absent, Failed, Proc, kvm_needed, us_since, vmm
 
 READY, AGENT, OPEN_MAGIC = 1023, 1024, 0x31534B56    # lib/proto_vmm.h
-HELLO, EXEC, OK, ERR, OUT, EXIT = 1, 30, 2, 3, 50, 51  # lib/proto_agent.h
-MAGIC, VERSION, CONN_EXEC = 0x3147414D, 1, 2
 CID = 4711
 ANNOUNCED = b"to host port 1023"
-
-
-def text(s):
-    return struct.pack("<I", len(s)) + s
-
-
-def frame(kind, payload, ident):
-    return struct.pack("<IHHI", len(payload), kind, 0, ident) + payload
-
-
-def exactly(s, n):
-    got = b""
-    while len(got) < n:
-        more = s.recv(n - len(got))
-        if not more:
-            raise Failed("the agent closed the connection")
-        got += more
-    return got
-
-
-def take(s):
-    n, kind, _, _ = struct.unpack("<IHHI", exactly(s, 12))
-    return kind, exactly(s, n)
-
-
-def first_output(s):
-    """`echo hi` on an EXEC connection, until its first byte."""
-    argv = [b"/bin/echo", b"hi"]
-    body = text(b"first") + struct.pack("<III", 0, 0xFFFFFFFF, 0xFFFFFFFF) + text(b"") + text(b"/") + struct.pack("<QHH", 0, 80, 24) + text(b"")
-    body += struct.pack("<I", len(argv)) + b"".join(map(text, argv)) + struct.pack("<I", 0)
-    s.sendall(frame(HELLO, struct.pack("<III", MAGIC, VERSION, CONN_EXEC), 1) + frame(EXEC, body, 2))
-    while True:
-        kind, payload = take(s)
-        if kind == ERR:
-            raise Failed("agent: " + payload[8:].decode("utf-8", "replace"))
-        if kind == OUT and payload[9:11] == b"hi":
-            return
-        if kind == EXIT:
-            raise Failed("the command ended without output")
 
 
 def whole(s, t0, up):

@@ -24,7 +24,7 @@ CFLAGS_ALL = $(CFLAGS_BASE) $(HARDEN) $(SANFLAGS_$(SAN)) $(CFLAGS)
 LDFLAGS_ALL = $(SANFLAGS_$(SAN)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 # name of the archive -> its sources; main.c stays out
-DIRS := lib vmm agent images priv api cli
+DIRS := lib vmm agent images priv net api cli
 $(foreach d,$(DIRS),$(eval SRC_$(d) := $(wildcard $(d)/*.c $(d)/*/*.c)))
 SRC_testlib := $(wildcard tests/unit/lib/*.c)
 objs = $(patsubst %.c,$(O)/%.o,$(1))

@@ -109,6 +109,8 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 	/* a terminal or a session may ask for a plain shell */
 	if (rc == 0 && r->argc == 0 && !(r->flags & AGENT_X_SHELL))
 		rc = -EINVAL;
+	if (rc == 0 && (r->flags & PROC_X_REPLAY))
+		rc = -EINVAL;
 	if (rc == 0 && r->session[0] &&
 		(r->argc != 1 || !(r->flags & AGENT_X_SHELL) || (r->flags & AGENT_X_BACKGROUND)))
 		rc = -EINVAL;
@@ -586,6 +588,8 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 		return err_plain(e, EEXIST, "there is a process %s", r->id);
 	if (r->session[0] && !(s = session_find(a, r->session)))
 		return err_plain(e, ENOENT, "no session %s", r->session);
+	if (s && s->kind == AGENT_SE_TERMINAL)
+		return err_plain(e, EINVAL, "session %s is a terminal: attach to it", r->session);
 	if (s && session_busy(s))
 		return err_plain(e, EBUSY, "session %s is busy", r->session);
 	*step = AGENT_STEP_START;

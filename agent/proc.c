@@ -10,10 +10,12 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "agent/conn.h"
 #include "agent/env.h"
 #include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/session.h"
+#include "agent/terminal.h"
 
 #define KEPT_ENDED_BYTES MIB(8)
 #define KEPT_ENDED_PROCS 2048u
@@ -52,6 +54,7 @@ struct proc *proc_create(struct agent *a, const char *id, uint32_t flags)
 		buf_init(&p->out[i].ring, 2 * AGENT_WINDOW);
 	}
 	buf_init(&p->in, 2 * AGENT_WINDOW);
+	buf_init(&p->marks, KIB(64));
 	buf_init(&p->argv, PROC_ARGV_KEPT + 64);
 	p->next = a->procs;
 	p->link = &a->procs;
@@ -68,6 +71,8 @@ void proc_destroy(struct proc *p)
 		return;
 	if (p->session)
 		session_run_lost(p);
+	if (p->terminal)
+		terminal_take_back(p->terminal, p);
 	procio_fini(p);
 	timer_remove(p->limit_timer);
 	timer_remove(p->kill_timer);
@@ -142,6 +147,11 @@ void proc_reaped(struct proc *p, int wait_status)
 	cgroup_release(p->a, &p->cgroup);
 	if (p->on_end)
 		p->on_end(p->a, p);
+	if (!p->forget)
+		return;
+	if (p->conn && !p->exit_sent)
+		conn_close(p->conn);
+	proc_destroy(p);
 }
 
 int proc_signal(struct proc *p, int sig)
@@ -199,7 +209,7 @@ static struct proc *oldest_ended(struct agent *a, bool delivered, size_t *n, siz
 
 	*n = *bytes = 0;
 	for (struct proc *p = a->procs; p; p = p->next) {
-		if (!p->ended || p->entrypoint)
+		if (!p->ended || p->entrypoint || p->terminal)
 			continue;
 		(*n)++;
 		*bytes += procio_kept(p);

@@ -13,7 +13,11 @@
 #define WATCHERS_MAX   32u
 #define PROC_ARGV_KEPT (64u * 1024)
 
+/* of struct proc's flags, the agent's own: pipes whose output is kept as a terminal's is */
+#define PROC_X_REPLAY (1u << 31)
+
 struct conn;
+struct terminal;
 
 /* Output that the host has not acknowledged: ring.p[0] is the byte at offset `base` of the stream.
  */
@@ -61,6 +65,10 @@ struct proc {
 	int wait_status;
 	struct session *session;
 	int dump_fd;
+	struct terminal *terminal; /* whose shell it is */
+	struct buf
+		marks; /* PROC_X_REPLAY: struct mark: which stream the bytes of out[0] came from */
+	bool forget;   /* nobody knows it any more: destroy it when it ends */
 	struct envset *given; /* what a session's shell was started with */
 	char *run_cwd;
 	void (*on_end)(struct agent *a, struct proc *p); /* of the agent's own: hooks */

@@ -3,8 +3,8 @@
  * procio.c: output and input of processes. The loop's thread; the bytes are never looked at.
  *
  * A pipe is read as soon as it has something, so that nothing is delayed, and left to fill when
- * AGENT_WINDOW bytes are not acknowledged: that is the back-pressure. A terminal keeps its last
- * megabyte instead, and waits only for the connection that holds it. A process that was reaped may
+ * AGENT_WINDOW bytes are not acknowledged: that is the back-pressure. A terminal (and a terminal
+ * session's pipes, PROC_X_REPLAY, whose two streams are kept as one) keeps its last megabyte instead, and waits only for the connection that holds it. A process that was reaped may
  * leave its pipe open with others (`server &`): the command has ended all the same, and what they
  * write later goes to a sink, because a closed pipe would kill them.
  */
@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "agent/conn.h"
@@ -19,6 +20,25 @@
 #define READ_MAX  KIB(64)
 #define CHUNK_MAX KIB(64)
 #define OUT_HEAD  9 /* u8 stream, u64 offset */
+
+#define MARKS_MAX 1024u
+
+/* PROC_X_REPLAY: the bytes of out[0] from the mark before this one up to `end` came from `stream`. Kept for what the holder has not got. */
+struct mark {
+	uint64_t end;
+	uint8_t stream;
+};
+
+static bool keeps_replay(const struct proc *p)
+{
+	return p->flags & (AGENT_X_PTY | PROC_X_REPLAY);
+}
+
+/* Where the bytes of p->out[i].fd are kept. */
+static struct stream *kept_in(struct proc *p, int i)
+{
+	return &p->out[keeps_replay(p) ? 0 : i];
+}
 
 static uint64_t stream_end(const struct stream *s)
 {
@@ -72,10 +92,12 @@ static size_t room_of(struct proc *p)
 
 	if (p->discard)
 		return READ_MAX;
-	if (p->flags & AGENT_X_PTY) {
+	if (keeps_replay(p)) {
 		struct stream *s = &p->out[0];
 		uint64_t behind = p->conn ? stream_end(s) - s->sent : 0;
 
+		if (behind && p->marks.len >= MARKS_MAX * sizeof(struct mark))
+			return 0;
 		return behind >= AGENT_WINDOW ? 0 : MIN(READ_MAX, AGENT_WINDOW - behind);
 	}
 	return kept >= AGENT_WINDOW ? 0 : MIN(READ_MAX, AGENT_WINDOW - kept);
@@ -86,7 +108,7 @@ static void pty_trim(struct proc *p)
 	struct stream *s = &p->out[0];
 	size_t over;
 
-	if (!(p->flags & AGENT_X_PTY) || s->ring.len <= AGENT_WINDOW + READ_MAX)
+	if (!keeps_replay(p) || s->ring.len <= AGENT_WINDOW + READ_MAX)
 		return;
 	over = s->ring.len - AGENT_WINDOW;
 	buf_consume(&s->ring, over);
@@ -94,16 +116,54 @@ static void pty_trim(struct proc *p)
 	s->sent = MAX(s->sent, s->base);
 }
 
+/* Marks of what the holder has got are dropped. */
+static void mark_stream(struct proc *p, int i)
+{
+	struct stream *s = &p->out[0];
+	struct mark m = {.end = stream_end(s), .stream = (uint8_t)(i + 1)};
+	struct mark *last;
+	size_t n, old = 0;
+
+	if (!(p->flags & PROC_X_REPLAY))
+		return;
+	n = p->marks.len / sizeof(m);
+	last = (struct mark *)(void *)p->marks.p;
+	while (old < n && last[old].end <= (p->conn ? s->sent : m.end))
+		old++;
+	buf_consume(&p->marks, old * sizeof(m));
+	n -= old;
+	last = (struct mark *)(void *)p->marks.p;
+	if (n && last[n - 1].stream == m.stream)
+		last[n - 1].end = m.end;
+	else
+		buf_put(&p->marks, &m, sizeof(m));
+}
+
+/* Which stream the byte at off came from; *n is cut so that all of them did. */
+static uint8_t stream_at(const struct proc *p, uint64_t off, size_t *n)
+{
+	const struct mark *m = (const struct mark *)(const void *)p->marks.p;
+
+	for (size_t k = 0; k < p->marks.len / sizeof(*m); k++) {
+		if (m[k].end <= off)
+			continue;
+		*n = MIN(*n, m[k].end - off);
+		return m[k].stream;
+	}
+	return 1;
+}
+
 enum got { GOT_SOME, GOT_NONE, GOT_END, GOT_FULL };
 
 static enum got stream_read(struct proc *p, int i)
 {
-	struct stream *s = &p->out[i];
+	struct stream *s = kept_in(p, i);
 	size_t room = room_of(p);
+	int fd = p->out[i].fd;
 	uint8_t *to;
 	ssize_t k;
 
-	if (s->fd < 0)
+	if (fd < 0)
 		return GOT_END;
 	if (!room)
 		return GOT_FULL;
@@ -115,7 +175,7 @@ static enum got stream_read(struct proc *p, int i)
 		return GOT_FULL;
 	}
 	do
-		k = read(s->fd, to, room);
+		k = read(fd, to, room);
 	while (k < 0 && errno == EINTR);
 	if (k < 0 && errno == EAGAIN)
 		return GOT_NONE;
@@ -127,6 +187,7 @@ static enum got stream_read(struct proc *p, int i)
 		return GOT_SOME;
 	}
 	s->ring.len += (size_t)k;
+	mark_stream(p, i);
 	pty_trim(p);
 	return GOT_SOME;
 }
@@ -270,15 +331,18 @@ static bool pump_stream(struct proc *p, struct conn *c, int i, uint64_t *sent)
 	while (*sent < stream_end(s)) {
 		size_t n = MIN(stream_end(s) - *sent, CHUNK_MAX);
 		uint64_t off = *sent;
-		bool is_replay = (p->flags & AGENT_X_PTY) && off < p->replay_end;
+		bool is_replay = keeps_replay(p) && off < p->replay_end;
+		uint8_t from = is_replay ? 3 : (uint8_t)(i + 1);
 
 		if (conn_backlog(c) >= CONN_FEW)
 			return false;
 		if (is_replay)
 			n = MIN(n, p->replay_end - off);
+		else if (p->flags & PROC_X_REPLAY)
+			from = stream_at(p, off, &n);
 		*sent += n;
 		/* may close c, and then p->conn is NULL */
-		put_out(c, is_replay ? 3 : (uint8_t)(i + 1), off, s->ring.p + (off - s->base), n);
+		put_out(c, from, off, s->ring.p + (off - s->base), n);
 		if (c != p->conn)
 			return false;
 	}
@@ -321,7 +385,7 @@ void procio_pump(struct proc *p)
 
 	if (!p->started)
 		return;
-	if (p->flags & AGENT_X_PTY)
+	if (keeps_replay(p))
 		pump_watchers(p);
 	if (c && !p->exit_sent) {
 		bool all = true;
@@ -335,7 +399,7 @@ void procio_pump(struct proc *p)
 	}
 	if (p->exited) {
 		/* a terminal's output is not acknowledged: that it was sent makes the room */
-		if ((p->flags & AGENT_X_PTY) && !p->ended && room_of(p))
+		if (keeps_replay(p) && !p->ended && room_of(p))
 			procio_drain(p);
 		return;
 	}
@@ -349,7 +413,7 @@ void procio_ack(struct proc *p, uint64_t out_off, uint64_t err_off)
 {
 	uint64_t off[2] = {out_off, err_off};
 
-	if (p->flags & AGENT_X_PTY)
+	if (keeps_replay(p))
 		return;
 	for (int i = 0; i < 2; i++) {
 		struct stream *s = &p->out[i];
@@ -384,8 +448,7 @@ static int add_watcher(struct proc *p, struct conn *c, uint64_t sent)
 
 int procio_watch(struct proc *p, struct conn *c, uint64_t off)
 {
-	int rc = p->flags & AGENT_X_PTY ? add_watcher(p, c, MIN(off, stream_end(&p->out[0])))
-					: -EINVAL;
+	int rc = keeps_replay(p) ? add_watcher(p, c, MIN(off, stream_end(&p->out[0]))) : -EINVAL;
 
 	if (rc == 0)
 		conn_set_proc(c, p);
@@ -398,12 +461,12 @@ int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err
 	struct conn *old = p->conn;
 
 	for (int i = 0; i < 2; i++) {
-		if (p->flags & AGENT_X_PTY)
+		if (keeps_replay(p))
 			off[i] = MIN(MAX(off[i], p->out[i].base), stream_end(&p->out[i]));
 		else if (off[i] < p->out[i].base || off[i] > stream_end(&p->out[i]))
 			return -EPIPE;
 	}
-	if (old && old != c && (p->flags & AGENT_X_PTY)) {
+	if (old && old != c && keeps_replay(p)) {
 		if (add_watcher(p, old, p->out[0].sent) < 0)
 			return -EBUSY;
 	} else if (old && old != c) {
@@ -417,6 +480,27 @@ int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err
 	p->replay_end = stream_end(&p->out[0]);
 	for (int i = 0; i < 2; i++)
 		p->out[i].sent = off[i];
+	return 0;
+}
+
+void procio_evict(struct proc *p)
+{
+	struct conn *c = take_ptr(p->conn);
+
+	if (!c)
+		return;
+	conn_hold(c, false);
+	conn_set_proc(c, NULL);
+	conn_frame(c, AGENT_EVICTED, 0, NULL, 0);
+}
+
+int procio_resize(struct proc *p, uint16_t cols, uint16_t rows)
+{
+	struct winsize ws = {.ws_col = cols, .ws_row = rows};
+
+	if (!(p->flags & AGENT_X_PTY) || p->out[0].fd < 0 ||
+		ioctl(p->out[0].fd, TIOCSWINSZ, &ws) < 0)
+		return -ENOTTY;
 	return 0;
 }
 
@@ -564,6 +648,7 @@ void procio_fini(struct proc *p)
 	p->in_w = NULL;
 	close_fd(&p->in_fd);
 	buf_fini(&p->in);
+	buf_fini(&p->marks);
 	close_fd(&p->file_fd);
 	for (size_t k = 0; k < ARRAY_LEN(p->watchers); k++)
 		if (p->watchers[k])

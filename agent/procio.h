@@ -18,6 +18,10 @@ void procio_drain(struct proc *p);
  * do. */
 int procio_watch(struct proc *p, struct conn *c, uint64_t off);
 int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off);
+/* Its holder hears AGENT_EVICTED and is no longer served. */
+void procio_evict(struct proc *p);
+/* 0, -ENOTTY. */
+int procio_resize(struct proc *p, uint16_t cols, uint16_t rows);
 void procio_conn_gone(struct proc *p, struct conn *c);
 void procio_ack(struct proc *p, uint64_t out_off, uint64_t err_off);
 /* Bytes for its input; n = 0: end of file. */

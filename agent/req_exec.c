@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * req_exec.c: requests about processes and sessions. The loop's thread. Every payload is the
+ * req_exec.c: requests about processes. The loop's thread. Every payload is the
  * host's: parsed whole before anything is done, and refused with EPROTO if something is missing or
  * left over.
  */
@@ -9,17 +9,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "agent/exec.h"
-#include "agent/fsutil.h"
 #include "agent/hooks.h"
-#include "agent/jobs.h"
 #include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/request.h"
-#include "agent/session.h"
 
 #define LOGS_MAX KIB(192)
 
@@ -255,16 +251,13 @@ void req_logs(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 void req_resize(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
 	struct proc *p = take_proc(a, c, id, b, false);
-	struct winsize ws = {0};
+	uint16_t cols = cur_u16(b), rows = cur_u16(b);
 
-	ws.ws_col = cur_u16(b);
-	ws.ws_row = cur_u16(b);
 	if (!p)
 		return;
 	if (!cur_done(b))
 		req_bad(a, c, id);
-	else if (!(p->flags & AGENT_X_PTY) || p->out[0].fd < 0 ||
-		 ioctl(p->out[0].fd, TIOCSWINSZ, &ws) < 0)
+	else if (procio_resize(p, cols, rows) < 0)
 		conn_error(c, id, ENOTTY, AGENT_STEP_NONE, "process %s has no terminal", p->id);
 	else
 		conn_ok(c, id, NULL);
@@ -298,112 +291,10 @@ void req_forget(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 
 	if (!p)
 		return;
-	if (!p->exited && p->state == AGENT_RUNNING) {
+	if (p->terminal || (!p->exited && p->state == AGENT_RUNNING)) {
 		conn_error(c, id, EBUSY, AGENT_STEP_BUSY, "process %s runs", p->id);
 		return;
 	}
 	conn_ok(c, id, NULL);
 	proc_destroy(p);
-}
-
-/* A session's directory is made for it; in a thread, as its file system may hang. */
-static void run_session_dir(struct job *j)
-{
-	char path[AGENT_PATH_MAX];
-	bool made;
-	int rc;
-
-	if (!cur_str(&j->body, path, sizeof(path))) {
-		job_fail(j, ENAMETOOLONG, AGENT_STEP_CWD, "the directory");
-		return;
-	}
-	rc = fs_make_dirs(path, NULL, &made);
-	if (rc < 0)
-		job_fail(j, rc, AGENT_STEP_CWD, "%s: %s", path, strerror(-rc));
-}
-
-/* The answer was sent in this turn of the loop: nobody who heard it was here yet. */
-static void session_dir_done(struct agent *a, struct job *j)
-{
-	_cleanup_free_ char *name = j->arg;
-
-	if (j->code)
-		(void)session_destroy(a, name);
-}
-
-static void session_dir(
-	struct agent *a, struct conn *c, uint32_t id, const char *name, const char *path)
-{
-	struct cur body;
-	struct buf b;
-	struct job *j;
-
-	buf_init(&b, AGENT_PATH_MAX + 16);
-	buf_str(&b, path);
-	body = cur_of(b.p, b.len);
-	j = job_create(a, c, id, AGENT_SESSION_NEW, &body, run_session_dir);
-	buf_fini(&b);
-	if (!j) {
-		(void)session_destroy(a, name);
-		return;
-	}
-	j->arg = strdup(name);
-	j->done = session_dir_done;
-	if (j->arg && job_submit(j) == 0)
-		return;
-	free(j->arg);
-	job_free(j);
-	(void)session_destroy(a, name);
-	conn_error(c, id, EAGAIN, AGENT_STEP_CWD, "a thread");
-}
-
-void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
-{
-	char name[64], cwd[AGENT_PATH_MAX], missing[64];
-	struct envset *env;
-	struct buf path;
-	int rc = 0;
-
-	cur_str(b, name, sizeof(name));
-	cur_str(b, cwd, sizeof(cwd));
-	if (!cur_done(b)) {
-		req_bad(a, c, id);
-		return;
-	}
-	if (a->frozen) {
-		conn_error(c, id, EBUSY, AGENT_STEP_FREEZE, "the sandbox is frozen");
-		return;
-	}
-	buf_init(&path, AGENT_PATH_MAX);
-	env = exec_base_env(a);
-	if (!env)
-		rc = -ENOMEM;
-	else if (cwd[0])
-		rc = env_expand(env, cwd, exec_home(a, env), &path, missing);
-	else
-		buf_printf(&path, "%s", a->workdir && *a->workdir ? a->workdir : "/");
-	if (rc == -ENOENT) {
-		conn_error(c, id, EINVAL, AGENT_STEP_CWD, "variable %s is not set", missing);
-	} else {
-		if (rc == 0)
-			rc = session_create(a, name, buf_cstr(&path));
-		if (rc < 0)
-			conn_error(c, id, rc, AGENT_STEP_CWD, "%s: %s", cwd, strerror(-rc));
-		else
-			session_dir(a, c, id, name, buf_cstr(&path));
-	}
-	env_unref(env);
-	buf_fini(&path);
-}
-
-void req_session_del(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
-{
-	char name[64];
-
-	if (!cur_str(b, name, sizeof(name)) || !cur_done(b))
-		req_bad(a, c, id);
-	else if (session_destroy(a, name) < 0)
-		conn_error(c, id, ENOENT, AGENT_STEP_NONE, "no session %s", name);
-	else
-		conn_ok(c, id, NULL);
 }

@@ -20,5 +20,3 @@ void req_logs(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_resize(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_execs(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_forget(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
-void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
-void req_session_del(struct agent *a, struct conn *c, uint32_t id, struct cur *b);

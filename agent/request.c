@@ -12,6 +12,7 @@
 #include "agent/metrics.h"
 #include "agent/ports.h"
 #include "agent/req_exec.h"
+#include "agent/req_session.h"
 #include "agent/usage.h"
 
 #define CTL (1u << AGENT_CONN_CONTROL)
@@ -43,6 +44,9 @@ static const struct request requests[] = {
 	{AGENT_USAGE, CTL, req_usage},
 	{AGENT_SESSION_NEW, CTL, req_session_new},
 	{AGENT_SESSION_DEL, CTL, req_session_del},
+	{AGENT_SESSION_LIST, CTL, req_session_list},
+	{AGENT_SESSION_GET, CTL, req_session_get},
+	{AGENT_SESSION_ATTACH, EXE, req_session_attach},
 	{AGENT_STAT, CTL, req_stat},
 	{AGENT_LIST, CTL, req_list},
 	{AGENT_SEARCH, CTL, req_search},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c: shell sessions. The loop's thread. A run's shell ends by executing this very program as a helper, which inherits exactly
+ * session.c: the registry, and SHELL sessions. The loop's thread. A run's shell ends by executing this very program as a helper, which inherits exactly
  * the exported variables and the working directory and writes them down: no shell's quoting has to be parsed. The dump is written by
  * programs of the guest, so it is hostile: bounded, and only ever made into variables.
  *
@@ -15,25 +15,18 @@
 #include <sys/stat.h>
 
 #include "agent/env.h"
+#include "agent/terminal.h"
 
 #define DUMP_MAX     (1u << 20)
 #define SESSIONS_MAX 1024u
-
-struct session {
-	struct session *next;
-	char id[64];
-	char *cwd;
-	struct envset *set;   /* changed */
-	struct envset *unset; /* names that are gone */
-	struct proc *run;
-	bool own_cwd;
-};
 
 static void session_free(struct session *s)
 {
 	if (s->run)
 		s->run->session = NULL;
+	terminal_free(s->terminal);
 	free(s->cwd);
+	free(s->note);
 	env_unref(s->set);
 	env_unref(s->unset);
 	free(s);
@@ -47,7 +40,8 @@ struct session *session_find(struct agent *a, const char *id)
 	return NULL;
 }
 
-int session_create(struct agent *a, const char *id, const char *cwd)
+int session_make(struct agent *a, const char *id, const char *cwd, enum agent_session_kind kind,
+	struct session **made)
 {
 	struct session *s;
 	size_t n = 0;
@@ -61,6 +55,7 @@ int session_create(struct agent *a, const char *id, const char *cwd)
 	s = n < SESSIONS_MAX ? calloc(1, sizeof(*s)) : NULL;
 	if (!s)
 		return -ENOMEM;
+	*s = (struct session){.a = a, .kind = kind, .created_ns = wall_ns()};
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	s->cwd = strdup(cwd);
 	s->set = env_new();
@@ -71,7 +66,14 @@ int session_create(struct agent *a, const char *id, const char *cwd)
 	}
 	s->next = a->sessions;
 	a->sessions = s;
+	if (made)
+		*made = s;
 	return 0;
+}
+
+int session_create(struct agent *a, const char *id, const char *cwd)
+{
+	return session_make(a, id, cwd, AGENT_SE_SHELL, NULL);
 }
 
 int session_destroy(struct agent *a, const char *id)
@@ -138,6 +140,7 @@ char *session_script(const char *text)
 void session_run_begins(
 	struct session *s, struct proc *p, struct envset *given, int dump_fd, bool own_cwd)
 {
+	s->last_run_ns = wall_ns();
 	p->session = s;
 	p->given = given;
 	p->dump_fd = dump_fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.h: shell sessions. Each run is a shell of its own; what is kept between runs is the working directory and what the run changed in
- * its environment.
+ * session.h: the registry of sessions, and sessions of the kind SHELL. A session has an id, a kind and the state of that kind. In a SHELL
+ * session each run is a shell of its own. Kept between runs: the working directory, and what the run changed in its environment.
  */
 #pragma once
 
@@ -9,8 +9,32 @@
 
 struct envset;
 struct exec_req;
+struct terminal;
 
+struct session {
+	struct agent *a;
+	struct session *next;
+	char id[64];
+	enum agent_session_kind kind;
+	char *cwd;
+	char *note;                       /* the host's own text; NULL: none */
+	uint64_t created_ns, last_run_ns; /* wall clock */
+
+	/* SHELL */
+	struct envset *set;   /* changed */
+	struct envset *unset; /* names that are gone */
+	struct proc *run;
+	bool own_cwd;
+
+	struct terminal *terminal; /* TERMINAL */
+};
+
+/* Makes a session and puts it into the registry. 0, -EINVAL, -EEXIST, -ENOMEM. *made may be NULL. */
+int session_make(struct agent *a, const char *id, const char *cwd, enum agent_session_kind kind,
+	struct session **made);
+/* The same for a SHELL. */
 int session_create(struct agent *a, const char *id, const char *cwd);
+/* Kills what runs in it. -ENOENT: there is none of that id. */
 int session_destroy(struct agent *a, const char *id);
 void sessions_free(struct agent *a);
 struct session *session_find(struct agent *a, const char *id);

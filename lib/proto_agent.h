@@ -16,7 +16,7 @@
 #include "lib/base.h"
 
 #define AGENT_MAGIC       0x3147414du /* "MAG1", first field of AGENT_HELLO */
-#define AGENT_VERSION     2u          /* 2: AGENT_EXEC ends with limits */
+#define AGENT_VERSION     3u /* 2: AGENT_EXEC ends with limits. 3: sessions of three kinds */
 #define AGENT_VERSION_MIN 1u
 #define AGENT_FRAME_MAX   (256u * 1024) /* payload */
 /* output bytes not yet acknowledged, per process, before its pipe is left to fill */
@@ -102,10 +102,27 @@ enum agent_type {
 	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 	AGENT_EXIT = 51,
 
-	/* bash sessions: kept cwd and exported variables; a run is an AGENT_EXEC with its `session`
-	 * set */
-	AGENT_SESSION_NEW = 60, /* str id, str cwd -> {} */
-	AGENT_SESSION_DEL = 61, /* str id -> {} */
+	/* agent: {}: another connection took the terminal over. The last frame of this one. */
+	AGENT_EVICTED = 53,
+
+	/* Sessions. The three kinds share one set of ids and the requests DEL, LIST and GET. docs/agent.md has the rules.
+	 * SHELL: each run is an AGENT_EXEC with its `session` set. Working directory and exported variables are kept.
+	 * TERMINAL: one shell on a terminal or on pipes, used through AGENT_SESSION_ATTACH.
+	 * str id, str cwd -> {}: a SHELL. From version 3 on: str id, str cwd, u32 kind, then
+	 *   SHELL: nothing more
+	 *   TERMINAL: str command ("" = a plain shell), u32 uid, u32 gid, str user, u32 envc, envc x {str k, str v}, str note
+	 * The note is the host's own text of at most AGENT_NOTE_MAX bytes: AGENT_SESSION_GET gives it back. */
+	AGENT_SESSION_NEW = 60,
+	/* str id -> {}: whatever runs in it is killed */
+	AGENT_SESSION_DEL = 61,
+	AGENT_SESSION_LIST = 62, /* -> u32 n, n x session item */
+	AGENT_SESSION_GET = 63,  /* str id -> session item, str note */
+	/* (EXEC) str id, u32 flags (AGENT_SA_*), u64 since, u16 cols, u16 rows -> u32 mode (enum agent_terminal_mode), u64 replay_from, u64 offset.
+	 * Then AGENT_OUT: stream 3 for the replay from replay_from up to offset, 1 and 2 for what comes live. Offsets count every byte that any shell
+	 * of this session ever wrote. The first connection starts the shell. One connection holds it: AGENT_STDIN is taken from the holder only.
+	 * AGENT_SIGNAL and AGENT_RESIZE take the session's id as the exec_id while a shell runs.
+	 * ENOENT: no such session. EBUSY: another connection holds it. ESRCH: a viewer came and no shell runs. */
+	AGENT_SESSION_ATTACH = 64,
 
 	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root). In every path a leading ~, $NAME and
 	 * ${NAME} are expanded as a command's cwd is; EINVAL with AGENT_STEP_PATH for an undefined one. Items carry the expanded path. */
@@ -163,6 +180,20 @@ enum agent_exec_flags {
 	AGENT_X_MERGE = 16,      /* stderr into stdout */
 	AGENT_X_EXPAND_CWD = 32, /* ~, $NAME, ${NAME} */
 };
+
+#define AGENT_NOTE_MAX (64u * 1024)
+enum agent_session_kind { AGENT_SE_SHELL = 1, AGENT_SE_TERMINAL = 2 };
+/* ACTIVE: a run or an attach is possible. DEAD: the shell of an isolated session ended. */
+enum agent_session_state { AGENT_SE_ACTIVE = 1, AGENT_SE_DEAD = 2 };
+enum agent_session_attach {
+	AGENT_SA_VIEW = 1, /* look on: no input; the holder stays */
+	AGENT_SA_TAKE = 2, /* take over: the present holder gets AGENT_EVICTED */
+	AGENT_SA_PIPE = 4, /* the shell that this starts gets pipes instead of a terminal */
+};
+enum agent_terminal_mode { AGENT_TM_PTY = 1, AGENT_TM_PIPE = 2 };
+/* a session item: str id, u32 kind, u32 state, u32 runs (a run or a shell is there now: 1), u64 created_ns, u64 last_run_ns (0 = none yet),
+ * u64 idle_left_ms (UINT64_MAX = no idle limit), u64 output_offset (TERMINAL), u32 exit_state (enum agent_state of the last shell or run, 0 = none),
+ * u32 exit_code */
 
 enum { AGENT_AT_WATCH = 1 /* a terminal: beside who holds it, its input is not taken */ };
 

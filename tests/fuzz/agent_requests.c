@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The agent's request parsers that build something: AGENT_EXEC, AGENT_SETUP, AGENT_THAW, the lifecycle's JSON. The first byte chooses.
+ * The agent's request parsers that build something: AGENT_EXEC, AGENT_SESSION_NEW, AGENT_SETUP, AGENT_THAW, the lifecycle's JSON. The first byte chooses.
  */
 #include <string.h>
 
 #include "agent/exec.h"
 #include "agent/hooks.h"
 #include "agent/ident.h"
+#include "agent/req_session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
@@ -21,6 +22,16 @@ static void try_exec(struct cur *c, uint32_t version)
 		ASSERT(strlen(r.argv[i]) < AGENT_ARGS_MAX);
 	ASSERT(!r.argv[r.argc] && r.nlimits <= AGENT_LIMITS_MAX);
 	exec_req_free(&r);
+}
+
+static void try_session(struct cur *c, uint32_t version)
+{
+	struct session_req r;
+
+	if (session_parse(c, version, &r) < 0)
+		return;
+	ASSERT(r.kind == AGENT_SE_SHELL || (r.terminal.command && r.terminal.env && r.note));
+	session_req_free(&r);
 }
 
 static void try_setup(struct cur *c)
@@ -55,7 +66,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		return 0;
 	switch (p[0] % 4) {
 	case 0:
-		try_exec(&c, p[0] & 4 ? 1 : 2);
+		if (p[0] & 8)
+			try_session(&c, p[0] & 4 ? 2 : 3);
+		else
+			try_exec(&c, p[0] & 4 ? 1 : 2);
 		break;
 	case 1:
 		try_setup(&c);

@@ -136,6 +136,17 @@ static void processes(void)
 	buf_str(&B, "/");
 	CHECK_INT(ask(AGENT_SESSION_NEW), 0);
 	buf_str(&B, "s");
+	CHECK_INT(ask(AGENT_SESSION_GET), 0);
+	CHECK_INT(ask(AGENT_SESSION_LIST), 0);
+	CHECK_INT(cur_u32(&G.c), 1);
+	exec_fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	buf_str(&B, "s");
+	buf_u32(&B, 0);
+	buf_u64(&B, 0);
+	buf_u32(&B, 0);
+	CHECK_INT(ask_on(exec_fd, AGENT_SESSION_ATTACH), EINVAL); /* a terminal: agent_terminal */
+	close(exec_fd);
+	buf_str(&B, "s");
 	CHECK_INT(ask(AGENT_SESSION_DEL), 0);
 }
 

@@ -361,18 +361,20 @@ static void script_older(struct peer *p)
 	c = cur_of(p->body, p->h.len);
 	cur_u32(&c);
 	note("v%u ", cur_u32(&c));
-	p_err(p, EPROTO, 0, "no greeting of versions 1 to 1");
-	close_fd(&p->fd);
-	p_accept(p, false);
-	p_recv(p);
-	c = cur_of(p->body, p->h.len);
-	cur_u32(&c);
-	note("v%u ", cur_u32(&c));
+	for (int i = 0; i < 2; i++) {
+		p_err(p, EPROTO, 0, "no greeting of versions 1 to 1");
+		close_fd(&p->fd);
+		p_accept(p, false);
+		p_recv(p);
+		c = cur_of(p->body, p->h.len);
+		cur_u32(&c);
+		note("v%u ", cur_u32(&c));
+	}
 	{
 		struct buf b;
 
 		buf_init(&b, 64);
-		buf_u32(&b, AGENT_VERSION - 1);
+		buf_u32(&b, 1);
 		buf_u64(&b, 7);
 		p_send(p, AGENT_OK, 0, p->h.id, &b);
 		buf_fini(&b);
@@ -397,8 +399,7 @@ static void an_older_agent_is_spoken_to_in_its_version(void)
 
 	buf_init(&b, 4096);
 	agent_exec_encode(&b, spec());
-	snprintf(want, sizeof(want), "v%u v%u %u:%zu pid0/42", AGENT_VERSION, AGENT_VERSION - 1,
-		(unsigned int)AGENT_EXEC, b.len);
+	snprintf(want, sizeof(want), "v3 v2 v1 %u:%zu pid0/42", (unsigned int)AGENT_EXEC, b.len);
 	agentc_up(T.a);
 	CHECK(agentc_call(T.a, AGENT_EXEC, &b, 0, got_pid, NULL) != NULL);
 	run(1);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/lifecycle/spec.h"
+#include "api/core/text.h"
 #include "lib/log.h"
 
 #define BUCKETS 1024

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/lifecycle/spec.h"
+#include "api/core/text.h"
 #include "lib/cow.h"
 
 void disk_ref(struct blobs *b, const struct disk *d)

@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "api/links/images.h"
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 #include "api/lifecycle/route_lifecycle.h"
+#include "api/lifecycle/spec.h"
 #include "api/core/database.h"
 #include "api/lifecycle/template_request.h"
 #include "api/checkpoint/working_set.h"

@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 #include "api/links/images.h"
 #include "api/lifecycle/route_lifecycle.h"
+#include "api/lifecycle/spec.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/core/database.h"
 #include "api/lifecycle/template_request.h"

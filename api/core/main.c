@@ -26,7 +26,7 @@
 #include "api/core/reload.h"
 #include "api/http/router.h"
 #include "api/core/seal.h"
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/core/database.h"
 #include "api/checkpoint/image_template.h"

@@ -12,6 +12,7 @@
 #include "api/core/idempotency.h"
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
+#include "api/lifecycle/spec.h"
 #include "api/http/router.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/checkpoint/user_template.h"

@@ -3,6 +3,7 @@
  * template_request.c: see template_req.h. What a create would refuse is refused by the same code: the request is put in a create's form.
  */
 #include "api/lifecycle/template_request.h"
+#include "api/lifecycle/spec.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 
 /* The fields as they are shown again, with defaults filled in; NULL: x says why. body need not be
  * terminated. */

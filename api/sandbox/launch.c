@@ -19,7 +19,7 @@
 #include "api/sandbox/identity.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 #include "api/checkpoint/image_template.h"
 #include "api/checkpoint/user_template.h"
 #include "api/checkpoint/verify.h"
@@ -545,6 +545,7 @@ static void on_image(void *arg, struct image *img, const struct err *failed)
 	struct err e;
 
 	sb->launch->image = NULL;
+	spec_forget_credentials(&sb->spec);
 	if (!img) {
 		bool none = failed->code == ENOENT;
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 #include "api/core/database.h"
 
 static void add_time(cJSON *o, const char *name, int64_t ns)

@@ -10,7 +10,7 @@
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 #include "api/links/monitor_client.h"
 #include "lib/log.h"
 

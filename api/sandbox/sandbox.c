@@ -12,7 +12,7 @@
 #include "api/sandbox/entrypoint_log.h"
 #include "api/links/images.h"
 #include "api/sandbox/fault.h"
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 #include "api/core/database.h"
 #include "lib/log.h"
 

@@ -10,7 +10,8 @@
 
 #include "api/core/daemon.h"
 #include "api/checkpoint/files.h"
-#include "api/lifecycle/spec.h"
+#include "api/core/create_request.h"
+#include "api/core/text.h"
 
 enum sb_state {
 	SB_PENDING,

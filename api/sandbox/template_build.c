@@ -2,7 +2,7 @@
  *
  * template_build.c: see build.h. mayflyd's loop. What the probe says comes from the guest: nothing of it is believed but ready or not.
  */
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "api/sandbox/admission.h"
 #include "api/links/agent_client.h"
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 #include "api/checkpoint/snapshot.h"
 #include "lib/log.h"
 

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "api/checkpoint/take_int.h"
+#include "api/sandbox/take_int.h"
 #include "api/links/monitor_client.h"
 #include "lib/cow.h"
 #include "lib/log.h"

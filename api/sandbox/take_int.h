@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 
 enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
 

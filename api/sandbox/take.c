@@ -6,19 +6,19 @@
  * is durable. The files are in the source's record before the VMM is asked: whoever comes after a
  * kill finds them, and finds out how far it got (settle.c).
  */
-#include "api/checkpoint/take.h"
+#include "api/sandbox/take.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "api/checkpoint/template_build.h"
+#include "api/sandbox/template_build.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/resident_pause.h"
-#include "api/checkpoint/take_int.h"
-#include "api/lifecycle/spec.h"
+#include "api/sandbox/take_int.h"
+#include "api/core/text.h"
 #include "api/checkpoint/image_template.h"
 #include "api/links/monitor_client.h"
 #include "lib/log.h"

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * create_request.h: a checked create request, and an answer that refuses one. The parser is api/lifecycle/spec.c;
+ * the rooms below it need the data only. mayflyd's loop.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+struct cJSON;
+
+/* an answer that refuses: status, code, message */
+struct refusal {
+	int status;
+	const char *code;
+	char msg[400];
+};
+/* returns -EINVAL, for `return refuse(...)` */
+int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
+
+enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE };
+
+struct spec {
+	enum source source;
+	char *image, *snapshot_id, *template_id;
+	char *auth_user, *auth_password; /* never stored */
+	bool has_timeout, has_entrypoint, has_env;
+	uint64_t timeout_s;
+	uint32_t cpu_millis, vcpus;
+	uint64_t memory_bytes;
+	/* owned; NULL if absent */
+	struct cJSON *env, *metadata, *entrypoint, *extensions, *platform, *lifecycle;
+	uint32_t renew_s; /* access.renew.extend.seconds; 0 = none */
+};
+
+void spec_fini(struct spec *s);
+/* The credentials of the image's registry are needed until the image is there, and no longer. */
+void spec_forget_credentials(struct spec *s);

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * text.h: times and identifiers as text. Any thread; no I/O.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+/* RFC 3339, 0 to 9 fraction digits, any offset; none = UTC. false: not a time. */
+bool time_parse(const char *s, int64_t *unix_ns);
+#define TIME_TEXT 32
+const char *time_format(int64_t unix_ns, char out[TIME_TEXT]);
+bool uuid_ok(const char *s);
+void uuid_make(char out[37]);

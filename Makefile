@@ -65,7 +65,7 @@ link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) 
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
 $(BIN)/mayfly-image: $(O)/images/job/main.o $(O)/images.a $(O)/lib.a
-$(BIN)/mayflyd: $(O)/api/core/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
+$(BIN)/mayflyd: $(O)/api/start/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly: $(O)/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayflyd $(BIN)/mayfly:
 	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))

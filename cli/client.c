@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/appliance/machine.h"
 #include "cli/run.h"
+#include "lib/json.h"
 
 #define BODY_MAX MIB(256)
 
@@ -249,10 +250,19 @@ static int say_curl(const struct client *c, CURLcode rc, struct err *e)
 	return err_plain(e, EIO, "%s: %s", c->base, curl_easy_strerror(rc));
 }
 
+/* NULL: the answer is no JSON. */
+static cJSON *json_of(const struct buf *body)
+{
+	cJSON *j = NULL;
+
+	json_read(&j, body->p, body->len, JSON_OBJECT | JSON_ARRAY | JSON_ANY_BYTES, NULL);
+	return j;
+}
+
 /* The daemon's own words, with the next step where there is one. */
 static int say_status(long status, const struct buf *body, struct err *e)
 {
-	cJSON *j = cJSON_ParseWithLength((const char *)body->p, body->len);
+	_cleanup_json_ cJSON *j = json_of(body);
 	const char *message = json_text(j, "message"), *code = json_text(j, "code");
 
 	if (!*message)
@@ -269,7 +279,6 @@ static int say_status(long status, const struct buf *body, struct err *e)
 			"%s%s%s%s", message, *code ? " (" : "", code, *code ? ")" : "");
 	else
 		err_plain(e, EREMOTEIO, "the daemon answered %ld without a reason", status);
-	cJSON_Delete(j);
 	return -e->code;
 }
 
@@ -289,8 +298,7 @@ int client_call(const struct client *c, const char *method, const char *path, co
 	curl_easy_getinfo(t.curl, CURLINFO_RESPONSE_CODE, &a->status);
 	if (a->status < 200 || a->status > 299)
 		return say_status(a->status, &a->body, e);
-	if (a->body.len)
-		a->json = cJSON_ParseWithLength((const char *)a->body.p, a->body.len);
+	a->json = json_of(&a->body);
 	return 0;
 }
 

@@ -12,7 +12,7 @@
 #include "api/links/images.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
-#include "api/http/router.h"
+#include "api/sandbox/access.h"
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
 #include "api/checkpoint/working_set.h"

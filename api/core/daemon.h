@@ -14,6 +14,7 @@
 struct blobs;
 struct images;
 struct privctl;
+struct router;
 struct sandbox;
 struct snapshot;
 struct state;
@@ -30,6 +31,7 @@ struct daemon {
 	struct config cfg;
 	struct loop *loop;
 	struct http *http;
+	const struct router *router; /* what http serves */
 	struct privctl *priv;
 	struct state *state;
 	struct vms *vms;

@@ -143,20 +143,3 @@ int state_each(struct state *s, enum state_table t,
 	sqlite3_finalize(st);
 	return rc == SQLITE_DONE ? 0 : bad(s, e, sql);
 }
-
-void json_put_i64(cJSON *o, const char *name, int64_t v)
-{
-	char t[32];
-
-	snprintf(t, sizeof(t), "%lld", (long long)v);
-	cJSON_AddStringToObject(o, name, t);
-}
-
-int64_t json_get_i64(const cJSON *o, const char *name)
-{
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-
-	if (cJSON_IsNumber(v))
-		return (int64_t)v->valuedouble;
-	return cJSON_IsString(v) ? strtoll(v->valuestring, NULL, 10) : 0;
-}

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "lib/err.h"
+#include "lib/json.h"
 
 struct cJSON;
 struct state;
@@ -28,7 +29,3 @@ int state_delete(struct state *s, enum state_table t, const char *id, bool sync,
 /* doc belongs to fn. Records that do not parse are reported and left alone. */
 int state_each(struct state *s, enum state_table t,
 	void (*fn)(void *arg, const char *id, struct cJSON *doc), void *arg, struct err *e);
-/* As text: a number of JSON has 15 digits here, and a record read back must say the same. Older
- * ones have numbers. */
-void json_put_i64(struct cJSON *o, const char *name, int64_t v);
-int64_t json_get_i64(const struct cJSON *o, const char *name);

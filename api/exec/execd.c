@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "api/lifecycle/spec.h"
+#include "lib/json.h"
 
 #define FILES(prefix)                                                                              \
 	{"GET", prefix "/files/info", route_files_info, HTTP_BODY_NONE, 0, 0},                     \
@@ -146,7 +146,7 @@ void execd_fail_files(struct http_req *r, const struct agent_reply *rep)
 		execd_error(r, 500, "RUNTIME_ERROR", "%s", reason(rep));
 }
 
-bool execd_admit(struct http_req *r, const char *token)
+bool execd_token_fits(struct http_req *r, const char *token)
 {
 	static const char body[] =
 		"{\"error\":\"Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN\"}";
@@ -163,6 +163,11 @@ bool execd_admit(struct http_req *r, const char *token)
 		return true;
 	http_reply(r, 401, "application/json", body, sizeof(body) - 1);
 	return false;
+}
+
+bool execd_admit(struct http_req *r)
+{
+	return execd_token_fits(r, sandbox_env(r->sandbox, "EXECD_ACCESS_TOKEN"));
 }
 
 /* ---- asking */
@@ -257,37 +262,15 @@ void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uin
 
 /* ---- what came */
 
-/* A \u0000 in a string would silently cut it. */
-static bool holds_nul(const uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i + 1 < n; i++) {
-		if (!p[i])
-			return true;
-		if (p[i] != '\\')
-			continue;
-		if (n - i >= 6 && !memcmp(p + i, "\\u0000", 6))
-			return true;
-		i++;
-	}
-	return n > 0 && !p[n - 1];
-}
-
 cJSON *execd_body(struct http_req *r, int type, bool may_be_empty)
 {
-	const char *p = (const char *)r->body, *end = NULL;
 	cJSON *j = NULL;
 
 	if (may_be_empty && r->body_len == 0)
 		return cJSON_CreateObject();
-	if (!holds_nul(r->body, r->body_len))
-		j = cJSON_ParseWithLengthOpts(p, r->body_len, &end, false);
-	if (j && (j->type & 0xff) == type) {
-		while (end < p + r->body_len && strchr(" \t\r\n", *end))
-			end++;
-		if (end == p + r->body_len)
-			return j;
-	}
-	cJSON_Delete(j);
+	if (json_read(&j, r->body, r->body_len, type == cJSON_Array ? JSON_ARRAY : JSON_OBJECT,
+		    NULL) == 0)
+		return j;
 	execd_error(
 		r, 400, "INVALID_REQUEST_BODY", "error parsing request, MAYBE invalid body format");
 	return NULL;
@@ -299,16 +282,9 @@ static void wrong_type(struct http_req *r, const char *key, const char *want)
 		want);
 }
 
-static const cJSON *member(const cJSON *o, const char *key)
-{
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-
-	return cJSON_IsNull(v) ? NULL : v;
-}
-
 bool execd_str(struct http_req *r, const cJSON *o, const char *key, const char **out)
 {
-	const cJSON *v = member(o, key);
+	const cJSON *v = json_field(o, key);
 
 	if (v && !cJSON_IsString(v)) {
 		wrong_type(r, key, "a string");
@@ -321,13 +297,13 @@ bool execd_str(struct http_req *r, const cJSON *o, const char *key, const char *
 bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t max, uint64_t *out,
 	bool *given)
 {
-	const cJSON *v = member(o, key);
+	const cJSON *v = json_field(o, key);
 
 	*given = v != NULL;
 	*out = 0;
 	if (!v)
 		return true;
-	if (whole_number(v, max, out))
+	if (json_whole(v, max, out))
 		return true;
 	wrong_type(r, key, "a whole number within its range");
 	return false;
@@ -335,7 +311,7 @@ bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t ma
 
 bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out)
 {
-	const cJSON *v = member(o, key);
+	const cJSON *v = json_field(o, key);
 
 	if (v && !cJSON_IsBool(v)) {
 		wrong_type(r, key, "true or false");
@@ -347,7 +323,7 @@ bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out)
 
 bool execd_mode(const cJSON *o, const char *key, uint32_t *mode)
 {
-	const cJSON *v = member(o, key);
+	const cJSON *v = json_field(o, key);
 	uint32_t digits, m = 0;
 
 	*mode = AGENT_NO_MODE;

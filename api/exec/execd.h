@@ -9,20 +9,12 @@
 
 #include "api/http/http.h"
 
-struct agentc;
-
 #define EXECD_PORT 44772
 
 extern const struct http_table execd_table;
 extern const struct http_table proxy_table;
 
-/* A sandbox made with EXECD_ACCESS_TOKEN in its environment wants it in every request. token NULL or "": none is wanted. False: answered with
- * 401. */
-bool execd_admit(struct http_req *r, const char *token);
-
-/* Given by the daemon: the agent of a sandbox that is or was running; NULL: it has none any more.
- */
-struct agentc *sandbox_agentc(struct sandbox *sb);
-/* Given by the daemon, for its metrics: a command was started, or one ended otherwise than with 0.
- */
-void sandbox_count_exec(struct sandbox *sb, bool failed);
+/* A sandbox made with EXECD_ACCESS_TOKEN in its environment wants it in every request. False: answered with 401. */
+bool execd_admit(struct http_req *r);
+/* token NULL or "": none is wanted */
+bool execd_token_fits(struct http_req *r, const char *token);

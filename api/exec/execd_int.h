@@ -9,12 +9,8 @@
 #include "api/links/agent_client.h"
 #include "api/exec/execd.h"
 #include "api/http/event_stream.h"
-
-static inline void cleanup_json(cJSON **j)
-{
-	cJSON_Delete(*j);
-}
-#define _cleanup_json_ _cleanup_(cleanup_json)
+#include "api/sandbox/guest.h"
+#include "lib/json.h"
 
 /* {"code","message"}; the text may be a guest's: it is made valid UTF-8. Ends the request. */
 void execd_error(struct http_req *r, int status, const char *code, const char *fmt, ...)

@@ -102,11 +102,11 @@ static const struct agent_file_ops upload_ops = {.writable = file_writable, .end
 
 static void begin_file(struct upload *u)
 {
-	_cleanup_json_ cJSON *j = cJSON_ParseWithLength((const char *)u->meta.p, u->meta.len);
+	_cleanup_json_ cJSON *j = NULL;
 	struct agent_write_spec s = {.uid = u->uid, .gid = u->gid, .flags = AGENT_WR_PARENTS};
 	struct agentc *a = sandbox_agentc(u->r->sandbox);
 
-	if (!cJSON_IsObject(j) || memchr(u->meta.p, 0, u->meta.len) ||
+	if (json_read(&j, u->meta.p, u->meta.len, JSON_OBJECT, NULL) < 0 ||
 		!execd_mode(j, "mode", &s.mode)) {
 		upload_fail(
 			u, 400, "INVALID_FILE_METADATA", "a metadata part is not as it should be");

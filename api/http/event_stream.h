@@ -6,18 +6,7 @@
  */
 #pragma once
 
-#include "lib/buf.h"
-
-/* s as the inside of a JSON string; bytes that are not UTF-8 become U+FFFD, one for each maximal
- * broken piece */
-void json_escape(struct buf *out, const void *s, size_t n);
-/* the same with its quotes */
-void json_string(struct buf *out, const char *s);
-
-/* UTF-8 without NUL? */
-bool utf8_ok(const void *s, size_t n);
-/* s as UTF-8 text without NUL; what is not becomes U+FFFD */
-void utf8_clean(struct buf *out, const void *s, size_t n);
+#include "lib/json.h"
 
 uint64_t sse_now_ms(void);
 

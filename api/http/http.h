@@ -81,6 +81,8 @@ const char *http_param(const struct http_req *r, const char *name);
 /* decoded query values; http_query is the first one, NULL if absent */
 const char *http_query(const struct http_req *r, const char *key);
 size_t http_query_all(const struct http_req *r, const char *key, const char **vals, size_t max);
+/* Undoes %XX in place, and + as a blank if plus. false: a bad escape or a NUL. */
+bool url_decode(char *s, bool plus);
 /* "host:port" of the client's Host header, or of the listener if it sent none */
 const char *http_host(const struct http_req *r);
 bool http_client_gone(const struct http_req *r);

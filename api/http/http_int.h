@@ -84,7 +84,6 @@ void request_resume(struct request *r);   /* lets libmicrohttpd look at it again
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
 /* http_req.c */
-bool url_decode(char *s, bool plus); /* in place; false: bad escape or NUL */
 void arena_free(struct request *r);
 /* http_reply.c */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);

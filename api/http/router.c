@@ -2,7 +2,7 @@
  *
  * router.c: which table, which prefix, is a key needed, is it right. mayflyd's loop; every path is
  * hostile. A sandbox's ports are reached at [/v1]/sandboxes/{id}/proxy/{port}/... and at
- * /{id}/{port}/...; both lead to the same three tables.
+ * /{id}/{port}/...; both lead to the tables of struct router's ports.
  */
 #include "api/http/router.h"
 
@@ -10,9 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/exec/execd.h"
-#include "api/sandbox/sandbox.h"
+#include "api/core/daemon.h"
+#include "api/core/text.h"
 #include "lib/log.h"
+
+static const struct router *router_of(const struct http_req *r)
+{
+	const struct daemon *d = r->app;
+
+	return d->router;
+}
 
 static const struct http_route *not_found(struct http_req *r, int status)
 {
@@ -121,11 +128,6 @@ static bool has_dotdot(const char *path)
 	return false;
 }
 
-static void sandbox_released(struct http_req *r)
-{
-	sandbox_unref(r->sandbox);
-}
-
 static bool is_websocket(struct http_req *r)
 {
 	const char *up = http_header(r, "Upgrade");
@@ -133,13 +135,19 @@ static bool is_websocket(struct http_req *r)
 	return up && strcasestr(up, "websocket");
 }
 
+static const struct router_port *port_row(const struct router *t, unsigned int port)
+{
+	size_t i = 0;
+
+	while (t->ports[i].port && t->ports[i].port != port)
+		i++;
+	return &t->ports[i];
+}
+
 static const struct http_route *endpoint_route(struct http_req *r, const struct ends *e)
 {
-	struct daemon *d = r->app;
-	struct sandbox *sb = e->id[0] ? sandbox_find(d, e->id) : NULL;
-	const struct http_table *t = e->port == EXECD_PORT    ? &execd_table
-				     : e->port == EGRESS_PORT ? &egress_table
-							      : &proxy_table;
+	const struct router *t = router_of(r);
+	const struct router_port *row = port_row(t, e->port);
 	const struct http_route *rt;
 	int status = 404;
 
@@ -147,10 +155,8 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
 		return NULL;
 	}
-	if (!sb) {
-		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox not found.");
+	if (!t->sandboxes->enter(r, e->id))
 		return NULL;
-	}
 	if (is_websocket(r)) {
 		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
 			"WebSocket is not available on this server yet.");
@@ -163,21 +169,12 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 		http_abort(r);
 		return NULL;
 	}
-	rt = http_match(r, t, &status);
+	rt = http_match(r, row->table, &status);
 	if (!rt)
 		return not_found(r, status);
-	if (e->port == EXECD_PORT &&
-		!execd_admit(r, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(
-					sb->spec.env, "EXECD_ACCESS_TOKEN"))))
+	if (row->admit && !row->admit(r))
 		return NULL;
-	if (strcmp(http_header(r, "OpenSandbox-Access-Renew")
-			    ? http_header(r, "OpenSandbox-Access-Renew")
-			    : "",
-		    "skip") != 0)
-		sandbox_renew_on_access(sb);
-	sandbox_ref(sb);
-	r->sandbox = sb;
-	http_on_free(r, sandbox_released);
+	t->sandboxes->accessed(r);
 	return rt;
 }
 
@@ -202,11 +199,7 @@ static bool slash_redirect(struct http_req *r)
 
 const struct http_route *router_dispatch(struct http_req *r)
 {
-	static const struct {
-		const struct http_table *t;
-		bool v1, plain;
-	} mounts[] = {{&lifecycle_table, true, true}, {&root_table, false, true},
-		{&v1_table, true, false}};
+	const struct router *t = router_of(r);
 	bool v1 = !strncmp(r->path, "/v1/", 4);
 	const struct http_route *rt = NULL;
 	int status = 404, worst = 404;
@@ -223,10 +216,10 @@ const struct http_route *router_dispatch(struct http_req *r)
 		r->prefix = "/v1";
 		r->path += 3;
 	}
-	for (size_t i = 0; i < ARRAY_LEN(mounts) && !rt; i++) {
-		if (v1 ? !mounts[i].v1 : !mounts[i].plain)
+	for (size_t i = 0; i < t->nmounts && !rt; i++) {
+		if (v1 ? !t->mounts[i].v1 : !t->mounts[i].plain)
 			continue;
-		rt = http_match(r, mounts[i].t, &status);
+		rt = http_match(r, t->mounts[i].table, &status);
 		if (!rt)
 			worst = MAX(worst, status);
 	}
@@ -243,7 +236,7 @@ const struct http_route *router_dispatch(struct http_req *r)
 void router_invoke(struct http_req *r)
 {
 	if (r->sandbox && !(r->route->flags & HTTP_R_NO_WAIT))
-		sandbox_when_up(r->sandbox, r);
+		router_of(r)->sandboxes->when_up(r);
 	else
 		r->route->fn(r);
 }
@@ -257,27 +250,6 @@ void router_done(struct http_req *r, int status)
 	hist_add(&d->metrics.http, ns);
 	log_debug("%s %s%s %d %.1f ms request=%s", r->method, r->prefix, r->path, status,
 		(double)ns / 1e6, r->id);
-}
-
-struct sandbox *route_sandbox(struct http_req *r)
-{
-	const char *id = http_param(r, "id");
-	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
-
-	if (!sb)
-		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.",
-			id ? id : "");
-	return sb;
-}
-
-struct agentc *sandbox_agentc(struct sandbox *sb)
-{
-	return sb->agent;
-}
-
-void sandbox_count_exec(struct sandbox *sb, bool failed)
-{
-	*(failed ? &sb->d->metrics.execs_failed : &sb->d->metrics.execs) += 1;
 }
 
 /* ---- openapi.json: what is served, from the tables */
@@ -346,6 +318,7 @@ static void describe(cJSON *paths, const struct http_table *t, const char *mount
 
 void route_openapi(struct http_req *r)
 {
+	const struct router *t = router_of(r);
 	cJSON *o = cJSON_CreateObject(), *info, *paths, *key;
 
 	cJSON_AddStringToObject(o, "openapi", "3.1.0");
@@ -360,11 +333,16 @@ void route_openapi(struct http_req *r)
 	cJSON_AddStringToObject(key, "in", "header");
 	cJSON_AddStringToObject(key, "name", "OPEN-SANDBOX-API-KEY");
 	paths = cJSON_AddObjectToObject(o, "paths");
-	describe(paths, &root_table, "", false);
-	describe(paths, &lifecycle_table, "/v1", false);
-	describe(paths, &v1_table, "/v1", false);
-	describe(paths, &execd_table, "/v1/sandboxes/{id}/proxy/44772", true);
-	describe(paths, &egress_table, "/v1/sandboxes/{id}/proxy/18080", true);
-	describe(paths, &proxy_table, "/v1/sandboxes/{id}/proxy/{port}", true);
+	for (size_t i = 0; i < t->nmounts; i++)
+		describe(paths, t->mounts[i].table, t->mounts[i].v1 ? "/v1" : "", false);
+	for (size_t i = 0; i < t->nports; i++) {
+		char mount[80];
+
+		snprintf(mount, sizeof(mount),
+			t->ports[i].port ? "/v1/sandboxes/{id}/proxy/%u"
+					 : "/v1/sandboxes/{id}/proxy/{port}",
+			t->ports[i].port);
+		describe(paths, t->ports[i].table, mount, true);
+	}
 	http_reply_json(r, 200, o);
 }

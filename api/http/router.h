@@ -1,23 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * router.h: from a request to its route: keys, mount points, endpoints of sandboxes. mayflyd's loop.
+ * router.h: from a request to its route: keys, mount points, endpoints of sandboxes. mayflyd's loop. The router knows no other room: what it
+ * serves, and how a sandbox is found, is one table (struct router) that api/start fills in and struct daemon points to.
  */
 #pragma once
 
 #include "api/http/http.h"
 
-struct daemon;
+struct router_mount {
+	const struct http_table *table;
+	bool v1, plain; /* below /v1, below / */
+};
 
+/* What a port of a sandbox answers with. */
+struct router_port {
+	uint16_t port; /* the last row has 0: every other port */
+	const struct http_table *table;
+	/* Asks for what this port wants besides a route. false: answered. May be NULL. */
+	bool (*admit)(struct http_req *r);
+};
+
+/* The sandboxes, as far as endpoints need them. */
+struct router_sandboxes {
+	/* Sets r->sandbox, which stays referenced until r is freed. false: answered. id may be "". */
+	bool (*enter)(struct http_req *r, const char *id);
+	http_fn accessed; /* a request reached a route of r->sandbox */
+	http_fn when_up; /* calls r->route->fn now or when r->sandbox runs, or answers that it will not */
+};
+
+struct router {
+	const struct router_mount *mounts;
+	size_t nmounts;
+	const struct router_port *ports;
+	size_t nports;
+	const struct router_sandboxes *sandboxes;
+};
+
+/* The three callbacks of struct http_config; r->app is the struct daemon. */
 const struct http_route *router_dispatch(struct http_req *r);
 void router_invoke(struct http_req *r);
 void router_done(struct http_req *r, int status);
 /* Writes the GET /openapi.json answer from the same tables that dispatch. */
 void route_openapi(struct http_req *r);
-/* The sandbox named by {id} and known, or NULL with 404 answered. */
-struct sandbox *route_sandbox(struct http_req *r);
-
-extern const struct http_table lifecycle_table; /* at "" and "/v1" */
-extern const struct http_table root_table;      /* at "" only */
-extern const struct http_table v1_table;        /* at "/v1" only */
-extern const struct http_table egress_table;    /* behind endpoints, port 18080 */
-#define EGRESS_PORT 18080

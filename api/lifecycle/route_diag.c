@@ -10,7 +10,7 @@
 #include "api/sandbox/entrypoint_log.h"
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
-#include "api/http/router.h"
+#include "api/sandbox/access.h"
 
 #define LOGS_LIMIT_MS 5000u
 

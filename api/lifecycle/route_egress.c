@@ -4,7 +4,7 @@
  * There is no guest process behind it. Changing a policy comes with the network and is refused until then.
  */
 #include "api/lifecycle/route_lifecycle.h"
-#include "api/http/router.h"
+#include "api/sandbox/access.h"
 
 #include <string.h>
 

@@ -6,6 +6,12 @@
 
 #include "api/http/http.h"
 
+extern const struct http_table lifecycle_table; /* at "" and "/v1" */
+extern const struct http_table root_table;      /* at "" only */
+extern const struct http_table v1_table;        /* at "/v1" only */
+extern const struct http_table egress_table;    /* behind endpoints, port 18080 */
+#define EGRESS_PORT 18080
+
 void route_create(struct http_req *r);
 void route_get(struct http_req *r);
 void route_list(struct http_req *r);

@@ -13,7 +13,7 @@
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
-#include "api/http/router.h"
+#include "api/sandbox/access.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/checkpoint/user_template.h"
 #include "lib/log.h"
@@ -134,28 +134,6 @@ static void pagination_add(cJSON *o, long page, long size, long total)
 	cJSON_AddBoolToObject(p, "hasNextPage", page < pages);
 }
 
-/* One more decoding: the query value is itself a query string, whose parts are escaped once more.
- */
-static bool unescape(char *s)
-{
-	char *to = s;
-
-	for (; *s; s++) {
-		unsigned int v;
-
-		if (*s == '%') {
-			if (sscanf(s + 1, "%2x", &v) != 1 || !v || !s[1] || !s[2])
-				return false;
-			*to++ = (char)v;
-			s += 2;
-		} else {
-			*to++ = *s == '+' ? ' ' : *s;
-		}
-	}
-	*to = 0;
-	return true;
-}
-
 static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
 {
 	const char *q = http_query(r, "metadata");
@@ -171,7 +149,8 @@ static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
 		if (!v || n == max)
 			return -EINVAL;
 		*v++ = 0;
-		if (!*s || !unescape(s) || !unescape(v))
+		/* the query value is itself a query string, whose parts are escaped once more */
+		if (!*s || !url_decode(s, true) || !url_decode(v, true))
 			return -EINVAL;
 		out[n++] = (struct http_pair){s, v};
 	}

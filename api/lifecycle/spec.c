@@ -12,72 +12,30 @@
 #include <strings.h>
 
 #include "api/core/config.h"
-#include "api/http/event_stream.h"
 #include "images/oci/ref.h"
+#include "lib/json.h"
 
 #define PARAM     "SANDBOX::INVALID_PARAMETER"
 #define MIB_OF(b) ((b) >> 20)
 
-bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out)
-{
-	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > (double)max ||
-		v->valuedouble != (double)(uint64_t)v->valuedouble)
-		return false;
-	*out = (uint64_t)v->valuedouble;
-	return true;
-}
-
-/* cJSON hands strings out terminated: an escaped NUL would cut one short behind a check. */
-static bool has_nul_escape(const char *p, size_t n)
-{
-	for (size_t i = 0; i + 5 < n; i++) {
-		if (p[i] != '\\')
-			continue;
-		if (!memcmp(p + i, "\\u0000", 6))
-			return true;
-		i++;
-	}
-	return false;
-}
-
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x)
 {
-	const char *end = body, *stop = end + n;
-	cJSON *j;
+	struct err e;
+	cJSON *j = NULL;
+	int rc = json_read(&j, body, n, JSON_OBJECT, &e);
 
-	if (n == 0 || !utf8_ok(body, n) || has_nul_escape(body, n)) {
-		refuse(x, 400, PARAM,
-			n ? "The request body is not valid JSON." : "A JSON body is required.");
-		return NULL;
-	}
-	j = cJSON_ParseWithLengthOpts(body, n, &end, false);
-	while (j && end < stop && strchr(" \t\r\n", *end))
-		end++;
-	if (end < stop) {
-		/* what follows a value is not what anybody meant */
-		cJSON_Delete(j);
-		j = NULL;
-	}
-	if (!j || !cJSON_IsObject(j)) {
-		refuse(x, 400, PARAM,
-			j ? "The request body must be a JSON object."
-			  : "The request body is not valid JSON.");
-		cJSON_Delete(j);
-		return NULL;
-	}
+	if (n == 0)
+		refuse(x, 400, PARAM, "A JSON body is required.");
+	else if (rc == -EINVAL)
+		refuse(x, 400, PARAM, "The request body must be a JSON object.");
+	else if (rc < 0)
+		refuse(x, 400, PARAM, "The request body is not valid JSON.");
 	return j;
-}
-
-static bool is_set(const cJSON *v)
-{
-	return v && !cJSON_IsNull(v);
 }
 
 static const cJSON *field(const cJSON *o, const char *name)
 {
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-
-	return is_set(v) ? v : NULL;
+	return json_field(o, name);
 }
 
 static bool is_blank(const char *s)
@@ -322,7 +280,7 @@ static int check_timeout(struct part *p)
 			       ? refuse(p->x, 400, PARAM,
 					 "timeout is required when templateId is provided.")
 			       : 0;
-	if (!whole_number(t, 4000000000, &s) || s < 60)
+	if (!json_whole(t, 4000000000, &s) || s < 60)
 		return refuse(p->x, 400, PARAM,
 			"timeout must be a whole number of seconds, at least 60.");
 	if (p->c->max_sandbox_timeout_seconds && s > (uint64_t)p->c->max_sandbox_timeout_seconds)

@@ -7,14 +7,10 @@
 
 #include "api/core/create_request.h"
 #include "api/core/text.h"
-#include "lib/base.h"
+#include "lib/json.h"
 
 struct cJSON;
 struct config;
-
-/* A whole number from 0 to max; looked at before it is converted, which for any other double is
- * undefined. */
-bool whole_number(const struct cJSON *v, uint64_t max, uint64_t *out);
 
 /* 0, or -EINVAL with x filled. s is to be given to spec_fini either way. body need not be
  * terminated. */

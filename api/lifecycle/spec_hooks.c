@@ -59,7 +59,7 @@ static int check_hook(const cJSON *h, const char *what, int limit_s, struct refu
 				"blank.",
 				what, ARGV_MAX);
 	}
-	if (limit && (!whole_number(limit, (uint64_t)limit_s, &s) || s < 1))
+	if (limit && (!json_whole(limit, (uint64_t)limit_s, &s) || s < 1))
 		return refuse(x, 400, PARAM, "%s.timeoutSeconds must be between 1 and %d.", what,
 			limit_s);
 	return 0;

@@ -10,7 +10,6 @@
 #define IMAGE_MAX_LAYERS   512u   /* container engines stop at 127 */
 #define IMAGE_MAX_MANIFEST MIB(4) /* what the distribution protocol lets registries refuse */
 #define IMAGE_MAX_CONFIG   MIB(8)
-#define IMAGE_MAX_DEPTH    64           /* of any JSON */
 #define IMAGE_PATH_MAX     4096u        /* as in the guest, with the terminating NUL */
 #define IMAGE_NAME_MAX     255u         /* ext4's longest name */
 #define IMAGE_XATTR_MAX    (64u * 1024) /* per entry, as read; ext4 takes less */

@@ -24,7 +24,7 @@
 #include "api/links/images.h"
 #include "api/links/helper_client.h"
 #include "api/core/reload.h"
-#include "api/http/router.h"
+#include "api/start/routing.h"
 #include "api/core/seal.h"
 #include "api/sandbox/take.h"
 #include "api/checkpoint/snapshot.h"
@@ -527,6 +527,7 @@ static void start(bool no_jail)
 	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
 	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;
 	hc.idle_limit_s = (unsigned int)D.cfg.idle_timeout_seconds;
+	D.router = &routing;
 	D.http = http_create(D.loop, &hc);
 	if (!D.http)
 		die("the HTTP server cannot be started", NULL);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * access.c: see access.h. mayflyd's loop. Ids are a client's.
+ */
+#include "api/sandbox/access.h"
+
+#include <string.h>
+
+#include "api/sandbox/sandbox.h"
+
+struct sandbox *route_sandbox(struct http_req *r)
+{
+	const char *id = http_param(r, "id");
+	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
+
+	if (!sb)
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.",
+			id ? id : "");
+	return sb;
+}
+
+static void access_ends(struct http_req *r)
+{
+	sandbox_unref(r->sandbox);
+}
+
+static bool access_enter(struct http_req *r, const char *id)
+{
+	struct sandbox *sb = uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
+
+	if (!sb) {
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox not found.");
+		return false;
+	}
+	sandbox_ref(sb);
+	r->sandbox = sb;
+	http_on_free(r, access_ends);
+	return true;
+}
+
+static void access_renews(struct http_req *r)
+{
+	const char *renew = http_header(r, "OpenSandbox-Access-Renew");
+
+	if (!renew || strcmp(renew, "skip") != 0)
+		sandbox_renew_on_access(r->sandbox);
+}
+
+static void access_when_up(struct http_req *r)
+{
+	sandbox_when_up(r->sandbox, r);
+}
+
+const struct router_sandboxes sandbox_endpoints = {access_enter, access_renews, access_when_up};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * guest.h: what the execution API asks of a sandbox. mayflyd's loop.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+struct agentc;
+struct sandbox;
+
+/* The agent of a sandbox that is or was running; NULL: it has none any more. */
+struct agentc *sandbox_agentc(struct sandbox *sb);
+/* For the metrics: a command was started, or one ended otherwise than with 0. */
+void sandbox_count_exec(struct sandbox *sb, bool failed);
+/* A variable of the environment that the sandbox was made with; NULL: not set. */
+const char *sandbox_env(const struct sandbox *sb, const char *name);

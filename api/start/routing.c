@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * routing.c: everything that mayflyd serves: which table stands where, in the order in which they are looked through. A new room's routes are
+ * a row here.
+ */
+#include "api/start/routing.h"
+
+#include "api/exec/execd.h"
+#include "api/lifecycle/route_lifecycle.h"
+#include "api/sandbox/access.h"
+
+static const struct router_mount mounts[] = {
+	/* table, below /v1, below / */
+	{&root_table, false, true},
+	{&lifecycle_table, true, true},
+	{&v1_table, true, false},
+};
+
+static const struct router_port ports[] = {
+	{EXECD_PORT, &execd_table, execd_admit},
+	{EGRESS_PORT, &egress_table, NULL},
+	{0, &proxy_table, NULL},
+};
+
+const struct router routing = {
+	mounts, ARRAY_LEN(mounts), ports, ARRAY_LEN(ports), &sandbox_endpoints};

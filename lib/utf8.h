@@ -16,5 +16,5 @@ void json_string(struct buf *out, const char *s);
 
 /* UTF-8 without NUL? */
 bool utf8_ok(const void *s, size_t n);
-/* s as UTF-8 text without NUL; what is not becomes U+FFFD */
+/* s as UTF-8 text without NUL; each broken piece becomes U+FFFD */
 void utf8_clean(struct buf *out, const void *s, size_t n);

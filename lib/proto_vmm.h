@@ -43,8 +43,12 @@ enum vmm_type {
 	 * fds: state, nmem memory files (oldest first), working set if VMM_F_HAS_WS, then each disk's.
 	 * With VMM_F_RUN the vCPUs run before the answer is sent. */
 	VMM_RESTORE = 4,
-	VMM_PAUSE = 5,    /* {} -> {}: vCPUs stopped, queues quiet */
-	VMM_CONTINUE = 6, /* {} -> {} */
+	/* {} -> {}: vCPUs stopped, queues quiet. -ECANCELED: a VMM_CONTINUE came first; -ETIMEDOUT: it did not stop
+	 * in time (VMM_STOP_LIMIT_S). In both cases the VM runs. */
+	VMM_PAUSE = 5,
+	/* {} -> {}: it runs, also where it was still being paused. -EBUSY: it runs already; -EAGAIN: a snapshot has stopped it, and
+	 * decides whether it goes on; -ESRCH: it has ended */
+	VMM_CONTINUE = 6,
 	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
 	 * u16 ndisks, ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
@@ -100,9 +104,14 @@ enum vmm_state {
 	VMM_S_PREPARED,
 	VMM_S_RUNNING,
 	VMM_S_PAUSED,
-	VMM_S_SNAPSHOTTING,
-	VMM_S_ENDED
+	VMM_S_SNAPSHOTTING, /* stopped; its state is read, or written */
+	VMM_S_ENDED,
+	VMM_S_PAUSING,  /* vCPUs and devices are being stopped for a pause */
+	VMM_S_STOPPING, /* the same, for a snapshot */
+	VMM_S_COUNT
 };
+/* A VM that has not stopped after this time runs on: a disk or a host that does not answer. */
+#define VMM_STOP_LIMIT_S 20u
 
 enum vmm_debug {
 	VMM_DBG_LOG_LEVEL,

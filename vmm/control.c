@@ -55,8 +55,6 @@ struct control {
 	uint64_t serials;
 	struct msg *kept[MAX_KEPT]; /* ring: events that found nobody */
 	unsigned int kept_at, kept_n;
-	struct ctl_ref pausing;
-	bool pause_busy;
 	uint8_t room[VMM_MSG_MAX];
 };
 
@@ -281,43 +279,44 @@ static int do_boot(struct request *r, struct err *e)
 	return rc;
 }
 
-static void pause_done(void *arg)
+struct pause { /* a request whose answer comes when the VM stands */
+	struct control *ctl;
+	struct ctl_ref ref;
+};
+
+static void pause_done(void *arg, int status)
 {
-	struct control *ctl = arg;
+	_cleanup_free_ struct pause *p = arg;
+	struct err e = {0};
 
-	bool over = ctl->vm->state == VMM_S_ENDED; /* while its devices came to rest */
-
-	ctl->pause_busy = false;
-	if (!over)
-		ctl->vm->state = VMM_S_PAUSED;
-	reply(ctl, &ctl->pausing, over ? -ESRCH : 0, NULL, NULL);
+	if (status == -ETIMEDOUT)
+		err_plain(&e, ETIMEDOUT, "pause: the VM did not stop within %u s, it runs on",
+			VMM_STOP_LIMIT_S);
+	else if (status == -ECANCELED)
+		err_plain(&e, ECANCELED, "pause: taken back by a continue, the VM runs");
+	else if (status < 0)
+		err_plain(&e, -status, "pause: the VM has ended");
+	reply(p->ctl, &p->ref, status, NULL, &e);
 }
 
 static int do_pause(struct request *r, struct err *e)
 {
-	struct control *ctl = r->ctl;
+	struct pause *p = malloc(sizeof(*p));
 	int rc;
 
+	if (!p)
+		return err_set(e, ENOMEM, "pause");
 	/* while the copy of a live snapshot is written, too: that stands for itself */
-	if (ctl->vm->state != VMM_S_RUNNING || ctl->pause_busy)
-		return err_plain(e, EBUSY, "pause: the VM does not run");
-	ctl->pause_busy = true;
-	ctl->pausing = r->ref;
-	rc = vm_quiesce(ctl->vm, pause_done, ctl);
-	if (rc == 0) {
-		ctl->pause_busy = false;
-		ctl->vm->state = VMM_S_PAUSED;
-	}
-	return rc;
+	*p = (struct pause){r->ctl, r->ref};
+	rc = vm_pause(r->ctl->vm, pause_done, p, e);
+	if (rc < 0)
+		free(p);
+	return rc < 0 ? rc : -EINPROGRESS;
 }
 
 static int do_continue(struct request *r, struct err *e)
 {
-	if (r->ctl->vm->state != VMM_S_PAUSED)
-		return err_plain(e, EBUSY, "continue: the VM is not paused");
-	vm_resume(r->ctl->vm, r->ctl->vm->resume_restored);
-	r->ctl->vm->resume_restored = false;
-	return 0;
+	return vm_continue(r->ctl->vm, e);
 }
 
 static int do_shutdown(struct request *r, struct err *e)
@@ -358,38 +357,24 @@ static int do_stats(struct request *r, struct err *e)
 	return 0;
 }
 
-static int debug_regs(struct vm *vm, struct buf *out)
+static int debug_regs(struct vm *vm, void *arg)
 {
-	bool ran = vm->state == VMM_S_RUNNING;
+	struct buf *out = arg;
 	char text[1200];
 
-	if (ran)
-		vcpus_stop(&vm->vcpus);
 	for (unsigned int i = 0; i < vm->vcpus.n; i++) {
 		size_t n = arch_regs_text(vm->vcpus.v[i].fd, text, sizeof(text));
 
 		buf_printf(out, "vcpu%u\n", i);
 		buf_put(out, text, n);
 	}
-	if (ran)
-		vcpus_run(&vm->vcpus);
 	return 0;
 }
 
 /* the kernel gives it to a vCPU that is not running only: it would wait, and this thread with it */
-static int debug_nmi(struct vm *vm)
+static int debug_nmi(struct vm *vm, void *arg)
 {
-	bool ran = vm->state == VMM_S_RUNNING;
-	int rc;
-
-	if (!vm->vcpus.n)
-		return -ENODEV;
-	if (ran)
-		vcpus_stop(&vm->vcpus);
-	rc = arch_nmi(vm->vcpus.v[0].fd);
-	if (ran)
-		vcpus_run(&vm->vcpus);
-	return rc;
+	return vm->vcpus.n ? arch_nmi(vm->vcpus.v[0].fd) : -ENODEV;
 }
 
 static int do_debug(struct request *r, struct err *e)
@@ -409,10 +394,10 @@ static int do_debug(struct request *r, struct err *e)
 		log_level = (int)MIN(arg, LOG_TRACE);
 		break;
 	case VMM_DBG_NMI:
-		rc = debug_nmi(vm);
+		rc = vm_with_parked(vm, debug_nmi, NULL);
 		break;
 	case VMM_DBG_REGS:
-		rc = debug_regs(vm, &text);
+		rc = vm_with_parked(vm, debug_regs, &text);
 		break;
 	case VMM_DBG_CONSOLE:
 		vm_console_tail(vm, tail, sizeof(tail));

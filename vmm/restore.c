@@ -305,18 +305,14 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 		rc = fault_at(vm, FAULT_VMM_LOADED, e);
 	mark(ph, "devices");
 	if (rc < 0) {
-		vm->state = VMM_S_ENDED; /* parts of a state are no VM */
+		vm_broken(vm);
 		return rc;
 	}
 	each_ws(vm, p, true);
 	mark(ph, "prefault");
 	remember(vm, &p->snap);
 	board_new_generation(&vm->board, true);
-	vm->state = VMM_S_PAUSED;
-	if (flags & VMM_F_RUN)
-		vm_resume(vm, true);
-	else
-		vm->resume_restored = true;
+	vm_restored(vm, (flags & VMM_F_RUN) != 0);
 	mark(ph, "run");
 	return fault_at(vm, FAULT_VMM_RUNS, e);
 }

@@ -426,15 +426,18 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	return 0;
 }
 
-static void on_quiet(void *arg)
+/* The VM stands, or did not stop: then it runs, or has ended, and there is no snapshot. */
+static void on_stopped(void *arg, int status)
 {
 	struct snapshot_job *j = arg;
 	struct vm *vm = j->vm;
 	bool live = (j->req.flags & VMM_F_LIVE) != 0;
 	struct snapshot_done *d = &j->done;
 
-	if (vm->state == VMM_S_ENDED) { /* while its devices came to rest */
-		d->status = err_plain(&d->err, ESRCH, "the VM has ended");
+	if (status < 0) {
+		d->status = err_plain(&d->err, -status,
+			status == -ESRCH ? "the VM has ended"
+					 : "the VM did not stop in time, it runs on");
 		j->req.replied(j->req.arg, d);
 		job_end(j);
 		return;
@@ -452,9 +455,7 @@ static void on_quiet(void *arg)
 		d->status = fault_at(vm, FAULT_VMM_SAVED, &d->err);
 	if (d->status == 0 && live)
 		d->status = start_child(j, &d->err);
-	vm->state = VMM_S_PAUSED;
-	if ((live || d->status < 0) && j->was_running)
-		vm_resume(vm, false);
+	vm_snapshot_taken(vm, (live || d->status < 0) && j->was_running);
 	d->stopped_ns = mono_ns() - j->t0;
 	j->req.replied(j->req.arg, d);
 	if (d->status < 0) {
@@ -483,9 +484,8 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 {
 	unsigned int w = writable_disks(vm);
 	struct snapshot_job *j;
+	int rc;
 
-	if (vm->state != VMM_S_RUNNING && vm->state != VMM_S_PAUSED)
-		return err_plain(e, EBUSY, "snapshot: the VM does not run");
 	if (vm->job)
 		return err_plain(e, EBUSY, "snapshot: another one is being written");
 	if (req->ndisks != w && !(req->ndisks == 0 && (req->flags & VMM_F_EXIT)))
@@ -504,8 +504,11 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++)
 		j->done.dropped[i] = -1;
 	vm->job = j;
-	vm->state = VMM_S_SNAPSHOTTING;
-	if (!j->was_running || vm_quiesce(vm, on_quiet, j) == 0)
-		on_quiet(j);
-	return 0;
+	rc = vm_stop_for_snapshot(vm, on_stopped, j, e);
+	if (rc < 0) {
+		/* the descriptors and the answer are still the caller's */
+		vm->job = NULL;
+		free(j);
+	}
+	return rc;
 }

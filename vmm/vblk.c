@@ -242,6 +242,12 @@ static int vblk_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg)
 	return -EINPROGRESS;
 }
 
+/* A stop that was taken back: nobody waits for the last request any more. */
+static void vblk_resume(struct virtio_dev *d)
+{
+	vblk_of(d)->quiet = NULL;
+}
+
 static void vblk_save(struct virtio_dev *d, struct buf *out)
 {
 	buf_u16(out, STATE_VERSION);
@@ -290,8 +296,8 @@ static void vblk_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 		.queue_max = VBLK_QUEUE_MAX, .features = FEATURES_COMMON | (f),                    \
 		.config_bytes = VIRTIO_BLK_CONF_BYTES, .config_read = vblk_config_read,            \
 		.reset = vblk_reset, .busy = vblk_busy, .kick = vblk_kick,                         \
-		.quiesce = vblk_quiesce, .save = vblk_save, .load = vblk_load,                     \
-		.stats = vblk_stats,                                                               \
+		.quiesce = vblk_quiesce, .resume = vblk_resume, .save = vblk_save,                 \
+		.load = vblk_load, .stats = vblk_stats,                                            \
 	}
 
 static const struct virtio_ops vblk_rw =

@@ -5,21 +5,23 @@
  *
  * Stopping: immediate_exit and a signal, in this order. A vCPU that is in KVM_RUN is kicked out by
  * the signal; one that is about to enter finds immediate_exit; one that is at the gate sees `stop`.
- * immediate_exit is cleared by the vCPU's own thread, after the gate, and `stop` is looked at again
- * after that: a stop that came in between is not lost.
+ * immediate_exit is cleared by the vCPU's own thread, after the gate or after a stop that was taken back, and `stop`
+ * is looked at again after that: a stop that came in between is not lost.
  */
 #include "vmm/vcpu.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include "lib/log.h"
 #include "vmm/arch.h"
 
-#define KICK_SIGNAL SIGUSR1
+#define KICK_SIGNAL    SIGUSR1
+#define START_LIMIT_MS 60000u
 
 static void on_kick(int sig)
 {
@@ -49,6 +51,13 @@ static void settle(struct vcpu *v)
 	v->half_done = false;
 }
 
+/* The next KVM_RUN enters the guest; then `stop` is looked at once more. */
+static void arm(struct vcpu *v)
+{
+	__atomic_store_n(&v->run->immediate_exit, 0, __ATOMIC_SEQ_CST);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
 /* Waits until it may run. false: never again. */
 static bool gate(struct vcpu *v)
 {
@@ -57,15 +66,16 @@ static bool gate(struct vcpu *v)
 
 	settle(v);
 	pthread_mutex_lock(&s->mu);
-	s->parked++;
-	pthread_cond_broadcast(&s->cv);
+	if (++s->parked == s->started) {
+		pthread_cond_broadcast(&s->cv);
+		(void)!write(s->parked_fd, &(uint64_t){1}, sizeof(uint64_t));
+	}
 	while ((s->stop || v->over) && !s->quit)
 		pthread_cond_wait(&s->cv, &s->mu);
 	s->parked--;
 	go = !s->quit;
 	pthread_mutex_unlock(&s->mu);
-	v->run->immediate_exit = 0;
-	atomic_thread_fence(memory_order_seq_cst);
+	arm(v);
 	v->ran_ns = mono_ns();
 	return go;
 }
@@ -170,9 +180,12 @@ static void *vcpu_thread(void *arg)
 			continue;
 		rc = ioctl(v->fd, KVM_RUN, 0);
 		v->half_done = false;
-		if (rc < 0 && (errno == EINTR || errno == EAGAIN))
+		if (rc < 0 && (errno == EINTR || errno == EAGAIN)) {
 			count(v, VS_INTR);
-		else if (rc < 0)
+			/* kicked out by a stop that was taken back since */
+			if (!must_stop(v))
+				arm(v);
+		} else if (rc < 0)
 			on_run_failed(v, errno);
 		else
 			on_exit_reason(v);
@@ -201,10 +214,18 @@ static void *thread_main(void *arg)
 int vcpus_create(
 	struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e)
 {
+	pthread_condattr_t mono;
+
 	ASSERT(n >= 1 && n <= VMM_MAX_VCPUS);
-	*s = (struct vcpus){.hooks = *h, .kvm = k, .stop = true};
+	*s = (struct vcpus){.hooks = *h, .kvm = k, .stop = true, .parked_fd = -1};
 	pthread_mutex_init(&s->mu, NULL);
-	pthread_cond_init(&s->cv, NULL);
+	pthread_condattr_init(&mono);
+	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->cv, &mono);
+	pthread_condattr_destroy(&mono);
+	s->parked_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (s->parked_fd < 0)
+		return err_set(e, errno, "eventfd");
 	for (unsigned int i = 0; i < n; i++) {
 		struct vcpu *v = &s->v[i];
 
@@ -243,10 +264,16 @@ int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
 			free(b);
 			return err_set(e, rc, "thread of vCPU %u", i);
 		}
+		pthread_mutex_lock(&s->mu);
 		s->v[i].started = true;
+		s->started++;
+		pthread_mutex_unlock(&s->mu);
 	}
-	vcpus_stop(s);
-	return 0;
+	/* all at the gate: their state may be set from here on */
+	return vcpus_stop(s, START_LIMIT_MS) == 0
+		       ? 0
+		       : err_plain(e, ETIMEDOUT, "the vCPU threads did not start within %u s",
+				 START_LIMIT_MS / 1000);
 }
 
 void vcpus_run(struct vcpus *s)
@@ -257,31 +284,57 @@ void vcpus_run(struct vcpus *s)
 	pthread_mutex_unlock(&s->mu);
 }
 
-void vcpus_stop(struct vcpus *s)
+static void ask_stop(struct vcpus *s)
 {
-	unsigned int want = 0;
-
-	pthread_mutex_lock(&s->mu);
 	__atomic_store_n(&s->stop, true, __ATOMIC_SEQ_CST);
 	for (unsigned int i = 0; i < s->n; i++) {
 		if (!s->v[i].started)
 			continue;
-		want++;
-		s->v[i].run->immediate_exit = 1;
+		__atomic_store_n(&s->v[i].run->immediate_exit, 1, __ATOMIC_SEQ_CST);
 		pthread_kill(s->v[i].thread, KICK_SIGNAL);
 	}
-	while (s->parked < want)
-		pthread_cond_wait(&s->cv, &s->mu);
+	/* all were at the gate already: whoever waits for the event gets it */
+	if (s->parked == s->started)
+		(void)!write(s->parked_fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+void vcpus_ask_stop(struct vcpus *s)
+{
+	pthread_mutex_lock(&s->mu);
+	ask_stop(s);
 	pthread_mutex_unlock(&s->mu);
 }
 
-bool vcpus_stopped(struct vcpus *s)
+bool vcpus_parked(struct vcpus *s)
 {
-	return __atomic_load_n(&s->stop, __ATOMIC_SEQ_CST);
+	bool all;
+
+	pthread_mutex_lock(&s->mu);
+	all = s->stop && s->parked == s->started;
+	pthread_mutex_unlock(&s->mu);
+	return all;
+}
+
+int vcpus_stop(struct vcpus *s, unsigned int limit_ms)
+{
+	uint64_t end = mono_ns() + limit_ms * 1000000ull;
+	struct timespec at = {
+		.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
+	int rc = 0;
+
+	pthread_mutex_lock(&s->mu);
+	ask_stop(s);
+	while (s->parked < s->started && rc == 0)
+		rc = pthread_cond_timedwait(&s->cv, &s->mu, &at);
+	rc = s->parked < s->started ? -ETIMEDOUT : 0;
+	pthread_mutex_unlock(&s->mu);
+	return rc;
 }
 
 void vcpus_forget(struct vcpus *s)
 {
+	if (!s->kvm)
+		return; /* never made */
 	for (unsigned int i = 0; i < s->n; i++) {
 		if (s->v[i].run)
 			munmap(s->v[i].run, s->kvm->run_bytes);
@@ -289,15 +342,16 @@ void vcpus_forget(struct vcpus *s)
 		s->v[i].started = false;
 		close_fd(&s->v[i].fd);
 	}
-	s->n = 0;
+	s->n = s->started = 0;
+	close_fd(&s->parked_fd);
 }
 
 void vcpus_destroy(struct vcpus *s)
 {
 	if (!s->n)
 		return;
-	vcpus_stop(s);
 	pthread_mutex_lock(&s->mu);
+	ask_stop(s);
 	s->quit = true;
 	pthread_cond_broadcast(&s->cv);
 	pthread_mutex_unlock(&s->mu);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vcpu.h: the vCPU threads. mayfly-vmm. They are born parked; vcpus_run lets them go, vcpus_stop
- * parks them with no half-done access, so that their state can be read and set. Both are called by
+ * parks them with no half-done access, so that their state can be read and set. These are called by
  * the device thread only. An exit goes to the board through the hooks, on the vCPU's thread;
  * nothing on that path allocates.
  */
@@ -53,7 +53,8 @@ struct vcpus {
 	pthread_mutex_t mu;
 	pthread_cond_t cv;
 	bool stop, quit;
-	unsigned int parked;
+	unsigned int parked, started;
+	int parked_fd; /* eventfd: the last vCPU has parked */
 	struct vcpu v[VMM_MAX_VCPUS];
 };
 
@@ -66,8 +67,12 @@ int vcpus_create(
 	struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e);
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e);
 void vcpus_run(struct vcpus *s);
-void vcpus_stop(struct vcpus *s);
-bool vcpus_stopped(struct vcpus *s);
+/* Asks them to stop and does not wait: parked_fd becomes readable. A vCPU whose memory the host cannot read does
+ * not come. vcpus_run() takes it back at any time. */
+void vcpus_ask_stop(struct vcpus *s);
+bool vcpus_parked(struct vcpus *s);
+/* The same, and waits for at most limit_ms: -ETIMEDOUT, and they are still asked to stop. */
+int vcpus_stop(struct vcpus *s, unsigned int limit_ms);
 /* In a forked child: drops what stays shared with the parent, and forgets the threads, which are
  * not here. */
 void vcpus_forget(struct vcpus *s);

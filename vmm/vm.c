@@ -8,6 +8,9 @@
  * stops the vCPUs, lets the devices say what they still hold (the console's last lines), writes the
  * last words, tells the peer, and leaves the loop. A panic is not yet the end: the kernel reboots
  * by itself right after it (panic=-1); if it does not within PANIC_WAIT, we end it.
+ *
+ * Stopping: the vCPUs are asked to park, then the devices to finish what is in flight. The device thread waits for neither, so the control socket
+ * answers meanwhile; a request that comes then meets the table of states. A stop that takes too long, or is taken back, leaves a VM that runs.
  */
 #include "vmm/vm.h"
 
@@ -40,6 +43,89 @@ static_assert(ARRAY_LEN(exit_names) == VMM_X_COUNT, "a name for every reason");
 const char *vm_exit_name(enum vmm_exit why)
 {
 	return (unsigned int)why < VMM_X_COUNT ? exit_names[why] : "unknown";
+}
+
+/* ---- the states */
+
+static const char *const state_names[VMM_S_COUNT] = {
+	[VMM_S_BLANK] = "blank",
+	[VMM_S_PREPARED] = "prepared",
+	[VMM_S_RUNNING] = "running",
+	[VMM_S_PAUSED] = "paused",
+	[VMM_S_SNAPSHOTTING] = "being snapshotted",
+	[VMM_S_ENDED] = "over",
+	[VMM_S_PAUSING] = "being paused",
+	[VMM_S_STOPPING] = "being stopped for a snapshot",
+};
+
+static const char *const event_names[VM_E_COUNT] = {
+	[VM_E_PREPARED] = "prepare",
+	[VM_E_RUN] = "run",
+	[VM_E_HOLD] = "hold",
+	[VM_E_PAUSE] = "pause",
+	[VM_E_SNAPSHOT] = "snapshot",
+	[VM_E_QUIET] = "quiet",
+	[VM_E_LATE] = "late",
+	[VM_E_CONTINUE] = "continue",
+	[VM_E_END] = "end",
+};
+
+/* What comes next. Nothing comes back to blank, so its 0 stands for "not in this state". */
+#define NO VMM_S_BLANK
+static const enum vmm_state next_state[VMM_S_COUNT][VM_E_COUNT] = {
+	[VMM_S_BLANK] = {[VM_E_PREPARED] = VMM_S_PREPARED, [VM_E_END] = VMM_S_ENDED},
+	[VMM_S_PREPARED] =
+		{[VM_E_RUN] = VMM_S_RUNNING, [VM_E_HOLD] = VMM_S_PAUSED, [VM_E_END] = VMM_S_ENDED},
+	[VMM_S_RUNNING] = {[VM_E_PAUSE] = VMM_S_PAUSING,
+		[VM_E_SNAPSHOT] = VMM_S_STOPPING,
+		[VM_E_END] = VMM_S_ENDED},
+	[VMM_S_PAUSING] = {[VM_E_QUIET] = VMM_S_PAUSED,
+		[VM_E_LATE] = VMM_S_RUNNING,
+		[VM_E_CONTINUE] = VMM_S_RUNNING,
+		[VM_E_END] = VMM_S_ENDED},
+	[VMM_S_PAUSED] = {[VM_E_CONTINUE] = VMM_S_RUNNING,
+		[VM_E_SNAPSHOT] = VMM_S_SNAPSHOTTING,
+		[VM_E_END] = VMM_S_ENDED},
+	/* whoever asked for the snapshot has an answer to come: no CONTINUE */
+	[VMM_S_STOPPING] = {[VM_E_QUIET] = VMM_S_SNAPSHOTTING,
+		[VM_E_LATE] = VMM_S_RUNNING,
+		[VM_E_END] = VMM_S_ENDED},
+	[VMM_S_SNAPSHOTTING] =
+		{[VM_E_RUN] = VMM_S_RUNNING, [VM_E_HOLD] = VMM_S_PAUSED, [VM_E_END] = VMM_S_ENDED},
+	[VMM_S_ENDED] = {[VM_E_END] = VMM_S_ENDED},
+};
+
+static int refusal(enum vmm_state s)
+{
+	switch (s) {
+	case VMM_S_ENDED:
+		return ESRCH;
+	case VMM_S_STOPPING:
+	case VMM_S_SNAPSHOTTING:
+		return EAGAIN;
+	case VMM_S_BLANK:
+	case VMM_S_PREPARED:
+	case VMM_S_RUNNING:
+	case VMM_S_PAUSED:
+	case VMM_S_PAUSING:
+	case VMM_S_COUNT:
+		break;
+	}
+	return EBUSY;
+}
+
+/* The one place where the state changes. Less than 0: not in this state, and nothing has changed; e may be NULL. */
+static int vm_step(struct vm *vm, enum vm_event ev, struct err *e)
+{
+	enum vmm_state next = next_state[vm->state][ev];
+
+	if (next == NO)
+		return e ? err_plain(e, refusal(vm->state), "%s: the VM is %s", event_names[ev],
+				   state_names[vm->state])
+			 : -refusal(vm->state);
+	TRACE("%s: %s -> %s", event_names[ev], state_names[vm->state], state_names[next]);
+	vm->state = next;
+	return 0;
 }
 
 static void wake_end(struct vm *vm)
@@ -135,6 +221,18 @@ static void hook_serial(void *ctx, uint8_t byte)
 		(void)!write(vm->serial_fd, &byte, 1);
 }
 
+/* Tells whoever waits for the stop, once. */
+static void stop_over(struct vm *vm, int status)
+{
+	vm_stopped_fn fn = vm->stop.fn;
+
+	timer_set(vm->stop.limit, 0);
+	vm->stop.fn = NULL;
+	vm->stop.draining = false;
+	if (fn)
+		fn(vm->stop.arg, status);
+}
+
 /* ---- the end, on the device thread */
 
 static void say_panic(struct vm *vm)
@@ -207,14 +305,167 @@ void vm_job_over(struct vm *vm)
 		carry_out_end(vm);
 }
 
+#define END_LIMIT_NS 2000000000ull
+
+/* The vCPUs are parked, or one of them does not come and is not waited for. */
+static void end_stands(void *arg)
+{
+	struct vm *vm = arg;
+
+	timer_set(vm->end_limit, 0);
+	if (!vm->end_turns)
+		end_turn(vm);
+}
+
 static void begin_end(struct vm *vm)
 {
-	if (vm->state == VMM_S_ENDED)
+	if (vm->end_begun)
 		return;
-	if (vm->vcpus.n)
-		vcpus_stop(&vm->vcpus);
-	vm->state = VMM_S_ENDED;
-	end_turn(vm);
+	vm->end_begun = true;
+	vm_step(vm, VM_E_END, NULL);
+	stop_over(vm, -ESRCH);
+	if (!vm->vcpus.n) {
+		end_stands(vm);
+		return;
+	}
+	timer_after(vm->end_limit, MIN(END_LIMIT_NS, vm->stop.limit_ns));
+	vcpus_ask_stop(&vm->vcpus);
+}
+
+void vm_broken(struct vm *vm)
+{
+	vm_step(vm, VM_E_END, NULL);
+}
+
+/* ---- stopping and going on, on the device thread */
+
+static void on_quiet(void *arg)
+{
+	struct vm *vm = arg;
+
+	if (vm_step(vm, VM_E_QUIET, NULL) == 0)
+		stop_over(vm, 0);
+}
+
+static bool is_stopping(const struct vm *vm)
+{
+	return vm->state == VMM_S_PAUSING || vm->state == VMM_S_STOPPING;
+}
+
+static void on_parked(void *arg, uint32_t events)
+{
+	struct vm *vm = arg;
+	uint64_t n;
+
+	(void)!read(vm->vcpus.parked_fd, &n, sizeof(n));
+	/* an event of a stop that was taken back since, maybe */
+	if (!vcpus_parked(&vm->vcpus))
+		return;
+	if (vm->state == VMM_S_ENDED) {
+		end_stands(vm);
+		return;
+	}
+	if (!is_stopping(vm) || vm->stop.draining)
+		return;
+	vm->stop.draining = true;
+	if (board_quiesce(&vm->board, on_quiet, vm) == 0)
+		on_quiet(vm);
+}
+
+/* The vCPUs and the devices go on; restored: this is another machine now. */
+static void go_on(struct vm *vm, bool restored)
+{
+	if (vcpus_parked(&vm->vcpus)) {
+		board_resume(&vm->board, restored);
+		/* the guest's clock stood; of a restored one arch_vcpu_load() has told */
+		for (unsigned int i = 0; i < vm->vcpus.n && !restored; i++)
+			arch_vcpu_resumed(vm->vcpus.v[i].fd);
+	}
+	vm->run_ns = mono_ns();
+	vcpus_run(&vm->vcpus);
+}
+
+static void on_stop_late(void *arg)
+{
+	struct vm *vm = arg;
+	const char *what = vm->stop.draining ? "a device still has requests in flight"
+					     : "a vCPU has not left the guest";
+
+	if (vm_step(vm, VM_E_LATE, NULL) < 0)
+		return;
+	log_warn("the VM was not stopped within %u s: %s; it runs on", VMM_STOP_LIMIT_S, what);
+	go_on(vm, false);
+	stop_over(vm, -ETIMEDOUT);
+}
+
+static int stop_begin(struct vm *vm, enum vm_event ev, vm_stopped_fn fn, void *arg, struct err *e)
+{
+	int rc = vm_step(vm, ev, e);
+
+	if (rc < 0)
+		return rc;
+	vm->stop.fn = fn;
+	vm->stop.arg = arg;
+	vm->stop.draining = false;
+	if (!is_stopping(vm)) { /* it was paused already */
+		stop_over(vm, 0);
+		return 0;
+	}
+	timer_after(vm->stop.limit, vm->stop.limit_ns);
+	vcpus_ask_stop(&vm->vcpus);
+	return 0;
+}
+
+int vm_pause(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e)
+{
+	return stop_begin(vm, VM_E_PAUSE, fn, arg, e);
+}
+
+int vm_stop_for_snapshot(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e)
+{
+	return stop_begin(vm, VM_E_SNAPSHOT, fn, arg, e);
+}
+
+void vm_snapshot_taken(struct vm *vm, bool run)
+{
+	if (vm_step(vm, run ? VM_E_RUN : VM_E_HOLD, NULL) == 0 && run)
+		go_on(vm, false);
+}
+
+int vm_continue(struct vm *vm, struct err *e)
+{
+	int rc = vm_step(vm, VM_E_CONTINUE, e);
+
+	if (rc < 0)
+		return rc;
+	go_on(vm, vm->resume_restored);
+	vm->resume_restored = false;
+	stop_over(vm, -ECANCELED);
+	return 0;
+}
+
+void vm_restored(struct vm *vm, bool run)
+{
+	vm->resume_restored = !run;
+	if (vm_step(vm, run ? VM_E_RUN : VM_E_HOLD, NULL) == 0 && run)
+		go_on(vm, true);
+}
+
+#define LOOK_LIMIT_MS 1000u
+
+int vm_with_parked(struct vm *vm, int (*fn)(struct vm *vm, void *arg), void *arg)
+{
+	bool runs = vm->state == VMM_S_RUNNING;
+	int rc = 0;
+
+	/* in the states of stopping they come by themselves, and must not be let go by us */
+	if (runs || is_stopping(vm))
+		rc = vcpus_stop(&vm->vcpus, LOOK_LIMIT_MS);
+	if (rc == 0)
+		rc = fn(vm, arg);
+	if (runs)
+		vcpus_run(&vm->vcpus);
+	return rc;
 }
 
 #define PANIC_WAIT_NS 2000000000ull
@@ -246,7 +497,6 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 {
 	*vm = (struct vm){.loop = l,
 		.hooks = *h,
-		.state = VMM_S_BLANK,
 		.kvm = {.fd = -1, .vm_fd = -1},
 		.kvm_fd_given = -1,
 		.vsock_fd_given = -1,
@@ -255,13 +505,16 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 		.serial_fd = -1,
 		.console_fd = -1,
 		.room_fd = -1,
+		.stop.limit_ns = VMM_STOP_LIMIT_S * 1000000000ull,
 		.born_ns = mono_ns()};
 	vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (vm->end_fd < 0)
 		return err_set(e, errno, "eventfd");
 	vm->end_watch = loop_watch(l, vm->end_fd, EPOLLIN, on_end_event, vm);
 	vm->panic_timer = loop_timer(l, on_panic_wait, vm);
-	if (!vm->end_watch || !vm->panic_timer)
+	vm->end_limit = loop_timer(l, end_stands, vm);
+	vm->stop.limit = loop_timer(l, on_stop_late, vm);
+	if (!vm->end_watch || !vm->panic_timer || !vm->end_limit || !vm->stop.limit)
 		return err_set(e, ENOMEM, "event loop");
 	vcpus_before_seal();
 	return bio_create(&vm->bio, l, VM_BIO_DEPTH, 0, e);
@@ -269,6 +522,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 
 void vm_fini(struct vm *vm)
 {
+	watch_remove(vm->stop.parked);
 	vcpus_destroy(&vm->vcpus);
 	if (vm->board_up)
 		board_fini(&vm->board);
@@ -280,6 +534,8 @@ void vm_fini(struct vm *vm)
 	mem_fini(&vm->mem);
 	watch_remove(vm->end_watch);
 	timer_remove(vm->panic_timer);
+	timer_remove(vm->end_limit);
+	timer_remove(vm->stop.limit);
 	close_fd(&vm->end_fd);
 }
 
@@ -303,6 +559,10 @@ static int make_vcpus(struct vm *vm, struct err *e)
 	if (!vm->cpu)
 		return -e->code;
 	rc = vcpus_create(&vm->vcpus, &vm->kvm, vm->size.vcpus, &h, e);
+	if (rc == 0) {
+		vm->stop.parked = loop_watch(vm->loop, vm->vcpus.parked_fd, EPOLLIN, on_parked, vm);
+		rc = vm->stop.parked ? 0 : err_set(e, errno, "event loop");
+	}
 	for (unsigned int i = 0; rc == 0 && i < vm->size.vcpus; i++)
 		rc = arch_vcpu_init(&vm->kvm, vm->cpu, vm->vcpus.v[i].fd, i, e);
 	return rc ? rc : vcpus_start(&vm->vcpus, vm->sealed ? vmm_seal_vcpu : NULL, e);
@@ -353,8 +613,7 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 	if (rc < 0)
 		return rc;
 	crash_know(vm);
-	vm->state = VMM_S_PREPARED;
-	return 0;
+	return vm_step(vm, VM_E_PREPARED, e);
 }
 
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e)
@@ -385,29 +644,12 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 	if (rc < 0)
 		return rc;
 	board_new_generation(&vm->board, false);
-	vm_run(vm);
-	return 0;
-}
-
-void vm_run(struct vm *vm)
-{
+	rc = vm_step(vm, VM_E_RUN, e);
+	if (rc < 0)
+		return rc;
 	vm->run_ns = mono_ns();
-	vm->state = VMM_S_RUNNING;
 	vcpus_run(&vm->vcpus);
-}
-
-int vm_quiesce(struct vm *vm, void (*done)(void *), void *arg)
-{
-	vcpus_stop(&vm->vcpus);
-	return board_quiesce(&vm->board, done, arg);
-}
-
-void vm_resume(struct vm *vm, bool restored)
-{
-	board_resume(&vm->board, restored);
-	for (unsigned int i = 0; i < vm->vcpus.n && !restored; i++)
-		arch_vcpu_resumed(vm->vcpus.v[i].fd);
-	vm_run(vm);
+	return 0;
 }
 
 void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)

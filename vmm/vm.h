@@ -39,6 +39,23 @@ struct vm_size {
 
 struct snapshot_job; /* vmm/snapshot.h */
 
+/* What happens to a VM; vm.c has the table of states and events. */
+enum vm_event {
+	VM_E_PREPARED, /* the blank's objects are there */
+	VM_E_RUN,      /* booted, restored, or let go by a live snapshot: the guest runs */
+	VM_E_HOLD,     /* restored, or let go by a snapshot: the guest stands */
+	VM_E_PAUSE,    /* somebody wants it stopped: as a pause, or for a snapshot */
+	VM_E_SNAPSHOT,
+	VM_E_QUIET,    /* vCPUs parked, no request in flight */
+	VM_E_LATE,     /* that took too long */
+	VM_E_CONTINUE, /* somebody wants it to run */
+	VM_E_END,
+	VM_E_COUNT
+};
+
+/* How a stop ended: 0, or -ECANCELED, -ETIMEDOUT (the VM runs in both cases), -ESRCH (it has ended). Called once. */
+typedef void (*vm_stopped_fn)(void *arg, int status);
+
 struct vm {
 	struct kvm kvm;
 	struct kvmstat kvmstat;
@@ -48,7 +65,15 @@ struct vm {
 	struct board board;
 	struct loop *loop;
 	struct vm_hooks hooks;
-	enum vmm_state state;
+	enum vmm_state state; /* written by vm_step() in vm.c only */
+	struct {              /* whoever waits for a stop: at most one */
+		vm_stopped_fn fn;
+		void *arg;
+		bool draining;     /* the vCPUs are parked, the devices were asked */
+		uint64_t limit_ns; /* VMM_STOP_LIMIT_S, but in tests */
+		struct timer *limit;
+		struct watch *parked;
+	} stop;
 	struct vm_size size;
 	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd,
 		console_fd; /* -1: none */
@@ -66,9 +91,11 @@ struct vm {
 	int end_fd; /* eventfd: something of the above */
 	struct watch *end_watch;
 	struct timer *panic_timer;
+	bool end_begun;
 	unsigned int end_turns;
-	bool end_waits; /* for the writer of a live snapshot */
-	bool sealed;    /* every thread gets its seccomp list */
+	struct timer *end_limit; /* a vCPU that does not leave the guest holds up no end */
+	bool end_waits;          /* for the writer of a live snapshot */
+	bool sealed;             /* every thread gets its seccomp list */
 
 	/* what the memory stands on since the last restore, for differences */
 	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
@@ -103,12 +130,20 @@ struct vm_disk {
 int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e);
 /* Loads and starts; prepared before. Takes nothing: descriptors stay the caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);
-void vm_run(struct vm *vm);
 
-/* Stops vCPUs and devices: 0 when all is quiet, -EINPROGRESS: `done` comes from the loop. */
-int vm_quiesce(struct vm *vm, void (*done)(void *), void *arg);
-/* The reverse. */
-void vm_resume(struct vm *vm, bool restored);
+/* Stops vCPUs and devices, within VMM_STOP_LIMIT_S: 0, and `fn` will be called; less than 0: not in this state. */
+int vm_pause(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
+int vm_stop_for_snapshot(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
+/* The snapshot has what it needs of the stopped VM. run: the guest goes on; otherwise it stays paused. */
+void vm_snapshot_taken(struct vm *vm, bool run);
+/* Goes on from a pause, or takes back one that has not come to its end. */
+int vm_continue(struct vm *vm, struct err *e);
+/* Memory, processors and devices were loaded; the guest runs, or is paused. */
+void vm_restored(struct vm *vm, bool run);
+/* They were loaded in part: this is no VM any more. */
+void vm_broken(struct vm *vm);
+/* Calls fn with the vCPUs parked; they run again afterwards if the VM runs. -ETIMEDOUT: they did not come. */
+int vm_with_parked(struct vm *vm, int (*fn)(struct vm *vm, void *arg), void *arg);
 
 /* Any thread; the first reason counts. */
 void vm_end(struct vm *vm, enum vmm_exit why, const char *text);

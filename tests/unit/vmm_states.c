@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vmm_states: the states of a VM, asked over its control socket as the daemon asks. KVM is one for tests, a device holds its requests until the
+ * test lets them end. Requests that meet a stop in progress are the point: what the peer is told is what the VM does.
+ */
+#include "lib/test.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "lib/fdpass.h"
+#include "lib/log.h"
+#include "tests/unit/lib/fake_kvm.h"
+#include "vmm/control.h"
+#include "vmm/vm.h"
+
+#define VCPUS 2u
+
+struct slow { /* a device whose requests end when the test says so */
+	struct virtio_dev dev;
+	unsigned int in_flight;
+	void (*quiet)(void *arg);
+	void *quiet_arg;
+};
+
+struct answer {
+	uint32_t id;
+	uint16_t type;
+	int32_t status;
+	char text[400];
+};
+
+struct rig {
+	struct fake_kvm *f;
+	struct loop *loop;
+	struct vm vm;
+	struct control *ctl;
+	struct slow *slow;
+	int sock;
+	uint32_t ids;
+	struct answer got[64];
+	unsigned int ngot;
+	bool over;
+};
+
+static struct rig r;
+
+static bool slow_kick(struct virtio_dev *d, unsigned int queue)
+{
+	return false;
+}
+
+static int slow_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg)
+{
+	struct slow *s = container_of(d, struct slow, dev);
+
+	if (!s->in_flight)
+		return 0;
+	s->quiet = done;
+	s->quiet_arg = arg;
+	return -EINPROGRESS;
+}
+
+static void slow_resume(struct virtio_dev *d)
+{
+	container_of(d, struct slow, dev)->quiet = NULL;
+}
+
+static void slow_destroy(struct virtio_dev *d)
+{
+	struct slow *s = container_of(d, struct slow, dev);
+
+	virtio_fini(d);
+	free(s);
+}
+
+static const struct virtio_ops slow_ops = {.name = "slow",
+	.device_id = 5,
+	.nqueues = 1,
+	.queue_max = 16,
+	.kick = slow_kick,
+	.quiesce = slow_quiesce,
+	.resume = slow_resume};
+
+static void requests_end(void)
+{
+	void (*quiet)(void *) = r.slow->quiet;
+
+	r.slow->in_flight = 0;
+	r.slow->quiet = NULL;
+	if (quiet)
+		quiet(r.slow->quiet_arg);
+}
+
+/* ---- the machine */
+
+static void on_event(void *ctx, enum vmm_type ev, const void *p, size_t n, int fd)
+{
+	if (r.ctl)
+		control_event(r.ctl, ev, p, n, fd);
+}
+
+static void on_over(void *ctx)
+{
+	r.over = true;
+}
+
+static int kernel_fd(void)
+{
+	struct {
+		Elf64_Ehdr h;
+		Elf64_Phdr p;
+		uint8_t code[64];
+	} k = {.h = {.e_type = ET_EXEC,
+		       .e_machine = EM_X86_64,
+		       .e_entry = MIB(16),
+		       .e_phoff = sizeof(Elf64_Ehdr),
+		       .e_phentsize = sizeof(Elf64_Phdr),
+		       .e_phnum = 1},
+		.p = {.p_type = PT_LOAD,
+			.p_offset = sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr),
+			.p_paddr = MIB(16),
+			.p_filesz = 64,
+			.p_memsz = 4096}};
+	int fd = memfd_create("kernel", MFD_CLOEXEC);
+
+	memcpy(k.h.e_ident, ELFMAG, SELFMAG);
+	k.h.e_ident[EI_CLASS] = ELFCLASS64;
+	k.h.e_ident[EI_DATA] = ELFDATA2LSB;
+	CHECK_INT(pwrite(fd, &k, sizeof(k), 0), sizeof(k));
+	return fd;
+}
+
+/* Takes one turn and every message that has come. */
+static void turn(int ms)
+{
+	static uint8_t room[VMM_MSG_MAX];
+	int fds[FDPASS_MAX];
+	size_t nfds = FDPASS_MAX;
+	ssize_t n;
+
+	loop_turn(r.loop, ms);
+	while ((n = fdpass_recv(r.sock, room, sizeof(room), fds, &nfds)) > 0) {
+		struct vmm_hdr h;
+		struct answer *a = &r.got[r.ngot++ % ARRAY_LEN(r.got)];
+		struct cur c;
+
+		memcpy(&h, room, sizeof(h));
+		c = cur_of(room + sizeof(h), (size_t)n - sizeof(h));
+		*a = (struct answer){.id = h.id, .type = h.type, .status = h.status};
+		if (h.status < 0)
+			cur_str(&c, a->text, sizeof(a->text));
+		nfds = FDPASS_MAX;
+	}
+}
+
+static uint32_t ask_with(uint16_t type, const void *payload, size_t n, const int *fds, size_t nfds)
+{
+	uint8_t m[4096];
+	struct vmm_hdr h = {.magic = VMM_MAGIC,
+		.version = VMM_VERSION,
+		.type = type,
+		.id = ++r.ids,
+		.len = (uint32_t)n,
+		.nfds = (uint32_t)nfds};
+
+	memcpy(m, &h, sizeof(h));
+	if (n)
+		memcpy(m + sizeof(h), payload, n);
+	CHECK_INT(fdpass_send(r.sock, m, sizeof(h) + n, fds, nfds), 0);
+	return h.id;
+}
+
+static uint32_t ask(uint16_t type)
+{
+	return ask_with(type, NULL, 0, NULL, 0);
+}
+
+static const struct answer *answer_of(uint32_t id)
+{
+	for (unsigned int i = 0; i < r.ngot && i < ARRAY_LEN(r.got); i++)
+		if (r.got[i].id == id)
+			return &r.got[i];
+	return NULL;
+}
+
+/* Turns until the request is answered, at most two seconds: its status; -9999: no answer. */
+static int status_of(uint32_t id)
+{
+	for (uint64_t end = mono_ns() + 2000000000ull; mono_ns() < end; turn(10))
+		if (answer_of(id))
+			return answer_of(id)->status;
+	return -9999;
+}
+
+static bool guests_run(void)
+{
+	for (unsigned int i = 0; i < VCPUS; i++)
+		if (!atomic_load(&r.f->vcpu[i].in_guest))
+			return false;
+	return true;
+}
+
+static bool guests_stand(void)
+{
+	for (unsigned int i = 0; i < VCPUS; i++)
+		if (atomic_load(&r.f->vcpu[i].in_guest))
+			return false;
+	return true;
+}
+
+/* Turns until it is so, and then a little to see that it stays so. */
+static bool settles(bool (*is)(void))
+{
+	for (uint64_t end = mono_ns() + 2000000000ull; mono_ns() < end && !is(); turn(5))
+		;
+	for (int i = 0; i < 5; i++) {
+		turn(2);
+		if (!is())
+			return false;
+	}
+	return true;
+}
+
+static uint32_t state(void)
+{
+	return (uint32_t)r.vm.state;
+}
+
+static int set_up(void)
+{
+	struct vm_hooks h = {.ctx = &r, .event = on_event, .over = on_over};
+	struct vm_size s = {.mem_bytes = MIB(128), .vcpus = VCPUS};
+	struct err e = {0};
+	int sp[2], kernel = kernel_fd(), rc;
+	struct buf b;
+
+	r = (struct rig){.f = fake_kvm_start(), .loop = loop_create()};
+	rc = vm_init(&r.vm, r.loop, &h, &e);
+	r.vm.kvm_fd_given = r.f->fd;
+	r.vm.proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (rc == 0)
+		rc = vm_prepare(&r.vm, &s, &e);
+	r.slow = calloc(1, sizeof(*r.slow));
+	if (rc == 0)
+		rc = virtio_init(&r.slow->dev, &slow_ops, &r.vm.board.env, SLOT_BALLOON, &e);
+	if (rc == 0)
+		rc = board_attach(&r.vm.board, SLOT_BALLOON, &r.slow->dev, slow_destroy, &e);
+	if (rc < 0) {
+		printf("set up: %s\n", e.msg);
+		return rc;
+	}
+	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sp), 0);
+	r.sock = sp[0];
+	r.ctl = control_create(&r.vm, sp[1], &e);
+	buf_init(&b, 256);
+	buf_str(&b, "");
+	buf_u32(&b, 0);
+	buf_u16(&b, 0);
+	rc = status_of(ask_with(VMM_BOOT, b.p, b.len, (int[]){kernel, kernel}, 2));
+	buf_fini(&b);
+	close(kernel);
+	return rc == 0 && settles(guests_run) ? 0 : -EIO;
+}
+
+static void tear_down(void)
+{
+	control_destroy(r.ctl);
+	close(r.sock);
+	vm_fini(&r.vm);
+	close_fd(&r.vm.proc_fd);
+	loop_destroy(r.loop);
+	fake_kvm_stop(r.f);
+}
+
+/* ---- the tests */
+
+static void it_pauses_and_goes_on(void)
+{
+	REQUIRE(set_up() == 0);
+	CHECK_INT(status_of(ask(VMM_CONTINUE)), -EBUSY);
+	for (int i = 0; i < 5; i++) {
+		CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+		CHECK(settles(guests_stand));
+		CHECK_INT(state(), VMM_S_PAUSED);
+		CHECK_INT(status_of(ask(VMM_PAUSE)), -EBUSY);
+		CHECK_INT(status_of(ask(VMM_CONTINUE)), 0);
+		CHECK(settles(guests_run));
+		CHECK_INT(state(), VMM_S_RUNNING);
+	}
+	tear_down();
+}
+
+/* The daemon asks for a pause, changes its mind, and is told that the VM runs. It has to run then, for ever. */
+static void continue_while_requests_end(void)
+{
+	uint32_t pause, go;
+
+	REQUIRE(set_up() == 0);
+	r.slow->in_flight = 1;
+	pause = ask(VMM_PAUSE);
+	CHECK(settles(guests_stand));
+	CHECK(!answer_of(pause));
+	go = ask(VMM_CONTINUE);
+	CHECK_INT(status_of(go), 0);
+	CHECK_INT(status_of(pause), -ECANCELED);
+	requests_end();
+	CHECK(settles(guests_run));
+	CHECK_INT(state(), VMM_S_RUNNING);
+	/* and the next pause is a whole one */
+	r.slow->in_flight = 1;
+	pause = ask(VMM_PAUSE);
+	CHECK(settles(guests_stand));
+	CHECK(!answer_of(pause));
+	requests_end();
+	CHECK_INT(status_of(pause), 0);
+	CHECK_INT(state(), VMM_S_PAUSED);
+	tear_down();
+}
+
+/* Changes of mind faster than a vCPU leaves the guest: none may be lost, none may spin. */
+static void many_changes_of_mind(void)
+{
+	REQUIRE(set_up() == 0);
+	for (int i = 0; i < 200; i++) {
+		ask(VMM_PAUSE);
+		ask(VMM_CONTINUE);
+		turn(0);
+		r.ngot = 0;
+	}
+	CHECK(settles(guests_run));
+	CHECK_INT(state(), VMM_S_RUNNING);
+	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+	CHECK(settles(guests_stand));
+	tear_down();
+}
+
+static uint32_t ask_snapshot(uint32_t flags)
+{
+	int fds[2] = {memfd_create("state", MFD_CLOEXEC), memfd_create("mem", MFD_CLOEXEC)};
+	struct buf b;
+	uint32_t id;
+
+	buf_init(&b, 64);
+	buf_u32(&b, flags);
+	buf_u16(&b, 0);
+	id = ask_with(VMM_SNAPSHOT, b.p, b.len, fds, 2);
+	buf_fini(&b);
+	close(fds[0]);
+	close(fds[1]);
+	return id;
+}
+
+/* The pause is answered, and the snapshot refused: it used to take the pause's place. */
+static void snapshot_during_a_pause(void)
+{
+	uint32_t pause;
+
+	REQUIRE(set_up() == 0);
+	r.slow->in_flight = 1;
+	pause = ask(VMM_PAUSE);
+	CHECK(settles(guests_stand));
+	CHECK(status_of(ask_snapshot(VMM_F_LIVE)) < 0);
+	CHECK(!answer_of(pause));
+	requests_end();
+	CHECK_INT(status_of(pause), 0);
+	CHECK_INT(state(), VMM_S_PAUSED);
+	CHECK(settles(guests_stand));
+	tear_down();
+}
+
+static void debug_during_a_pause(void)
+{
+	static const uint32_t whats[] = {VMM_DBG_REGS, VMM_DBG_NMI};
+
+	for (size_t i = 0; i < ARRAY_LEN(whats); i++) {
+		uint32_t pause;
+		struct buf b;
+
+		REQUIRE(set_up() == 0);
+		r.slow->in_flight = 1;
+		pause = ask(VMM_PAUSE);
+		CHECK(settles(guests_stand));
+		buf_init(&b, 64);
+		buf_u32(&b, whats[i]);
+		buf_u64(&b, 0);
+		CHECK_INT(status_of(ask_with(VMM_DEBUG, b.p, b.len, NULL, 0)), 0);
+		CHECK(settles(guests_stand));
+		requests_end();
+		CHECK_INT(status_of(pause), 0);
+		CHECK(settles(guests_stand));
+		/* and one that runs runs on */
+		CHECK_INT(status_of(ask(VMM_CONTINUE)), 0);
+		CHECK_INT(status_of(ask_with(VMM_DEBUG, b.p, b.len, NULL, 0)), 0);
+		CHECK(settles(guests_run));
+		buf_fini(&b);
+		tear_down();
+	}
+}
+
+/* A disk that does not answer: the pause fails after its limit, the VM runs, and the socket answers all the time. */
+static void requests_that_never_end(void)
+{
+	uint32_t pause;
+
+	REQUIRE(set_up() == 0);
+	r.vm.stop.limit_ns = 100000000;
+	r.slow->in_flight = 1;
+	pause = ask(VMM_PAUSE);
+	CHECK_INT(status_of(ask(VMM_STATS)), 0);
+	CHECK(!answer_of(pause));
+	CHECK_INT(status_of(pause), -ETIMEDOUT);
+	CHECK(settles(guests_run));
+	CHECK_INT(state(), VMM_S_RUNNING);
+	requests_end();
+	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+	tear_down();
+}
+
+/* A vCPU that does not leave the guest: its memory file's disk does not answer, say. */
+static void a_vcpu_that_does_not_come(void)
+{
+	uint32_t pause;
+	struct buf b;
+
+	REQUIRE(set_up() == 0);
+	r.vm.stop.limit_ns = 100000000;
+	atomic_store(&r.f->vcpu[1].stuck, true);
+	pause = ask(VMM_PAUSE);
+	CHECK_INT(status_of(ask(VMM_STATS)), 0);
+	CHECK_INT(status_of(pause), -ETIMEDOUT);
+	CHECK(settles(guests_run));
+	/* one who wants to look waits no longer than a second */
+	buf_init(&b, 64);
+	buf_u32(&b, VMM_DBG_REGS);
+	buf_u64(&b, 0);
+	CHECK_INT(status_of(ask_with(VMM_DEBUG, b.p, b.len, NULL, 0)), -ETIMEDOUT);
+	CHECK(settles(guests_run));
+	/* nor does an end wait for it for ever */
+	b.len = 0;
+	buf_u32(&b, 1);
+	CHECK_INT(status_of(ask_with(VMM_SHUTDOWN, b.p, b.len, NULL, 0)), 0);
+	for (uint64_t end = mono_ns() + 5000000000ull; mono_ns() < end && !r.over;)
+		turn(10);
+	CHECK(r.over);
+	CHECK_INT(state(), VMM_S_ENDED);
+	buf_fini(&b);
+	atomic_store(&r.f->vcpu[1].stuck, false);
+	tear_down();
+}
+
+/* The end comes while a pause waits: it is answered, and once. */
+static void an_end_during_a_pause(void)
+{
+	uint32_t pause;
+
+	REQUIRE(set_up() == 0);
+	r.slow->in_flight = 1;
+	pause = ask(VMM_PAUSE);
+	CHECK(settles(guests_stand));
+	vm_end(&r.vm, VMM_X_POWEROFF, "the guest powered off");
+	CHECK_INT(status_of(pause), -ESRCH);
+	requests_end();
+	turn(5);
+	CHECK_INT(state(), VMM_S_ENDED);
+	CHECK_INT(status_of(ask(VMM_CONTINUE)), -ESRCH);
+	CHECK_INT(status_of(ask(VMM_PAUSE)), -ESRCH);
+	tear_down();
+}
+
+/* Every request that moves a VM, in every state that a peer can meet. */
+static void to_running(void)
+{
+}
+static void to_pausing(void)
+{
+	r.slow->in_flight = 1;
+	ask(VMM_PAUSE);
+	CHECK(settles(guests_stand));
+}
+static void to_paused(void)
+{
+	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+}
+static void to_stopping(void)
+{
+	r.slow->in_flight = 1;
+	ask_snapshot(VMM_F_LIVE);
+	CHECK(settles(guests_stand));
+}
+static void to_ended(void)
+{
+	vm_end(&r.vm, VMM_X_POWEROFF, "the guest powered off");
+	turn(50);
+}
+
+static void every_request_in_every_state(void)
+{
+	static const struct {
+		void (*get_there)(void);
+		enum vmm_state is;
+		int pause, go, snapshot; /* status; 1: no answer yet */
+	} rows[] = {
+		{to_running, VMM_S_RUNNING, 0, -EBUSY, 0},
+		{to_pausing, VMM_S_PAUSING, -EBUSY, 0, -EBUSY},
+		{to_paused, VMM_S_PAUSED, -EBUSY, 0, 0},
+		{to_stopping, VMM_S_STOPPING, -EAGAIN, -EAGAIN, -EBUSY},
+		{to_ended, VMM_S_ENDED, -ESRCH, -ESRCH, -ESRCH},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		for (int what = 0; what < 3; what++) {
+			int want = what == 0   ? rows[i].pause
+				   : what == 1 ? rows[i].go
+					       : rows[i].snapshot;
+			uint32_t id;
+
+			REQUIRE(set_up() == 0);
+			rows[i].get_there();
+			CHECK_INT(state(), rows[i].is);
+			id = what == 2 ? ask_snapshot(VMM_F_LIVE)
+				       : ask(what == 0 ? VMM_PAUSE : VMM_CONTINUE);
+			CHECK_INT(status_of(id), want);
+			requests_end();
+			turn(20);
+			CHECK(state() == VMM_S_RUNNING || state() == VMM_S_PAUSED ||
+				state() == VMM_S_ENDED);
+			tear_down();
+		}
+}
+
+static const struct test tests[] = {
+	{"it_pauses_and_goes_on", it_pauses_and_goes_on},
+	{"continue_while_requests_end", continue_while_requests_end},
+	{"many_changes_of_mind", many_changes_of_mind},
+	{"snapshot_during_a_pause", snapshot_during_a_pause},
+	{"debug_during_a_pause", debug_during_a_pause},
+	{"requests_that_never_end", requests_that_never_end},
+	{"a_vcpu_that_does_not_come", a_vcpu_that_does_not_come},
+	{"an_end_during_a_pause", an_end_during_a_pause},
+	{"every_request_in_every_state", every_request_in_every_state},
+};
+
+int main(int argc, char **argv)
+{
+	log_level = LOG_ERROR; /* what is refused here is meant to be */
+	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+}

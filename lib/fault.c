@@ -8,6 +8,7 @@
 
 static const char *const steps[FAULT_COUNT] = {[FAULT_NONE] = "",
 	[FAULT_RECORD] = "record",
+	[FAULT_LOAD] = "load",
 	[FAULT_POINT_BEGUN] = "point.begun",
 	[FAULT_POINT_QUIET] = "point.quiet",
 	[FAULT_POINT_NOTED] = "point.noted",

@@ -12,6 +12,7 @@
 enum fault_step {
 	FAULT_NONE,
 	FAULT_RECORD, /* mayflyd: a sandbox's record is to be written */
+	FAULT_LOAD,   /* mayflyd: a sandbox's record is read at start. FAIL: as without memory */
 	/* mayflyd: a point is taken, for a pause or a snapshot */
 	FAULT_POINT_BEGUN,    /* the guest is asked to be quiet */
 	FAULT_POINT_QUIET,    /* it is */

@@ -39,6 +39,8 @@ struct loop {
 	size_t nlater, later_cap;
 	bool stop;
 	int code;
+	void (*observe)(void *arg, uint64_t ns);
+	void *observe_arg;
 };
 
 static void drain_wake(void *arg, uint32_t events)
@@ -309,9 +311,11 @@ int loop_turn(struct loop *l, int timeout_ms)
 {
 	struct epoll_event ev[64];
 	int n = epoll_wait(l->ep, ev, ARRAY_LEN(ev), wait_ms(l, timeout_ms));
+	uint64_t begun_ns;
 
 	if (n < 0 && errno != EINTR)
 		return -errno;
+	begun_ns = l->observe ? mono_ns() : 0;
 	for (int i = 0; i < n; i++) {
 		struct watch *w = ev[i].data.ptr;
 
@@ -322,7 +326,15 @@ int loop_turn(struct loop *l, int timeout_ms)
 	if (l->nlater)
 		run_deferred(l);
 	bury_dead(l);
+	if (l->observe)
+		l->observe(l->observe_arg, mono_ns() - begun_ns);
 	return 0;
+}
+
+void loop_observe(struct loop *l, void (*fn)(void *arg, uint64_t ns), void *arg)
+{
+	l->observe = fn;
+	l->observe_arg = arg;
 }
 
 int loop_run(struct loop *l)

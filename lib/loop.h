@@ -47,5 +47,8 @@ void loop_wake(struct loop *l);
 int loop_run(struct loop *l);
 int loop_turn(struct loop *l, int timeout_ms);
 void loop_stop(struct loop *l, int code);
+/* After each turn that had something to do: how long its handlers took. So long another event may
+ * have waited. One observer; NULL: nobody, and no clock is read. */
+void loop_observe(struct loop *l, void (*fn)(void *arg, uint64_t ns), void *arg);
 /* The epoll descriptor, to nest this loop in another. */
 int loop_fd(struct loop *l);

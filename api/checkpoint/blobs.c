@@ -19,10 +19,12 @@ struct blob {
 	struct blob *next;
 	char id[BLOB_ID];
 	unsigned int refs;
+	bool kept; /* a record that could not be read may name it */
 };
 
 struct blobs {
 	int dir;
+	bool loaded;
 	struct blob *bucket[BUCKETS];
 };
 
@@ -152,14 +154,37 @@ void blob_unref(struct blobs *b, const char *id)
 		return;
 	at = find(b, id);
 	x = *at;
-	if (!x || --x->refs > 0)
+	if (!x || --x->refs > 0 || x->kept || !b->loaded)
 		return;
 	files_remove(b, id);
 	*at = x->next;
 	free(x);
 }
 
-void blobs_sweep(struct blobs *b)
+static void blobs_keep(struct blobs *b)
+{
+	for (int i = 0; i < BUCKETS; i++)
+		for (struct blob *x = b->bucket[i]; x; x = x->next)
+			x->kept = true;
+}
+
+/* Those whose last reference went while records were loaded: now it is known that nobody else has
+ * one. */
+static void blobs_drop_unused(struct blobs *b)
+{
+	for (int i = 0; i < BUCKETS; i++)
+		for (struct blob **at = &b->bucket[i], *x; (x = *at);) {
+			if (x->refs > 0) {
+				at = &x->next;
+				continue;
+			}
+			*at = x->next;
+			free(x);
+		}
+}
+
+/* Every file that no record names. */
+static void blobs_sweep(struct blobs *b)
 {
 	int fd = openat(b->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -178,4 +203,15 @@ void blobs_sweep(struct blobs *b)
 		closedir(d);
 	if (n)
 		log_info("removed %u files that nothing stood on", n);
+}
+
+void blobs_loaded(struct blobs *b, bool complete)
+{
+	b->loaded = true;
+	if (complete) {
+		blobs_drop_unused(b);
+		blobs_sweep(b);
+	} else {
+		blobs_keep(b);
+	}
 }

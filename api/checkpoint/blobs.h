@@ -20,5 +20,7 @@ int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
 uint64_t blob_bytes(struct blobs *b, const char *id);
 void blob_ref(struct blobs *b, const char *id);   /* "" is fine, as for unref */
 void blob_unref(struct blobs *b, const char *id); /* the last one removes the files */
-/* Removes every file that nothing refers to: after all records were loaded. */
-void blobs_sweep(struct blobs *b);
+/* All records were loaded; before, no file is removed. complete: every record could be read, and files
+ * that none of them names are removed. Else every file that is there now stays for as long as this
+ * daemon runs, because a record that could not be read may name it. */
+void blobs_loaded(struct blobs *b, bool complete);

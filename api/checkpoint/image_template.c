@@ -94,7 +94,7 @@ static void template_remove(struct daemon *d, struct template *t)
 		at = &(*at)->next;
 	if (*at)
 		*at = t->next;
-	state_delete(d->state, ST_TEMPLATE, t->id, false, NULL);
+	database_delete(d->database, DB_TEMPLATE, t->id, false, NULL);
 	disk_unref(d->blobs, &t->disk);
 	memory_unref(d->blobs, &t->mem);
 	template_free(t);
@@ -114,12 +114,12 @@ static void template_save(struct daemon *d, struct template *t)
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
-	if (state_put(d->state, ST_TEMPLATE, t->id, o, true, &e) < 0)
+	if (database_put(d->database, DB_TEMPLATE, t->id, o, true, &e) < 0)
 		log_error("template %s: %s", t->id, e.msg);
 	cJSON_Delete(o);
 }
 
-static void load_one(void *arg, const char *id, cJSON *o)
+static int load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"),
@@ -128,7 +128,12 @@ static void load_one(void *arg, const char *id, cJSON *o)
 		    *used = cJSON_GetObjectItemCaseSensitive(o, "used");
 	struct template *t = calloc(1, sizeof(*t));
 
-	ASSERT(t);
+	if (!t || !disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem"))) {
+		cJSON_Delete(o);
+		free(t);
+		return t ? -EINVAL : -ENOMEM;
+	}
 	t->d = d;
 	snprintf(t->id, sizeof(t->id), "%s", id);
 	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
@@ -137,25 +142,29 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	t->used_ns = t->saved_ns =
 		cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
 	workset_from_json(&t->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
-	t->ready = disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) &&
-		   memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) &&
-		   t->mem.nmem > 0;
+	t->ready = t->mem.nmem > 0;
 	disk_ref(d->blobs, &t->disk);
 	memory_ref(d->blobs, &t->mem);
 	t->next = d->templates->all;
 	d->templates->all = t;
-	/* of another kernel or board: it can never be asked for again */
-	if (!t->ready || !strstr(t->key, d->boot_key))
-		template_remove(d, t);
 	cJSON_Delete(o);
+	return 0;
 }
 
 void templates_load(struct daemon *d)
 {
-	struct err e;
+	database_load(d->database, DB_TEMPLATE, load_one, d);
+}
 
-	if (state_each(d->state, ST_TEMPLATE, load_one, d, &e) < 0)
-		log_error("templates: %s", e.msg);
+void templates_drop_stale(struct daemon *d)
+{
+	struct template *next;
+
+	for (struct template *t = d->templates->all; t; t = next) {
+		next = t->next;
+		if (!t->ready || !strstr(t->key, d->boot_key))
+			template_remove(d, t);
+	}
 }
 
 unsigned int templates_count(const struct daemon *d)

@@ -11,6 +11,9 @@
 struct templates;
 struct templates *templates_create(struct daemon *d);
 void templates_load(struct daemon *d);
+/* Those of another kernel or board, which nobody can ask for any more. After all records of all
+ * kinds were loaded: a user template may use their files. */
+void templates_drop_stale(struct daemon *d);
 void templates_destroy(struct templates *t);
 unsigned int templates_count(const struct daemon *d);
 /* Does one stand on, or is one made of, the image of that digest (hex)? */

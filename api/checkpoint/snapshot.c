@@ -74,7 +74,7 @@ static int save(const struct snapshot *s, bool sync)
 	cJSON_AddItemToObject(o, "mem", memory_to_json(&s->mem));
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&s->ws));
 	cJSON_AddItemToObject(o, "base", cJSON_Duplicate(s->base, true));
-	rc = state_put(s->d->state, ST_SNAPSHOT, s->id, o, sync, &e);
+	rc = database_put(s->d->database, DB_SNAPSHOT, s->id, o, sync, &e);
 	if (rc < 0)
 		log_error("snapshot %s: %s", s->id, e.msg);
 	cJSON_Delete(o);
@@ -125,7 +125,7 @@ static void forget(struct snapshot *s)
 static int drop(struct snapshot *s)
 {
 	struct err e;
-	int rc = state_delete(s->d->state, ST_SNAPSHOT, s->id, true, &e);
+	int rc = database_delete(s->d->database, DB_SNAPSHOT, s->id, true, &e);
 
 	if (rc < 0) {
 		log_error("snapshot %s: %s", s->id, e.msg);
@@ -142,14 +142,19 @@ static void load_text(const cJSON *o, const char *name, char *to, size_t cap)
 	snprintf(to, cap, "%s", cJSON_IsString(v) ? v->valuestring : "");
 }
 
-static void load_one(void *arg, const char *id, cJSON *o)
+static int load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	struct snapshot *s = calloc(1, sizeof(*s)), **at;
 	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status");
 	char state[16];
 
-	ASSERT(s);
+	if (!s || !disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem"))) {
+		cJSON_Delete(o);
+		free(s);
+		return s ? -EINVAL : -ENOMEM;
+	}
 	s->d = d;
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	load_text(o, "sandboxId", s->sandbox_id, sizeof(s->sandbox_id));
@@ -162,9 +167,6 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	if (!s->changed_ns)
 		s->changed_ns = s->created_ns;
 	s->state = !strcmp(state, "Ready") ? SS_READY : SS_FAILED;
-	if (!disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")))
-		s->state = SS_FAILED;
 	disk_ref(d->blobs, &s->disk);
 	memory_ref(d->blobs, &s->mem);
 	workset_from_json(&s->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
@@ -177,14 +179,12 @@ static void load_one(void *arg, const char *id, cJSON *o)
 		set_state(s, SS_FAILED, "snapshot_interrupted",
 			"The server was stopped while the snapshot was taken.");
 	cJSON_Delete(o);
+	return 0;
 }
 
 void snapshots_load(struct daemon *d)
 {
-	struct err e;
-
-	if (state_each(d->state, ST_SNAPSHOT, load_one, d, &e) < 0)
-		log_error("snapshots: %s", e.msg);
+	database_load(d->database, DB_SNAPSHOT, load_one, d);
 }
 
 void snapshots_destroy(struct daemon *d)

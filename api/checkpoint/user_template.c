@@ -89,7 +89,7 @@ static int save(const struct utemplate *t, bool sync)
 	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
 	if (t->base)
 		cJSON_AddItemToObject(o, "base", cJSON_Duplicate(t->base, true));
-	rc = state_put(t->d->state, ST_USER_TEMPLATE, t->id, o, sync, &e);
+	rc = database_put(t->d->database, DB_USER_TEMPLATE, t->id, o, sync, &e);
 	if (rc < 0)
 		log_error("template %s: %s", t->id, e.msg);
 	cJSON_Delete(o);
@@ -195,13 +195,19 @@ static void builds_next(struct daemon *d)
 
 /* ---- the database */
 
-static void load_one(void *arg, const char *id, cJSON *o)
+static int load_one(void *arg, const char *id, cJSON *o)
 {
 	struct daemon *d = arg;
 	struct utemplate *t = calloc(1, sizeof(*t)), **at;
 	const cJSON *v;
 
-	ASSERT(t);
+	if (!t || !disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) ||
+		!cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(o, "req"))) {
+		cJSON_Delete(o);
+		free(t);
+		return t ? -EINVAL : -ENOMEM;
+	}
 	t->d = d;
 	snprintf(t->id, sizeof(t->id), "%s", id);
 	t->req = cJSON_DetachItemFromObjectCaseSensitive(o, "req");
@@ -215,9 +221,7 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	snprintf(t->boot_key, sizeof(t->boot_key), "%s", cJSON_IsString(v) ? v->valuestring : "");
 	t->created_ns = json_get_i64(o, "created");
 	t->updated_ns = json_get_i64(o, "updated");
-	if (!disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem")) ||
-		!*t->mem.state) {
+	if (!*t->mem.state) {
 		t->disk = (struct disk){0};
 		t->mem = (struct memory){0};
 	}
@@ -235,14 +239,12 @@ static void load_one(void *arg, const char *id, cJSON *o)
 	t->next = *at;
 	*at = t;
 	cJSON_Delete(o);
+	return 0;
 }
 
 void utemplates_load(struct daemon *d)
 {
-	struct err e;
-
-	if (state_each(d->state, ST_USER_TEMPLATE, load_one, d, &e) < 0)
-		log_error("templates: %s", e.msg);
+	database_load(d->database, DB_USER_TEMPLATE, load_one, d);
 }
 
 void utemplates_go_on(struct daemon *d)
@@ -402,7 +404,7 @@ void route_template_delete(struct http_req *r)
 
 	if (!t)
 		return;
-	if (state_delete(d->state, ST_USER_TEMPLATE, t->id, true, &e) < 0) {
+	if (database_delete(d->database, DB_USER_TEMPLATE, t->id, true, &e) < 0) {
 		log_error("template %s: %s", t->id, e.msg);
 		http_error(r, 500, "FSB::API_ERROR",
 			"Template %s cannot be deleted: its record cannot be written.", t->id);

@@ -12,12 +12,13 @@
 #include "lib/loop.h"
 
 struct blobs;
+struct database;
 struct images;
+struct io_pool;
 struct privctl;
 struct router;
 struct sandbox;
 struct snapshot;
-struct state;
 struct templates;
 struct utemplate;
 struct verify;
@@ -33,7 +34,9 @@ struct daemon {
 	struct http *http;
 	const struct router *router; /* what http serves */
 	struct privctl *priv;
-	struct state *state;
+	struct database *database;
+	struct io_pool *io;
+	struct timer *keys_prune;
 	struct vms *vms;
 	struct templates *templates;
 	struct snapshot *snapshots;

@@ -1,145 +1,257 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * database.c: the SQLite file. mayflyd's loop: a write is one small transaction in WAL mode, tens of
- * microseconds; a synced one waits for the disk.
+ * database.c: the SQLite file: its tables, and how a group of transactions is committed. The
+ * committing functions run in the writer's thread, or in the loop's before that thread is started.
  */
-#include "api/core/database.h"
+#include "api/core/database_int.h"
 
 #include <cjson/cJSON.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "lib/log.h"
 
-struct state {
-	sqlite3 *db;
-	sqlite3_stmt *put[ST_COUNT], *del[ST_COUNT];
-	bool full_sync;
-};
+const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
+	[DB_SNAPSHOT] = "snapshots",
+	[DB_TEMPLATE] = "templates",
+	[DB_USER_TEMPLATE] = "user_templates",
+	[DB_IDEMPOTENCY] = "idempotency"};
 
-static const char *const tables[ST_COUNT] = {[ST_SANDBOX] = "sandboxes",
-	[ST_SNAPSHOT] = "snapshots",
-	[ST_TEMPLATE] = "templates",
-	[ST_USER_TEMPLATE] = "user_templates",
-	[ST_IDEMPOTENCY] = "idempotency"};
+static const char *const queries[DB_QUERIES] = {
+	[DB_FORGET_SANDBOX_KEYS] =
+		"DELETE FROM idempotency WHERE json_extract(doc, '$.sandbox') = ?1",
+	[DB_PRUNE_KEYS] =
+		"DELETE FROM idempotency WHERE json_extract(doc, '$.at') < CAST(?1 AS INTEGER)"};
 
-static int bad(struct state *s, struct err *e, const char *what)
+static const char set_up[] =
+	"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000;"
+	"PRAGMA trusted_schema=OFF";
+int db_error(sqlite3 *c, struct err *e, const char *what)
 {
-	return err_plain(
-		e, EIO, "state: %s: %s", what, s->db ? sqlite3_errmsg(s->db) : "no memory");
+	int code = c ? sqlite3_errcode(c) : SQLITE_NOMEM;
+
+	return err_plain(e,
+		code == SQLITE_FULL    ? ENOSPC
+		: code == SQLITE_NOMEM ? ENOMEM
+				       : EIO,
+		"state: %s: %s", what, c ? sqlite3_errmsg(c) : "no memory");
 }
 
-static int run(struct state *s, const char *sql, struct err *e)
+static int db_run(struct database *db, const char *sql, struct err *e)
 {
-	return sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : bad(s, e, sql);
+	return sqlite3_exec(db->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0
+									: db_error(db->db, e, sql);
 }
 
-int state_open(const char *path, struct state **out, struct err *e)
+static int db_prepare(struct database *db, const char *sql, sqlite3_stmt **st, struct err *e)
 {
-	struct state *s = calloc(1, sizeof(*s));
+	return sqlite3_prepare_v2(db->db, sql, -1, st, NULL) == SQLITE_OK
+		       ? 0
+		       : db_error(db->db, e, sql);
+}
+
+static int db_table_make(struct database *db, enum db_table t, struct err *e)
+{
 	char sql[200];
-	int rc = s ? 0 : -ENOMEM;
 
-	if (!s)
+	snprintf(sql, sizeof(sql),
+		"CREATE TABLE IF NOT EXISTS %s (id TEXT PRIMARY KEY, doc TEXT NOT NULL) "
+		"WITHOUT ROWID",
+		db_table_names[t]);
+	return db_run(db, sql, e);
+}
+
+static int db_table_prepare(struct database *db, enum db_table t, struct err *e)
+{
+	char sql[200];
+	int rc;
+
+	snprintf(sql, sizeof(sql),
+		"INSERT INTO %s VALUES (?1, ?2) ON CONFLICT(id) DO UPDATE SET doc = ?2",
+		db_table_names[t]);
+	rc = db_prepare(db, sql, &db->put[t], e);
+	snprintf(sql, sizeof(sql), "DELETE FROM %s WHERE id = ?1", db_table_names[t]);
+	return rc ? rc : db_prepare(db, sql, &db->del[t], e);
+}
+
+static int db_open_file(struct database *db, struct err *e)
+{
+	int rc = sqlite3_open_v2(db->path, &db->db,
+		SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+
+	rc = rc == SQLITE_OK ? db_run(db, set_up, e) : db_error(db->db, e, db->path);
+	for (enum db_table t = 0; t < DB_TABLES && !rc; t++)
+		rc = db_table_make(db, t, e);
+	for (enum db_table t = 0; t < DB_TABLES && !rc; t++)
+		rc = db_table_prepare(db, t, e);
+	for (enum db_query q = 0; q < DB_QUERIES && !rc; q++)
+		rc = db_prepare(db, queries[q], &db->query[q], e);
+	return rc;
+}
+
+int database_open(const char *path, struct loop *l, struct database **out, struct err *e)
+{
+	struct database *db = calloc(1, sizeof(*db));
+	int rc;
+
+	if (!db)
 		return err_set(e, ENOMEM, "state");
-	if (sqlite3_open_v2(path, &s->db,
-		    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-		    NULL) != SQLITE_OK)
-		rc = bad(s, e, path);
+	db->loop = l;
+	db->path = strdup(path);
+	db->quarantine_last = &db->quarantine;
+	rc = db_queue_init(db, e);
 	if (!rc)
-		rc = run(s,
-			"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA "
-			"busy_timeout=2000; PRAGMA trusted_schema=OFF",
-			e);
-	for (int t = 0; t < ST_COUNT && !rc; t++) {
-		snprintf(sql, sizeof(sql),
-			"CREATE TABLE IF NOT EXISTS %s (id TEXT PRIMARY KEY, doc TEXT NOT NULL) "
-			"WITHOUT ROWID",
-			tables[t]);
-		rc = run(s, sql, e);
-		snprintf(sql, sizeof(sql),
-			"INSERT INTO %s VALUES (?1, ?2) ON CONFLICT(id) DO UPDATE SET doc = ?2",
-			tables[t]);
-		if (!rc && sqlite3_prepare_v2(s->db, sql, -1, &s->put[t], NULL) != SQLITE_OK)
-			rc = bad(s, e, sql);
-		snprintf(sql, sizeof(sql), "DELETE FROM %s WHERE id = ?1", tables[t]);
-		if (!rc && sqlite3_prepare_v2(s->db, sql, -1, &s->del[t], NULL) != SQLITE_OK)
-			rc = bad(s, e, sql);
-	}
+		rc = db->path ? db_open_file(db, e) : err_set(e, ENOMEM, "state");
 	if (rc < 0) {
-		state_close(s);
+		database_close(db);
 		return rc;
 	}
-	*out = s;
+	*out = db;
 	return 0;
 }
 
-void state_close(struct state *s)
+void database_close(struct database *db)
 {
-	if (!s)
+	if (!db)
 		return;
-	for (int t = 0; t < ST_COUNT; t++) {
-		sqlite3_finalize(s->put[t]);
-		sqlite3_finalize(s->del[t]);
+	db_queue_fini(db);
+	for (enum db_table t = 0; t < DB_TABLES; t++) {
+		sqlite3_finalize(db->put[t]);
+		sqlite3_finalize(db->del[t]);
+		sqlite3_finalize(db->get[t]);
 	}
-	sqlite3_close(s->db);
-	free(s);
+	for (enum db_query q = 0; q < DB_QUERIES; q++)
+		sqlite3_finalize(db->query[q]);
+	sqlite3_close(db->reader);
+	sqlite3_close(db->db);
+	while (db->quarantine) {
+		struct quarantined *q = db->quarantine;
+
+		db->quarantine = q->next;
+		free(q);
+	}
+	free(db->path);
+	free(db);
 }
 
-static int finish(struct state *s, sqlite3_stmt *st, bool sync, struct err *e)
+void database_before_sync(struct database *db, int (*fn)(void *arg, struct err *e), void *arg)
 {
+	db->before_sync = fn;
+	db->before_sync_arg = arg;
+}
+
+/* ---- committing */
+
+static int change_apply(struct database *db, const struct change *c, struct err *e)
+{
+	sqlite3_stmt *st = c->kind == CHANGE_PUT      ? db->put[c->what]
+			   : c->kind == CHANGE_DELETE ? db->del[c->what]
+						      : db->query[c->what];
 	int rc = 0;
 
-	if (sync != s->full_sync &&
-		!run(s, sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", NULL))
-		s->full_sync = sync;
+	sqlite3_bind_text(st, 1, c->key, -1, SQLITE_STATIC);
+	if (c->kind == CHANGE_PUT)
+		sqlite3_bind_text(st, 2, c->text, -1, SQLITE_STATIC);
 	if (sqlite3_step(st) != SQLITE_DONE)
-		rc = bad(s, e, "write");
+		rc = db_error(db->db, e, "write");
 	sqlite3_reset(st);
 	sqlite3_clear_bindings(st);
 	return rc;
 }
 
-int state_put(struct state *s, enum state_table t, const char *id, const cJSON *doc, bool sync,
-	struct err *e)
+/* 0 also when it failed and was taken back alone. -errno: SQLite ended the whole group, as on a
+ * full disk. */
+static int transaction_apply(struct database *db, struct transaction *t)
 {
-	_cleanup_free_ char *text = cJSON_PrintUnformatted(doc);
+	int rc = 0;
 
-	if (!text)
-		return err_set(e, ENOMEM, "state");
-	sqlite3_bind_text(s->put[t], 1, id, -1, SQLITE_STATIC);
-	sqlite3_bind_text(s->put[t], 2, text, -1, SQLITE_STATIC);
-	return finish(s, s->put[t], sync, e);
+	t->err.code = 0;
+	if (t->no_memory) {
+		err_set(&t->err, ENOMEM, "state");
+		return 0;
+	}
+	rc = db_run(db, "SAVEPOINT one", &t->err);
+	if (rc < 0)
+		return rc;
+	for (const struct change *c = t->first; c && !rc; c = c->next)
+		rc = change_apply(db, c, &t->err);
+	if (sqlite3_get_autocommit(db->db))
+		return rc < 0 ? rc : err_plain(&t->err, EIO, "state: the transaction is lost");
+	return db_run(db, rc < 0 ? "ROLLBACK TO one; RELEASE one" : "RELEASE one", NULL);
 }
 
-int state_delete(struct state *s, enum state_table t, const char *id, bool sync, struct err *e)
+static void db_sync_mode(struct database *db, bool sync)
 {
-	sqlite3_bind_text(s->del[t], 1, id, -1, SQLITE_STATIC);
-	return finish(s, s->del[t], sync, e);
+	if (sync != db->full_sync &&
+		!db_run(db, sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", NULL))
+		db->full_sync = sync;
 }
 
-int state_each(struct state *s, enum state_table t,
-	void (*fn)(void *arg, const char *id, cJSON *doc), void *arg, struct err *e)
+static int group_apply(struct database *db, struct transaction *list, struct transaction *end,
+	bool sync, struct err *e)
 {
-	sqlite3_stmt *st = NULL;
-	char sql[100];
+	int rc = 0;
+
+	if (sync && db->before_sync)
+		rc = db->before_sync(db->before_sync_arg, e);
+	if (rc < 0)
+		return rc;
+	db_sync_mode(db, sync);
+	rc = db_run(db, "BEGIN IMMEDIATE", e);
+	if (rc < 0)
+		return rc;
+	for (struct transaction *t = list; t != end && !rc; t = t->next) {
+		rc = transaction_apply(db, t);
+		if (rc < 0)
+			*e = t->err;
+	}
+	if (!rc)
+		rc = db_run(db, "COMMIT", e);
+	if (rc < 0 && !sqlite3_get_autocommit(db->db))
+		db_run(db, "ROLLBACK", NULL);
+	return rc;
+}
+
+void db_commit_group(struct database *db, struct transaction *list)
+{
+	bool sync = false;
+	struct err e;
 	int rc;
 
-	snprintf(sql, sizeof(sql), "SELECT id, doc FROM %s", tables[t]);
-	if (sqlite3_prepare_v2(s->db, sql, -1, &st, NULL) != SQLITE_OK)
-		return bad(s, e, sql);
-	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-		const char *id = (const char *)sqlite3_column_text(st, 0),
-			   *text = (const char *)sqlite3_column_text(st, 1);
-		cJSON *doc = text ? cJSON_Parse(text) : NULL;
-
-		if (!doc)
-			log_error(
-				"state: record %s in %s cannot be read", id ? id : "?", tables[t]);
-		else
-			fn(arg, id, doc);
+	for (const struct transaction *t = list; t; t = t->next)
+		sync |= t->sync;
+	rc = group_apply(db, list, NULL, sync, &e);
+	if (!rc)
+		return;
+	/* Each for itself: on a full disk a small one, or a deletion, may still find room. */
+	for (struct transaction *t = list; t; t = t->next) {
+		rc = list->next ? group_apply(db, t, t->next, t->sync, &e) : rc;
+		if (rc < 0)
+			t->err = e;
 	}
-	sqlite3_finalize(st);
-	return rc == SQLITE_DONE ? 0 : bad(s, e, sql);
+}
+
+/* ---- single rows, numbers */
+
+int database_put(struct database *db, enum db_table t, const char *key, const struct cJSON *doc,
+	bool sync, struct err *e)
+{
+	struct transaction *tx = transaction_new();
+
+	if (!tx)
+		return err_set(e, ENOMEM, "state");
+	transaction_put(tx, t, key, doc);
+	tx->sync = sync;
+	return database_commit_wait(db, tx, e);
+}
+
+int database_delete(struct database *db, enum db_table t, const char *key, bool sync, struct err *e)
+{
+	struct transaction *tx = transaction_new();
+
+	if (!tx)
+		return err_set(e, ENOMEM, "state");
+	transaction_delete(tx, t, key);
+	tx->sync = sync;
+	return database_commit_wait(db, tx, e);
 }

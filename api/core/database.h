@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * database.h: what survives the daemon: one SQLite file, one writer, WAL. Records are JSON documents
- * by id in a few tables; a change is written before it is answered. `sync`: on the disk before this
- * returns (Paused, snapshot Ready, deletion).
+ * database.h: what survives the daemon: one SQLite file with JSON documents by key in a few tables.
+ *
+ * One writer thread owns the connection that writes. It commits every transaction that waits as one
+ * group, so that a hundred creates share one write and one fsync. The loop hands a transaction over
+ * with database_commit() and hears of its end in a callback.
+ *
+ * The rule for every caller: no answer, list, event or message shows a state whose commit has not
+ * ended. A caller changes its own state in the callback, or changes it before and restores it when
+ * the callback brings an error.
+ *
+ * All functions belong to the loop's thread.
  */
 #pragma once
 
@@ -10,22 +18,80 @@
 #include "lib/json.h"
 
 struct cJSON;
-struct state;
+struct database;
+struct loop;
+struct transaction;
 
-enum state_table {
-	ST_SANDBOX,
-	ST_SNAPSHOT,
-	ST_TEMPLATE,
-	ST_USER_TEMPLATE,
-	ST_IDEMPOTENCY,
-	ST_COUNT
+enum db_table { DB_SANDBOX, DB_SNAPSHOT, DB_TEMPLATE, DB_USER_TEMPLATE, DB_IDEMPOTENCY, DB_TABLES };
+
+/* Statements other than "put this row" and "delete this row". Each has one argument. */
+enum db_query {
+	DB_FORGET_SANDBOX_KEYS, /* idempotency keys of this sandbox */
+	DB_PRUNE_KEYS,          /* idempotency keys from before this time, in ns since 1970 */
+	DB_QUERIES
 };
 
-int state_open(const char *path, struct state **out, struct err *e);
-void state_close(struct state *s);
-int state_put(struct state *s, enum state_table t, const char *id, const struct cJSON *doc,
+/* ---- open and close */
+
+/* Until database_start() transactions run in the caller's thread: the daemon starts its threads
+ * after it has sealed itself, because a thread inherits the seal. */
+int database_open(const char *path, struct loop *l, struct database **out, struct err *e);
+int database_start(struct database *db, struct err *e);
+/* Commits what is queued. Callbacks that are still due are not called. NULL is fine. */
+void database_close(struct database *db);
+/* fn runs in the writer's thread before each group that is synced. -errno: the group fails. It is
+ * for what a synced record refers to: names of files that were created since. */
+void database_before_sync(struct database *db, int (*fn)(void *arg, struct err *e), void *arg);
+
+/* ---- transactions: all of it, or nothing */
+
+struct transaction *transaction_new(void); /* NULL: no memory */
+void transaction_free(struct transaction *t);
+/* The document is read now and stays the caller's. A failed allocation fails the commit. */
+void transaction_put(
+	struct transaction *t, enum db_table table, const char *key, const struct cJSON *doc);
+void transaction_delete(struct transaction *t, enum db_table table, const char *key);
+void transaction_query(struct transaction *t, enum db_query q, const char *value);
+/* The commit ends when it is on the disk: for Paused, snapshot Ready and deletion. */
+void transaction_sync(struct transaction *t);
+
+/* e NULL: it is committed. Else nothing of it was applied, and e says why. */
+typedef void (*commit_fn)(void *arg, const struct err *e);
+
+/* Takes t. Transactions are committed in the order in which they were handed over; one that fails
+ * does not hold up the others. done (NULL: nobody asks) is called from the loop, never from here. */
+void database_commit(struct database *db, struct transaction *t, commit_fn done, void *arg);
+/* The callbacks with this argument are not called any more; the transactions are committed. */
+void database_forget(struct database *db, const void *arg);
+/* Takes t and waits. It holds up the loop: only at start, and for callers that cannot wait yet. */
+int database_commit_wait(struct database *db, struct transaction *t, struct err *e);
+/* The same with one row. */
+int database_put(struct database *db, enum db_table t, const char *key, const struct cJSON *doc,
 	bool sync, struct err *e);
-int state_delete(struct state *s, enum state_table t, const char *id, bool sync, struct err *e);
-/* doc belongs to fn. Records that do not parse are reported and left alone. */
-int state_each(struct state *s, enum state_table t,
-	void (*fn)(void *arg, const char *id, struct cJSON *doc), void *arg, struct err *e);
+int database_delete(
+	struct database *db, enum db_table t, const char *key, bool sync, struct err *e);
+
+/* ---- reading */
+
+/* *doc: the caller's, or NULL if there is no such row. Only what is committed is seen. */
+int database_get(
+	struct database *db, enum db_table t, const char *key, struct cJSON **doc, struct err *e);
+
+/* Reads a whole table at start. fn takes doc and returns 0, or -errno when the record cannot be
+ * used. A row that cannot be read, parsed or used is quarantined: it stays where it is, and
+ * database_complete() is false from then on. */
+void database_load(struct database *db, enum db_table t,
+	int (*fn)(void *arg, const char *key, struct cJSON *doc), void *arg);
+
+/* False: records may exist that nobody knows, so nothing that "no record names" may be deleted. */
+bool database_complete(const struct database *db);
+struct quarantined {
+	struct quarantined *next;
+	const char *table;
+	char key[64]; /* "" if not even that could be read */
+	char why[200];
+};
+const struct quarantined *database_quarantine(const struct database *db); /* the oldest first */
+/* For a record that turns out to be unusable after it was loaded. */
+void database_quarantine_add(
+	struct database *db, enum db_table t, const char *key, const char *why);

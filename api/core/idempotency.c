@@ -15,14 +15,8 @@
 #include "api/core/database.h"
 #include "lib/log.h"
 
-#define KEEP_NS (24ll * 3600 * 1000000000)
-
-/* In the database only: creates with a key are rare, and a lookup there is cheap. */
-struct lookup {
-	const char *want;
-	char sandbox[37];
-	int64_t at;
-};
+#define KEEP_NS  (24ll * 3600 * 1000000000)
+#define PRUNE_NS (3600ull * 1000000000)
 
 static bool key_digest(struct http_req *r, char out[65])
 {
@@ -43,33 +37,42 @@ static bool key_digest(struct http_req *r, char out[65])
 	return true;
 }
 
-static void look(void *arg, const char *id, cJSON *o)
+/* The sandbox that this key made in the last 24 hours, NULL: none. -errno: that cannot be told, and
+ * a second sandbox must not be made. */
+static int key_sandbox(struct daemon *d, const char *key, struct sandbox **sb)
 {
-	struct lookup *l = arg;
-	const cJSON *sb = cJSON_GetObjectItemCaseSensitive(o, "sandbox"),
-		    *at = cJSON_GetObjectItemCaseSensitive(o, "at");
+	const cJSON *id, *at;
+	struct err e;
+	cJSON *o;
+	int rc = database_get(d->database, DB_IDEMPOTENCY, key, &o, &e);
 
-	if (!strcmp(id, l->want) && cJSON_IsString(sb) && cJSON_IsNumber(at)) {
-		snprintf(l->sandbox, sizeof(l->sandbox), "%s", sb->valuestring);
-		l->at = (int64_t)at->valuedouble;
+	*sb = NULL;
+	if (rc < 0) {
+		log_error("idempotency key: %s", e.msg);
+		return rc;
 	}
+	id = cJSON_GetObjectItemCaseSensitive(o, "sandbox");
+	at = cJSON_GetObjectItemCaseSensitive(o, "at");
+	if (cJSON_IsString(id) && cJSON_IsNumber(at) &&
+		(int64_t)at->valuedouble + KEEP_NS >= (int64_t)wall_ns())
+		*sb = sandbox_find(d, id->valuestring);
 	cJSON_Delete(o);
+	return 0;
 }
 
 bool idempotency_answered(struct http_req *r)
 {
 	struct daemon *d = r->app;
 	struct sandbox *sb;
-	struct lookup l = {0};
 	char key[65];
 
 	if (!key_digest(r, key))
 		return false;
-	l.want = key;
-	state_each(d->state, ST_IDEMPOTENCY, look, &l, NULL);
-	if (!*l.sandbox || l.at + KEEP_NS < (int64_t)wall_ns())
-		return false;
-	sb = sandbox_find(d, l.sandbox);
+	if (key_sandbox(d, key, &sb) < 0) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The Idempotency-Key cannot be looked up.");
+		return true;
+	}
 	if (!sb)
 		return false;
 	/* told here, it is promised: the next daemon makes it, if this one does not */
@@ -95,41 +98,42 @@ int idempotency_remember(struct http_req *r, const struct sandbox *sb)
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "sandbox", sb->id);
 	cJSON_AddNumberToObject(o, "at", (double)wall_ns());
-	rc = state_put(d->state, ST_IDEMPOTENCY, key, o, false, &e);
+	rc = database_put(d->database, DB_IDEMPOTENCY, key, o, false, &e);
 	if (rc < 0)
 		log_error("%s", e.msg);
 	cJSON_Delete(o);
 	return rc;
 }
 
-/* Keys that go: what is too old, and that of one sandbox. */
-struct useless {
-	struct daemon *d;
-	const char *sandbox;
-};
-
-static void drop_useless(void *arg, const char *id, cJSON *o)
+static void keys_forget(struct daemon *d, enum db_query q, const char *value)
 {
-	struct useless *u = arg;
-	const cJSON *at = cJSON_GetObjectItemCaseSensitive(o, "at");
-	const char *sb = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "sandbox"));
+	struct transaction *t = transaction_new();
 
-	if (!cJSON_IsNumber(at) || (int64_t)at->valuedouble + KEEP_NS < (int64_t)wall_ns() || !sb ||
-		(u->sandbox && !strcmp(sb, u->sandbox)))
-		state_delete(u->d->state, ST_IDEMPOTENCY, id, false, NULL);
-	cJSON_Delete(o);
+	/* without memory: a later round deletes them, and a key of no sandbox makes a new one */
+	if (!t)
+		return;
+	transaction_query(t, q, value);
+	database_commit(d->database, t, NULL, NULL);
 }
 
-void idempotency_load(struct daemon *d)
+static void keys_prune(void *arg)
 {
-	struct useless u = {.d = d};
+	struct daemon *d = arg;
+	char before[32];
 
-	state_each(d->state, ST_IDEMPOTENCY, drop_useless, &u, NULL);
+	snprintf(before, sizeof(before), "%lld", (long long)wall_ns() - KEEP_NS);
+	keys_forget(d, DB_PRUNE_KEYS, before);
+	timer_after(d->keys_prune, PRUNE_NS);
+}
+
+void idempotency_start(struct daemon *d)
+{
+	d->keys_prune = loop_timer(d->loop, keys_prune, d);
+	ASSERT(d->keys_prune);
+	keys_prune(d);
 }
 
 void idempotency_forget(struct sandbox *sb)
 {
-	struct useless u = {.d = sb->d, .sandbox = sb->id};
-
-	state_each(sb->d->state, ST_IDEMPOTENCY, drop_useless, &u, NULL);
+	keys_forget(sb->d, DB_FORGET_SANDBOX_KEYS, sb->id);
 }

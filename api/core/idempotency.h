@@ -10,6 +10,7 @@
 bool idempotency_answered(struct http_req *r);
 /* 0 too without a key; -errno: it cannot be written, and so must not be promised. */
 int idempotency_remember(struct http_req *r, const struct sandbox *sb);
-void idempotency_load(struct daemon *d);
+/* Deletes keys that are older than a day, now and every hour. */
+void idempotency_start(struct daemon *d);
 /* Nobody was told of this one, and it will not be made: its key makes another. */
 void idempotency_forget(struct sandbox *sb);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/core/database.h"
+#include "api/core/io_pool.h"
 #include "api/sandbox/admission.h"
 #include "api/sandbox/sandbox.h"
 #include "api/checkpoint/image_template.h"
@@ -69,6 +71,15 @@ static uint64_t resident_bytes(void)
 		sscanf(text, "%*u %llu", &pages) != 1)
 		return 0;
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static unsigned int quarantined_count(const struct daemon *d)
+{
+	unsigned int n = 0;
+
+	for (const struct quarantined *q = database_quarantine(d->database); q; q = q->next)
+		n++;
+	return n || database_complete(d->database) ? n : 1;
 }
 
 struct counter {
@@ -134,6 +145,11 @@ void route_prometheus(struct http_req *r)
 	put_hist(&b, "mayfly_http_request_seconds", "", &m->http);
 	buf_printf(&b, "# TYPE mayfly_sdk_create_seconds histogram\n");
 	put_hist(&b, "mayfly_sdk_create_seconds", "", &m->sdk_create);
+	buf_printf(&b, "# TYPE mayfly_loop_seconds histogram\n");
+	put_hist(&b, "mayfly_loop_seconds", "", &m->loop);
+	buf_printf(&b, "# TYPE mayfly_quarantined_records gauge\n");
+	buf_printf(&b, "mayfly_quarantined_records %u\n", quarantined_count(d));
+	buf_printf(&b, "# TYPE mayfly_io_jobs gauge\nmayfly_io_jobs %u\n", io_pool_busy(d->io));
 	http_reply(r, 200, "text/plain; version=0.0.4; charset=utf-8", b.p, b.len);
 	buf_fini(&b);
 }

@@ -32,6 +32,7 @@ struct metrics {
 	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
 		http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
 	struct hist sdk_create, http;
+	struct hist loop; /* turns of the event loop */
 };
 
 struct daemon;

@@ -14,6 +14,7 @@
 #include <sys/eventfd.h>
 
 #include "api/core/daemon.h"
+#include "api/core/database.h"
 #include "api/links/images_int.h"
 #include "api/sandbox/sandbox.h"
 #include "api/checkpoint/snapshot.h"
@@ -317,6 +318,9 @@ static void reap_pins(void *arg)
 	struct daemon *d = arg;
 
 	d->images->reap_set = false;
+	/* a record that could not be read may need any image */
+	if (!database_complete(d->database))
+		return;
 	store_pins_reap(d->images->store, pin_lives, d);
 }
 

@@ -780,7 +780,7 @@ int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct 
 	return 0;
 }
 
-void vms_sweep(struct vms *v)
+void vms_sweep(struct vms *v, bool complete)
 {
 	struct priv_msg m = {.op = PRIV_LIST}, r = {0};
 	char path[128];
@@ -794,6 +794,8 @@ void vms_sweep(struct vms *v)
 		if (r.kind != PRIV_K_MONITOR || v->slot_used[r.slot])
 			continue;
 		v->slot_used[r.slot] = true;
+		if (!complete)
+			continue;
 		log_info("slot %u: nobody's; ended", r.slot);
 		if (r.pid)
 			privctl_call(v->d->priv,
@@ -807,8 +809,12 @@ void vms_sweep(struct vms *v)
 	for (struct dirent *de; dir && (de = readdir(dir));) {
 		unsigned long slot = strtoul(de->d_name, NULL, 10);
 
-		if (de->d_name[0] != '.' && slot < v->nslots && !v->slot_used[slot])
+		if (de->d_name[0] == '.' || slot >= v->nslots || v->slot_used[slot])
+			continue;
+		if (complete)
 			slot_rmdir(v, (uint32_t)slot);
+		else
+			v->slot_used[slot] = true;
 	}
 	if (dir)
 		closedir(dir);

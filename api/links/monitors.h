@@ -69,8 +69,9 @@ struct vm *vm_acquire(
 /* A VM of the last daemon: -errno if it is not there any more (then its slot was cleaned up). */
 int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c,
 	const struct vm_ops *ops, void *arg, struct vm **out);
-/* Slots that nobody adopted are killed and freed. */
-void vms_sweep(struct vms *v);
+/* Slots that nobody adopted are killed and freed. Not complete: they stay taken, because one may
+ * belong to a sandbox whose record could not be read. */
+void vms_sweep(struct vms *v, bool complete);
 /* Makes blanks of this class until the pool is full, soon. */
 void vms_refill(struct vms *v, struct size_class c);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/core/database.h"
 #include "api/links/agent_client.h"
 #include "api/http/event_stream.h"
 #include "lib/log.h"
@@ -149,6 +150,9 @@ void entrylog_sweep(struct daemon *d)
 	path_of(d, "", path, sizeof(path));
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		log_warn("%s: %s: output of ended sandboxes is not kept", path, strerror(errno));
+	/* some of it may be of a sandbox whose record could not be read */
+	if (!database_complete(d->database))
+		return;
 	dir = opendir(path);
 	for (struct dirent *e; dir && (e = readdir(dir));) {
 		if (e->d_name[0] == '.' || (uuid_ok(e->d_name) && sandbox_find(d, e->d_name)))

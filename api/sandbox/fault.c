@@ -74,6 +74,15 @@ int fault_at(struct sandbox *sb, enum fault_step s)
 	return a == FAULT_FAIL ? -ENOSPC : 0;
 }
 
+int fault_in(struct daemon *d, enum fault_step s)
+{
+	enum fault_action a = d->cfg.faults ? take_line(d, &s) : 0;
+
+	if (a == FAULT_KILL)
+		raise(SIGKILL);
+	return a == FAULT_FAIL ? -ENOSPC : 0;
+}
+
 static void told(void *arg, const struct vmm_answer *a)
 {
 	if (a->err && a->err != ECONNRESET)

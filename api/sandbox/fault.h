@@ -11,5 +11,7 @@
 
 /* 0, or -ENOSPC where that was asked for; or it does not return. */
 int fault_at(struct sandbox *sb, enum fault_step s);
+/* The same where there is no sandbox. */
+int fault_in(struct daemon *d, enum fault_step s);
 /* Tells the VM what was asked for its own steps, before the request that they belong to. */
 void fault_tell_vm(struct sandbox *sb);

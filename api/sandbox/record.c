@@ -81,18 +81,17 @@ static void get_str(const cJSON *o, const char *name, char *to, size_t cap)
 	snprintf(to, cap, "%s", cJSON_IsString(v) ? v->valuestring : "");
 }
 
-static char *dup_str(const cJSON *o, const char *name)
+/* Both take what they return out of the document, so that no failed allocation can lose it. */
+static char *take_str(cJSON *o, const char *name)
 {
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+	cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
 
-	return cJSON_IsString(v) ? strdup(v->valuestring) : NULL;
+	return cJSON_IsString(v) ? take_ptr(v->valuestring) : NULL;
 }
 
-static cJSON *dup_item(const cJSON *o, const char *name)
+static cJSON *take_item(cJSON *o, const char *name)
 {
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-
-	return v ? cJSON_Duplicate(v, true) : NULL;
+	return cJSON_DetachItemFromObjectCaseSensitive(o, name);
 }
 
 cJSON *sandbox_record(const struct sandbox *sb)
@@ -141,12 +140,16 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	return o;
 }
 
-struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSON *o)
+struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 {
 	struct sandbox *sb;
+	struct memory memory;
+	struct disk disk;
 	char state[32], boot[40];
 
-	if (!uuid_ok(id) || !(sb = sandbox_new(d, id)))
+	if (!uuid_ok(id) || !disk_from_json(&disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
+		!memory_from_json(&memory, cJSON_GetObjectItemCaseSensitive(o, "mem")) ||
+		!(sb = sandbox_new(d, id)))
 		return NULL;
 	sb->persisted = true;
 	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
@@ -161,15 +164,15 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	sb->created_ns = json_get_i64(o, "created");
 	sb->expires_ns = json_get_i64(o, "expires");
 	sb->spec.source = (enum source)json_get_i64(o, "source");
-	sb->spec.image = dup_str(o, "image");
-	sb->spec.snapshot_id = dup_str(o, "snapshotId");
-	sb->spec.template_id = dup_str(o, "templateId");
-	sb->spec.entrypoint = dup_item(o, "entrypoint");
-	sb->spec.env = dup_item(o, "env");
-	sb->spec.metadata = dup_item(o, "metadata");
-	sb->spec.extensions = dup_item(o, "extensions");
-	sb->spec.platform = dup_item(o, "platform");
-	sb->spec.lifecycle = dup_item(o, "lifecycle");
+	sb->spec.image = take_str(o, "image");
+	sb->spec.snapshot_id = take_str(o, "snapshotId");
+	sb->spec.template_id = take_str(o, "templateId");
+	sb->spec.entrypoint = take_item(o, "entrypoint");
+	sb->spec.env = take_item(o, "env");
+	sb->spec.metadata = take_item(o, "metadata");
+	sb->spec.extensions = take_item(o, "extensions");
+	sb->spec.platform = take_item(o, "platform");
+	sb->spec.lifecycle = take_item(o, "lifecycle");
 	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
 	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;
@@ -177,13 +180,12 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const cJSO
 	sb->cls = (struct size_class){
 		(uint32_t)json_get_i64(o, "class_mib"), (uint32_t)json_get_i64(o, "class_vcpus")};
 	get_str(o, "digest", sb->image_digest, sizeof(sb->image_digest));
-	sb->image_config = dup_item(o, "config");
+	sb->image_config = take_item(o, "config");
 	get_str(o, "template", sb->template_key, sizeof(sb->template_key));
 	sb->origin = (enum origin)json_get_i64(o, "origin");
 	get_str(o, "origin_id", sb->origin_id, sizeof(sb->origin_id));
-	if (!disk_from_json(&sb->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&sb->memory, cJSON_GetObjectItemCaseSensitive(o, "mem")))
-		sb->state = SB_FAILED;
+	sb->disk = disk;
+	sb->memory = memory;
 	disk_ref(d->blobs, &sb->disk);
 	memory_ref(d->blobs, &sb->memory);
 	/* of a record without one: what sandbox_new made */

@@ -166,7 +166,7 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	doc = sandbox_record(sb);
 	rc = fault_at(sb, FAULT_RECORD) < 0
 		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
-		     : state_put(sb->d->state, ST_SANDBOX, sb->id, doc, sync, &e);
+		     : database_put(sb->d->database, DB_SANDBOX, sb->id, doc, sync, &e);
 	cJSON_Delete(doc);
 	if (rc < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
@@ -333,7 +333,8 @@ static void record_goes(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	sb->zombie = sb->zombie && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, NULL) < 0;
+	sb->zombie =
+		sb->zombie && database_delete(sb->d->database, DB_SANDBOX, sb->id, true, NULL) < 0;
 	if (sb->zombie)
 		timer_after(sb->expiry, RECORD_AGAIN_NS);
 	else
@@ -361,7 +362,7 @@ int sandbox_delete(struct sandbox *sb, const char *why)
 	sandbox_apply(sb, EV_DELETE, "DELETED", "%s", why);
 	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
 	 * what is left of it */
-	if (sb->persisted && state_delete(sb->d->state, ST_SANDBOX, sb->id, true, &e) < 0) {
+	if (sb->persisted && database_delete(sb->d->database, DB_SANDBOX, sb->id, true, &e) < 0) {
 		log_error("sandbox %s: %s", sb->id, e.msg);
 		zombie = true;
 	}

@@ -132,7 +132,8 @@ void sandbox_let_go(struct sandbox *sb);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */
 struct cJSON *sandbox_record(const struct sandbox *sb);
-struct sandbox *sandbox_from_record(struct daemon *d, const char *id, const struct cJSON *doc);
+/* Takes parts out of doc. NULL: the record cannot be used, or there is no memory. */
+struct sandbox *sandbox_from_record(struct daemon *d, const char *id, struct cJSON *doc);
 
 /* launch.c: making one run */
 void launch_create(struct sandbox *sb);

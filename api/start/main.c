@@ -29,6 +29,8 @@
 #include "api/sandbox/take.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/core/database.h"
+#include "api/core/io_pool.h"
+#include "api/sandbox/fault.h"
 #include "api/checkpoint/image_template.h"
 #include "api/checkpoint/user_template.h"
 #include "api/checkpoint/verify.h"
@@ -283,13 +285,12 @@ static void say_listening(int fd)
 
 /* ---- what the last daemon left */
 
-static void load_sandbox(void *arg, const char *id, cJSON *doc)
+static int load_sandbox(void *arg, const char *id, cJSON *doc)
 {
-	struct sandbox *sb = sandbox_from_record(&D, id, doc);
+	struct sandbox *sb = fault_in(&D, FAULT_LOAD) < 0 ? NULL : sandbox_from_record(&D, id, doc);
 
 	cJSON_Delete(doc);
-	if (!sb)
-		log_error("sandbox %s: its record cannot be used", id);
+	return sb ? 0 : -EINVAL;
 }
 
 /* By creation, newest first, as the list shows them. */
@@ -365,19 +366,24 @@ static void take_up_each(void)
 
 static void take_up_all(void)
 {
-	struct err e;
+	bool complete;
 
-	if (state_each(D.state, ST_SANDBOX, load_sandbox, NULL, &e) < 0)
-		die("state", &e);
+	database_load(D.database, DB_SANDBOX, load_sandbox, NULL);
 	sort_sandboxes();
 	snapshots_load(&D);
 	templates_load(&D);
 	utemplates_load(&D);
-	idempotency_load(&D);
+	/* what no record names is only known to be nobody's when every record was read */
+	complete = database_complete(D.database);
+	if (!complete)
+		log_error("records are quarantined: no file, image or monitor that seems to be "
+			  "nobody's is removed. `mayfly doctor` says what to do.");
+	blobs_loaded(D.blobs, complete);
+	templates_drop_stale(&D);
+	idempotency_start(&D);
 	entrylog_sweep(&D);
-	blobs_sweep(D.blobs);
 	take_up_each();
-	vms_sweep(D.vms);
+	vms_sweep(D.vms, complete);
 	images_release(&D);
 	utemplates_go_on(&D);
 }
@@ -477,6 +483,11 @@ static int priv_socket(bool no_jail)
 	return PRIV_FD;
 }
 
+static void observe_turn(void *arg, uint64_t ns)
+{
+	hist_add(arg, ns);
+}
+
 static void start(bool no_jail)
 {
 	struct http_config hc = {.app = &D,
@@ -500,8 +511,11 @@ static void start(bool no_jail)
 	if (!no_jail)
 		confine();
 	snprintf(path, sizeof(path), "%s/state.db", D.cfg.state_dir);
-	if (state_open(path, &D.state, &e) < 0)
+	if (database_open(path, D.loop, &D.database, &e) < 0)
 		die("state", &e);
+	D.io = io_pool_create(D.loop, &e);
+	if (!D.io)
+		die("I/O", &e);
 	snprintf(path, sizeof(path), "%s/blobs", D.cfg.state_dir);
 	D.blobs = blobs_create(path, &e);
 	if (!D.blobs)
@@ -533,6 +547,10 @@ static void start(bool no_jail)
 		die("the HTTP server cannot be started", NULL);
 	if (!no_jail && daemon_seal(&e) < 0)
 		die("seccomp", &e);
+	/* threads inherit the seal, and so are started after it */
+	if (database_start(D.database, &e) < 0 || io_pool_start(D.io, &e) < 0)
+		die("threads", &e);
+	loop_observe(D.loop, observe_turn, &D.metrics.loop);
 	say_listening(hc.listen_fd);
 }
 
@@ -573,7 +591,8 @@ int main(int argc, char **argv)
 	watch_remove(signals);
 	timer_remove(drain_limit);
 	http_destroy(D.http);
-	state_close(D.state);
+	database_close(D.database);
+	io_pool_destroy(D.io);
 	log_info("ended");
 	return rc < 0 ? 1 : rc;
 }

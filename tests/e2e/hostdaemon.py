@@ -33,7 +33,7 @@ class HostDaemon:
         subprocess.run(["tar", "-C", self.dir / "root", "-cf", self.dir / "root.tar", "."], check=True)
         subprocess.run([MAYFLY, "image", "import", "--store", self.dir / "state" / "images", "--local", self.dir / "root.tar", "tiny"],
                        check=True, capture_output=True)
-        self.proc, self.url, self.headers, self.env = None, None, {}, {}
+        self.proc, self.url, self.headers, self.env, self.program = None, None, {}, {}, PROGRAM
         self.plan()
 
     def config(self, more=None, **server):
@@ -63,7 +63,7 @@ class HostDaemon:
     def again(self):
         at = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
-            self.proc = subprocess.Popen([PROGRAM, "--config", self.config_path, "--no-jail", "--no-jail", "-v"], stdout=log, stderr=log,
+            self.proc = subprocess.Popen([self.program, "--config", self.config_path, "--no-jail", "--no-jail", "-v"], stdout=log, stderr=log,
                                          stdin=subprocess.DEVNULL, env=os.environ | {"FAKE_PLAN": str(self.plan_path)} | self.env)
         end = time.monotonic() + WAIT_S
         while not (m := re.search(r"listening on \S+ port (\d+)", self.log_path.read_text()[at:])):

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A start that cannot read everything loses nothing: a damaged page of the database, a row that is not JSON, a field that does not fit, a missing file,
+no memory. What can be read is served, what cannot is quarantined and said, and no file, image or monitor that may belong to it is removed."""
+import contextlib
+import os
+import pathlib
+import signal
+import sqlite3
+
+import pytest
+from hostdaemon import HostDaemon
+from test_unwritten import again
+
+PARTS = {"runtime": {"templates": False}}
+N = 24
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d.start(PARTS)
+    d.clean()
+
+
+def blobs(daemon):
+    return sorted(p.name for p in (daemon.dir / "state" / "blobs").iterdir())
+
+
+def paused(daemon):
+    box = daemon.create(timeout=3600)
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+    return box
+
+
+def database(daemon):
+    return contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None))
+
+
+def quarantined(daemon):
+    text = daemon.ask("GET", "/metrics")[1]
+    return int(next(x for x in text.splitlines() if x.startswith("mayfly_quarantined_records ")).split()[1])
+
+
+def goes_on(daemon, box):
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+
+
+def ended(daemon, sig=signal.SIGTERM):
+    daemon.end(sig)
+    with database(daemon) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+BROKEN = {
+    "cut": "UPDATE sandboxes SET doc = substr(doc, 1, 40) WHERE id = ?",
+    "not an object": "UPDATE sandboxes SET doc = '7' WHERE id = ?",
+    "a field": "UPDATE sandboxes SET doc = replace(doc, '\"frozen\":[', '\"frozen\":[\"../../etc/passwd\",') WHERE id = ?",
+    "no disk": "UPDATE sandboxes SET doc = replace(doc, '\"disk\"', '\"disc\"') WHERE id = ?",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_row(daemon, how):
+    boxes = [paused(daemon) for _ in range(3)]
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+        db.execute(BROKEN[how], (boxes[1],))
+    daemon.again()
+    assert quarantined(daemon) == 1 and boxes[1] in daemon.log(), daemon.log()
+    assert blobs(daemon) == before
+    assert daemon.state(boxes[0]) == daemon.state(boxes[2]) == "Paused" and daemon.state(boxes[1]) == 404
+    goes_on(daemon, boxes[0])
+    # what is deleted on purpose goes from the database; its files may be the quarantined record's, too
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{boxes[2]}")[0] == 204
+    assert [f for f in before if f.endswith((".mem", ".state"))] == [f for f in blobs(daemon) if f in before and f.endswith((".mem", ".state"))]
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE sandboxes SET doc = ? WHERE id = ?", (good, boxes[1]))
+    daemon.again()
+    assert quarantined(daemon) == 0
+    goes_on(daemon, boxes[0])
+    goes_on(daemon, boxes[1])
+    for box in boxes[:2]:
+        assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.cleared("blobs/*")
+
+
+def test_a_running_monitor_and_its_image_stay(daemon):
+    box = daemon.create(timeout=3600)
+    ended(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM sandboxes").fetchone()
+        db.execute(BROKEN["cut"], (box,))
+    daemon.again()
+    other = daemon.create()
+    assert len(daemon.monitors()) == 2 and daemon.state(box) == 404
+    assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE sandboxes SET doc = ? WHERE id = ?", (good, box))
+    daemon.again()
+    for b in (box, other):
+        assert daemon.state(b) == "Running" and daemon.run(b, "echo on")[-1]["type"] == "execution_complete"
+
+
+def damage(path, key):
+    """Zeros over the leaf page that holds this key."""
+    data = bytearray(path.read_bytes())
+    for at in range(4096, len(data), 4096):
+        if data[at] in (0x0A, 0x0D) and key.encode() in data[at:at + 4096]:
+            data[at:at + 4096] = bytes(4096)
+            path.write_bytes(data)
+            return
+    raise AssertionError("the key is in no leaf page")
+
+
+def test_a_page_of_the_database(daemon):
+    boxes = sorted(paused(daemon) for _ in range(N))
+    ended(daemon)
+    before = blobs(daemon)
+    damage(daemon.dir / "state" / "state.db", boxes[N // 2])
+    copy = (daemon.dir / "state" / "state.db").read_bytes()
+    daemon.again()
+    assert quarantined(daemon) and "malformed" in daemon.log(), daemon.log()
+    assert blobs(daemon) == before
+    there = [b for b in boxes if daemon.state(b) == "Paused"]
+    assert N // 2 < len(there) < N and {boxes[0], boxes[-1]} <= set(there), "both sides of the page are read"
+    goes_on(daemon, there[0])
+    assert copy  # what a tool that recovers databases would be given
+    assert len(blobs(daemon)) >= len(before)
+
+
+def test_a_missing_file(daemon):
+    boxes = [paused(daemon) for _ in range(3)]
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        (doc,) = db.execute("SELECT doc FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+    lost = next(f for f in before if f.endswith(".mem") and f[:36] in doc)
+    (daemon.dir / "state" / "blobs" / lost).unlink()
+    daemon.again()
+    assert set(blobs(daemon)) == set(before) - {lost}
+    assert daemon.state(boxes[1]) == "Paused"
+    status, e, _ = daemon.ask("POST", f"/v1/sandboxes/{boxes[1]}/resume")
+    assert status == 500 and "missing" in e["message"], e
+    assert daemon.state(boxes[1]) == "Paused" and len(blobs(daemon)) >= len(before) - 1
+    goes_on(daemon, boxes[0])
+
+
+def test_no_memory(daemon):
+    """A record that could not be made of its row, for want of memory, is not a record that is not there."""
+    daemon.end()
+    daemon.config(PARTS | {"debug": {"faults": True}})
+    (daemon.dir / "run" / "fault").write_text("")
+    program = daemon.dir / "faulty"
+    program.write_text(f'#!/bin/sh\nexec {os.environ.get("MAYFLYD", pathlib.Path(__file__).parents[2] / "build/bin/mayflyd")} --faults "$@"\n')
+    program.chmod(0o755)
+    daemon.program = program
+    daemon.again()
+    boxes = [paused(daemon) for _ in range(3)]
+    ended(daemon)
+    before = blobs(daemon)
+    (daemon.dir / "run" / "fault").write_text("load pass\nload fail\n")
+    daemon.again()
+    assert quarantined(daemon) == 1 and blobs(daemon) == before
+    assert sorted(str(daemon.state(b)) for b in boxes) == ["404", "Paused", "Paused"]
+    again(daemon)
+    assert quarantined(daemon) == 0 and blobs(daemon) == before
+    for b in boxes:
+        goes_on(daemon, b)
+
+
+@pytest.mark.parametrize("table", ["snapshots", "user_templates"])
+def test_other_tables(daemon, table):
+    box = paused(daemon)
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        db.execute(f"INSERT INTO {table} VALUES ('00000000-0000-4000-8000-000000000000', '{{')")
+    (daemon.dir / "state" / "blobs" / "11111111-0000-4000-8000-000000000000.mem").write_text("of a record that cannot be read")
+    daemon.again()
+    assert quarantined(daemon) == 1 and len(blobs(daemon)) == len(before) + 1
+    goes_on(daemon, box)
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute(f"DELETE FROM {table}")
+    daemon.again()
+    daemon.cleared("blobs/11111111*")
+    goes_on(daemon, box)

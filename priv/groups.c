@@ -139,6 +139,45 @@ void cgroup_usage(int fd, struct priv_usage *u)
 	u->oom_kills = (uint64_t)MAX(0, read_number(fd, "memory.events", "oom_kill "));
 }
 
+uint64_t cgroup_private_bytes(int dir)
+{
+	return (uint64_t)MAX(0, read_number(dir, "memory.stat", "anon "));
+}
+
+/* 0: no limit ("max" is no number). */
+static uint64_t memory_limit(int dir)
+{
+	return (uint64_t)MAX(0, read_number(dir, "memory.max", NULL));
+}
+
+static int memory_limit_set(int dir, uint64_t bytes)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%" PRIu64, bytes);
+	return file_put(dir, "memory.max", text);
+}
+
+int cgroup_raise(int dir, uint64_t bytes)
+{
+	uint64_t limit = memory_limit(dir);
+	int rc = limit ? memory_limit_set(dir, limit + bytes) : 0;
+
+	return rc ? rc : file_put(dir, "memory.oom.group", "0");
+}
+
+int cgroup_lower(int dir, uint64_t bytes)
+{
+	uint64_t limit = memory_limit(dir);
+	int rc = 0;
+
+	if (limit && (limit <= bytes || cgroup_private_bytes(dir) > limit - bytes))
+		return limit <= bytes ? -EINVAL : -EBUSY;
+	if (limit)
+		rc = memory_limit_set(dir, limit - bytes);
+	return rc ? rc : file_put(dir, "memory.oom.group", "1");
+}
+
 int leaf_remove(const struct leases *t, struct place at, uint32_t slot)
 {
 	int lease = at.lease < t->n ? t->l[at.lease].cgroup_fd : -1;

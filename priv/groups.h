@@ -39,6 +39,11 @@ int group_open(const struct leases *t, struct place at);
 /* Of a leaf (or a group). pids 0: 64 for a leaf, no limit for a group. */
 int cgroup_limits(int dir, const struct priv_limits *l, bool group);
 void cgroup_usage(int dir, struct priv_usage *u);
+uint64_t cgroup_private_bytes(int dir);
+/* Raises memory.max, and lets the kernel kill one process where it would kill all; or takes that back: -EBUSY if
+ * private memory would not fit. A cgroup without a limit stays as it is. */
+int cgroup_raise(int dir, uint64_t bytes);
+int cgroup_lower(int dir, uint64_t bytes);
 /* 0 or -EBUSY while a process is in it. Removes the group with its last leaf. */
 int leaf_remove(const struct leases *t, struct place at, uint32_t slot);
 /* Calls fn for every leaf that exists below the leases; groups without one are removed. */

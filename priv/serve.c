@@ -120,6 +120,46 @@ static int do_group_usage(struct serve *s, struct req *r)
 	return fd < 0 ? fd : 0;
 }
 
+/* A leaf that is alone in a flat place is its own group: then there is one limit. */
+static int room_take(int leaf, int group, uint64_t bytes)
+{
+	int rc = group < 0 ? 0 : cgroup_raise(group, bytes);
+
+	return rc ? rc : cgroup_raise(leaf, bytes);
+}
+
+static int room_give_back(int leaf, int group, uint64_t bytes)
+{
+	int rc = cgroup_lower(leaf, bytes);
+
+	if (rc < 0 || group < 0)
+		return rc;
+	rc = cgroup_lower(group, bytes);
+	if (rc < 0)
+		(void)cgroup_raise(leaf, bytes); /* both, or neither */
+	return rc;
+}
+
+static int do_room(struct serve *s, struct req *r)
+{
+	struct place at = s->slots->s[r->in.slot].at;
+	_cleanup_close_ int leaf = -1, group = -1;
+	uint64_t bytes = r->in.limits.memory_max;
+
+	if (!limits_ok(&r->in.limits) || !bytes || r->in.what > 1)
+		return -EINVAL;
+	leaf = leaf_open(&s->slots->leases, at, r->in.slot);
+	group = at.flat ? -1 : group_open(&s->slots->leases, at);
+	if (leaf < 0)
+		return leaf;
+	if (!r->in.what)
+		return room_give_back(leaf, group, bytes);
+	/* the smallest step that limits_ok() takes when it comes back */
+	bytes = MIN(MAX(cgroup_private_bytes(leaf), MIB(16)), bytes);
+	r->out->usage.memory_bytes = bytes;
+	return room_take(leaf, group, bytes);
+}
+
 static int do_group_kill(struct serve *s, struct req *r)
 {
 	log_info("group %u: kill", r->in.group);
@@ -212,6 +252,7 @@ static const struct {
 	[PRIV_GROUP_LIMITS] = {do_group_limits, "limits of the group", NEEDS_GROUP},
 	[PRIV_GROUP_USAGE] = {do_group_usage, "usage of the group", NEEDS_GROUP},
 	[PRIV_GROUP_KILL] = {do_group_kill, "kill of the group", NEEDS_GROUP},
+	[PRIV_ROOM] = {do_room, "room for a snapshot", NEEDS_SLOT | NEEDS_USED},
 };
 
 static int checked(struct serve *s, struct req *r)

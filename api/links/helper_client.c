@@ -313,6 +313,7 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_HELLO:
 	case PRIV_LIMITS:
 	case PRIV_GROUP_LIMITS:
+	case PRIV_ROOM: /* no limit, so no room to make */
 	case PRIV_FREE:
 	case PRIV_ADOPT:
 		return 0;

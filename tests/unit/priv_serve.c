@@ -79,7 +79,7 @@ static void what_is_not_in_the_table_is_refused(void)
 
 	REQUIRE(set_up());
 	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
-		if (op >= PRIV_HELLO && op <= PRIV_GROUP_KILL)
+		if (op >= PRIV_HELLO && op <= PRIV_ROOM)
 			continue;
 		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
 	}
@@ -334,6 +334,98 @@ static void only_files_of_jobs_are_adopted(void)
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_ADOPT}, 0, NULL), -EINVAL);
 }
 
+static void put(int at, const char *name, const char *text)
+{
+	int fd = openat(at, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	CHECK_INT(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+}
+
+static long long number(int at, const char *name)
+{
+	char text[32] = "";
+	int fd = openat(at, name, O_RDONLY | O_CLOEXEC);
+
+	CHECK(read(fd, text, sizeof(text) - 1) > 0);
+	close(fd);
+	return strtoll(text, NULL, 10);
+}
+
+/* Files in place of cgroupfs: what is written where, and what is refused. */
+static void room_for_a_snapshot_is_taken_and_given_back(void)
+{
+	struct priv_msg m = spawn_ok, room = {.op = PRIV_ROOM, .slot = 2, .what = 1}, out;
+	char cg[] = "/tmp/priv-room.XXXXXX";
+	int leaf, group;
+
+	REQUIRE(set_up() && mkdtemp(cg));
+	T.leases.n = 1;
+	T.leases.l[0].cgroup_fd = open(cg, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	mkdirat(T.leases.l[0].cgroup_fd, "g0", 0700);
+	mkdirat(T.leases.l[0].cgroup_fd, "g0/s2", 0700);
+	group = openat(T.leases.l[0].cgroup_fd, "g0", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	leaf = openat(T.leases.l[0].cgroup_fd, "g0/s2", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(leaf >= 0);
+	for (int i = 0; i < 2; i++) {
+		put(i ? leaf : group, "memory.max", "300000000\n");
+		put(i ? leaf : group, "memory.oom.group", "1\n");
+		put(i ? leaf : group, "memory.stat", "anon 250000000\nfile 1\n");
+	}
+	CHECK_INT(ask(m, 4, NULL), 0);
+	CHECK_INT(ask(room, 0, NULL), -EINVAL); /* no ceiling */
+	room.limits.memory_max = MIB(1024);
+	room.what = 2;
+	CHECK_INT(ask(room, 0, NULL), -EINVAL);
+	room.what = 1;
+	CHECK_INT(ask(room, 0, &out), 0);
+	CHECK_INT(out.usage.memory_bytes, 250000000);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(number(i ? leaf : group, "memory.max"), 550000000);
+		CHECK_INT(number(i ? leaf : group, "memory.oom.group"), 0);
+	}
+	/* the copies are still there */
+	put(leaf, "memory.stat", "anon 300000001\n");
+	room.what = 0;
+	room.limits.memory_max = out.usage.memory_bytes;
+	CHECK_INT(ask(room, 0, NULL), -EBUSY);
+	CHECK_INT(number(leaf, "memory.max"), 550000000);
+	/* those of another process of the group, too */
+	put(leaf, "memory.stat", "anon 250000000\n");
+	put(group, "memory.stat", "anon 300000001\n");
+	CHECK_INT(ask(room, 0, NULL), -EBUSY);
+	CHECK_INT(number(leaf, "memory.max"), 550000000);
+	CHECK_INT(number(leaf, "memory.oom.group"), 0);
+	put(group, "memory.stat", "anon 260000000\n");
+	CHECK_INT(ask(room, 0, NULL), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(number(i ? leaf : group, "memory.max"), 300000000);
+		CHECK_INT(number(i ? leaf : group, "memory.oom.group"), 1);
+	}
+	/* never below nothing */
+	room.limits.memory_max = MIB(300);
+	CHECK_INT(ask(room, 0, NULL), -EINVAL);
+	/* the ceiling holds */
+	room.what = 1;
+	room.limits.memory_max = MIB(32);
+	CHECK_INT(ask(room, 0, &out), 0);
+	CHECK_INT(out.usage.memory_bytes, MIB(32));
+	for (int i = 0; i < 2; i++) {
+		unlinkat(i ? group : leaf, "memory.max", 0);
+		unlinkat(i ? group : leaf, "memory.stat", 0);
+		unlinkat(i ? group : leaf, "memory.oom.group", 0);
+		unlinkat(T.leases.l[0].cgroup_fd, i ? "g0" : "g0/s2", AT_REMOVEDIR);
+	}
+	close(leaf);
+	close(group);
+	close(T.leases.l[0].cgroup_fd);
+	T.leases.l[0].cgroup_fd = -1;
+	CHECK_INT(rmdir(cg), 0);
+	slot_ended(&T, 2, 0);
+	CHECK_INT(slot_free(&T, 2), 0);
+	T.leases.n = 0;
+}
+
 static void a_new_helper_finds_what_runs(void)
 {
 	struct slots *again = calloc(1, sizeof(*again));
@@ -378,6 +470,8 @@ static const struct test tests[] = {
 	{"a_group_is_of_one_lease", a_group_is_of_one_lease},
 	{"leases_are_read_from_the_command_line", leases_are_read_from_the_command_line},
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
+	{"room_for_a_snapshot_is_taken_and_given_back",
+		room_for_a_snapshot_is_taken_and_given_back},
 	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},
 };
 TEST_MAIN(tests)

@@ -293,7 +293,7 @@ static void ask_stop(struct vcpus *s)
 		__atomic_store_n(&s->v[i].run->immediate_exit, 1, __ATOMIC_SEQ_CST);
 		pthread_kill(s->v[i].thread, KICK_SIGNAL);
 	}
-	/* all were at the gate already: whoever waits for the event gets it */
+	/* all were at the gate already: the event comes all the same */
 	if (s->parked == s->started)
 		(void)!write(s->parked_fd, &(uint64_t){1}, sizeof(uint64_t));
 }

@@ -221,7 +221,7 @@ static void hook_serial(void *ctx, uint8_t byte)
 		(void)!write(vm->serial_fd, &byte, 1);
 }
 
-/* Tells whoever waits for the stop, once. */
+/* Calls back the caller that waits for the stop, once. */
 static void stop_over(struct vm *vm, int status)
 {
 	vm_stopped_fn fn = vm->stop.fn;
@@ -458,7 +458,7 @@ int vm_with_parked(struct vm *vm, int (*fn)(struct vm *vm, void *arg), void *arg
 	bool runs = vm->state == VMM_S_RUNNING;
 	int rc = 0;
 
-	/* in the states of stopping they come by themselves, and must not be let go by us */
+	/* in the states of stopping they come by themselves, and must not be resumed here */
 	if (runs || is_stopping(vm))
 		rc = vcpus_stop(&vm->vcpus, LOOK_LIMIT_MS);
 	if (rc == 0)

@@ -42,8 +42,8 @@ struct snapshot_job; /* vmm/snapshot.h */
 /* What happens to a VM; vm.c has the table of states and events. */
 enum vm_event {
 	VM_E_PREPARED, /* the blank's objects are there */
-	VM_E_RUN,      /* booted, restored, or let go by a live snapshot: the guest runs */
-	VM_E_HOLD,     /* restored, or let go by a snapshot: the guest stands */
+	VM_E_RUN,      /* booted, restored, or a live snapshot has its copy: the guest runs */
+	VM_E_HOLD,     /* restored, or a snapshot has its copy: the guest stands */
 	VM_E_PAUSE,    /* somebody wants it stopped: as a pause, or for a snapshot */
 	VM_E_SNAPSHOT,
 	VM_E_QUIET,    /* vCPUs parked, no request in flight */
@@ -66,7 +66,7 @@ struct vm {
 	struct loop *loop;
 	struct vm_hooks hooks;
 	enum vmm_state state; /* written by vm_step() in vm.c only */
-	struct {              /* whoever waits for a stop: at most one */
+	struct {              /* the caller that waits for a stop: at most one */
 		vm_stopped_fn fn;
 		void *arg;
 		bool draining;     /* the vCPUs are parked, the devices were asked */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vmm_states: the states of a VM, asked over its control socket as the daemon asks. KVM is one for tests, a device holds its requests until the
- * test lets them end. Requests that meet a stop in progress are the point: what the peer is told is what the VM does.
+ * test lets them end. Requests that meet a stop in progress are the point: what the peer hears is what the VM does.
  */
 #include "lib/test.h"
 
@@ -293,7 +293,7 @@ static void it_pauses_and_goes_on(void)
 	tear_down();
 }
 
-/* The daemon asks for a pause, changes its mind, and is told that the VM runs. It has to run then, for ever. */
+/* The daemon asks for a pause, changes its mind, and hears that the VM runs. It has to run then, for ever. */
 static void continue_while_requests_end(void)
 {
 	uint32_t pause, go;

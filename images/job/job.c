@@ -52,11 +52,11 @@ static int ask(struct job *j, const struct digest *d, uint64_t size, int *fd, ui
 	struct err *e)
 {
 	uint8_t m[256];
-	struct job_hdr h;
+	struct job_hdr h = {0};
 	char text[DIGEST_STR];
 	struct buf b;
 	struct cur c;
-	size_t len, nfds = 1;
+	size_t len = 0, nfds = 1;
 	int got[1] = {-1}, r;
 
 	buf_init(&b, 256);
@@ -293,8 +293,8 @@ int job_main(void)
 	_cleanup_free_ uint8_t *m = malloc(JOB_MSG_MAX);
 	int fds[4] = {-1, -1, -1, -1}, r;
 	struct err e = {0};
-	struct job_hdr h;
-	size_t len, nfds = 4;
+	struct job_hdr h = {0};
+	size_t len = 0, nfds = 4;
 	struct cur c;
 
 	if (!m)

@@ -14,7 +14,7 @@ from conftest import CACHE, MAYFLY, TOP
 
 MACHINE = ("start", "--name", "bad", "--port", "0", "--memory", "512M")
 NEEDED = ("bash", "sh", "sed", "awk", "grep", "cat", "env", "df", "dirname", "sort", "cut", "mke2fs", "tar", "ldd", "sha256sum", "dpkg-query", "mkfs.xfs",
-          "qemu-system-x86_64", "stat")
+          "qemu-system-x86_64", "stat", "find", "tr", "realpath", "gcc")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +48,7 @@ def test_no_tool(tmp_path, tool, words):
     (tmp_path / "bin").mkdir()
     for t in NEEDED:
         if t != tool:
-            there = pathlib.Path(shutil.which(t, path=os.environ["PATH"] + ":/usr/sbin:/sbin"))
+            there = pathlib.Path(shutil.which(t, path="/usr/bin:/usr/sbin:/sbin:" + os.environ["PATH"]))
             if there.resolve().parent.name == "sbin":
                 shutil.copy(there, tmp_path / "bin")
             else:
@@ -93,11 +93,16 @@ def test_no_root(tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(TOP / ".ci" / "deps", tmp_path / ".ci")
 
-    def deps(names):
+    def deps(names, *sets):
         (tmp_path / "deps.list").write_text(names)
-        return subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", tmp_path / ".ci" / "deps"], capture_output=True, text=True)
+        return subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", tmp_path / ".ci" / "deps", *sets], capture_output=True, text=True)
     said(deps("coreutils # there\nno-such-package # what for\n"), "missing: no-such-package", "as root")
     assert deps("coreutils\n").returncode == 0
+    # one of two names is enough; a set that is not wanted is not looked at
+    assert deps("[run]\nno-such-package | coreutils\n").returncode == 0
+    assert deps("[run]\ncoreutils\n[test]\nno-such-package\n", "run").returncode == 0
+    said(deps("[run]\ncoreutils\n[test]\nno-such-package | neither\n", "run", "test"), "missing: no-such-package | neither", "as root")
+    said(deps("[run]\ncoreutils\n", "rum"), "no set rum")
 
 
 VENV = pathlib.Path(sys.executable).parent.parent

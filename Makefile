@@ -36,12 +36,13 @@ ALL_ARCHIVES := $(foreach d,$(DIRS) testlib,$(O)/$(d).a)
 # program -> the archives it may link (the layering rule of docs/ARCHITECTURE.md), its libraries
 LIBS_mayfly-vmm := -luring -lseccomp -lfdt -lcrypto
 LIBS_mayfly-priv := -lseccomp
+LIBS_mayfly-broker := -lseccomp
 LIBS_mayfly-image := -lseccomp -larchive -lcurl -lext2fs -lcom_err -lcjson -lcrypto -lzstd -lz
 LIBS_mayflyd := -lseccomp -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 LIBS_mayfly := -lcjson -lcurl -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
 LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
-PROGS := mayfly-vmm mayfly-priv mayfly-image mayflyd mayfly mayfly-machine-init mayfly-agent
+PROGS := mayfly-vmm mayfly-priv mayfly-image mayfly-broker mayflyd mayfly mayfly-machine-init mayfly-agent
 TOOLS := $(patsubst tests/tools/%.c,%,$(wildcard tests/tools/*.c))
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 # what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
@@ -67,9 +68,10 @@ link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) 
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
 $(BIN)/mayfly-image: $(O)/images/job/main.o $(O)/images.a $(O)/lib.a
+$(BIN)/mayfly-broker: $(O)/net/broker/main.o $(O)/net.a $(O)/lib.a
 $(BIN)/mayflyd: $(O)/api/start/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly: $(O)/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
-$(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayflyd $(BIN)/mayfly:
+$(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayfly-broker $(BIN)/mayflyd $(BIN)/mayfly:
 	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))
 
 # the guest's init: static against musl, so that it owes nothing to the image's libc

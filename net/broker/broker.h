@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * broker.h: mayfly-broker, the one process of a host that makes sockets for sandboxes (lib/proto_net.h says who has what). One thread, one
+ * loop. Untrusted: what a mayfly-net sends, what a resolver answers. Trusted: the daemon.
+ *
+ * Every sandbox has a budget: flows, new flows a second, queries a second, queries under way. A sandbox that is over it is refused and
+ * counted; the others do not notice.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "lib/loop.h"
+#include "lib/proto_net.h"
+#include "net/dns.h"
+#include "net/policy.h"
+
+#define DENIED_MAX        64u    /* places kept in the list of what was denied */
+#define CHANNEL_TURN      32u    /* messages of one mayfly-net a turn */
+#define FLOWS_MAX         16384u /* of one sandbox, whatever its limit says */
+#define RESOLVERS_MAX     3u
+#define RESOLVER_RETRY_NS 1500000000ull
+#define QUERY_DEADLINE_NS 6000000000ull
+
+struct net_flow_entry {
+	uint32_t id; /* index in the table, and a generation above it; 0: free */
+	enum net_flow kind;
+	int fd; /* our duplicate */
+	struct net_addr addr;
+	uint16_t port;
+	char *name; /* the allowed name by which it was open, or NULL */
+};
+
+/* A bucket of tokens that fills by time. */
+struct net_bucket {
+	uint64_t rate;      /* a second, and the burst */
+	uint64_t tokens_ns; /* in nanoseconds of filling: one token is 1e9 / rate */
+	uint64_t filled_ns;
+};
+
+struct net_sandbox {
+	struct broker *broker;
+	struct net_sandbox *next;
+	uint32_t id;
+	int chan; /* -1: no mayfly-net */
+	struct watch *watch;
+	bool has_policy;
+	struct policy policy;
+	struct buf parts; /* of a policy that comes in several messages */
+	struct learned learned;
+	uint64_t limit[NET_L_COUNT];
+	struct net_bucket opens, asks;
+	uint64_t count[NET_C_COUNT];
+	struct net_flow_entry *flow;
+	uint32_t nflow, open, generation;
+	unsigned int queries;
+	struct {
+		char place[NET_NAME_MAX];
+		uint8_t verdict;
+		uint64_t count, last;
+	} denied[DENIED_MAX];
+	unsigned int ndenied;
+	uint64_t denials;
+};
+
+struct net_resolver {
+	struct net_addr addr;
+	uint16_t port;
+};
+
+struct query;
+
+struct broker {
+	struct loop *loop;
+	int control;
+	struct watch *control_watch;
+	struct net_sandbox *sandbox;
+	unsigned int nsandboxes;
+	struct net_world world;
+	struct buf world_parts;
+	uint32_t flows, flows_max; /* of all sandboxes: from the limit on descriptors */
+	/* the host as it is now */
+	int netlink;
+	struct watch *netlink_watch;
+	bool netlink_again;
+	bool resolvers_given; /* by the daemon: resolv.conf is not looked at */
+	struct net_resolver resolver[RESOLVERS_MAX];
+	unsigned int nresolvers;
+	const char *resolv_conf;
+	uint64_t resolv_looked_ns;
+	int64_t resolv_mtime[2];
+	uint64_t resolv_inode;
+	struct query *query;
+	struct dns_answer answer; /* one at a time */
+	uint8_t message[DNS_MESSAGE_MAX + 2];
+	uint8_t reply[sizeof(struct net_hdr) + DNS_MESSAGE_MAX];
+};
+
+/* control: borrowed until broker_destroy. flows_max: what the descriptors suffice for. NULL: *e says why. */
+struct broker *broker_create(
+	struct loop *l, int control, uint32_t flows_max, const char *resolv_conf, struct err *e);
+void broker_destroy(struct broker *b);
+
+/* sandbox.c. The channel is taken. */
+struct net_sandbox *net_sandbox_find(struct broker *b, uint32_t id);
+struct net_sandbox *net_sandbox_add(struct broker *b, uint32_t id);
+void net_sandbox_remove(struct net_sandbox *s);
+int net_sandbox_channel(struct net_sandbox *s, int fd);
+/* The mayfly-net is gone, or is to be: its flows and queries end. */
+void net_sandbox_drop(struct net_sandbox *s);
+void net_sandbox_limits(struct net_sandbox *s, const uint64_t *limit, uint32_t n);
+void net_sandbox_denied(struct net_sandbox *s, const char *place, enum net_verdict v);
+bool net_bucket_take(struct net_bucket *b, uint64_t now_ns);
+/* A message to mayfly-net: one that does not take it is dropped. fd may be -1. */
+int net_sandbox_send(struct net_sandbox *s, uint16_t type, uint32_t id, int32_t status,
+	const void *p, size_t n, int fd);
+
+/* flows.c */
+void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c);
+void flow_close(struct net_sandbox *s, struct cur *c);
+void flows_end(struct net_sandbox *s);
+/* After a change of policy, of the operator's rules or of the host's addresses: ends what is not allowed any more. */
+void flows_review(struct net_sandbox *s);
+/* Bytes of open TCP flows, which are counted when they end. */
+void flows_bytes(const struct net_sandbox *s, uint64_t *out, uint64_t *in);
+
+/* resolve.c */
+void query_start(struct net_sandbox *s, uint32_t id, struct cur *c);
+void queries_end(struct net_sandbox *s);
+
+/* host.c: this host's addresses and resolvers */
+int host_watch(struct broker *b, struct err *e);
+void host_unwatch(struct broker *b);
+void host_resolvers(struct broker *b, uint64_t now_ns);
+/* "nameserver" lines; how many. */
+unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOLVERS_MAX]);
+
+/* control.c */
+void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd);

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * net_broker: the broker in this process, with this test as daemon, as mayfly-net (also one that was taken over) and as resolver. The
+ * servers are on the loopback, which policies open here.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "lib/fdpass.h"
+#include "lib/netrule.h"
+#include "net/broker/broker.h"
+
+struct world {
+	struct loop *loop;
+	struct broker *b;
+	int control, chan; /* our ends */
+	int dns;           /* a resolver */
+	uint32_t id;
+	uint8_t p[70000];
+	size_t n;
+	int fd;
+};
+
+static void turns(struct world *w, unsigned int n)
+{
+	for (unsigned int i = 0; i < n; i++)
+		loop_turn(w->loop, 0);
+}
+
+static void put_hdr(struct buf *b, struct world *w, uint16_t type)
+{
+	struct net_hdr h = {.magic = NET_MAGIC, .type = type, .id = ++w->id};
+
+	buf_put(b, &h, sizeof(h));
+}
+
+/* Waits for a message on one of our ends: its status, -ETIME if none comes. The payload is in w->p from 16 on. */
+static int answer(struct world *w, int sock, struct cur *c)
+{
+	struct net_hdr h;
+
+	for (int i = 0; i < 400; i++) {
+		size_t nfds = 1;
+		ssize_t n = fdpass_recv(sock, w->p, sizeof(w->p), &w->fd, &nfds);
+
+		if (n > 0) {
+			w->fd = nfds ? w->fd : -1;
+			w->n = (size_t)n;
+			*c = cur_of(w->p, w->n);
+			CHECK(cur_copy(c, &h, sizeof(h)));
+			CHECK(h.type & NET_REPLY);
+			CHECK_INT(h.nfds, nfds);
+			return h.status;
+		}
+		if (n == 0)
+			return -EPIPE;
+		loop_turn(w->loop, 5);
+	}
+	return -ETIME;
+}
+
+static int request(struct world *w, struct buf *b, int fd, struct cur *c)
+{
+	CHECK_INT(fdpass_send(w->control, b->p, b->len, &fd, fd >= 0), 0);
+	return answer(w, w->control, c);
+}
+
+struct text_rule {
+	const char *target;
+	bool allow;
+	uint16_t port;
+};
+
+static int set_policy(
+	struct world *w, uint32_t id, bool given, bool allow, const struct text_rule *t, uint32_t n)
+{
+	struct cur c;
+	struct buf b;
+	int rc;
+
+	buf_init(&b, NET_MSG_MAX);
+	put_hdr(&b, w, NET_POLICY);
+	buf_u32(&b, id);
+	buf_u8(&b, 0);
+	buf_u8(&b, given);
+	buf_u8(&b, allow);
+	buf_u32(&b, n);
+	for (uint32_t i = 0; i < n; i++)
+		net_rule_put(&b, t[i].allow, t[i].target, &t[i].port, t[i].port ? 1 : 0);
+	rc = request(w, &b, -1, &c);
+	buf_fini(&b);
+	return rc;
+}
+
+static int channel(struct world *w, uint32_t id, uint64_t flows, uint64_t rate)
+{
+	int sv[2];
+	struct cur c;
+	struct buf b;
+	int rc;
+
+	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv), 0);
+	buf_init(&b, 256);
+	put_hdr(&b, w, NET_CHANNEL);
+	buf_u32(&b, id);
+	buf_u32(&b, 2);
+	buf_u64(&b, flows);
+	buf_u64(&b, rate);
+	rc = request(w, &b, sv[1], &c);
+	buf_fini(&b);
+	close(sv[1]);
+	close_fd(&w->chan);
+	w->chan = sv[0];
+	return rc;
+}
+
+static bool up(struct world *w)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t n = sizeof(a);
+	struct net_addr lo = net_addr4(INADDR_LOOPBACK);
+	struct err e = {0};
+	struct cur c;
+	struct buf b;
+	int sv[2];
+
+	*w = (struct world){.chan = -1, .loop = loop_create()};
+	if (!w->loop ||
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv) < 0)
+		return false;
+	w->control = sv[0];
+	w->b = broker_create(w->loop, sv[1], 1000, "/nonexistent", &e);
+	w->dns = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+	if (!w->b || bind(w->dns, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+		getsockname(w->dns, (struct sockaddr *)&a, &n) < 0)
+		return false;
+	buf_init(&b, 256);
+	put_hdr(&b, w, NET_RESOLVERS);
+	buf_u32(&b, 1);
+	buf_put(&b, lo.b, 16);
+	buf_u16(&b, ntohs(a.sin_port));
+	CHECK_INT(request(w, &b, -1, &c), 0);
+	buf_fini(&b);
+	return true;
+}
+
+static void down(struct world *w)
+{
+	int control = w->b->control;
+
+	broker_destroy(w->b);
+	loop_destroy(w->loop);
+	close(control);
+	close(w->control);
+	close(w->dns);
+	close_fd(&w->chan);
+}
+
+/* What mayfly-net asks: a flow. Its status; the descriptor in w->fd. */
+static int open_flow(
+	struct world *w, enum net_flow kind, const char *addr, uint16_t port, uint32_t *flow)
+{
+	struct net_addr a;
+	struct cur c;
+	struct buf b;
+	int rc;
+
+	CHECK(net_addr_parse(addr, &a));
+	buf_init(&b, 256);
+	put_hdr(&b, w, NET_OPEN);
+	buf_u8(&b, (uint8_t)kind);
+	buf_put(&b, a.b, 16);
+	buf_u16(&b, port);
+	CHECK_INT(fdpass_send(w->chan, b.p, b.len, NULL, 0), 0);
+	buf_fini(&b);
+	w->fd = -1;
+	rc = answer(w, w->chan, &c);
+	if (rc == 0 && flow)
+		*flow = cur_u32(&c);
+	return rc;
+}
+
+static int listener(int type, uint16_t *port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t n = sizeof(a);
+	int fd = socket(AF_INET, type | SOCK_NONBLOCK, 0);
+
+	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+		getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+		return -1;
+	if (type == SOCK_STREAM && listen(fd, 10) < 0)
+		return -1;
+	*port = ntohs(a.sin_port);
+	return fd;
+}
+
+static uint64_t counter(struct world *w, uint32_t id, enum net_counter which, const char *place)
+{
+	uint64_t v = 0, found = 0;
+	struct cur c;
+	struct buf b;
+	uint32_t n;
+
+	buf_init(&b, 64);
+	put_hdr(&b, w, NET_COUNTERS);
+	buf_u32(&b, id);
+	CHECK_INT(request(w, &b, -1, &c), 0);
+	buf_fini(&b);
+	CHECK_INT(cur_u32(&c), NET_C_COUNT);
+	for (unsigned int i = 0; i < NET_C_COUNT; i++) {
+		uint64_t x = cur_u64(&c);
+
+		v = i == which ? x : v;
+	}
+	n = cur_u32(&c);
+	for (uint32_t i = 0; i < n; i++) {
+		char text[NET_NAME_MAX], why[32];
+		uint64_t times;
+
+		cur_str(&c, text, sizeof(text));
+		cur_str(&c, why, sizeof(why));
+		times = cur_u64(&c);
+		if (place && !strcmp(text, place))
+			found = times;
+	}
+	CHECK(cur_done(&c));
+	return place ? found : v;
+}
+
+static const struct text_rule lo_open[] = {{"127.0.0.1", true, 0}};
+
+static void flows_are_connected_by_policy(void)
+{
+	struct world w;
+	uint32_t flow;
+	uint16_t port;
+	char word[8] = "";
+	int srv, peer;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_STREAM, &port);
+	CHECK_INT(channel(&w, 7, 0, 0), -ENOENT); /* no policy yet */
+	CHECK_INT(set_policy(&w, 7, false, false, NULL, 0), 0);
+	CHECK_INT(channel(&w, 7, 0, 0), 0);
+	/* without a policy the loopback is closed, in every form */
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, NULL), -EACCES);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "::ffff:127.0.0.1", port, NULL), -EACCES);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "::1", port, NULL), -EACCES);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "169.254.169.254", 80, NULL), -EACCES);
+	CHECK_INT(w.fd, -1);
+	CHECK_INT(counter(&w, 7, NET_C_DENIED, NULL), 4);
+	CHECK_INT(counter(&w, 7, 0, "udp 169.254.169.254:80"), 1);
+	CHECK_INT(accept(srv, NULL, NULL), -1);
+	CHECK_INT(set_policy(&w, 7, true, false, lo_open, 1), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, &flow), 0);
+	REQUIRE(w.fd >= 0);
+	peer = accept(srv, NULL, NULL);
+	CHECK(peer >= 0);
+	CHECK_INT(write(w.fd, "hello", 5), 5);
+	CHECK_INT(read(peer, word, sizeof(word)), 5);
+	CHECK_INT(counter(&w, 7, NET_C_OPEN, NULL), 1);
+	CHECK_INT(counter(&w, 7, NET_C_BYTES_OUT, NULL), 5);
+	close(w.fd);
+	close(peer);
+	close(srv);
+	down(&w);
+}
+
+/* The change of a policy ends what it no longer allows, and nothing else. */
+static void a_change_shuts_what_is_not_allowed(void)
+{
+	static const struct text_rule both[] = {{"127.0.0.1", true, 0}, {"127.0.0.2", true, 0}};
+	struct world w;
+	uint16_t port, uport;
+	int srv, usrv, one, udp;
+	char c;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_STREAM, &port);
+	usrv = listener(SOCK_DGRAM, &uport);
+	CHECK_INT(set_policy(&w, 1, true, false, both, 2), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, NULL), 0);
+	one = w.fd;
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", uport, NULL), 0);
+	udp = w.fd;
+	CHECK_INT(send(udp, "x", 1, 0), 1);
+	CHECK_INT(read(usrv, &c, 1), 1);
+	CHECK_INT(set_policy(&w, 1, true, false, both, 1), 0);
+	CHECK_INT(counter(&w, 1, NET_C_SHUT, NULL), 0);
+	CHECK_INT(send(one, "x", 1, MSG_NOSIGNAL), 1);
+	CHECK_INT(set_policy(&w, 1, true, false, both + 1, 1), 0);
+	CHECK_INT(counter(&w, 1, NET_C_SHUT, NULL), 2);
+	/* our duplicates are of no use any more, whatever we do with them */
+	CHECK(send(one, "x", 1, MSG_NOSIGNAL) < 0);
+	CHECK_INT(errno, EPIPE);
+	CHECK(send(udp, "x", 1, MSG_NOSIGNAL) < 0);
+	CHECK_INT(errno, EPIPE);
+	CHECK(read(usrv, &c, 1) < 0);
+	close(one);
+	close(udp);
+	close(srv);
+	close(usrv);
+	down(&w);
+}
+
+static void the_operator_and_the_end(void)
+{
+	struct world w;
+	struct cur c;
+	struct buf b;
+	uint16_t port;
+	int srv;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_STREAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, NULL), 0);
+	/* the operator's deny list is above the client's rules */
+	buf_init(&b, 512);
+	put_hdr(&b, &w, NET_OPERATOR);
+	buf_u8(&b, 0);
+	buf_u32(&b, 1);
+	net_rule_put(&b, false, "127.0.0.0/8", NULL, 0);
+	buf_u32(&b, 0);
+	{
+		int tcp = w.fd;
+
+		CHECK_INT(request(&w, &b, -1, &c), 0);
+		CHECK(send(tcp, "x", 1, MSG_NOSIGNAL) < 0);
+		close(tcp);
+	}
+	buf_fini(&b);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, NULL), -EACCES);
+	buf_init(&b, 64);
+	put_hdr(&b, &w, NET_REMOVE);
+	buf_u32(&b, 1);
+	CHECK_INT(request(&w, &b, -1, &c), 0);
+	CHECK_INT(read(w.chan, &port, 1), 0);
+	CHECK_INT(request(&w, &b, -1, &c), -ENOENT);
+	buf_fini(&b);
+	close(srv);
+	down(&w);
+}
+
+static void limits_hold(void)
+{
+	struct world w;
+	uint16_t port;
+	uint32_t flow = 0;
+	struct buf b;
+	int fds[8], srv;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_DGRAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 4, 8), 0);
+	for (int i = 0; i < 4; i++) {
+		CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, &flow), 0);
+		fds[i] = w.fd;
+	}
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, NULL), -EAGAIN);
+	/* one is given back: there is room for one; its number is not good twice */
+	for (int i = 0; i < 2; i++) {
+		buf_init(&b, 64);
+		put_hdr(&b, &w, NET_CLOSE);
+		buf_u32(&b, flow);
+		buf_u64(&b, 10);
+		buf_u64(&b, 20);
+		CHECK_INT(fdpass_send(w.chan, b.p, b.len, NULL, 0), 0);
+		buf_fini(&b);
+		turns(&w, 3);
+	}
+	CHECK_INT(counter(&w, 1, NET_C_BYTES_IN, NULL), 20);
+	CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 1);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, &flow), 0);
+	close(w.fd);
+	/* eight a second */
+	for (int i = 0, ok = 0; i < 20; i++) {
+		CHECK(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, &flow) == -EAGAIN || ++ok < 8);
+		close_fd(&w.fd);
+	}
+	for (int i = 0; i < 4; i++)
+		close(fds[i]);
+	/* mayfly-net goes: nothing of it stays */
+	close_fd(&w.chan);
+	turns(&w, 3);
+	CHECK_INT(w.b->flows, 0);
+	close(srv);
+	down(&w);
+}
+
+/* A taken-over mayfly-net sends anything: refused, counted, and the broker serves on. */
+static void nonsense_is_counted(void)
+{
+	static const char junk[] =
+		"MFN1 and then some bytes that are none of ours..................";
+	struct net_hdr h = {.magic = NET_MAGIC};
+	struct world w;
+	uint16_t port;
+	int srv;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_DGRAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	for (size_t n = 1; n < sizeof(junk); n++)
+		CHECK_INT(fdpass_send(w.chan, junk, n, NULL, 0), 0);
+	/* the daemon's requests, as mayfly-net: a policy of its own above all */
+	for (uint16_t t = 0; t < 40; t++) {
+		uint8_t m[64] = {0};
+
+		h.type = t;
+		memcpy(m, &h, sizeof(h));
+		m[16] = 1;
+		if (t != NET_OPEN && t != NET_DNS)
+			CHECK_INT(fdpass_send(w.chan, m, sizeof(m), NULL, 0), 0);
+	}
+	/* descriptors where none belong */
+	CHECK_INT(fdpass_send(w.chan, &h, sizeof(h), &srv, 1), 0);
+	turns(&w, 20);
+	CHECK(counter(&w, 1, NET_C_REFUSED, NULL) > 100);
+	CHECK_INT(open_flow(&w, (enum net_flow)7, "127.0.0.1", port, NULL), -EINVAL);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", 0, NULL), -EINVAL);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, NULL), 0);
+	close(w.fd);
+	close(srv);
+	down(&w);
+}
+
+/* ---- DNS ---- */
+
+static size_t ask(uint8_t *p, const char *name, uint16_t id)
+{
+	uint8_t head[12] = {(uint8_t)(id >> 8), (uint8_t)id, 1, 0, 0, 1};
+	size_t at = 12;
+
+	memcpy(p, head, 12);
+	while (*name) {
+		size_t n = strcspn(name, ".");
+
+		p[at++] = (uint8_t)n;
+		memcpy(p + at, name, n);
+		at += n;
+		name += n + (name[n] == '.');
+	}
+	memcpy(p + at, "\0\0\1\0\1", 5);
+	return at + 5;
+}
+
+static void query(struct world *w, const char *name)
+{
+	uint8_t p[300];
+	struct buf b;
+
+	buf_init(&b, 1024);
+	put_hdr(&b, w, NET_DNS);
+	buf_u8(&b, 0);
+	buf_put(&b, p, ask(p, name, 0x4242));
+	CHECK_INT(fdpass_send(w->chan, b.p, b.len, NULL, 0), 0);
+	buf_fini(&b);
+}
+
+/* The resolver answers the next question it gets with an address; flip: of the id, for a liar. */
+static bool resolver_says(struct world *w, const char *addr, uint16_t flip)
+{
+	struct sockaddr_in from;
+	socklen_t len = sizeof(from);
+	struct net_addr a;
+	uint8_t p[1024];
+	ssize_t n = -1;
+
+	for (int i = 0; i < 200 && n < 0; i++) {
+		loop_turn(w->loop, 5);
+		n = recvfrom(w->dns, p, 512, flip ? MSG_PEEK : 0, (struct sockaddr *)&from, &len);
+	}
+	if (n < 0)
+		return false;
+	n -= 11; /* without EDNS */
+	p[0] ^= (uint8_t)(flip >> 8);
+	p[2] = 0x81;
+	p[3] = 0x80;
+	p[7] = 1;
+	p[11] = 0;
+	CHECK(net_addr_parse(addr, &a));
+	memcpy(p + n, "\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4", 12);
+	memcpy(p + n + 12, a.b + 12, 4);
+	return sendto(w->dns, p, (size_t)n + 16, 0, (struct sockaddr *)&from, len) > 0;
+}
+
+/* The answer that the guest gets: its rcode, and how many records; -1: none came. */
+static int reply_code(struct world *w, unsigned int *records)
+{
+	struct cur c;
+
+	if (answer(w, w->chan, &c) != 0)
+		return -1;
+	CHECK(w->n >= 28 && w->p[16] == 0x42 && w->p[17] == 0x42);
+	*records = w->p[16 + 7];
+	return w->p[16 + 3] & 15;
+}
+
+static void names_are_learned_by_the_broker_only(void)
+{
+	static const struct text_rule rules[] = {
+		{"allowed.example", true, 0}, {"127.0.0.1", true, 9}};
+	struct world w;
+	unsigned int n;
+
+	REQUIRE(up(&w));
+	CHECK_INT(set_policy(&w, 1, true, false, rules, 2), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "5.5.5.5", 9, NULL), -EACCES);
+	/* a denied name is not even asked */
+	query(&w, "denied.example");
+	CHECK_INT(reply_code(&w, &n), DNS_NXDOMAIN);
+	CHECK_INT(counter(&w, 1, 0, "denied.example"), 1);
+	CHECK(recv(w.dns, &n, sizeof(n), 0) < 0);
+	/* a liar with another id is not heard, the resolver is */
+	query(&w, "allowed.example");
+	CHECK(resolver_says(&w, "6.6.6.6", 0x100));
+	turns(&w, 5);
+	CHECK_INT(w.b->sandbox->learned.n, 0);
+	CHECK(resolver_says(&w, "5.5.5.5", 0));
+	CHECK_INT(reply_code(&w, &n), DNS_NOERROR);
+	CHECK_INT(n, 1);
+	CHECK_INT(w.b->sandbox->learned.n, 1);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "6.6.6.6", 9, NULL), -EACCES);
+	/* connecting a datagram socket sends nothing; a host without a route may refuse it */
+	n = (unsigned int)-open_flow(&w, NET_FLOW_UDP, "5.5.5.5", 9, NULL);
+	CHECK(n == 0 || n == ENETUNREACH);
+	close_fd(&w.fd);
+	/* rebinding: a private address for a public name is neither learned nor said, but one that a rule opens */
+	query(&w, "allowed.example");
+	CHECK(resolver_says(&w, "10.1.2.3", 0));
+	CHECK_INT(reply_code(&w, &n), DNS_NXDOMAIN);
+	CHECK_INT(counter(&w, 1, NET_C_REBINDING, NULL), 1);
+	CHECK_INT(w.b->sandbox->learned.n, 1);
+	query(&w, "allowed.example");
+	CHECK(resolver_says(&w, "127.0.0.1", 0));
+	CHECK_INT(reply_code(&w, &n), DNS_NOERROR);
+	down(&w);
+}
+
+static void a_silent_resolver_is_an_error_at_last(void)
+{
+	struct world w;
+	unsigned int n;
+	uint64_t start = mono_ns();
+	int rc = -1;
+
+	REQUIRE(up(&w));
+	CHECK_INT(set_policy(&w, 1, false, false, NULL, 0), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	query(&w, "silent.example");
+	for (int i = 0; i < 6 && rc < 0; i++)
+		rc = reply_code(&w, &n);
+	CHECK_INT(rc, DNS_SERVFAIL);
+	CHECK(mono_ns() - start < QUERY_DEADLINE_NS + 2000000000ull);
+	CHECK_INT(counter(&w, 1, NET_C_QUERIES_FAILED, NULL), 1);
+	/* queries under way end with their sandbox */
+	query(&w, "silent.example");
+	turns(&w, 5);
+	CHECK(w.b->query);
+	close_fd(&w.chan);
+	turns(&w, 5);
+	CHECK(!w.b->query);
+	down(&w);
+}
+
+static void resolv_conf_is_read(void)
+{
+	struct net_resolver r[RESOLVERS_MAX];
+
+	CHECK_INT(host_parse_resolvers("", r), 0);
+	CHECK_INT(
+		host_parse_resolvers("# x\nsearch a b\nnameserver 1.2.3.4\n  nameserver\t::1 # "
+				     "y\nnameserver junk\nnameserverx 1.1.1.1\nnameserver 9.9.9.9",
+			r),
+		3);
+	CHECK(r[1].addr.b[15] == 1 && r[2].port == 53);
+	CHECK_INT(host_parse_resolvers("nameserver 1.1.1.1\nnameserver 1.1.1.2\nnameserver "
+				       "1.1.1.3\nnameserver 1.1.1.4\n",
+			  r),
+		3);
+	CHECK_INT(host_parse_resolvers("nameserver", r), 0);
+	CHECK_INT(host_parse_resolvers("nameserver ", r), 0);
+}
+
+static const struct test tests[] = {
+	{"flows_are_connected_by_policy", flows_are_connected_by_policy},
+	{"a_change_shuts_what_is_not_allowed", a_change_shuts_what_is_not_allowed},
+	{"the_operator_and_the_end", the_operator_and_the_end},
+	{"limits_hold", limits_hold},
+	{"nonsense_is_counted", nonsense_is_counted},
+	{"names_are_learned_by_the_broker_only", names_are_learned_by_the_broker_only},
+	{"a_silent_resolver_is_an_error_at_last", a_silent_resolver_is_an_error_at_last},
+	{"resolv_conf_is_read", resolv_conf_is_read},
+};
+TEST_MAIN(tests)

@@ -6,14 +6,19 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "api/core/text.h"
+#include "api/core/io_pool.h"
 #include "lib/log.h"
 
 #define BUCKETS 1024
+#define IN_STEPS_FROM_BYTES                                                                        \
+	MIB(16) /* of blocks; below that freeing is quicker than the hand-over */
+#define STEP_BYTES MIB(64)
 
 struct blob {
 	struct blob *next;
@@ -25,12 +30,15 @@ struct blob {
 struct blobs {
 	int dir;
 	bool loaded;
+	struct io_pool *io; /* NULL: everything in the caller's thread */
+	atomic_bool dirty;  /* a name was made that may not be on the disk */
+	atomic_int sync_error;
 	struct blob *bucket[BUCKETS];
 };
 
 static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok"};
 
-struct blobs *blobs_create(const char *dir, struct err *e)
+struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e)
 {
 	struct blobs *b = calloc(1, sizeof(*b));
 
@@ -46,6 +54,7 @@ struct blobs *blobs_create(const char *dir, struct err *e)
 		free(b);
 		return NULL;
 	}
+	b->io = io;
 	return b;
 }
 
@@ -91,7 +100,23 @@ int blob_make(struct blobs *b, const char *id, const char *kind)
 
 	file_name(name, id, kind);
 	fd = openat(b->dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-	return fd < 0 ? -errno : fd;
+	if (fd < 0)
+		return -errno;
+	atomic_store(&b->dirty, true);
+	return fd;
+}
+
+int blobs_sync(void *arg, struct err *e)
+{
+	struct blobs *b = arg;
+	int failed = atomic_load(&b->sync_error);
+
+	if (!failed && atomic_exchange(&b->dirty, false) && fsync(b->dir) < 0) {
+		/* The kernel reports it once and forgets what it could not write. */
+		failed = errno;
+		atomic_store(&b->sync_error, failed);
+	}
+	return failed ? err_set(e, failed, "the folder of disks and memory") : 0;
 }
 
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw)
@@ -136,13 +161,62 @@ void blob_ref(struct blobs *b, const char *id)
 	(*at)->refs++;
 }
 
+/* ---- removal: the name goes at once, the blocks of a large file in steps and in another thread. A
+ * disk in a million pieces takes seconds, during which the loop would stand still; in one call it
+ * could not even be killed. */
+
+struct removal {
+	struct io_job job;
+	int fd;
+};
+
+/* Nobody else has it open or mapped: to a monitor that still runs, a shorter file is a SIGBUS. */
+static bool only_ours(int fd)
+{
+	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0 && fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
+}
+
+static void removal_work(struct io_job *j)
+{
+	struct removal *r = container_of(j, struct removal, job);
+	struct stat st;
+
+	if (fstat(r->fd, &st) == 0 && only_ours(r->fd))
+		for (off_t n = st.st_size; n > 0 && ftruncate(r->fd, n) == 0;
+			n -= (off_t)STEP_BYTES)
+			;
+	close_fd(&r->fd);
+}
+
+static void removal_done(struct io_job *j)
+{
+	free(container_of(j, struct removal, job));
+}
+
+static void file_remove(struct blobs *b, const char *name)
+{
+	_cleanup_close_ int fd = openat(b->dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	struct removal *r;
+	struct stat st;
+
+	unlinkat(b->dir, name, 0);
+	if (!b->io || fd < 0 || fstat(fd, &st) < 0 ||
+		(uint64_t)st.st_blocks * 512 < IN_STEPS_FROM_BYTES)
+		return;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return;
+	*r = (struct removal){.job = {removal_work, removal_done, NULL}, .fd = take_fd(&fd)};
+	io_pool_run(b->io, &r->job);
+}
+
 static void files_remove(struct blobs *b, const char *id)
 {
 	char name[64];
 
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
 		file_name(name, id, kinds[i]);
-		unlinkat(b->dir, name, 0);
+		file_remove(b, name);
 	}
 }
 
@@ -196,7 +270,7 @@ static void blobs_sweep(struct blobs *b)
 		snprintf(id, sizeof(id), "%.36s", de->d_name);
 		if (de->d_name[0] == '.' || (uuid_ok(id) && *find(b, id)))
 			continue;
-		unlinkat(b->dir, de->d_name, 0);
+		file_remove(b, de->d_name);
 		n++;
 	}
 	if (d)

@@ -10,11 +10,16 @@
 struct blobs;
 #define BLOB_ID 37
 
-struct blobs *blobs_create(const char *dir, struct err *e);
+struct io_pool;
+/* io frees the blocks of large files; NULL: the caller's thread does. */
+struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e);
 void blobs_destroy(struct blobs *b);
 void blob_id_make(char id[BLOB_ID]);
 /* Makes id's file of that kind, empty, read and write: a descriptor or -errno. */
 int blob_make(struct blobs *b, const char *id, const char *kind);
+/* For database_before_sync(), from the writer's thread: the names of all files made so far are on the
+ * disk. An error stays for ever. */
+int blobs_sync(void *blobs, struct err *e);
 /* rw only for files that belong to one sandbox. */
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
 uint64_t blob_bytes(struct blobs *b, const char *id);

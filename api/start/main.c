@@ -517,9 +517,10 @@ static void start(bool no_jail)
 	if (!D.io)
 		die("I/O", &e);
 	snprintf(path, sizeof(path), "%s/blobs", D.cfg.state_dir);
-	D.blobs = blobs_create(path, &e);
+	D.blobs = blobs_create(path, D.io, &e);
 	if (!D.blobs)
 		die("state", &e);
+	database_before_sync(D.database, blobs_sync, D.blobs);
 	D.priv = privctl_create(
 		D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)))

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api_blobs: counted files: what the last reference, the sweep and a start with unreadable records
+ * do to them; large ones go in another thread, and never under somebody who has them mapped.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "api/checkpoint/blobs.h"
+#include "api/core/io_pool.h"
+#include "lib/loop.h"
+
+static struct {
+	char dir[64];
+	struct loop *loop;
+	struct io_pool *io;
+	struct blobs *b;
+} G;
+
+static bool rig_up(void)
+{
+	struct err e;
+
+	snprintf(G.dir, sizeof(G.dir), "/tmp/api_blobs.XXXXXX");
+	if (!mkdtemp(G.dir))
+		return false;
+	G.loop = loop_create();
+	G.io = io_pool_create(G.loop, &e);
+	G.b = blobs_create(G.dir, G.io, &e);
+	return G.b && io_pool_start(G.io, &e) == 0;
+}
+
+static void rig_down(void)
+{
+	blobs_destroy(G.b);
+	io_pool_destroy(G.io);
+	loop_destroy(G.loop);
+	rmdir(G.dir);
+}
+
+static bool there(const char *id, const char *kind)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s.%s", G.dir, id, kind);
+	return access(path, F_OK) == 0;
+}
+
+static int make(char id[BLOB_ID], uint64_t bytes)
+{
+	int fd;
+
+	blob_id_make(id);
+	fd = blob_make(G.b, id, "mem");
+	if (bytes)
+		CHECK_INT(posix_fallocate(fd, 0, (off_t)bytes), 0);
+	return fd;
+}
+
+static void idle(void)
+{
+	for (int i = 0; i < 500 && io_pool_busy(G.io); i++)
+		loop_turn(G.loop, 20);
+	CHECK_INT(io_pool_busy(G.io), 0);
+}
+
+static void the_last_reference_removes(void)
+{
+	char id[BLOB_ID];
+	struct err e;
+	int fd;
+
+	REQUIRE(rig_up());
+	fd = make(id, 0);
+	close_fd(&fd);
+	blobs_loaded(G.b, true);
+	CHECK(!there(id, "mem"));
+	fd = make(id, 0);
+	close_fd(&fd);
+	blob_ref(G.b, id);
+	blob_ref(G.b, id);
+	blob_unref(G.b, id);
+	CHECK(there(id, "mem"));
+	CHECK_INT(blobs_sync(G.b, &e), 0);
+	blob_unref(G.b, id);
+	CHECK(!there(id, "mem"));
+	rig_down();
+}
+
+static void nothing_goes_while_records_are_loaded(void)
+{
+	char kept[BLOB_ID], dropped[BLOB_ID];
+	int fd;
+
+	REQUIRE(rig_up());
+	fd = make(kept, 0);
+	close_fd(&fd);
+	fd = make(dropped, 0);
+	close_fd(&fd);
+	blob_ref(G.b, kept);
+	blob_ref(G.b, dropped);
+	/* the last reference of those read so far */
+	blob_unref(G.b, kept);
+	blob_unref(G.b, dropped);
+	CHECK(there(kept, "mem") && there(dropped, "mem"));
+	blob_ref(G.b, kept);
+	blobs_loaded(G.b, true);
+	CHECK(there(kept, "mem") && !there(dropped, "mem"));
+	blob_unref(G.b, kept);
+	CHECK(!there(kept, "mem"));
+	rig_down();
+}
+
+static void after_an_incomplete_load_old_files_stay(void)
+{
+	char known[BLOB_ID], unknown[BLOB_ID], fresh[BLOB_ID], path[128];
+	int fd;
+
+	REQUIRE(rig_up());
+	fd = make(known, 0);
+	close_fd(&fd);
+	fd = make(unknown, 0);
+	close_fd(&fd);
+	blob_ref(G.b, known);
+	blobs_loaded(G.b, false);
+	CHECK(there(known, "mem") && there(unknown, "mem"));
+	blob_unref(G.b, known);
+	CHECK(there(known, "mem"));
+	fd = make(fresh, 0);
+	close_fd(&fd);
+	blob_ref(G.b, fresh);
+	blob_unref(G.b, fresh);
+	CHECK(!there(fresh, "mem"));
+	for (const char *const *id = (const char *const[]){known, unknown, NULL}; *id; id++) {
+		snprintf(path, sizeof(path), "%s/%s.mem", G.dir, *id);
+		unlink(path);
+	}
+	rig_down();
+}
+
+static void a_large_file_goes_in_a_thread(void)
+{
+	char id[BLOB_ID];
+	int fd;
+
+	REQUIRE(rig_up());
+	blobs_loaded(G.b, true);
+	fd = make(id, MIB(200));
+	close_fd(&fd);
+	blob_ref(G.b, id);
+	blob_unref(G.b, id);
+	CHECK(!there(id, "mem"));
+	CHECK_INT(io_pool_busy(G.io), 1);
+	idle();
+	rig_down();
+}
+
+static void a_mapped_file_keeps_its_length(void)
+{
+	char id[BLOB_ID];
+	struct stat st;
+	char *p;
+	int fd;
+
+	REQUIRE(rig_up());
+	blobs_loaded(G.b, true);
+	for (int mapped = 0; mapped < 2; mapped++) {
+		fd = make(id, MIB(32));
+		p = mmap(NULL, MIB(32), PROT_READ, MAP_PRIVATE, fd, 0);
+		REQUIRE(p != MAP_FAILED);
+		if (mapped)
+			close_fd(&fd);
+		blob_ref(G.b, id);
+		blob_unref(G.b, id);
+		idle();
+		CHECK(mapped ||
+			(fstat(fd, &st) == 0 && st.st_nlink == 0 && st.st_size == (off_t)MIB(32)));
+		/* a SIGBUS if it was shortened */
+		CHECK_INT(p[MIB(32) - 1], 0);
+		munmap(p, MIB(32));
+		close_fd(&fd);
+	}
+	rig_down();
+}
+
+static const struct test tests[] = {
+	{"the_last_reference_removes", the_last_reference_removes},
+	{"nothing_goes_while_records_are_loaded", nothing_goes_while_records_are_loaded},
+	{"after_an_incomplete_load_old_files_stay", after_an_incomplete_load_old_files_stay},
+	{"a_large_file_goes_in_a_thread", a_large_file_goes_in_a_thread},
+	{"a_mapped_file_keeps_its_length", a_mapped_file_keeps_its_length},
+};
+TEST_MAIN(tests)

@@ -5,9 +5,11 @@
 #include "agent/agent.h"
 
 #include <fcntl.h>
+#include <linux/vm_sockets.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +21,7 @@
 #include "agent/freeze.h"
 #include "agent/hooks.h"
 #include "agent/jobs.h"
+#include "agent/life.h"
 #include "agent/ports.h"
 #include "agent/proc.h"
 #include "agent/ready.h"
@@ -29,10 +32,20 @@ static void listen_event(void *arg, uint32_t events)
 	struct agent *a = arg;
 
 	for (int i = 0; i < 16; i++) {
-		int fd = accept4(a->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct sockaddr_vm peer = {0};
+		socklen_t n = sizeof(peer);
+		int fd = accept4(
+			a->listen_fd, (struct sockaddr *)&peer, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd < 0)
 			return;
+		/* any program of the guest reaches this port through vsock's loopback, and would be
+		 * served as root: only the host is served */
+		if (peer.svm_family == AF_VSOCK && peer.svm_cid != VMADDR_CID_HOST) {
+			a->n.conns_refused++;
+			close(fd);
+			continue;
+		}
 		conn_create(a, fd);
 	}
 }
@@ -60,12 +73,17 @@ static void signal_event(void *arg, uint32_t events)
 	while (read(a->sig_fd, &si, sizeof(si)) == sizeof(si)) {
 		if (si.ssi_signo == SIGCHLD)
 			child = true;
+		else if (si.ssi_signo != SIGINT)
+			life_signal(a, (int)si.ssi_signo);
 		else if (!a->opts.init)
 			loop_stop(a->loop, 0);
 	}
 	if (child)
 		procs_reap(a);
 }
+
+/* SIGINT is ctrl-alt-del's for an init, and means nothing here. */
+static const int taken_signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH};
 
 static int watch_signals(struct agent *a)
 {
@@ -81,9 +99,8 @@ static int watch_signals(struct agent *a)
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	sigemptyset(&some);
-	sigaddset(&some, SIGCHLD);
-	sigaddset(&some, SIGTERM);
-	sigaddset(&some, SIGINT);
+	for (size_t i = 0; i < ARRAY_LEN(taken_signals); i++)
+		sigaddset(&some, taken_signals[i]);
 	a->sig_fd = signalfd(-1, &some, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (a->sig_fd < 0)
 		return -errno;
@@ -105,6 +122,12 @@ int agent_init(struct agent *a, const struct agent_opts *o, struct err *e)
 	a->image_env = env_new();
 	if (!a->loop || !a->image_env)
 		return err_plain(e, ENOMEM, "no memory");
+	if (o->init || o->guarded) {
+		/* workloads of the protocol look for this name; and none of them may read this memory or environment
+		 * (exec.c keeps CAP_SYS_PTRACE from them) */
+		prctl(PR_SET_NAME, "execd");
+		prctl(PR_SET_DUMPABLE, 0);
+	}
 	rc = watch_signals(a);
 	if (rc < 0)
 		return err_set(e, -rc, "signals");
@@ -149,6 +172,7 @@ void agent_fini(struct agent *a)
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);
 	sessions_free(a);
+	session_drop(a->pre_script);
 	cgroups_fini(a);
 	ready_fini(a);
 	watch_remove(a->listen_w);

@@ -23,7 +23,7 @@ struct proc;
 struct session;
 
 struct agent_counters {
-	uint64_t conns, conns_total, frames_in, frames_bad, bytes_in, bytes_out;
+	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
 	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left,
 		jobs_total, dials;
 };
@@ -36,6 +36,7 @@ struct agent_opts {
 	const char *run_dir;     /* where generation, machine-id and boot-id live */
 	/* the program that dumps a session's environment; NULL: /proc/self/exe */
 	const char *helper;
+	bool guarded; /* named and protected from its commands as an init is: a test in its own namespace */
 	bool set_names; /* sethostname although not init: a test in its own namespace */
 	/* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
 	bool init;
@@ -66,6 +67,7 @@ struct agent {
 	bool frozen;
 	bool shutting_down;
 	struct envset *image_env, *setup_env;
+	struct session *pre_script; /* what EXECD_BOOTSTRAP_PRE_SCRIPT exported; NULL: nothing */
 	char *workdir, *user;
 
 	char cgroup[256];            /* "" = none */

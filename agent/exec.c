@@ -7,6 +7,7 @@
 #include "agent/exec.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -119,6 +120,18 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 	return rc;
 }
 
+/* They configure the agent, and credentials are among them: no command is given one. */
+static const char *const internal_vars[] = {"EXECD_ACCESS_TOKEN", "EXECD_API_GRACE_SHUTDOWN",
+	"EXECD_BOOTSTRAP_PRE_SCRIPT", "EXECD_INIT", "OPENSANDBOX_EGRESS_TOKEN",
+	"OPENSANDBOX_SECURE_ACCESS_KEYS"};
+
+const char *exec_setup_var(const struct agent *a, const char *name)
+{
+	const char *v = a->setup_env ? env_get(a->setup_env, name) : NULL;
+
+	return v ? v : env_get(a->image_env, name);
+}
+
 struct envset *exec_base_env(struct agent *a)
 {
 	struct envset *e = env_new();
@@ -128,7 +141,8 @@ struct envset *exec_base_env(struct agent *a)
 	if (!e)
 		return NULL;
 	if (env_set(e, "PATH", PATH_DEFAULT) < 0 || env_merge(e, a->image_env) < 0 ||
-		env_merge(e, a->setup_env) < 0)
+		env_merge(e, a->setup_env) < 0 ||
+		(a->pre_script && session_apply(a->pre_script, e) < 0))
 		goto fail;
 	path = env_get(e, "EXECD_ENVS");
 	if (!path || !*path) {
@@ -139,6 +153,8 @@ struct envset *exec_base_env(struct agent *a)
 	text = text_load(path, ENV_FILE_MAX, NULL);
 	if (text && env_merge_text(e, text) < 0)
 		log_limited(LOG_WARN, "the environment file does not fit");
+	for (size_t i = 0; i < ARRAY_LEN(internal_vars); i++)
+		env_unset(e, internal_vars[i]);
 	return e;
 fail:
 	env_unref(e);
@@ -534,6 +550,9 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 		l->s.fd[i] = -1;
 	l->s.keep_fd[0] = l->s.keep_fd[1] = -1;
 	l->s.reset_oom = a->opts.init;
+	/* root without this one cannot look into the agent: not its memory, environment, root or descriptors */
+	if (a->opts.init || a->opts.guarded)
+		l->s.drop_caps = 1ull << CAP_SYS_PTRACE;
 	if (a->opts.init)
 		l->s.limits[l->s.nlimits++] =
 			(struct spawn_limit){.resource = RLIMIT_NOFILE, .value = {65536, 1048576}};

@@ -41,6 +41,8 @@ typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int 
 int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e);
 
-/* Variables of every command: image, setup, the file. NULL: no memory. */
+/* Variables of every command: image, setup, pre-script, the file, without the agent's own. NULL: no memory. */
 struct envset *exec_base_env(struct agent *a);
+/* One that the sandbox was set up with, the agent's own included. NULL: not set. */
+const char *exec_setup_var(const struct agent *a, const char *name);
 const char *exec_home(struct agent *a, const struct envset *env);

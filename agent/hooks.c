@@ -17,10 +17,15 @@
 #include "agent/proc.h"
 #include "agent/req_exec.h"
 #include "agent/schedule.h"
+#include "agent/session.h"
 
 #define HOOKS_MAX 32u
 #define ARGV_MAX  256u
 #define WAITS_MAX 8u
+
+#define SCRIPT_VAR      "EXECD_BOOTSTRAP_PRE_SCRIPT"
+#define SCRIPT_ID       "mayfly.pre-script" /* the session, while the script runs */
+#define SCRIPT_LIMIT_MS 300000
 
 struct hook {
 	struct agent *a;
@@ -315,10 +320,104 @@ void hooks_clock_changed(struct agent *a)
 		hook_arm(&a->hooks->periodic[i]);
 }
 
-void hooks_start(struct agent *a, char **argv, uint32_t argc)
+/* The script has ended or there is none: preStart, then the entrypoint. */
+static void pre_start(struct agent *a)
 {
 	struct hooks *hs = a->hooks;
+	char **argv;
 
+	if (hs->pre.argc) {
+		snprintf(hs->pre.id, sizeof(hs->pre.id), "hook.preStart");
+		hs->pre_pending = true;
+		hook_run(&hs->pre);
+		return;
+	}
+	argv = take_ptr(hs->entry_argv);
+	if (hs->entry_argc)
+		life_start_entrypoint(a, argv, hs->entry_argc);
+	free(argv);
+	if (hs->pre_pending)
+		pre_over(a);
+}
+
+static void script_failed(struct agent *a, int code, const char *why)
+{
+	free(take_ptr(a->hooks->entry_argv));
+	life_entrypoint_failed(a, code, why);
+	pre_over(a);
+}
+
+static void script_ended(struct agent *a, struct proc *p)
+{
+	char why[100];
+
+	p->on_end = NULL;
+	session_drop(a->pre_script);
+	a->pre_script = session_take(a, SCRIPT_ID);
+	if (p->state == AGENT_EXITED && !p->code) {
+		pre_start(a);
+		return;
+	}
+	snprintf(why, sizeof(why), "EXECD_BOOTSTRAP_PRE_SCRIPT %s %u",
+		p->state == AGENT_TIMED_OUT  ? "took too long: signal"
+		: p->state == AGENT_SIGNALED ? "ended by signal"
+					     : "failed with",
+		p->code);
+	script_failed(a, ECANCELED, why);
+}
+
+static void script_started(struct agent *a, struct proc *p, void *arg, int code,
+	enum agent_step step, const char *text)
+{
+	if (!code) {
+		p->on_end = script_ended;
+		return;
+	}
+	(void)session_destroy(a, SCRIPT_ID);
+	script_failed(a, code, text);
+}
+
+/* The script is sourced, so that its exports can be taken over: by a run of a shell session that nobody else sees. One that is missing is
+ * passed over with a warning; only its own `exit` makes it fail. */
+static void script_run(struct agent *a, const char *path)
+{
+	static char text[] = "if [ -f \"$" SCRIPT_VAR "\" ] && [ -r \"$" SCRIPT_VAR "\" ]; then\n"
+			     "case $" SCRIPT_VAR " in\n*/*) . \"$" SCRIPT_VAR "\" ;;\n"
+			     "*) . \"./$" SCRIPT_VAR "\" ;;\nesac\n"
+			     "else echo \"$" SCRIPT_VAR ": not found or not readable\" >&2; fi\n:";
+	char *argv[] = {text, NULL};
+	struct exec_req r = {.flags = AGENT_X_SHELL | AGENT_X_BACKGROUND,
+		.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.argc = 1,
+		.argv = argv,
+		.timeout_ms = SCRIPT_LIMIT_MS};
+	enum agent_step step = AGENT_STEP_NONE;
+	struct err e = {0};
+	int rc;
+
+	snprintf(r.id, sizeof(r.id), "hook.preScript");
+	snprintf(r.session, sizeof(r.session), "%s", SCRIPT_ID);
+	r.cwd = strdup("");
+	r.env = env_new();
+	rc = r.cwd && r.env ? env_set(r.env, SCRIPT_VAR, path) : -ENOMEM;
+	if (rc == 0)
+		rc = session_create(a, SCRIPT_ID, a->workdir && *a->workdir ? a->workdir : "/");
+	if (rc == 0)
+		rc = exec_start(a, &r, script_started, NULL, &step, &e);
+	r.argv = NULL;
+	exec_req_free(&r);
+	if (rc < 0)
+		script_started(a, NULL, NULL, -rc, step, e.code ? e.msg : "no memory");
+}
+
+void hooks_start(struct agent *a, char **argv, uint32_t argc)
+{
+	const char *script = exec_setup_var(a, SCRIPT_VAR);
+	struct hooks *hs = a->hooks;
+
+	if (!hs && script && *script)
+		hs = a->hooks = calloc(1, sizeof(*hs));
 	if (!hs) {
 		if (argc)
 			life_start_entrypoint(a, argv, argc);
@@ -329,15 +428,12 @@ void hooks_start(struct agent *a, char **argv, uint32_t argc)
 		hs->periodic[i].timer = loop_timer(a->loop, hook_due, &hs->periodic[i]);
 	hs->started = true;
 	hooks_clock_changed(a);
-	if (!hs->pre.argc) {
-		if (argc)
-			life_start_entrypoint(a, argv, argc);
-		free(argv);
-		return;
-	}
-	snprintf(hs->pre.id, sizeof(hs->pre.id), "hook.preStart");
 	hs->entry_argv = argv;
 	hs->entry_argc = argc;
-	hs->pre_pending = true;
-	hook_run(&hs->pre);
+	if (script && *script) {
+		hs->pre_pending = true;
+		script_run(a, script);
+	} else {
+		pre_start(a);
+	}
 }

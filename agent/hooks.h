@@ -8,7 +8,8 @@
 
 /* Takes the JSON text apart; -EINVAL with words for a schedule or a field that is none. */
 int hooks_set(struct agent *a, const char *json, struct err *e);
-/* Runs preStart if there is one, then the entrypoint, and begins the periodic ones. Takes argv. */
+/* Runs the script that EXECD_BOOTSTRAP_PRE_SCRIPT names, then preStart, then the entrypoint, each if there is one, and begins the periodic
+ * ones. What the script exports is in the environment of everything that comes after it. Takes argv. */
 void hooks_start(struct agent *a, char **argv, uint32_t argc);
 /* The wall clock was set: schedules are looked at anew. */
 void hooks_clock_changed(struct agent *a);

@@ -19,6 +19,8 @@
 #include "agent/procio.h"
 #include "agent/request.h"
 
+#define STOP_GRACE_MS 10000 /* from SIGTERM to SIGKILL, as container engines have it */
+
 void req_ping(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
 	if (cur_done(b))
@@ -174,6 +176,23 @@ void shutdown_check(struct agent *a)
 		timer_after(a->shutdown_timer, 0);
 }
 
+/* 0 or -ENOMEM. */
+static int shutdown_begin(struct agent *a, uint32_t grace_ms)
+{
+	if (!a->shutdown_timer)
+		a->shutdown_timer = loop_timer(a->loop, shutdown_fired, a);
+	if (!a->shutdown_timer)
+		return -ENOMEM;
+	a->shutting_down = true;
+	if (a->opts.init)
+		kill(-1, SIGTERM);
+	else
+		for (struct proc *p = a->procs; p; p = p->next)
+			proc_signal(p, SIGTERM);
+	timer_after(a->shutdown_timer, (uint64_t)grace_ms * 1000000);
+	return 0;
+}
+
 void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
 	uint32_t grace_ms = cur_u32(b);
@@ -182,19 +201,23 @@ void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		req_bad(a, c, id);
 		return;
 	}
-	if (!a->shutdown_timer)
-		a->shutdown_timer = loop_timer(a->loop, shutdown_fired, a);
-	if (!a->shutdown_timer) {
+	if (shutdown_begin(a, grace_ms) < 0) {
 		conn_error(c, id, ENOMEM, AGENT_STEP_NONE, "no memory");
 		return;
 	}
-	a->shutting_down = true;
-	if (a->opts.init)
-		kill(-1, SIGTERM);
-	else
-		for (struct proc *p = a->procs; p; p = p->next)
-			proc_signal(p, SIGTERM);
-	timer_after(a->shutdown_timer, (uint64_t)grace_ms * 1000000);
 	conn_ok(c, id, NULL);
 	shutdown_check(a);
+}
+
+void life_signal(struct agent *a, int sig)
+{
+	struct proc *p = proc_find(a, ENTRYPOINT_ID);
+	bool runs = p && p->entrypoint && proc_signal(p, sig) == 0;
+
+	if (sig != SIGTERM)
+		return;
+	if (runs)
+		proc_kill_after(p, STOP_GRACE_MS);
+	else if (shutdown_begin(a, STOP_GRACE_MS) == 0)
+		shutdown_check(a);
 }

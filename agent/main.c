@@ -29,6 +29,16 @@ static int run(struct agent_opts *o)
 	return rc < 0;
 }
 
+/* The kernel gives its command line's variables to init: /proc/1/environ has nothing to show. */
+static void wipe_environment(void)
+{
+	extern char **environ;
+
+	for (char **e = environ; *e; e++)
+		memset(*e, 0, strlen(*e));
+	*environ = NULL;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option opts[] = {{"listen", required_argument, NULL, 'l'},
@@ -41,6 +51,7 @@ int main(int argc, char **argv)
 		return session_helper(argv[2]);
 	log_init("mayfly-agent", 2, false);
 	if (getpid() == 1) {
+		wipe_environment();
 		/* the kernel passes words of its command line as arguments: they are not for us */
 		boot_init(&o);
 		run(&o);

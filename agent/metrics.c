@@ -157,6 +157,7 @@ void req_self(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	} rows[] = {
 		{"conns", a->n.conns},
 		{"conns_total", a->n.conns_total},
+		{"conns_refused", a->n.conns_refused},
 		{"frames_in", a->n.frames_in},
 		{"frames_bad", a->n.frames_bad},
 		{"bytes_in", a->n.bytes_in},

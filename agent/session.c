@@ -76,7 +76,7 @@ int session_create(struct agent *a, const char *id, const char *cwd)
 	return session_make(a, id, cwd, AGENT_SE_SHELL, NULL);
 }
 
-int session_destroy(struct agent *a, const char *id)
+struct session *session_take(struct agent *a, const char *id)
 {
 	for (struct session **l = &a->sessions; *l; l = &(*l)->next) {
 		struct session *s = *l;
@@ -84,12 +84,27 @@ int session_destroy(struct agent *a, const char *id)
 		if (strcmp(s->id, id) != 0)
 			continue;
 		*l = s->next;
-		if (s->run)
-			proc_signal(s->run, SIGKILL);
-		session_free(s);
-		return 0;
+		return s;
 	}
-	return -ENOENT;
+	return NULL;
+}
+
+void session_drop(struct session *s)
+{
+	if (s)
+		session_free(s);
+}
+
+int session_destroy(struct agent *a, const char *id)
+{
+	struct session *s = session_take(a, id);
+
+	if (!s)
+		return -ENOENT;
+	if (s->run)
+		proc_signal(s->run, SIGKILL);
+	session_free(s);
+	return 0;
 }
 
 void sessions_free(struct agent *a)

@@ -36,6 +36,9 @@ int session_make(struct agent *a, const char *id, const char *cwd, enum agent_se
 int session_create(struct agent *a, const char *id, const char *cwd);
 /* Kills what runs in it. -ENOENT: there is none of that id. */
 int session_destroy(struct agent *a, const char *id);
+/* Takes it out of the registry: the caller's from now on, to be freed with session_drop (NULL is fine). */
+struct session *session_take(struct agent *a, const char *id);
+void session_drop(struct session *s);
 void sessions_free(struct agent *a);
 struct session *session_find(struct agent *a, const char *id);
 bool session_busy(const struct session *s);

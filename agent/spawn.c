@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -101,6 +102,20 @@ static void child_oom(void)
 	raw(SYS_close, fd, 0, 0, 0);
 }
 
+static void child_caps(const struct spawn *s)
+{
+	for (unsigned cap = 0; cap < 64; cap++) {
+		long rc;
+
+		if (!(s->drop_caps & (1ull << cap)))
+			continue;
+		rc = raw(SYS_prctl, PR_CAPBSET_DROP, cap, 0, 0);
+		/* EINVAL: this kernel does not know so high a capability */
+		if (rc < 0 && rc != -EINVAL)
+			child_fail(s, rc, AGENT_STEP_USER);
+	}
+}
+
 static void child_ids(const struct spawn *s)
 {
 	long rc;
@@ -128,6 +143,7 @@ static void child_main(void *arg)
 		child_oom();
 	child_limits(s);
 	raw(SYS_umask, 022, 0, 0, 0);
+	child_caps(s);
 	child_ids(s);
 	/* as that user: it is its rights that decide */
 	rc = raw(SYS_chdir, P(s->cwd), 0, 0, 0);

@@ -31,6 +31,8 @@ struct spawn {
 	int err_fd;    /* close-on-exec; struct spawn_fail is written if it comes to nothing */
 	int cgroup_fd; /* -1: none */
 	bool set_ids, tty, reset_oom;
+	uint64_t
+		drop_caps; /* bits: taken out of the bounding set, so that no execve brings them back */
 	uid_t uid;
 	gid_t gid;
 	const gid_t *groups;

@@ -57,7 +57,10 @@ static inline void host_put(const char *path, const char *text)
 
 static inline void host_child(struct host *h, int ready)
 {
-	struct agent_opts o = {.listen_path = h->sock, .run_dir = h->dir, .set_names = h->own_ns};
+	struct agent_opts o = {.listen_path = h->sock,
+		.run_dir = h->dir,
+		.set_names = h->own_ns,
+		.guarded = h->own_ns};
 	char cgroup[80], rec[80];
 	struct agent a;
 	struct err e = {0};

@@ -74,7 +74,7 @@ def neither(root):
 
 
 # the programs that ran in each kind of guest; agent_freeze comes last, as it leaves its guest unable to wake
-TESTS = {glibc: ["agent_exec", "agent_freeze"], musl: ["agent_exec", "agent_soak"], neither: ["agent_exec"]}
+TESTS = {glibc: ["agent_exec", "agent_terminal", "agent_freeze"], musl: ["agent_exec", "agent_terminal", "agent_soak"], neither: ["agent_exec", "agent_terminal"]}
 # 50 of them killed midway; in `make stress` 1,000
 SOAK = 10000 if os.environ.get("MAYFLY_STRESS") else 500
 

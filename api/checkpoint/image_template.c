@@ -431,7 +431,8 @@ bool template_view(struct daemon *d, const char *id, struct point_view *v)
 
 	if (!t || !t->ready)
 		return false;
-	*v = (struct point_view){"template", &t->disk, &t->mem, &t->ws, t, save_owner};
+	*v = (struct point_view){
+		"template", &t->disk, &t->mem, &t->ws, OWNER_OPERATOR, t, save_owner};
 	return true;
 }
 

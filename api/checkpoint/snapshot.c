@@ -26,6 +26,7 @@ struct snapshot {
 	struct snapshot *next;
 	struct daemon *d;
 	char id[37], sandbox_id[37], name[128], reason[64], message[300];
+	char owner[OWNER_MAX]; /* its sandbox's */
 	enum snap_state state;
 	int64_t created_ns, changed_ns;
 	struct disk disk;
@@ -68,6 +69,7 @@ static int save(const struct snapshot *s, bool sync)
 	struct err e;
 	int rc;
 
+	cJSON_AddStringToObject(o, "owner", s->owner);
 	json_put_i64(o, "created_ns", s->created_ns);
 	json_put_i64(o, "changed_ns", s->changed_ns);
 	cJSON_AddItemToObject(o, "disk", disk_to_json(&s->disk));
@@ -159,6 +161,7 @@ static int load_one(void *arg, const char *id, cJSON *o)
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	load_text(o, "sandboxId", s->sandbox_id, sizeof(s->sandbox_id));
 	load_text(o, "name", s->name, sizeof(s->name));
+	load_text(o, "owner", s->owner, sizeof(s->owner)); /* "": an older record, the operator's */
 	load_text(st, "state", state, sizeof(state));
 	load_text(st, "reason", s->reason, sizeof(s->reason));
 	load_text(st, "message", s->message, sizeof(s->message));
@@ -209,7 +212,7 @@ bool snapshot_view(struct daemon *d, const char *id, struct point_view *v)
 
 	if (!s || s->state != SS_READY)
 		return false;
-	*v = (struct point_view){"snapshot", &s->disk, &s->mem, &s->ws, s, save_owner};
+	*v = (struct point_view){"snapshot", &s->disk, &s->mem, &s->ws, s->owner, s, save_owner};
 	return true;
 }
 
@@ -246,7 +249,8 @@ cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
 	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid",
-		"vm_start", "boot", "boot_id", "expires", "taking", "resident", "internal"};
+		"vm_start", "boot", "boot_id", "owner", "expires", "taking", "resident",
+		"internal"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
@@ -287,6 +291,7 @@ void route_snapshot_create(struct http_req *r)
 	s->d = d;
 	uuid_make(s->id);
 	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sb->id);
+	snprintf(s->owner, sizeof(s->owner), "%s", sb->owner);
 	snprintf(s->name, sizeof(s->name), "%s", cJSON_IsString(name) ? name->valuestring : "");
 	cJSON_Delete(j);
 	s->created_ns = (int64_t)wall_ns();
@@ -320,7 +325,8 @@ void route_snapshot_list(struct http_req *r)
 	if (!list_begin(r, &l, false))
 		return;
 	for (const struct snapshot *s = d->snapshots; s; s = s->next)
-		if (list_wants(&l, state_names[s->state], NULL) &&
+		if (principal_may(&r->principal, s->owner) &&
+			list_wants(&l, state_names[s->state], NULL) &&
 			(!sandbox || !strcmp(sandbox, s->sandbox_id)) &&
 			(!name || !strcmp(name, s->name)) && list_shows(&l))
 			cJSON_AddItemToArray(l.items, to_json(s));
@@ -331,10 +337,10 @@ static struct snapshot *route_one(struct http_req *r)
 {
 	struct snapshot *s = find(r->app, http_param(r, "id"));
 
-	if (!s)
-		http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
-			http_param(r, "id"));
-	return s;
+	if (s && principal_may(&r->principal, s->owner))
+		return s;
+	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", http_param(r, "id"));
+	return NULL;
 }
 
 void route_snapshot_get(struct http_req *r)
@@ -450,7 +456,7 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 	if (sb->spec.source != SRC_SNAPSHOT)
 		return 0;
 	s = find(sb->d, sb->spec.snapshot_id);
-	if (!s)
+	if (!s || !owner_may(sb->owner, s->owner))
 		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
 			sb->spec.snapshot_id);
 	if (s->state != SS_READY)

@@ -31,7 +31,7 @@ static const char *const phases[] = {[UT_PENDING] = "Pending",
 struct utemplate {
 	struct utemplate *next;
 	struct daemon *d;
-	char id[ID_MAX];
+	char id[ID_MAX], owner[OWNER_MAX];
 	cJSON *req; /* the request's fields, as they are shown */
 	enum phase_of phase;
 	char message[300], boot_key[65];
@@ -79,6 +79,7 @@ static int save(const struct utemplate *t, bool sync)
 	int rc;
 
 	cJSON_AddItemToObject(o, "req", cJSON_Duplicate(t->req, true));
+	cJSON_AddStringToObject(o, "owner", t->owner);
 	cJSON_AddStringToObject(o, "phase", phases[t->phase]);
 	cJSON_AddStringToObject(o, "message", t->message);
 	cJSON_AddStringToObject(o, "boot_key", t->boot_key);
@@ -210,6 +211,9 @@ static int load_one(void *arg, const char *id, cJSON *o)
 	}
 	t->d = d;
 	snprintf(t->id, sizeof(t->id), "%s", id);
+	/* "": an older record, the operator's */
+	snprintf(
+		t->owner, sizeof(t->owner), "%s", json_str(o, "owner") ? json_str(o, "owner") : "");
 	t->req = cJSON_DetachItemFromObjectCaseSensitive(o, "req");
 	v = cJSON_GetObjectItemCaseSensitive(o, "phase");
 	for (size_t i = 0; i < ARRAY_LEN(phases); i++)
@@ -263,9 +267,10 @@ int utemplate_source(struct sandbox *sb, struct refusal *x)
 		return 0;
 	t = find(sb->d, sb->spec.template_id);
 	/* one that is built again still has its old point, unless that was refused */
-	if (!t || !*t->mem.state)
+	if (!t || !*t->mem.state || !owner_may(sb->owner, t->owner))
 		return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s %s.",
-			sb->spec.template_id, t ? "is not built" : "not found");
+			sb->spec.template_id,
+			t && owner_may(sb->owner, t->owner) ? "is not built" : "not found");
 	snapshot_disk_into(sb, &t->disk, t->base);
 	snapshot_memory_into(sb, &t->mem, t->base);
 	v = cJSON_GetObjectItemCaseSensitive(t->base, "cpu");
@@ -308,7 +313,7 @@ bool utemplate_view(struct daemon *d, const char *id, struct point_view *v)
 		t = t->next;
 	if (!t || !*t->mem.state)
 		return false;
-	*v = (struct point_view){"template", &t->disk, &t->mem, &t->ws, t, save_owner};
+	*v = (struct point_view){"template", &t->disk, &t->mem, &t->ws, t->owner, t, save_owner};
 	return true;
 }
 
@@ -350,6 +355,7 @@ void route_template_create(struct http_req *r)
 	t->d = d;
 	memcpy(t->id, "tpl-", 4);
 	uuid_make(t->id + 4);
+	principal_owner(&r->principal, t->owner);
 	t->req = req;
 	t->created_ns = (int64_t)wall_ns();
 	t->stale = true;
@@ -372,7 +378,9 @@ void route_template_list(struct http_req *r)
 	if (!list_begin(r, &l, true))
 		return;
 	for (const struct utemplate *t = d->utemplates; t; t = t->next)
-		if (list_wants(&l, NULL, cJSON_GetObjectItemCaseSensitive(t->req, "metadata")) &&
+		if (principal_may(&r->principal, t->owner) &&
+			list_wants(
+				&l, NULL, cJSON_GetObjectItemCaseSensitive(t->req, "metadata")) &&
 			list_shows(&l))
 			cJSON_AddItemToArray(l.items, to_json(t));
 	list_end(r, &l);
@@ -382,10 +390,11 @@ static struct utemplate *route_one(struct http_req *r)
 {
 	struct utemplate *t = find(r->app, http_param(r, "id"));
 
-	if (!t)
-		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
-			http_param(r, "id"));
-	return t;
+	if (t && principal_may(&r->principal, t->owner))
+		return t;
+	http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
+		http_param(r, "id"));
+	return NULL;
 }
 
 void route_template_get(struct http_req *r)

@@ -227,7 +227,7 @@ void workset_sandbox_goes(struct sandbox *sb)
 
 static bool route_point(struct http_req *r, struct point_view *v)
 {
-	if (point_find(r->app, http_param(r, "id"), v))
+	if (point_find(r->app, http_param(r, "id"), v) && principal_may(&r->principal, v->owned_by))
 		return true;
 	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.",
 		http_param(r, "id"));

@@ -19,6 +19,7 @@ struct point_view {
 	const struct disk *disk;
 	struct memory *mem;
 	struct workset *ws;
+	const char *owned_by; /* whose it is: api/core/principal.h */
 	void *owner;
 	void (*save)(void *owner);
 };

@@ -24,21 +24,27 @@ static const struct key {
 	const char *dflt, *help;
 } keys[] = {
 	{"server", "host", STR(host), "127.0.0.1",
-		"address to listen on; another than loopback needs a key"},
+		"address to listen on; another than loopback needs a key; empty: the socket only"},
 	{"server", "port", K_INT, AT(port), 0, 65535, "8080", "0: any free one"},
-	{"server", "api_key", STR(api_key), "", "one key; several, with names: [server.api_keys]"},
-	{"server", "insecure", K_BOOL, AT(insecure), 0, 0, "false",
-		"listen beyond loopback without a key"},
+	{"server", "socket", STR(socket), "",
+		"Unix socket to listen on, too (below run_dir): callers are known by their user "
+		"id"},
+	{"server", "api_key", STR(api_key), "",
+		"the operator's key; more keys, with namespaces: [server.keys.NAME]"},
 	{"server", "eip", STR(eip), "", "host[:port] that clients reach us by, for endpoints"},
 	{"server", "max_sandbox_timeout_seconds", K_INT, AT(max_sandbox_timeout_seconds), 0,
 		1ll << 40, "0", "0: no limit"},
 	{"server", "max_connections", K_INT, AT(max_connections), 16, 65536, "8192", ""},
+	{"server", "max_connections_per_address", K_INT, AT(max_connections_per_address), 0, 65536,
+		"2048", "that wait and never showed a key; 0: no limit, behind a proxy"},
 	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30",
 		"for the headers of a request"},
 	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60",
 		"for its body; for one that is streamed, each piece"},
 	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75",
 		"between requests; the SDKs keep connections for 30"},
+	{"server", "write_timeout_seconds", K_INT, AT(write_timeout_seconds), 1, 86400, "600",
+		"a client that takes nothing of its answer for so long is cut off"},
 	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180",
 		"for a server in a sandbox to begin its answer"},
 	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
@@ -102,7 +108,8 @@ static const struct key {
 struct rd {
 	const char *p, *end;
 	unsigned int line;
-	char table[64];
+	char table[96];
+	struct access_key *key; /* of the table [server.keys.NAME] */
 	struct err *e;
 };
 
@@ -255,17 +262,99 @@ static int value(struct rd *r, struct config *c, const struct key *k)
 	return -EINVAL;
 }
 
-static int api_key(struct rd *r, struct config *c, const char *name)
+/* ---- keys */
+
+#define KEYS_TABLE "server.keys."
+
+static int key_new(struct rd *r, struct config *c, const char *name)
 {
 	if (c->nkeys == CONFIG_KEYS_MAX)
 		return bad(r, "too many keys");
-	snprintf(c->keys[c->nkeys].name, sizeof(c->keys[0].name), "%s", name);
-	if (string(r, c->keys[c->nkeys].key, sizeof(c->keys[0].key)) < 0)
-		return -EINVAL;
-	if (!c->keys[c->nkeys].key[0])
-		return bad(r, "an empty key");
-	c->nkeys++;
+	if (!principal_name_ok(name))
+		return bad(r, "this name is too long for a key");
+	for (unsigned int i = 0; i < c->nkeys; i++)
+		if (!strcmp(c->keys[i].who.name, name))
+			return bad(r, "two keys have this name");
+	r->key = &c->keys[c->nkeys++];
+	*r->key = (struct access_key){.who.role = ROLE_USER, .uid = -1};
+	snprintf(r->key->who.name, sizeof(r->key->who.name), "%s", name);
+	snprintf(r->key->who.namespace, sizeof(r->key->who.namespace), "%s", name);
 	return 0;
+}
+
+static void key_is_operator(struct access_key *k)
+{
+	k->who.role = ROLE_OPERATOR;
+	snprintf(k->who.namespace, sizeof(k->who.namespace), "%s", OPERATOR_NAMESPACE);
+}
+
+/* [server.api_keys] name = "key" */
+static int api_key(struct rd *r, struct config *c, const char *name)
+{
+	if (key_new(r, c, name) < 0 || string(r, r->key->key, sizeof(r->key->key)) < 0)
+		return -EINVAL;
+	key_is_operator(r->key);
+	return r->key->key[0] ? 0 : bad(r, "an empty key");
+}
+
+static int key_role(struct rd *r)
+{
+	char text[32];
+
+	if (string(r, text, sizeof(text)) < 0)
+		return -EINVAL;
+	for (int role = ROLE_USER; role < ROLE_COUNT; role++) {
+		if (strcmp(text, role_names[role]) != 0)
+			continue;
+		r->key->who.role = (enum role)role;
+		if (role == ROLE_OPERATOR)
+			key_is_operator(r->key);
+		return 0;
+	}
+	return bad(r, "a role is user, peer or operator");
+}
+
+static int key_namespace(struct rd *r)
+{
+	char text[64];
+
+	if (string(r, text, sizeof(text)) < 0)
+		return -EINVAL;
+	if (!principal_name_ok(text))
+		return bad(r, "a namespace is of letters, digits, '-', '_' and '.'");
+	memcpy(r->key->who.namespace, text, sizeof(text));
+	return 0;
+}
+
+static int key_text(struct rd *r)
+{
+	if (string(r, r->key->key, sizeof(r->key->key)) < 0)
+		return -EINVAL;
+	return r->key->key[0] ? 0 : bad(r, "an empty key");
+}
+
+static int key_uid(struct rd *r)
+{
+	if (integer(r, &r->key->uid) < 0)
+		return -EINVAL;
+	return r->key->uid >= 0 && r->key->uid < UINT32_MAX
+		       ? 0
+		       : bad(r, "a user id is a number from 0 to 4294967294");
+}
+
+/* A row of [server.keys.NAME] */
+static int key_field(struct rd *r, const char *name)
+{
+	static const struct {
+		const char *name;
+		int (*read)(struct rd *r);
+	} fields[] = {{"key", key_text}, {"namespace", key_namespace}, {"role", key_role},
+		{"uid", key_uid}};
+
+	for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+		if (!strcmp(fields[i].name, name))
+			return fields[i].read(r);
+	return err_plain(r->e, EINVAL, "line %u: unknown key %s in [%s]", r->line, name, r->table);
 }
 
 static int path_list(struct rd *r, struct config *c)
@@ -307,15 +396,20 @@ static int assignment(struct rd *r, struct config *c)
 	blanks(r);
 	if (!strcmp(r->table, "server.api_keys"))
 		return api_key(r, c, name);
+	if (!strncmp(r->table, KEYS_TABLE, strlen(KEYS_TABLE)))
+		return key_field(r, name);
 	if (!strcmp(r->table, "storage") && !strcmp(name, "allowed_host_paths"))
 		return path_list(r, c);
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
 		if (!strcmp(keys[i].table, r->table) && !strcmp(keys[i].name, name))
 			return value(r, c, &keys[i]);
+	if (!strcmp(r->table, "server") && !strcmp(name, "insecure"))
+		return bad(r, "server.insecure is gone: a daemon that others can reach needs a "
+			      "key. Set server.api_key, or listen on loopback");
 	return err_plain(r->e, EINVAL, "line %u: unknown key %s in [%s]", r->line, name, r->table);
 }
 
-static int table_head(struct rd *r)
+static int table_head(struct rd *r, struct config *c)
 {
 	bool known;
 
@@ -325,6 +419,8 @@ static int table_head(struct rd *r)
 	if (r->p == r->end || *r->p != ']')
 		return bad(r, "']' is missing");
 	r->p++;
+	if (!strncmp(r->table, KEYS_TABLE, strlen(KEYS_TABLE)))
+		return key_new(r, c, r->table + strlen(KEYS_TABLE));
 	known = !strcmp(r->table, "server.api_keys") || !strcmp(r->table, "storage");
 	for (size_t i = 0; i < ARRAY_LEN(keys) && !known; i++)
 		known = !strcmp(keys[i].table, r->table);
@@ -343,7 +439,7 @@ int conf_parse(struct config *c, const char *text, size_t n, struct err *e)
 
 		blanks(&r);
 		if (r.p < r.end && *r.p == '[')
-			rc = table_head(&r);
+			rc = table_head(&r, c);
 		else if (r.p < r.end && bare_char(*r.p))
 			rc = assignment(&r, c);
 		if (rc < 0 || end_of_line(&r) < 0)
@@ -393,10 +489,10 @@ int conf_load(struct config *c, const char *path, struct err *e)
 
 static bool only_at_start(const char *name)
 {
-	static const char *const names[] = {"host", "port", "max_connections",
-		"header_timeout_seconds", "body_timeout_seconds", "idle_timeout_seconds",
-		"log_json", "state_dir", "run_dir", "bin_dir", "kernel", "initrd", "no_jail",
-		"weaker_jail", "faults"};
+	static const char *const names[] = {"host", "port", "socket", "max_connections",
+		"max_connections_per_address", "write_timeout_seconds", "header_timeout_seconds",
+		"body_timeout_seconds", "idle_timeout_seconds", "log_json", "state_dir", "run_dir",
+		"bin_dir", "kernel", "initrd", "no_jail", "weaker_jail", "faults"};
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(names[i], name))
@@ -429,7 +525,55 @@ void conf_take(struct config *now, const struct config *next,
 
 static bool is_loopback(const char *host)
 {
-	return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
+	return !*host || !strncmp(host, "127.", 4) || !strcmp(host, "::1") ||
+	       !strcmp(host, "localhost");
+}
+
+bool conf_has_key(const struct config *c)
+{
+	bool any = c->api_key[0];
+
+	for (unsigned int i = 0; i < c->nkeys; i++)
+		any = any || c->keys[i].key[0];
+	return any;
+}
+
+bool conf_has_tenants(const struct config *c)
+{
+	for (unsigned int i = 0; i < c->nkeys; i++)
+		if (c->keys[i].who.role != ROLE_OPERATOR)
+			return true;
+	return false;
+}
+
+static bool key_is_used_before(const struct config *c, unsigned int n)
+{
+	if (!c->keys[n].key[0])
+		return false;
+	for (unsigned int i = 0; i < n; i++)
+		if (!strcmp(c->keys[i].key, c->keys[n].key))
+			return true;
+	return !strcmp(c->api_key, c->keys[n].key);
+}
+
+static int keys_check(const struct config *c, struct err *e)
+{
+	for (unsigned int i = 0; i < c->nkeys; i++) {
+		const struct access_key *k = &c->keys[i];
+		bool theirs = !strcmp(k->who.namespace, OPERATOR_NAMESPACE);
+
+		if (!k->key[0] && k->uid < 0)
+			return err_plain(e, EINVAL, "server.keys.%s: set key, or uid", k->who.name);
+		if (theirs != (k->who.role == ROLE_OPERATOR))
+			return err_plain(e, EINVAL,
+				"server.keys.%s: operators, and nobody else, are in the namespace "
+				"\"" OPERATOR_NAMESPACE "\". Set another namespace or role",
+				k->who.name);
+		if (key_is_used_before(c, i))
+			return err_plain(e, EINVAL, "server.keys.%s: another name has the same key",
+				k->who.name);
+	}
+	return 0;
 }
 
 int conf_check(const struct config *c, struct err *e)
@@ -443,11 +587,18 @@ int conf_check(const struct config *c, struct err *e)
 		return err_plain(e, EINVAL,
 			"server.log_level: %s is none of error, warn, info, debug, trace",
 			c->log_level);
-	if (!is_loopback(c->host) && !c->api_key[0] && !c->nkeys && !c->insecure)
+	if (!is_loopback(c->host) && !conf_has_key(c))
 		return err_plain(e, EINVAL,
 			"server.host %s is reachable from outside and there is no key: set "
-			"server.api_key, or server.insecure = true",
+			"server.api_key",
 			c->host);
+	if (!*c->host && !*c->socket)
+		return err_plain(
+			e, EINVAL, "server.host and server.socket are empty: set one of them");
+	if (*c->socket && *c->socket != '/')
+		return err_plain(e, EINVAL, "server.socket must be an absolute path");
+	if (keys_check(c, e) < 0)
+		return -EINVAL;
 	if (c->state_dir[0] != '/' || c->run_dir[0] != '/')
 		return err_plain(
 			e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");
@@ -459,7 +610,7 @@ int conf_check(const struct config *c, struct err *e)
 	return 0;
 }
 
-char *conf_example(void)
+char *conf_example(const char *api_key)
 {
 	char *out = NULL;
 	size_t n = 0;
@@ -468,19 +619,26 @@ char *conf_example(void)
 
 	if (!f)
 		return NULL;
-	fputs("# mayflyd's configuration; the values shown are the defaults\n", f);
+	fputs("# mayflyd's configuration; the values shown are the defaults, but for the key\n", f);
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
 		const struct key *k = &keys[i];
+		bool is_key = k->off == AT(api_key);
 
 		if (strcmp(table, k->table) != 0)
 			fprintf(f, "\n[%s]\n", table = k->table);
 		if (k->help[0])
 			fprintf(f, "# %s\n", k->help);
-		fprintf(f, k->kind == K_STR ? "%s = \"%s\"\n" : "%s = %s\n", k->name, k->dflt);
+		fprintf(f, k->kind == K_STR ? "%s = \"%s\"\n" : "%s = %s\n", k->name,
+			is_key ? api_key : k->dflt);
 	}
 	fputs("\n[storage]\n# host folders that volumes may use; empty: none\nallowed_host_paths = "
 	      "[]\n",
 		f);
-	fputs("\n# [server.api_keys]\n# ci = \"a long random string\"\n", f);
+	fputs("\n# Each key sees the sandboxes, snapshots and templates of its namespace.\n"
+	      "# role: user; operator (sees all); peer (may choose the ids of its sandboxes)\n"
+	      "# [server.keys.ci]\n# key = \"a long random string\"\n# namespace = \"ci\"\n# role "
+	      "= "
+	      "\"user\"\n# uid = 1000    # known by its user id on server.socket\n",
+		f);
 	return fclose(f) ? (free(out), NULL) : out;
 }

@@ -5,21 +5,27 @@
  */
 #pragma once
 
+#include "api/core/principal.h"
 #include "lib/err.h"
 
 #define CONFIG_KEYS_MAX  32
 #define CONFIG_PATHS_MAX 16
 
+/* [server.keys.NAME]; also a row of [server.api_keys], which is an operator */
+struct access_key {
+	struct principal who;
+	char key[256]; /* "": known by its user id only */
+	int64_t uid;   /* on the Unix socket; -1: none */
+};
+
 struct config {
 	/* [server] */
-	char host[64], eip[128], log_level[16], api_key[256];
+	char host[64], socket[108], eip[128], log_level[16], api_key[256];
 	int64_t port, max_sandbox_timeout_seconds, max_connections, header_timeout_seconds,
 		body_timeout_seconds, idle_timeout_seconds, backend_timeout_seconds;
-	bool insecure, log_json;
-	/* [server.api_keys] name = "key" */
-	struct {
-		char name[64], key[256];
-	} keys[CONFIG_KEYS_MAX];
+	int64_t max_connections_per_address, write_timeout_seconds;
+	bool log_json;
+	struct access_key keys[CONFIG_KEYS_MAX];
 	unsigned int nkeys;
 	/* [runtime] */
 	char state_dir[256], run_dir[96], bin_dir[256], kernel[256], initrd[256];
@@ -54,5 +60,9 @@ void conf_take(struct config *now, const struct config *next,
 	void (*kept)(void *arg, const char *table, const char *name), void *arg);
 /* What is well-formed, but cannot work together. */
 int conf_check(const struct config *c, struct err *e);
-/* A complete commented file, to be written by init-config. Caller frees. */
-char *conf_example(void);
+/* A key that can be sent: the daemon serves only its own host without one. */
+bool conf_has_key(const struct config *c);
+/* Some keys are not operators': the ways into sandboxes by this server's proxy ask for a key, too. */
+bool conf_has_tenants(const struct config *c);
+/* A complete commented file with this key, to be written by init-config. Caller frees. */
+char *conf_example(const char *api_key);

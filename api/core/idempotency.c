@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * idempotency.c: keys of POST /sandboxes and the sandboxes they made. mayflyd's loop. The client's
- * key is hostile: it is kept as the digest of itself and of the API key, so that one client cannot
+ * key is hostile: it is kept as the digest of itself and of the principal, so that one client cannot
  * ask for another's.
  */
 #include "api/core/idempotency.h"
@@ -20,15 +20,16 @@
 
 static bool key_digest(struct http_req *r, char out[65])
 {
-	const char *key = http_header(r, "Idempotency-Key"),
-		   *api = http_header(r, "OPEN-SANDBOX-API-KEY");
+	const char *key = http_header(r, "Idempotency-Key");
+	char owner[OWNER_MAX];
 	uint8_t md[SHA256_DIGEST_LENGTH];
 	char *both;
 
 	if (!key || !*key)
 		return false;
 	/* the separator cannot be in a header */
-	both = http_printf(r, "%s\n%s", api ? api : "", key);
+	principal_owner(&r->principal, owner);
+	both = http_printf(r, "%s\n%s", owner, key);
 	if (!both)
 		return false;
 	SHA256((const unsigned char *)both, strlen(both), md);
@@ -75,14 +76,19 @@ bool idempotency_answered(struct http_req *r)
 	}
 	if (!sb)
 		return false;
+	idempotency_answer(r, sb);
+	return true;
+}
+
+void idempotency_answer(struct http_req *r, struct sandbox *sb)
+{
 	/* told here, it is promised: the next daemon makes it, if this one does not */
 	if (sb->state == SB_PENDING && launch_promise(sb) < 0) {
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
 			"The sandbox's record cannot be written.");
-		return true;
+		return;
 	}
 	http_reply_json(r, 202, sandbox_to_json(sb, true));
-	return true;
 }
 
 int idempotency_remember(struct http_req *r, const struct sandbox *sb)

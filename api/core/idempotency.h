@@ -8,6 +8,8 @@
 
 /* true: the request was answered from memory (the sandbox as it is now), or refused. */
 bool idempotency_answered(struct http_req *r);
+/* Answers a create with the sandbox that an earlier one made. */
+void idempotency_answer(struct http_req *r, struct sandbox *sb);
 /* 0 too without a key; -errno: it cannot be written, and so must not be promised. */
 int idempotency_remember(struct http_req *r, const struct sandbox *sb);
 /* Deletes keys that are older than a day, now and every hour. */

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "lib/base.h"
+#include "api/core/principal.h"
 #include "lib/loop.h"
 
 struct cJSON;
@@ -29,7 +29,8 @@ enum http_body {
 
 enum {
 	HTTP_R_NO_KEY = 1 /* needs no API key */,
-	HTTP_R_NO_WAIT = 2 /* answered while the sandbox is not up, too */
+	HTTP_R_NO_WAIT = 2 /* answered while the sandbox is not up, too */,
+	HTTP_R_OPERATOR = 4 /* about the host, not about what a principal owns */
 };
 
 struct http_route {
@@ -57,6 +58,8 @@ struct http_req {
 	struct http *http;
 	void *app;               /* struct daemon: http_config.app */
 	struct sandbox *sandbox; /* referenced; behind an endpoint only */
+	/* whose request it is; ROLE_NONE: it needed no key and showed none */
+	struct principal principal;
 	const char *method;
 	const char *uri;  /* as sent */
 	const char *path; /* raw; behind an endpoint what follows `prefix`, at least "/" */
@@ -86,6 +89,8 @@ bool url_decode(char *s, bool plus);
 /* "host:port" of the client's Host header, or of the listener if it sent none */
 const char *http_host(const struct http_req *r);
 bool http_client_gone(const struct http_req *r);
+/* The user at the other end of a Unix socket. false: the client came over TCP. */
+bool http_peer_uid(const struct http_req *r, uid_t *uid);
 /* the client's numeric address */
 bool http_address(const struct http_req *r, char *out, size_t cap);
 
@@ -139,8 +144,8 @@ struct http_stats {
 
 struct http_config {
 	void *app;
-	int listen_fd; /* taken */
-	unsigned int connections_max;
+	int listen_fd;                                 /* taken; -1: http_listen gives one */
+	unsigned int connections_max, per_address_max; /* conn_limits.h; 0: no share per address */
 	/* for a client to be that slow; 0: as the protocol's clients need it */
 	unsigned int head_limit_s, body_limit_s, idle_limit_s;
 	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an
@@ -152,6 +157,8 @@ struct http_config {
 };
 
 struct http *http_create(struct loop *l, const struct http_config *c);
+/* Another listener: fd is taken. 0 or -errno. */
+int http_listen(struct http *h, int fd);
 /* Stops listening; connections that are idle close. drained is called when the last request has
  * ended. */
 void http_quiesce(struct http *h, timer_fn drained, void *arg);

@@ -6,6 +6,7 @@
 
 #include <microhttpd.h>
 
+#include "api/http/conn_limits.h"
 #include "api/http/http.h"
 #include "lib/buf.h"
 
@@ -30,7 +31,12 @@ struct http_conn {
 	struct timer *deadline;
 	struct http_conn *prev, *next;
 	struct request *req; /* the one that is being received or answered */
+	struct conn_slot slot;
+	bool local; /* over the Unix socket, by this user */
+	uid_t uid;
 };
+
+#define HTTP_LISTENERS_MAX 2
 
 struct request {
 	struct http_req pub;
@@ -66,6 +72,14 @@ struct http {
 	struct MHD_Daemon *mhd;
 	struct watch *watch;
 	struct http_conn *conns;
+	struct conn_limits limits;
+	struct http_listener {
+		struct http *http;
+		int fd;
+		struct watch *watch;
+	} listeners[HTTP_LISTENERS_MAX];
+	size_t nlisteners;
+	bool full;   /* the listeners are not watched */
 	size_t live; /* requests not freed */
 	bool run_pending, quiescing;
 	timer_fn drained;

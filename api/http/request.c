@@ -217,6 +217,16 @@ bool http_address(const struct http_req *pub, char *out, size_t cap)
 	return i && i->client_addr && sockaddr_text(i->client_addr, out, cap, &port);
 }
 
+bool http_peer_uid(const struct http_req *pub, uid_t *uid)
+{
+	const struct request *r = request_of(pub);
+
+	if (!r->hc || !r->hc->local)
+		return false;
+	*uid = r->hc->uid;
+	return true;
+}
+
 /* What may stand in an endpoint that we hand out: nothing that could be read as a path, a header or
  * user info. */
 static bool host_is_plain(const char *h)

@@ -12,6 +12,7 @@
 
 #include "api/core/daemon.h"
 #include "api/core/text.h"
+#include "api/http/authenticate.h"
 #include "lib/log.h"
 
 static const struct router *router_of(const struct http_req *r)
@@ -25,43 +26,6 @@ static const struct http_route *not_found(struct http_req *r, int status)
 {
 	http_error_detail(r, status, status == 405 ? "Method Not Allowed" : "Not Found");
 	return NULL;
-}
-
-/* In constant time for a given length; the length of a key is no secret. */
-static bool same_key(const char *a, const char *b)
-{
-	size_t n = strlen(a);
-	unsigned char diff = 0;
-
-	if (n != strlen(b))
-		return false;
-	for (size_t i = 0; i < n; i++)
-		diff |= (unsigned char)(a[i] ^ b[i]);
-	return diff == 0;
-}
-
-static bool key_refused(struct http_req *r)
-{
-	const struct daemon *d = r->app;
-	const char *key = http_header(r, "OPEN-SANDBOX-API-KEY");
-	bool ok = false;
-
-	if (!d->cfg.api_key[0] && !d->cfg.nkeys)
-		return false;
-	if (!key || !*key) {
-		http_error(r, 401, "MISSING_API_KEY",
-			"Authentication credentials are missing. Provide a valid API key in the "
-			"OPEN-SANDBOX-API-KEY header.");
-		return true;
-	}
-	ok = d->cfg.api_key[0] && same_key(key, d->cfg.api_key);
-	for (unsigned int i = 0; i < d->cfg.nkeys; i++)
-		ok |= same_key(key, d->cfg.keys[i].key);
-	if (!ok)
-		http_error(r, 401, "INVALID_API_KEY",
-			"Authentication credentials are invalid. Check the API key in the "
-			"OPEN-SANDBOX-API-KEY header.");
-	return !ok;
 }
 
 /* ---- endpoints */
@@ -144,9 +108,12 @@ static const struct router_port *port_row(const struct router *t, unsigned int p
 	return &t->ports[i];
 }
 
-static const struct http_route *endpoint_route(struct http_req *r, const struct ends *e)
+/* by_proxy: [/v1]/sandboxes/{id}/proxy/{port}, which asks for a key where there are tenants. */
+static const struct http_route *endpoint_route(
+	struct http_req *r, const struct ends *e, bool by_proxy)
 {
-	const struct router *t = router_of(r);
+	const struct daemon *d = r->app;
+	const struct router *t = d->router;
 	const struct router_port *row = port_row(t, e->port);
 	const struct http_route *rt;
 	int status = 404;
@@ -155,6 +122,9 @@ static const struct http_route *endpoint_route(struct http_req *r, const struct 
 		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
 		return NULL;
 	}
+	/* not by Authorization, which is the application's here */
+	if (by_proxy && conf_has_tenants(&d->cfg) && !authenticate(r, false))
+		return NULL;
 	if (!t->sandboxes->enter(r, e->id))
 		return NULL;
 	if (is_websocket(r)) {
@@ -205,13 +175,15 @@ const struct http_route *router_dispatch(struct http_req *r)
 	int status = 404, worst = 404;
 	struct ends e;
 
+	if (!request_is_local(r, false))
+		return NULL;
 	if (is_proxy_path(r->path, &e)) {
-		if (has_dotdot(r->path) && key_refused(r))
+		if (has_dotdot(r->path) && !authenticate(r, false))
 			return NULL;
-		return endpoint_route(r, &e);
+		return endpoint_route(r, &e, true);
 	}
 	if (is_gateway_path(r->path, &e))
-		return endpoint_route(r, &e);
+		return endpoint_route(r, &e, false);
 	if (v1) {
 		r->prefix = "/v1";
 		r->path += 3;
@@ -224,8 +196,13 @@ const struct http_route *router_dispatch(struct http_req *r)
 			worst = MAX(worst, status);
 	}
 	/* the key first: who has none learns nothing about what exists */
-	if (!(rt && (rt->flags & HTTP_R_NO_KEY)) && key_refused(r))
+	if (!(rt && (rt->flags & HTTP_R_NO_KEY)) &&
+		(!request_is_local(r, true) || !authenticate(r, true)))
 		return NULL;
+	if (rt && (rt->flags & HTTP_R_OPERATOR) && r->principal.role != ROLE_OPERATOR) {
+		http_error(r, 403, "FORBIDDEN", "This needs the key of an operator.");
+		return NULL;
+	}
 	if (rt)
 		return rt;
 	if (worst == 404 && slash_redirect(r))
@@ -248,8 +225,12 @@ void router_done(struct http_req *r, int status)
 
 	d->metrics.http_by_class[MIN(status / 100, 5)]++;
 	hist_add(&d->metrics.http, ns);
-	log_debug("%s %s%s %d %.1f ms request=%s", r->method, r->prefix, r->path, status,
-		(double)ns / 1e6, r->id);
+	log_debug("%s %s%s %d %.1f ms by=%s request=%s", r->method, r->prefix, r->path, status,
+		(double)ns / 1e6, r->principal.role == ROLE_NONE ? "-" : r->principal.name, r->id);
+	/* Every change that a principal asked for is in the log. */
+	if (!r->sandbox && r->principal.role != ROLE_NONE && strcmp(r->method, "GET") != 0)
+		log_info("%s %s%s: %d, by %s/%s, request %s", r->method, r->prefix, r->path, status,
+			r->principal.namespace, r->principal.name, r->id);
 }
 
 /* ---- openapi.json: what is served, from the tables */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * server.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. What it leaves
- * open is closed here: repeated Content-Length and Content-Length with chunked are refused; a
+ * open is closed here: connections are accepted here, within conn_limits.h; repeated Content-Length and Content-Length with chunked are refused; a
  * suspended connection never reports a client that left, so its socket is watched beside it; slow
  * clients have deadlines of ours.
  *
@@ -10,6 +10,7 @@
  */
 #include "api/http/http_int.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@
 	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
 		*/
 #define REPLY_LIMIT_NS (120ull * 1000000000) /* a whole answer to be taken */
+
+static void listeners_look(struct http *h);
 
 static void run_mhd(void *arg)
 {
@@ -72,8 +75,32 @@ static void conn_deadline(struct http_conn *hc, uint64_t after_ns)
 		timer_set(hc->deadline, after_ns ? mono_ns() + after_ns : 0);
 }
 
+static void peer_user(struct http_conn *hc)
+{
+	struct ucred who;
+	socklen_t n = sizeof(who);
+
+	/* without it: a user that nobody has, so that no key by user id fits */
+	hc->uid = getsockopt(hc->fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? (uid_t)-1 : who.uid;
+}
+
+/* A place for it, or the end of one that waits longest, or its own. */
+static void conn_place(struct http *h, struct http_conn *hc, const struct sockaddr *from)
+{
+	struct conn_slot *out;
+	bool placed = conn_limits_add(&h->limits, &hc->slot, from, &out);
+
+	h->stats.refused += !placed || out;
+	if (!placed)
+		shutdown(hc->fd, SHUT_RDWR);
+	else if (out)
+		shutdown(container_of(out, struct http_conn, slot)->fd, SHUT_RDWR);
+}
+
 static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 {
+	const union MHD_ConnectionInfo *from =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 	const union MHD_ConnectionInfo *i =
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
 	struct http_conn *hc = calloc(1, sizeof(*hc));
@@ -91,6 +118,10 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	h->stats.open++;
 	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	hc->local = from->client_addr->sa_family == AF_UNIX;
+	if (hc->local)
+		peer_user(hc);
+	conn_place(h, hc, from->client_addr);
 	conn_deadline(hc, h->c.head_limit_s * SEC);
 }
 
@@ -108,11 +139,10 @@ static void conn_end(struct http *h, void **ctx)
 		h->conns = hc->next;
 	if (hc->next)
 		hc->next->prev = hc->prev;
-	/* at its limit libmicrohttpd does not look at the listener; it does so again when it is
-	 * run, which nothing else may cause any more */
-	if (h->stats.open-- >= h->c.connections_max)
-		http_kick(h);
+	conn_limits_remove(&h->limits, &hc->slot);
+	h->stats.open--;
 	free(hc);
+	listeners_look(h);
 }
 
 static void on_connection(
@@ -122,6 +152,71 @@ static void on_connection(
 		conn_start(cls, c, ctx);
 	else
 		conn_end(cls, ctx);
+}
+
+/* ---- listeners */
+
+#define ACCEPTS_A_TURN 64
+#define LEAVING_MAX                                                                                \
+	256u /* connections that were closed and that libmicrohttpd has not cleared away */
+
+static void on_listener(void *arg, uint32_t events)
+{
+	struct http_listener *l = arg;
+	struct http *h = l->http;
+
+	for (int i = 0; i < ACCEPTS_A_TURN && conn_limits_room(&h->limits); i++) {
+		struct sockaddr_storage from = {0};
+		socklen_t n = sizeof(from);
+		int fd = accept4(l->fd, (void *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd < 0)
+			break;
+		if (n < sizeof(from.ss_family))
+			from.ss_family = AF_UNIX; /* a client without a name of its own */
+		/* at its own limit libmicrohttpd closes the descriptor itself; else conn_start follows, now or in its next turn */
+		MHD_add_connection(
+			h->mhd, fd, (void *)&from, MAX(n, (socklen_t)sizeof(from.ss_family)));
+	}
+	listeners_look(h);
+	http_kick(h);
+}
+
+/* Full, and nobody to close: who comes waits in the kernel's queue. */
+static void listeners_look(struct http *h)
+{
+	for (size_t i = 0; i < h->nlisteners; i++)
+		if (h->listeners[i].watch)
+			watch_events(
+				h->listeners[i].watch, conn_limits_room(&h->limits) ? EPOLLIN : 0);
+}
+
+int http_listen(struct http *h, int owned)
+{
+	_cleanup_close_ int fd = owned;
+	struct http_listener *l = &h->listeners[h->nlisteners];
+
+	if (h->nlisteners == HTTP_LISTENERS_MAX)
+		return -ENOSPC;
+	/* a client may be gone again when it is accepted */
+	if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+		return -errno;
+	*l = (struct http_listener){.http = h, .fd = fd};
+	l->watch = loop_watch(h->loop, fd, EPOLLIN, on_listener, l);
+	if (!l->watch)
+		return -errno;
+	take_fd(&fd);
+	h->nlisteners++;
+	return 0;
+}
+
+static void listeners_close(struct http *h)
+{
+	for (size_t i = 0; i < h->nlisteners; i++) {
+		watch_remove(h->listeners[i].watch);
+		close(h->listeners[i].fd);
+	}
+	h->nlisteners = 0;
 }
 
 /* ---- the life of a request */
@@ -243,8 +338,13 @@ static void on_completed(
 		r->pub.http->c.done(&r->pub, r->gone && !r->queued ? 499 : r->status);
 	r->conn = NULL;
 	conn_deadline(r->hc, r->pub.http->c.idle_limit_s * SEC);
-	if (r->hc)
+	if (r->hc) {
 		r->hc->req = NULL;
+		if (r->pub.principal.role != ROLE_NONE)
+			conn_limits_known(&r->pub.http->limits, &r->hc->slot);
+		else
+			conn_limits_waits(&r->pub.http->limits, &r->hc->slot);
+	}
 	r->hc = NULL;
 	if (!r->invoked)
 		r->finished = true;
@@ -405,6 +505,9 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 			r->pub.route = h->c.dispatch(&r->pub);
 		ASSERT(r->pub.route || r->finished);
 	}
+	/* a request that was refused is no reason to keep a stranger's connection */
+	if (r->pub.route && !r->finished)
+		conn_limits_busy(&h->limits, &r->hc->slot);
 	if (r->pub.route && !r->finished) {
 		if (r->pub.route->body == HTTP_BODY_WHOLE &&
 			f.length > (r->pub.route->body_max ? r->pub.route->body_max
@@ -590,20 +693,21 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.head_limit_s = cfg->head_limit_s ? cfg->head_limit_s : HEAD_LIMIT_S;
 	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
 	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
-	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
-		NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-		MHD_OPTION_LISTEN_SOCKET, cfg->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
-		cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)131072,
-		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)16384, MHD_OPTION_NOTIFY_COMPLETED,
-		on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-		MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
-		NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-		MHD_OPTION_END);
+	conn_limits_init(&h->limits, cfg->connections_max, cfg->per_address_max);
+	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+					  MHD_USE_NO_LISTEN_SOCKET,
+		0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+		MHD_OPTION_CONNECTION_LIMIT, cfg->connections_max + LEAVING_MAX,
+		MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)131072, MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)16384,
+		MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+		on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_uri, h,
+		MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+		MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
 	info = h->mhd ? MHD_get_daemon_info(h->mhd, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (info)
 		h->watch = loop_watch(l, info->epoll_fd, EPOLLIN, on_epoll, h);
-	if (!h->watch) {
+	if (!h->watch || (cfg->listen_fd >= 0 && http_listen(h, cfg->listen_fd) < 0)) {
 		http_destroy(h);
 		return NULL;
 	}
@@ -612,10 +716,7 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 
 void http_quiesce(struct http *h, timer_fn drained, void *arg)
 {
-	MHD_socket s = MHD_quiesce_daemon(h->mhd);
-
-	if (s >= 0)
-		close(s);
+	listeners_close(h);
 	h->quiescing = true;
 	h->drained = drained;
 	h->drained_arg = arg;
@@ -626,6 +727,7 @@ void http_destroy(struct http *h)
 {
 	if (!h)
 		return;
+	listeners_close(h);
 	watch_remove(h->watch);
 	/* libmicrohttpd insists that nothing is suspended when it stops */
 	h->run_pending = true;

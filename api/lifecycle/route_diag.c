@@ -179,7 +179,7 @@ static void inspect_text(struct buf *b, const struct sandbox *sb)
 		[FROM_MEMORY] = "memory snapshot"};
 	char t[TIME_TEXT];
 
-	buf_printf(b, "id: %s\nstate: %s\nreason: %s\nmessage: %s\n", sb->id,
+	buf_printf(b, "id: %s\nowner: %s\nstate: %s\nreason: %s\nmessage: %s\n", sb->id, sb->owner,
 		sb_state_names[sb->state], sb->reason, sb->message);
 	buf_printf(b, "image: %s\ndigest: %s\ncreated: %s\n", sb->spec.image ? sb->spec.image : "",
 		sb->image_digest, time_format(sb->created_ns, t));

@@ -37,6 +37,33 @@ static void create_client_gone(struct http_req *r)
 	http_abort(r);
 }
 
+/* The id of the new sandbox: ours, or one that a peer chose, which makes its create idempotent by id. false: answered. */
+static bool create_id(struct http_req *r, const struct spec *s, char id[37])
+{
+	const char *want = json_str(s->extensions, "mayfly.id");
+	struct sandbox *sb;
+
+	if (!want) {
+		uuid_make(id);
+		return true;
+	}
+	if (r->principal.role != ROLE_PEER) {
+		http_error(r, 403, "FORBIDDEN",
+			"Only a key with the role peer may choose the id of a sandbox "
+			"(extensions['mayfly.id']).");
+		return false;
+	}
+	memcpy(id, want, 37);
+	sb = sandbox_find(r->app, id);
+	if (!sb)
+		return true;
+	if (principal_may(&r->principal, sb->owner))
+		idempotency_answer(r, sb);
+	else
+		http_error(r, 409, "SANDBOX::ID_TAKEN", "Another sandbox has the id %s.", id);
+	return false;
+}
+
 void route_create(struct http_req *r)
 {
 	struct daemon *d = r->app;
@@ -57,7 +84,10 @@ void route_create(struct http_req *r)
 		refused(r, &x);
 		return;
 	}
-	uuid_make(id);
+	if (!create_id(r, &s, id)) {
+		spec_fini(&s);
+		return;
+	}
 	sb = sandbox_new(d, id);
 	if (!sb) {
 		spec_fini(&s);
@@ -65,6 +95,7 @@ void route_create(struct http_req *r)
 		return;
 	}
 	sb->spec = s;
+	principal_owner(&r->principal, sb->owner);
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
 	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
 		admission_check(sb, &x) < 0) {
@@ -210,7 +241,8 @@ void route_list(struct http_req *r)
 		return;
 	/* the table is in order of creation, newest first */
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (!sb->internal && list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) &&
+		if (!sb->internal && principal_may(&r->principal, sb->owner) &&
+			list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) &&
 			list_shows(&l))
 			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));
 	list_end(r, &l);

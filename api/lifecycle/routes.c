@@ -71,6 +71,9 @@ static void route_sdk_event(struct http_req *r)
 #define NONE  HTTP_BODY_NONE, 0, 0
 #define WHOLE HTTP_BODY_WHOLE, 0, 0
 #define OPEN  HTTP_BODY_NONE, HTTP_R_NO_KEY, 0
+/* image templates are shared by all, and show which images others use */
+#define OPERATORS       HTTP_BODY_NONE, HTTP_R_OPERATOR, 0
+#define OPERATORS_WHOLE HTTP_BODY_WHOLE, HTTP_R_OPERATOR, 0
 
 static const struct http_route root[] = {
 	{"GET", "/health", route_health, OPEN},
@@ -78,19 +81,19 @@ static const struct http_route root[] = {
 	{"GET", "/openapi.json", route_openapi, OPEN},
 	{"GET", "/docs", route_docs, OPEN},
 	{"GET", "/redoc", route_docs, OPEN},
-	{"GET", "/metrics", route_prometheus, NONE},
+	{"GET", "/metrics", route_prometheus, OPERATORS},
 };
 const struct http_table root_table = {root, ARRAY_LEN(root)};
 
 static const struct http_route v1[] = {
 	{"POST", "/metrics/events", route_sdk_event, WHOLE},
 	/* ours, beside the protocol: the templates that images get by themselves */
-	{"GET", "/mayfly/templates", route_auto_templates, NONE},
+	{"GET", "/mayfly/templates", route_auto_templates, OPERATORS},
 	{"GET", "/mayfly/points/{id}", route_point_get, NONE},
 	{"POST", "/mayfly/points/{id}/verify", route_point_verify, NONE},
-	{"POST", "/mayfly/templates", route_auto_template_create, WHOLE},
-	{"GET", "/mayfly/templates/{id}", route_auto_template_get, NONE},
-	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, NONE},
+	{"POST", "/mayfly/templates", route_auto_template_create, OPERATORS_WHOLE},
+	{"GET", "/mayfly/templates/{id}", route_auto_template_get, OPERATORS},
+	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, OPERATORS},
 };
 const struct http_table v1_table = {v1, ARRAY_LEN(v1)};
 

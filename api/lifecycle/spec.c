@@ -417,6 +417,10 @@ static int check_extensions(struct part *p)
 	if (v && strcmp(v->valuestring, "resident") != 0 && strcmp(v->valuestring, "disk") != 0)
 		return refuse(
 			p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
+	v = field(e, "mayfly.id");
+	if (v && !uuid_ok(v->valuestring))
+		return refuse(
+			p->x, 400, PARAM, "extensions['mayfly.id'] must be a UUID in lower case.");
 	p->s->extensions = cJSON_Duplicate(e, true);
 	return 0;
 }

@@ -13,10 +13,11 @@ struct sandbox *route_sandbox(struct http_req *r)
 	const char *id = http_param(r, "id");
 	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
 
-	if (!sb)
-		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.",
-			id ? id : "");
-	return sb;
+	/* somebody else's is answered as if it did not exist */
+	if (sb && principal_may(&r->principal, sb->owner))
+		return sb;
+	http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.", id ? id : "");
+	return NULL;
 }
 
 static void access_ends(struct http_req *r)
@@ -28,7 +29,8 @@ static bool access_enter(struct http_req *r, const char *id)
 {
 	struct sandbox *sb = uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
 
-	if (!sb) {
+	/* a request that showed a key gets at its namespace only; without one the id is the key */
+	if (!sb || (r->principal.role != ROLE_NONE && !principal_may(&r->principal, sb->owner))) {
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox not found.");
 		return false;
 	}

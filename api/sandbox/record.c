@@ -98,6 +98,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 {
 	cJSON *o = cJSON_CreateObject(), *taking = snap_record(sb->snap);
 
+	put_str(o, "owner", sb->owner);
 	put_str(o, "state", sb_state_names[sb->state]);
 	put_str(o, "reason", sb->reason);
 	put_str(o, "message", sb->message);
@@ -153,6 +154,9 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 		return NULL;
 	sb->persisted = true;
 	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
+	/* of a record without one: the operator, as sandbox_new has it */
+	if (json_str(o, "owner"))
+		get_str(o, "owner", sb->owner, sizeof(sb->owner));
 	get_str(o, "state", state, sizeof(state));
 	sb->state = SB_FAILED;
 	for (int s = 0; s < SB_STATES; s++)

@@ -106,6 +106,7 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 	sb->d = d;
 	sb->refs = 1;
 	snprintf(sb->id, sizeof(sb->id), "%s", id);
+	snprintf(sb->owner, sizeof(sb->owner), "%s", OWNER_OPERATOR);
 	sb->created_ns = sb->changed_ns = (int64_t)wall_ns();
 	sb->begun_ns = mono_ns();
 	random_bytes(&sb->generation, sizeof(sb->generation));

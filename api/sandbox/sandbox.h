@@ -64,6 +64,7 @@ struct sandbox {
 	bool internal; /* a build's: in no list */
 
 	char id[37];
+	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h */
 	enum sb_state state;
 	char reason[64], message[512];
 	int64_t changed_ns, created_ns, expires_ns; /* wall clock; expires_ns 0 = never */

@@ -17,6 +17,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "api/checkpoint/blobs.h"
 #include "api/sandbox/entrypoint_log.h"
@@ -120,21 +121,28 @@ static struct options parse_options(int argc, char **argv)
 
 static int init_config(const char *path)
 {
-	_cleanup_free_ char *text = conf_example();
+	_cleanup_free_ char *text = NULL;
 	_cleanup_close_ int fd = -1;
 	const struct passwd *pw;
+	uint8_t raw[24];
+	char key[2 * sizeof(raw) + 1];
 
+	random_bytes(raw, sizeof(raw));
+	for (size_t i = 0; i < sizeof(raw); i++)
+		snprintf(key + 2 * i, 3, "%02x", raw[i]);
+	text = conf_example(key);
 	if (!text)
 		return 1;
 	if (!strcmp(path, "-"))
 		return write_full(1, text, strlen(text)) < 0;
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0 || write_full(fd, text, strlen(text)) < 0) {
 		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
 		return 1;
 	}
-	/* made by root for the service, whose user reads it, and nobody else: it will hold a key */
-	if (geteuid() == 0 && (pw = getpwnam(SERVICE_USER)) && fchown(fd, 0, pw->pw_gid) < 0) {
+	/* It holds the key. Made by root for the service, it is readable by the service's group, whose only member is its user. */
+	if (geteuid() == 0 && (pw = getpwnam(SERVICE_USER)) &&
+		(fchown(fd, 0, pw->pw_gid) < 0 || fchmod(fd, 0640) < 0)) {
 		fprintf(stderr, "mayflyd: %s: %s\n", path, strerror(errno));
 		return 1;
 	}
@@ -270,6 +278,38 @@ static int listen_on(const struct config *c, struct err *e)
 	return take_fd(&fd);
 }
 
+/* A socket that a daemon left is replaced; one on which somebody answers is not. */
+static int clear_socket(const struct sockaddr_un *sa, struct err *e)
+{
+	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return err_set(e, errno, "socket");
+	if (!connect(fd, (const void *)sa, sizeof(*sa)))
+		return err_plain(e, EADDRINUSE, "server.socket %s: another server answers there",
+			sa->sun_path);
+	if (errno == ECONNREFUSED && unlink(sa->sun_path) < 0)
+		return err_set(e, errno, "unlink %s", sa->sun_path);
+	return 0;
+}
+
+/* Everybody may connect: callers are told apart by their user id, and who has none of the configured ones needs a key, as over TCP. */
+static int listen_on_socket(const char *path, struct err *e)
+{
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	_cleanup_close_ int fd = -1;
+
+	snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+	if (clear_socket(&sa, e) < 0)
+		return -e->code;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return err_set(e, errno, "socket");
+	if (bind(fd, (void *)&sa, sizeof(sa)) < 0 || chmod(path, 0666) < 0 || listen(fd, 1024) < 0)
+		return err_set(e, errno, "listening on %s", path);
+	return take_fd(&fd);
+}
+
 static void say_listening(int fd)
 {
 	struct sockaddr_storage sa = {0};
@@ -280,7 +320,10 @@ static void say_listening(int fd)
 		port = ntohs(sa.ss_family == AF_INET6
 				     ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
 				     : ((struct sockaddr_in *)(void *)&sa)->sin_port);
-	log_info("listening on %s port %u", D.cfg.host, port);
+	if (fd >= 0)
+		log_info("listening on %s port %u", D.cfg.host, port);
+	if (D.cfg.socket[0])
+		log_info("listening on %s", D.cfg.socket);
 }
 
 /* ---- what the last daemon left */
@@ -491,11 +534,13 @@ static void observe_turn(void *arg, uint64_t ns)
 static void start(bool no_jail)
 {
 	struct http_config hc = {.app = &D,
+		.listen_fd = -1,
 		.dispatch = router_dispatch,
 		.invoke = router_invoke,
 		.done = router_done};
 	struct rlimit nofile = {65536, 65536};
 	char path[300];
+	int local_fd = -1;
 	struct err e;
 
 	setrlimit(RLIMIT_NOFILE, &nofile);
@@ -535,16 +580,18 @@ static void start(bool no_jail)
 	if (!D.templates || !D.verify)
 		die("no memory", NULL);
 	take_up_all();
-	hc.listen_fd = listen_on(&D.cfg, &e);
-	if (hc.listen_fd < 0)
+	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)
+		die("listen", &e);
+	if (D.cfg.socket[0] && (local_fd = listen_on_socket(D.cfg.socket, &e)) < 0)
 		die("listen", &e);
 	hc.connections_max = (unsigned int)D.cfg.max_connections;
+	hc.per_address_max = (unsigned int)D.cfg.max_connections_per_address;
 	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
 	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;
 	hc.idle_limit_s = (unsigned int)D.cfg.idle_timeout_seconds;
 	D.router = &routing;
 	D.http = http_create(D.loop, &hc);
-	if (!D.http)
+	if (!D.http || (local_fd >= 0 && http_listen(D.http, local_fd) < 0))
 		die("the HTTP server cannot be started", NULL);
 	if (!no_jail && daemon_seal(&e) < 0)
 		die("seccomp", &e);
@@ -553,6 +600,17 @@ static void start(bool no_jail)
 		die("threads", &e);
 	loop_observe(D.loop, observe_turn, &D.metrics.loop);
 	say_listening(hc.listen_fd);
+}
+
+/* The configuration holds keys: they are its owner's. */
+static void warn_of_readers(const char *path)
+{
+	struct stat st;
+
+	if (path && conf_has_key(&D.cfg) && !stat(path, &st) && (st.st_mode & 0007))
+		log_warn("configuration: %s holds keys, and every user of this host can read it: "
+			 "chmod o-rwx %s",
+			path, path);
 }
 
 int main(int argc, char **argv)
@@ -581,6 +639,7 @@ int main(int argc, char **argv)
 			NULL);
 	log_init("mayflyd", 2, D.cfg.log_json);
 	D.config_path = o.config;
+	warn_of_readers(o.config);
 	D.verbose = o.verbose;
 	daemon_log_level(&D);
 	if (o.no_jail)

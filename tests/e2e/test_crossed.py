@@ -276,7 +276,7 @@ def test_a_server_that_answers_while_it_is_asked_does_not_hang(daemon):
         threading.Thread(target=web.serve_forever, daemon=True).start()
         for size, whole in ((1 << 20, True), (32 << 20, False)):
             with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as s:
-                s.sendall(f"POST /{box}/{web.server_address[1]}/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode())
+                s.sendall(f"POST /{box}/{web.server_address[1]}/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode())
 
                 def give():
                     try:
@@ -312,7 +312,7 @@ def test_a_slash_that_cannot_be_redirected(daemon):
     daemon.start(NO_TEMPLATES)
     for path in ("//x/", "/a\\b/"):
         with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as s:
-            s.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+            s.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             assert s.recv(4096).startswith(b"HTTP/1.1 404 "), path
 
 

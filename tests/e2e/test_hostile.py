@@ -2,6 +2,7 @@
 """What no client should send, to the daemon on this host (hostdaemon.py): each is answered quickly and as documented, or cut off, and nobody else
 notices. The server's own unit tests (http_server, http1, multipart, sse) and the fuzzers look at the same code closer."""
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -288,3 +289,39 @@ def test_many_at_once_with_all_of_it(daemon):
             assert daemon.run(daemon.box, "echo on")[-1]["type"] == "execution_complete"
         for n in noise:
             assert n.result()[0] in (0, 400, 401, 404)
+
+
+def test_silent_connections_keep_nobody_out(tmp_path):
+    """As many connections as there may be, all silent, and then as many again: a client is served at once, one that showed a key stays."""
+    d = HostDaemon(tmp_path).start({"runtime": {"templates": False}}, api_key="k", max_connections=64, header_timeout_seconds=300)
+    try:
+        known = http.client.HTTPConnection("127.0.0.1", d.port, timeout=10)
+
+        def asks(c):
+            c.request("GET", "/v1/sandboxes", headers={"OPEN-SANDBOX-API-KEY": "k"})
+            assert (a := c.getresponse()).status == 200
+            return a.read()
+
+        asks(known)
+        silent = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(160)]
+        new = http.client.HTTPConnection("127.0.0.1", d.port, timeout=10)
+        asks(new)
+        asks(known)
+        for s in silent:
+            s.close()
+    finally:
+        d.clean()
+
+
+def test_one_address_has_its_share_of_silence(tmp_path):
+    d = HostDaemon(tmp_path).start({"runtime": {"templates": False}}, api_key="k", max_connections_per_address=16, header_timeout_seconds=300)
+    try:
+        silent = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(40)]
+        d.headers = {"OPEN-SANDBOX-API-KEY": "k"}
+        end = time.monotonic() + 20
+        while int(re.search(r"^mayfly_http_open_connections (\d+)", d.ask("GET", "/metrics")[1], re.M)[1]) > 18:
+            assert time.monotonic() < end
+        for s in silent:
+            s.close()
+    finally:
+        d.clean()

@@ -31,6 +31,8 @@ static void reads_what_it_says(void)
 	CHECK(c.log_json);
 	CHECK_INT(c.nkeys, 2);
 	CHECK_STR(c.keys[1].key, "t\"wo");
+	CHECK_INT(c.keys[1].who.role, ROLE_OPERATOR);
+	CHECK(!conf_has_tenants(&c));
 	CHECK_INT(c.nallowed_host_paths, 2);
 	CHECK_STR(c.allowed_host_paths[1], "/b");
 	CHECK_INT(conf_check(&c, &e), 0);
@@ -74,7 +76,7 @@ static void example_is_the_defaults(void)
 	struct config a, b;
 	const void *as = &a, *bs = &b; /* bytes: what lies between the members was zeroed in both */
 	struct err e = {0};
-	_cleanup_free_ char *text = conf_example();
+	_cleanup_free_ char *text = conf_example("");
 
 	conf_defaults(&a);
 	memset(&b, 0, sizeof(b));
@@ -89,8 +91,102 @@ static void open_listener_needs_a_key(void)
 
 	parse(&c, "[server]\nhost = \"0.0.0.0\"\n", &e);
 	CHECK_INT(conf_check(&c, &e), -EINVAL);
-	parse(&c, "[server]\nhost = \"0.0.0.0\"\ninsecure = true\n", &e);
+	/* known by a user id only: nobody can show it from outside */
+	parse(&c, "[server]\nhost = \"0.0.0.0\"\n[server.keys.a]\nuid = 1000\n", &e);
+	CHECK_INT(conf_check(&c, &e), -EINVAL);
+	parse(&c, "[server]\nhost = \"0.0.0.0\"\n[server.keys.a]\nkey = \"k\"\n", &e);
 	CHECK_INT(conf_check(&c, &e), 0);
+	CHECK_INT(parse(&c, "[server]\ninsecure = true\n", &e), -EINVAL);
+	CHECK(strstr(e.msg, "needs a key"));
+}
+
+static void keys_have_namespaces_and_roles(void)
+{
+	struct config c;
+	struct err e;
+
+	CHECK_INT(parse(&c,
+			  "[server]\napi_key = \"root\"\n[server.keys.ci]\nkey = \"1\"\n"
+			  "[server.keys.web]\nkey = \"2\"\nnamespace = \"team.a\"\nuid = 1000\n"
+			  "[server.keys.node]\nkey = \"3\"\nrole = \"peer\"\n"
+			  "[server.keys.boss]\nkey = \"4\"\nrole = \"operator\"\n",
+			  &e),
+		0);
+	CHECK_INT(conf_check(&c, &e), 0);
+	CHECK(conf_has_tenants(&c));
+	CHECK_INT(c.nkeys, 4);
+	CHECK_STR(c.keys[0].who.namespace, "ci");
+	CHECK_INT(c.keys[0].uid, -1);
+	CHECK_STR(c.keys[1].who.namespace, "team.a");
+	CHECK_INT(c.keys[1].uid, 1000);
+	CHECK_INT(c.keys[1].who.role, ROLE_USER);
+	CHECK_INT(c.keys[2].who.role, ROLE_PEER);
+	CHECK_INT(c.keys[3].who.role, ROLE_OPERATOR);
+	CHECK_STR(c.keys[3].who.namespace, OPERATOR_NAMESPACE);
+}
+
+static void keys_that_contradict_are_refused(void)
+{
+	static const struct {
+		const char *text, *want;
+	} t[] =
+		{
+			{"[server.keys.a]\nrole = \"user\"\n", "set key, or uid"},
+			/* else a user would be given what older builds left to the operator */
+			{"[server.keys.operator]\nkey = \"1\"\n", "Set another namespace"},
+			{"[server.keys.a]\nkey = \"1\"\nnamespace = \"operator\"\n",
+				"Set another namespace"},
+			{"[server.keys.a]\nkey = \"1\"\nrole = \"operator\"\nnamespace = \"b\"\n",
+				"Set another namespace"},
+			{"[server.keys.a]\nkey = \"1\"\n[server.keys.b]\nkey = \"1\"\n",
+				"has the same key"},
+			{"[server]\napi_key = \"1\"\n[server.keys.b]\nkey = \"1\"\n",
+				"has the same key"},
+		},
+	  bad[] = {
+		  {"[server.keys.a]\nkey = \"1\"\n[server.keys.a]\n",
+			  "line 3: two keys have this name"},
+		  {"[server.keys.a]\nrole = \"boss\"\n",
+			  "line 2: a role is user, peer or operator"},
+		  {"[server.keys.a]\nnamespace = \"a/b\"\n",
+			  "line 2: a namespace is of letters, digits, '-', '_' and '.'"},
+		  {"[server.keys.a]\nuid = -1\n",
+			  "line 2: a user id is a number from 0 to 4294967294"},
+		  {"[server.keys.a]\nkey = \"\"\n", "line 2: an empty key"},
+		  {"[server.keys.a]\nkeys = \"\"\n", "line 2: unknown key keys in [server.keys.a]"},
+	  };
+	struct config c;
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+		CHECK_INT(parse(&c, t[i].text, &e), 0);
+		CHECK_INT(conf_check(&c, &e), -EINVAL);
+		CHECK(strstr(e.msg, t[i].want));
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		CHECK_INT(parse(&c, bad[i].text, &e), -EINVAL);
+		CHECK_STR(e.msg, bad[i].want);
+	}
+}
+
+static void who_sees_what(void)
+{
+	const struct principal op = {ROLE_OPERATOR, "operator", "operator"},
+			       a = {ROLE_USER, "ci", "a"}, nobody = {0};
+	char owner[OWNER_MAX];
+
+	principal_owner(&a, owner);
+	CHECK_STR(owner, "a/ci");
+	CHECK(principal_may(&op, "a/ci") && principal_may(&op, "") &&
+		principal_may(&op, "operator"));
+	CHECK(principal_may(&a, "a/ci") && principal_may(&a, "a/other"));
+	CHECK(!principal_may(&a, "ab/ci") && !principal_may(&a, "") &&
+		!principal_may(&a, "operator") && !principal_may(&a, "operator/operator") &&
+		!principal_may(&a, "b/a"));
+	CHECK(!principal_may(&nobody, "a/ci") && !principal_may(&nobody, ""));
+	CHECK(owner_may("operator/operator", "a/ci") && owner_may("a/x", "a/ci"));
+	CHECK(!owner_may("a/x", "operator/operator") && !owner_may("", "a/ci") &&
+		!owner_may("", ""));
 }
 
 static char told[200];
@@ -150,5 +246,8 @@ static const struct test tests[] = {
 	{"refuses_with_the_line", refuses_with_the_line},
 	{"example_is_the_defaults", example_is_the_defaults},
 	{"open_listener_needs_a_key", open_listener_needs_a_key},
+	{"keys_have_namespaces_and_roles", keys_have_namespaces_and_roles},
+	{"keys_that_contradict_are_refused", keys_that_contradict_are_refused},
+	{"who_sees_what", who_sees_what},
 };
 TEST_MAIN(tests)

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * authenticate.h: who sent a request. mayflyd's loop. Headers are hostile.
+ */
+#pragma once
+
+#include "api/http/http.h"
+
+/* A daemon without a key trusts whoever reaches its loopback address. Web pages do, too: a browser sends them there with the page's name in
+ * Host (a name that its owner points at 127.0.0.1) or Origin. false: answered with 403. origin_too: the request changes or shows what is the
+ * operator's. */
+bool request_is_local(struct http_req *r, bool origin_too);
+
+/* Sets r->principal: by OPEN-SANDBOX-API-KEY, by "Authorization: Bearer" if bearer, by the user id at the other end of the Unix socket; the
+ * operator where no key is configured. false: answered with 401. */
+bool authenticate(struct http_req *r, bool bearer);

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks: keys with namespaces and roles, what each sees, and what a daemon without a key refuses. The daemon runs on this host with scripted
+monitors."""
+import http.client
+import json
+import os
+import socket
+import uuid
+
+import pytest
+
+from hostdaemon import BOX, HostDaemon
+
+KEYS = {"server.keys.a": {"key": "key-a"}, "server.keys.a2": {"key": "key-a2", "namespace": "a"}, "server.keys.b": {"key": "key-b"},
+        "server.keys.node": {"key": "key-node", "role": "peer"}, "runtime": {"templates": False}}
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    d.clean()
+
+
+def by(key):
+    return {"OPEN-SANDBOX-API-KEY": key}
+
+
+@pytest.fixture
+def tenants(daemon):
+    return daemon.start(KEYS, api_key="root")
+
+
+def create(daemon, key, **more):
+    status, box, _ = daemon.ask("POST", "/v1/sandboxes", BOX | more, by(key))
+    assert status == 202, box
+    return box["id"]
+
+
+def ids(daemon, key, what="sandboxes"):
+    status, got, _ = daemon.ask("GET", f"/v1/{what}?pageSize=200", headers=by(key))
+    assert status == 200, got
+    return {i["id"] for i in got["items"]}, got["pagination"]["totalItems"]
+
+
+def test_each_sees_its_namespace_and_the_operator_all(tenants):
+    a, b = create(tenants, "key-a"), create(tenants, "key-b")
+    assert ids(tenants, "key-a") == ids(tenants, "key-a2") == ({a}, 1)
+    assert ids(tenants, "key-b") == ({b}, 1)
+    assert ids(tenants, "root") == ({a, b}, 2)
+    # the records know it: the next daemon does
+    tenants.end()
+    tenants.again()
+    assert ids(tenants, "key-a") == ({a}, 1) and ids(tenants, "root")[1] == 2
+
+
+def test_every_lifecycle_request_asks_whose_it_is(tenants):
+    a = create(tenants, "key-a")
+    tenants.headers = by("root")
+    tenants.until(a, "Running")
+    tenants.headers = {}
+    asked = [("GET", "", None), ("DELETE", "", None), ("PATCH", "/metadata", {"x": "y"}), ("POST", "/pause", None), ("POST", "/resume", None),
+             ("POST", "/renew-expiration", {"expiresAt": "2100-01-01T00:00:00Z"}), ("GET", "/endpoints/80", None), ("POST", "/snapshots", {}),
+             ("GET", "/networkpolicy", None), ("GET", "/diagnostics/logs", None), ("GET", "/diagnostics/events", None),
+             ("GET", "/diagnostics/inspect", None), ("GET", "/diagnostics/summary", None)]
+    for method, tail, body in asked:
+        for prefix in ("", "/v1"):
+            status, e, _ = tenants.ask(method, f"{prefix}/sandboxes/{a}{tail}", body, by("key-b"))
+            assert (status, e["code"]) == (404, "DOCKER::SANDBOX_NOT_FOUND"), (method, tail, status)
+    assert ids(tenants, "key-a") == ({a}, 1)
+    assert "owner: a/a\n" in tenants.ask("GET", f"/v1/sandboxes/{a}/diagnostics/inspect", headers=by("key-a2"))[1]
+
+
+def test_snapshots_and_templates_have_owners_too(tenants):
+    a = create(tenants, "key-a")
+    tenants.headers = by("root")
+    tenants.until(a, "Running")
+    tenants.headers = {}
+    status, snap, _ = tenants.ask("POST", f"/v1/sandboxes/{a}/snapshots", {}, by("root"))
+    assert status == 202, snap
+    # it belongs to the sandbox's namespace, whoever took it
+    assert ids(tenants, "key-a", "snapshots") == ({snap["id"]}, 1) and ids(tenants, "key-b", "snapshots") == (set(), 0)
+    status, tpl, _ = tenants.ask("POST", "/v1/templates", {"image": "tiny", "publish": "t"}, by("key-a"))
+    assert status == 201, tpl
+    for path in (f"/v1/snapshots/{snap['id']}", f"/v1/templates/{tpl['templateId']}", f"/v1/mayfly/points/{snap['id']}"):
+        assert tenants.ask("GET", path, headers=by("key-b"))[0] == 404, path
+    for path in (f"/v1/snapshots/{snap['id']}", f"/v1/templates/{tpl['templateId']}"):
+        assert tenants.ask("DELETE", path, headers=by("key-b"))[0] == 404, path
+        assert tenants.ask("GET", path, headers=by("key-a2"))[0] == 200, path
+    assert [t["templateId"] for t in tenants.ask("GET", "/v1/templates", headers=by("key-b"))[1]["items"]] == []
+    # nor is a sandbox made from somebody else's
+    made = {"snapshotId": snap["id"], "resourceLimits": BOX["resourceLimits"]}
+    status, e, _ = tenants.ask("POST", "/v1/sandboxes", made, by("key-b"))
+    assert (status, e["code"]) == (404, "SNAPSHOT::NOT_FOUND"), e
+    status, e, _ = tenants.ask("POST", "/v1/sandboxes", {"templateId": tpl["templateId"], "timeout": 60}, by("key-b"))
+    assert (status, e["code"]) == (404, "FSB::TEMPLATE_NOT_FOUND") and "not found" in e["message"], e
+
+
+def test_what_is_the_hosts_is_the_operators(tenants):
+    for path in ("/metrics", "/v1/mayfly/templates"):
+        assert tenants.ask("GET", path, headers=by("root"))[0] == 200
+        status, e, _ = tenants.ask("GET", path, headers=by("key-a"))
+        assert (status, e["code"]) == (403, "FORBIDDEN")
+
+
+def test_with_tenants_the_server_proxy_asks_for_the_key(tenants):
+    a = create(tenants, "key-a")
+    tenants.headers = by("root")
+    tenants.until(a, "Running")
+    tenants.headers = {}
+    proxy = f"/v1/sandboxes/{a}/proxy/44772/ping"
+    assert tenants.ask("GET", proxy)[0] == 401
+    assert tenants.ask("GET", proxy, headers=by("key-b"))[0] == 404
+    assert tenants.ask("GET", proxy, headers=by("key-a"))[0] == 200
+    # whoever knows the id: the way that endpoints answer with
+    assert tenants.ask("GET", f"/{a}/44772/ping")[0] == 200
+
+
+def test_bearer_is_an_alias_on_lifecycle_routes_only(tenants):
+    a = create(tenants, "key-a")
+    assert tenants.ask("GET", f"/v1/sandboxes/{a}", headers={"Authorization": "Bearer key-a"})[0] == 200
+    assert tenants.ask("GET", f"/v1/sandboxes/{a}", headers={"Authorization": "Bearer key-b"})[0] == 404
+    status, e, _ = tenants.ask("GET", "/v1/sandboxes", headers={"Authorization": "Bearer no"})
+    assert (status, e["code"]) == (401, "INVALID_API_KEY")
+    assert tenants.ask("GET", "/v1/sandboxes", headers={"Authorization": "Basic key-a"})[1]["code"] == "MISSING_API_KEY"
+    assert tenants.ask("GET", f"/v1/sandboxes/{a}/proxy/44772/ping", headers={"Authorization": "Bearer key-a"})[0] == 401
+
+
+def test_a_peer_chooses_ids_and_nobody_else(tenants):
+    want = str(uuid.uuid4())
+    more = {"extensions": {"mayfly.id": want}}
+    for key in ("key-a", "root"):
+        status, e, _ = tenants.ask("POST", "/v1/sandboxes", BOX | more, by(key))
+        assert (status, e["code"]) == (403, "FORBIDDEN")
+    assert create(tenants, "key-node", **more) == want
+    assert create(tenants, "key-node", **more) == want, "the same create again"
+    assert ids(tenants, "key-node") == ({want}, 1)
+    theirs = create(tenants, "key-a")
+    status, e, _ = tenants.ask("POST", "/v1/sandboxes", BOX | {"extensions": {"mayfly.id": theirs}}, by("key-node"))
+    assert (status, e["code"]) == (409, "SANDBOX::ID_TAKEN")
+    assert tenants.ask("POST", "/v1/sandboxes", BOX | {"extensions": {"mayfly.id": "../x"}}, by("key-node"))[0] == 400
+
+
+def test_an_idempotency_key_is_its_principals(tenants):
+    once = {"Idempotency-Key": "k"}
+    box = lambda key: tenants.ask("POST", "/v1/sandboxes", BOX, by(key) | once)[1]["id"]  # noqa: E731
+    assert box("key-a") == box("key-a") != box("key-b") != box("key-a2")
+
+
+def test_records_of_older_builds_are_the_operators(daemon):
+    import contextlib
+    import sqlite3
+    daemon.start({"runtime": {"templates": False}})
+    old = daemon.create()
+    daemon.end()
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db:
+        (table,) = [t for (t,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'") if "sandbox" in t]
+        (doc,) = db.execute(f"SELECT doc FROM {table} WHERE id = ?", (old,)).fetchone()
+        doc = json.loads(doc)
+        assert doc.pop("owner") == "operator/operator"
+        db.execute(f"UPDATE {table} SET doc = ? WHERE id = ?", (json.dumps(doc), old))
+    daemon.start(KEYS, api_key="root")
+    assert ids(daemon, "root") == ({old}, 1) and ids(daemon, "key-a") == (set(), 0)
+
+
+# ---- without a key
+
+def test_without_a_key_no_web_page_drives_it(daemon):
+    daemon.start({"runtime": {"templates": False}})
+    asked = lambda **h: daemon.ask("POST", "/v1/sandboxes", BOX, {k.replace("_", "-"): v for k, v in h.items()})[:2]  # noqa: E731
+    # a name that its owner points at 127.0.0.1, on any way in
+    for path in ("/v1/sandboxes", "/health", f"/{uuid.uuid4()}/80/", f"/v1/sandboxes/{uuid.uuid4()}/proxy/80/"):
+        for host in ("evil.example", "evil.example:8080", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "10.0.0.1", ""):
+            status, e, _ = daemon.ask("GET", path, headers={"Host": host})
+            assert status in (400, 403) and (status == 400 or e["code"] == "FORBIDDEN_HOST"), (path, host, e)
+    for host in ("localhost", f"localhost:{daemon.port}", "127.0.0.1", "127.1.2.3:1", "[::1]:80", "a.localhost"):
+        assert daemon.ask("GET", "/v1/sandboxes", headers={"Host": host})[0] == 200, host
+    # any page, of sandboxes, too, whose pages have this server's own origin
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{daemon.port}", "http://localhost:3000"):
+        status, e = asked(Origin=origin)
+        assert (status, e["code"]) == (403, "FORBIDDEN_ORIGIN"), origin
+    assert daemon.ask("GET", "/health", headers={"Origin": "http://evil.example"})[0] == 200
+    assert asked()[0] == 202
+
+
+def test_a_name_of_the_configuration_is_no_foreign_one(daemon):
+    daemon.start({"runtime": {"templates": False}}, eip="box.lan:8080")
+    assert daemon.ask("GET", "/v1/sandboxes", headers={"Host": "box.lan:8080"})[0] == 200
+    assert daemon.ask("GET", "/v1/sandboxes", headers={"Host": "box.lan.evil.example"})[0] == 403
+
+
+# ---- the Unix socket
+
+class Local(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("anything")
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+def local(path, target, headers=None, uid=None):
+    """(status, body) of a GET, by another user if uid is given."""
+    r, w = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            if uid is not None:
+                os.setgroups([]), os.setgid(uid), os.setuid(uid)
+            c = Local(path)
+            c.request("GET", target, headers=headers or {})
+            a = c.getresponse()
+            os.write(w, json.dumps([a.status, json.loads(a.read())]).encode())
+        finally:
+            os._exit(0)
+    os.close(w)
+    with os.fdopen(r) as f:
+        text = f.read()
+    os.waitpid(pid, 0)
+    return json.loads(text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users are tried as root")
+def test_the_socket_knows_callers_by_their_user(daemon):
+    import tempfile
+    with tempfile.TemporaryDirectory() as d:
+        os.chmod(d, 0o755)
+        path = d + "/api"
+        daemon.start(KEYS | {"server.keys.c": {"uid": 40001, "namespace": "a"}}, api_key="root", socket=path)
+        a = create(daemon, "key-a")
+        assert local(path, "/v1/sandboxes")[1]["pagination"]["totalItems"] == 1, "root is the operator"
+        status, got = local(path, "/v1/sandboxes", uid=40001)
+        assert status == 200 and [i["id"] for i in got["items"]] == [a]
+        assert local(path, "/v1/sandboxes", uid=40002) == [401, local(path, "/v1/sandboxes", uid=40002)[1]]
+        status, got = local(path, "/v1/sandboxes", by("key-b"), uid=40002)
+        assert status == 200 and got["items"] == [], "with a key it is that key's"
+        # a daemon that was killed leaves its socket; the next one takes its place
+        daemon.end()
+        daemon.again()
+        assert local(path, "/health")[0] == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users are tried as root")
+def test_a_daemon_may_listen_on_the_socket_only(daemon, tmp_path):
+    daemon.config({"runtime": {"templates": False}}, host="", socket=(path := str(tmp_path / "api")))
+    import subprocess
+    import time
+    from hostdaemon import PROGRAM
+    with open(daemon.log_path, "ab") as log:
+        daemon.proc = subprocess.Popen([PROGRAM, "--config", daemon.config_path, "--no-jail", "--no-jail"], stdout=log, stderr=log)
+    end = time.monotonic() + 30
+    while f"listening on {path}" not in daemon.log_path.read_text():
+        assert time.monotonic() < end and daemon.proc.poll() is None, daemon.log()
+        time.sleep(0.01)
+    assert local(path, "/v1/sandboxes")[0] == 200
+    assert " port " not in daemon.log_path.read_text()

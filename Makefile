@@ -26,7 +26,7 @@ CFLAGS_ALL = $(CFLAGS_BASE) $(HARDEN) $(SANFLAGS_$(SAN)) $(CFLAGS)
 LDFLAGS_ALL = $(SANFLAGS_$(SAN)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 # name of the archive -> its sources; main.c stays out
-DIRS := lib vmm agent images priv net api cli
+DIRS := lib vmm agent images priv net fs api cli
 $(foreach d,$(DIRS),$(eval SRC_$(d) := $(wildcard $(d)/*.c $(d)/*/*.c)))
 SRC_testlib := $(wildcard tests/unit/lib/*.c)
 objs = $(patsubst %.c,$(O)/%.o,$(1))
@@ -38,11 +38,21 @@ LIBS_mayfly-vmm := -luring -lseccomp -lfdt -lcrypto
 LIBS_mayfly-priv := -lseccomp
 LIBS_mayfly-broker := -lseccomp
 LIBS_mayfly-image := -lseccomp -larchive -lcurl -lext2fs -lcom_err -lcjson -lcrypto -lzstd -lz
+LIBS_mayfly-fs := -lseccomp
 LIBS_mayflyd := -lseccomp -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 LIBS_mayfly := -lcjson -lcurl -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
 LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
-PROGS := mayfly-vmm mayfly-priv mayfly-image mayfly-broker mayflyd mayfly mayfly-machine-init mayfly-agent
+# one a line, so that two changes do not meet
+HOST_PROGS := \
+	mayfly-vmm \
+	mayfly-priv \
+	mayfly-image \
+	mayfly-broker \
+	mayfly-fs \
+	mayflyd \
+	mayfly
+PROGS := $(HOST_PROGS) mayfly-machine-init mayfly-agent
 TOOLS := $(patsubst tests/tools/%.c,%,$(wildcard tests/tools/*.c))
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 # what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
@@ -69,9 +79,10 @@ $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
 $(BIN)/mayfly-image: $(O)/images/job/main.o $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly-broker: $(O)/net/broker/main.o $(O)/net.a $(O)/lib.a
+$(BIN)/mayfly-fs: $(O)/fs/main.o $(O)/fs.a $(O)/lib.a
 $(BIN)/mayflyd: $(O)/api/start/main.o $(O)/api.a $(O)/images.a $(O)/lib.a
 $(BIN)/mayfly: $(O)/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
-$(BIN)/mayfly-vmm $(BIN)/mayfly-priv $(BIN)/mayfly-image $(BIN)/mayfly-broker $(BIN)/mayflyd $(BIN)/mayfly:
+$(HOST_PROGS:%=$(BIN)/%):
 	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))
 
 # the guest's init: static against musl, so that it owes nothing to the image's libc

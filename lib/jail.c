@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <linux/capability.h>
 #include <linux/mount.h>
 
@@ -59,22 +60,31 @@ static int stage_session(struct err *e)
 	return 0;
 }
 
-static int clone_tree(int dirfd, const char *path)
+static int clone_tree(int dirfd, const char *path, bool submounts)
 {
 	return (int)syscall(SYS_open_tree, dirfd, path,
-		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (*path ? 0 : AT_EMPTY_PATH));
+		OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (submounts ? AT_RECURSIVE : 0) |
+			(*path ? 0 : AT_EMPTY_PATH));
 }
 
 #define ONLY_READ (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
 #define MAX_RO    8
 struct trees {
-	int stage, ro[MAX_RO];
+	int folder[JAIL_FOLDERS_MAX], ro[MAX_RO];
 	size_t n;
 };
 
+static void trees_init(struct trees *t)
+{
+	t->n = 0;
+	memset(t->folder, -1, sizeof(t->folder));
+	memset(t->ro, -1, sizeof(t->ro));
+}
+
 static void trees_fini(struct trees *t)
 {
-	close_fd(&t->stage);
+	for (size_t i = 0; i < JAIL_FOLDERS_MAX; i++)
+		close_fd(&t->folder[i]);
 	for (size_t i = 0; i < MAX_RO; i++)
 		close_fd(&t->ro[i]);
 }
@@ -86,18 +96,22 @@ static int collect_trees(const struct jail_conf *c, struct trees *t, struct err 
 	for (; c->ro_paths && c->ro_paths[t->n]; t->n++) {
 		if (t->n == MAX_RO)
 			return err_plain(e, E2BIG, "too many read-only paths");
-		t->ro[t->n] = clone_tree(AT_FDCWD, c->ro_paths[t->n]);
+		t->ro[t->n] = clone_tree(AT_FDCWD, c->ro_paths[t->n], true);
 		if (t->ro[t->n] < 0 && errno != ENOENT)
 			return err_set(e, errno, "open_tree %s", c->ro_paths[t->n]);
 	}
-	if (c->stage_fd >= 0)
-		t->stage = clone_tree(c->stage_fd, "");
-	/* a detached copy belongs to no namespace and cannot be copied again: it is mounted as it
-	 * is */
-	if (c->stage_fd >= 0 && t->stage < 0 && errno == EINVAL)
-		t->stage = fcntl(c->stage_fd, F_DUPFD_CLOEXEC, 3);
-	if (c->stage_fd >= 0 && t->stage < 0)
-		return err_set(e, errno, "open_tree of the staging folder");
+	if (c->nfolders > JAIL_FOLDERS_MAX)
+		return err_plain(e, E2BIG, "too many folders");
+	for (size_t i = 0; i < c->nfolders; i++) {
+		const struct jail_folder *f = &c->folders[i];
+
+		t->folder[i] = clone_tree(f->fd, "", !f->handle_only);
+		/* a detached copy belongs to no namespace and cannot be copied again: it is mounted as it is */
+		if (t->folder[i] < 0 && errno == EINVAL)
+			t->folder[i] = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
+		if (t->folder[i] < 0)
+			return err_set(e, errno, "open_tree of %s", f->path);
+	}
 	return 0;
 }
 
@@ -160,22 +174,6 @@ static int bind_tree(int tree, const char *path, uint64_t attributes, struct err
 	return 0;
 }
 
-/* The one writable folder becomes a mount of its own: ".." from inside it ends there, which a plain
- * descriptor would not. */
-static int mount_stage(int tree, struct err *e)
-{
-	struct mount_attr at = {
-		.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
-
-	if (mkdir(NEW_ROOT "/stage", 0755) < 0)
-		return err_set(e, errno, "mkdir stage");
-	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &at, sizeof(at)) < 0 ||
-		syscall(SYS_move_mount, tree, "", AT_FDCWD, NEW_ROOT "/stage",
-			MOVE_MOUNT_F_EMPTY_PATH) < 0)
-		return err_set(e, errno, "mount the staging folder");
-	return 0;
-}
-
 /* A /proc of this pid namespace alone, reachable through the descriptor only: no path leads to it.
  */
 static int own_proc(int *fd, struct err *e)
@@ -224,15 +222,23 @@ static int stage_root(const struct jail_conf *c, struct trees *t, int *proc_fd, 
 	for (size_t i = 0; i < t->n; i++)
 		if (t->ro[i] >= 0 && bind_tree(t->ro[i], c->ro_paths[i], ONLY_READ, e) < 0)
 			return -e->code;
-	if (t->stage >= 0 && mount_stage(t->stage, e) < 0)
-		return -e->code;
+	for (size_t i = 0; i < c->nfolders; i++) {
+		const struct jail_folder *f = &c->folders[i];
+
+		if (bind_tree(t->folder[i], f->path,
+			    f->read_only ? ONLY_READ : ONLY_READ & ~(uint64_t)MOUNT_ATTR_RDONLY,
+			    e) < 0)
+			return -e->code;
+	}
 	if (enter_root(e) < 0)
 		return -e->code;
-	if (c->stage_fd >= 0) {
-		_cleanup_close_ int fd = open("/stage", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (size_t i = 0; i < c->nfolders; i++) {
+		const struct jail_folder *f = &c->folders[i];
+		_cleanup_close_ int fd =
+			open(f->path, (f->handle_only ? O_PATH : O_RDONLY) | O_CLOEXEC);
 
-		if (fd < 0 || dup3(fd, c->stage_fd, O_CLOEXEC) < 0)
-			return err_set(e, errno, "open the staging folder");
+		if (fd < 0 || dup3(fd, f->fd, O_CLOEXEC) < 0)
+			return err_set(e, errno, "open %s", f->path);
 	}
 	if (proc_fd)
 		*proc_fd = take_fd(&proc);
@@ -250,7 +256,7 @@ int jail_root(const struct jail_show *show, size_t n, struct err *e)
 		return err_plain(e, E2BIG, "too many paths to show");
 	/* the caller is a child that ends if this fails: what is open then goes with it */
 	for (size_t i = 0; i < n; i++) {
-		trees[i] = clone_tree(AT_FDCWD, show[i].path);
+		trees[i] = clone_tree(AT_FDCWD, show[i].path, true);
 		if (trees[i] < 0 && errno != ENOENT)
 			return err_set(e, errno, "open_tree %s", show[i].path);
 	}
@@ -287,22 +293,90 @@ static int stage_limits(const struct jail_conf *c, struct err *e)
 	return 0;
 }
 
-/* 6. User and capabilities. Should: a user that nothing else has. Mustn't: any capability, any
- * group, any way back. */
-static int stage_user(const struct jail_conf *c, struct err *e)
+/* The writer of a user namespace's maps: a child that is still root outside. It waits until its parent is in the new namespace. */
+_noreturn_ static void write_maps(const struct jail_conf *c, int go)
 {
-	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct none[2] = {{0}};
+	static const char *const files[] = {"uid_map", "gid_map"};
+	char path[64], map[64], byte;
+	int n = snprintf(map, sizeof(map), "0 %u %u\n", c->uid, c->nids);
 
-	if (c->uid == 0)
-		return err_plain(e, EINVAL, "the jail's user may not be root");
-	for (int cap = 0; cap < 64; cap++)
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
-			return err_set(e, errno, "drop capability %d", cap);
+	/* a /proc of this pid namespace that may be written, and that stands nowhere */
+	int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
+	int proc_fd = -1;
+
+	if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+		proc_fd = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
+	if (read(go, &byte, 1) != 1)
+		_exit(1);
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		int fd;
+
+		snprintf(path, sizeof(path), "%d/%s", (int)getppid(), files[i]);
+		fd = openat(proc_fd, path, O_WRONLY | O_CLOEXEC);
+		if (fd < 0 || write(fd, map, (size_t)n) != n)
+			_exit(1);
+		close(fd);
+	}
+	_exit(0);
+}
+
+/* Becomes user 0 of a user namespace whose ids are an unprivileged range outside. */
+static int own_users(const struct jail_conf *c, struct err *e)
+{
+	int go[2], status = 0;
+	pid_t writer;
+
+	if (pipe2(go, O_CLOEXEC) < 0)
+		return err_set(e, errno, "pipe");
+	writer = fork();
+	if (writer == 0) {
+		close(go[1]);
+		write_maps(c, go[0]);
+	}
+	close(go[0]);
+	if (writer < 0 || unshare(CLONE_NEWUSER) < 0) {
+		close(go[1]);
+		return err_set(e, errno, "user namespace");
+	}
+	if (write(go[1], "", 1) != 1)
+		return err_set(e, errno, "user namespace");
+	close(go[1]);
+	if (waitpid(writer, &status, 0) < 0 || status != 0)
+		return err_plain(e, EPERM, "the ids of the user namespace could not be written");
+	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+		return err_set(e, errno, "become user 0 of the user namespace");
+	return 0;
+}
+
+static int one_user(const struct jail_conf *c, struct err *e)
+{
 	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 ||
 		setresuid(c->uid, c->uid, c->uid) < 0)
 		return err_set(e, errno, "become user %u", c->uid);
-	if (syscall(SYS_capset, &h, none) < 0)
+	return 0;
+}
+
+/* 6. User and capabilities. Should: a user that nothing else has, or a namespace of users. Mustn't: any capability but those
+ * listed, which hold for the namespace's ids only; any group; any way back. */
+static int stage_user(const struct jail_conf *c, struct err *e)
+{
+	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
+	uint64_t keep = c->nids ? c->keep_caps : 0;
+	struct __user_cap_data_struct caps[2] = {
+		{.effective = (uint32_t)keep, .permitted = (uint32_t)keep},
+		{.effective = (uint32_t)(keep >> 32), .permitted = (uint32_t)(keep >> 32)},
+	};
+
+	if (c->uid == 0)
+		return err_plain(e, EINVAL, "the jail's user may not be root");
+	if (c->nids && own_users(c, e) < 0)
+		return -e->code;
+	for (int cap = 0; cap < 64; cap++)
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
+			return err_set(e, errno, "drop capability %d", cap);
+	if (!c->nids && one_user(c, e) < 0)
+		return -e->code;
+	if (syscall(SYS_capset, &h, caps) < 0)
 		return err_set(e, errno, "capset");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return err_set(e, errno, "no_new_privs");
@@ -310,7 +384,7 @@ static int stage_user(const struct jail_conf *c, struct err *e)
 	 * without this; nobody else has this user */
 	if (prctl(PR_SET_DUMPABLE, c->want_proc ? 1 : 0, 0, 0, 0) < 0)
 		return err_set(e, errno, "dumpable");
-	if (setresuid(0, 0, 0) == 0)
+	if (!c->nids && setresuid(0, 0, 0) == 0)
 		return err_plain(e, EPERM, "root could be had back");
 	return 0;
 }
@@ -403,9 +477,13 @@ static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *miss
 	}
 	if (rules < 0)
 		return rules;
-	if (c->stage_fd >= 0 &&
-		landlock_allow(rules, c->stage_fd, all & ~LANDLOCK_ACCESS_FS_EXECUTE, e) < 0)
-		return -e->code;
+	for (size_t i = 0; i < c->nfolders; i++) {
+		uint64_t access =
+			c->folders[i].read_only ? LL_READ : all & ~LANDLOCK_ACCESS_FS_EXECUTE;
+
+		if (landlock_allow(rules, c->folders[i].fd, access, e) < 0)
+			return -e->code;
+	}
 	if (proc_fd >= 0 && landlock_allow(rules, proc_fd, LL_READ, e) < 0)
 		return -e->code;
 	for (size_t i = 0; c->ro_paths && c->ro_paths[i]; i++) {
@@ -419,10 +497,10 @@ static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *miss
 
 int jail_enter(const struct jail_conf *c, int *proc_fd, uint32_t *missing, struct err *e)
 {
-	_cleanup_(trees_fini) struct trees t = {
-		.stage = -1, .ro = {-1, -1, -1, -1, -1, -1, -1, -1}};
+	_cleanup_(trees_fini) struct trees t;
 	int proc = -1;
 
+	trees_init(&t);
 	*missing = 0;
 	if (c->want_proc && !proc_fd)
 		return err_plain(e, EINVAL, "want_proc without a place for it");

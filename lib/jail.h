@@ -11,15 +11,29 @@
 
 #include <sys/types.h>
 
+/* A descriptor (a folder, a file, or a detached copy of its mount) that is shown at `path`. It keeps its number, and leads to the
+ * place inside afterwards. */
+struct jail_folder {
+	int fd;
+	const char *path;
+	bool read_only;
+	bool handle_only; /* reopened with O_PATH, also where it may not be read; submounts are left out */
+};
+#define JAIL_FOLDERS_MAX 32
+
 struct jail_conf {
-	uid_t uid;         /* own user and group, from mayfly-priv's range */
+	uid_t uid; /* own user and group, from mayfly-priv's range */
+	/* Not 0: a user namespace of its own instead of one user. Ids 0 .. nids-1 inside are uid .. uid+nids-1 outside, the process
+	 * is user 0 inside, and keeps these capabilities (bits) over files with those ids, and over nothing else. */
+	uint32_t nids;
+	uint64_t keep_caps;
 	unsigned int nfds; /* descriptors 0 .. nfds-1 stay, all others are closed */
 	bool keep_net;     /* image pulls only: the host's network */
 	/* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
 	bool want_proc;
-	/* -1, or the one folder that may be written (or a detached copy of its mount): its number
-	 * stays, "/stage" is its path afterwards */
-	int stage_fd;
+	/* folders and files that it works in, each a mount of its own: ".." from inside ends there */
+	const struct jail_folder *folders;
+	size_t nfolders;
 	/* NULL-terminated: files and folders shown read-only under the same path (pulls: resolver,
 	 * certificates) */
 	const char *const *ro_paths;

@@ -248,7 +248,6 @@ int vmm_jail(uid_t uid, int *proc_fd, uint32_t *missing, struct err *e)
 	struct jail_conf j = {.uid = uid,
 		.nfds = VMM_FD_FIXED_END,
 		.want_proc = true,
-		.stage_fd = -1,
 		.nofile = VMM_NOFILE,
 		.allow_weaker = true};
 

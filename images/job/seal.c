@@ -141,11 +141,13 @@ int job_sandbox(unsigned long uid, bool net, struct err *e)
 		"/usr/share/ca-certificates",
 		NULL,
 	};
+	static const struct jail_folder stage = {.fd = 4, .path = "/stage"};
 	struct jail_conf c = {
 		.uid = (uid_t)uid,
 		.nfds = 5,
 		.keep_net = net,
-		.stage_fd = 4,
+		.folders = &stage,
+		.nfolders = 1,
 		.ro_paths = net ? shown : NULL,
 		.nofile = 256,
 		.allow_weaker = true,

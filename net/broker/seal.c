@@ -71,7 +71,6 @@ int broker_jail(uid_t uid, unsigned int nofile, struct err *e)
 	struct jail_conf c = {.uid = uid,
 		.nfds = BROKER_FD_END,
 		.keep_net = true,
-		.stage_fd = -1,
 		.ro_paths = shown,
 		.nofile = nofile,
 		.allow_weaker = true};

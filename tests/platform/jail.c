@@ -190,10 +190,12 @@ static const struct {
 static int inside(void *arg)
 {
 	static const char *const none[] = {NULL};
+	static const struct jail_folder stage = {.fd = FD_STAGE, .path = "/stage"};
 	struct jail_conf c = {.uid = JAIL_UID,
 		.nfds = 5,
 		.want_proc = true,
-		.stage_fd = FD_STAGE,
+		.folders = &stage,
+		.nfolders = 1,
 		.ro_paths = none,
 		.nofile = 64};
 	struct err e;

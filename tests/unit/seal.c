@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "api/core/seal.h"
+#include "fs/seal.h"
 #include "images/job/seal.h"
 #include "vmm/seal.h"
 
@@ -146,9 +147,18 @@ static void the_daemons_list_is_what_it_needs(void)
 	compare("daemon", r, daemon_rules(r), "daemon");
 }
 
+static void the_file_servers_list_is_what_it_needs(void)
+{
+	struct jail_rule r[FS_RULES_MAX];
+
+	REQUIRE(load());
+	compare("files", r, fs_rules(r), "files");
+}
+
 static const struct test tests[] = {
 	{"the_monitors_lists_are_what_it_needs", the_monitors_lists_are_what_it_needs},
 	{"an_image_jobs_list_is_what_it_needs", an_image_jobs_list_is_what_it_needs},
 	{"the_daemons_list_is_what_it_needs", the_daemons_list_is_what_it_needs},
+	{"the_file_servers_list_is_what_it_needs", the_file_servers_list_is_what_it_needs},
 };
 TEST_MAIN(tests)

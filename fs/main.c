@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c: mayfly-fs, the file server of one sandbox. Descriptor 3 is the socket to the monitor, 4 the memory file with the table of
+ * nodes, 5 and on are the volumes, in the order of the options:
+ *
+ *     mayfly-fs [--jail UID] --volume ro|rw[,ids]...
+ *
+ * Everything it reads afterwards comes from the guest. Before the first byte it has given up what it does not need.
+ */
+#include "fs/seal.h"
+#include "fs/server.h"
+#include "lib/log.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#define SOCKET_FD    3
+#define TABLE_FD     4
+#define FIRST_VOLUME 5
+#define SPARE_FDS    64u /* beside nodes and handles */
+
+struct options {
+	unsigned long uid; /* 0: no jail */
+	struct {
+		bool read_only, keep_ids;
+	} volume[FS_VOLUMES_MAX];
+	unsigned int n;
+};
+
+static int usage(void)
+{
+	fprintf(stderr, "usage: mayfly-fs [--jail UID] --volume ro|rw[,ids]...\nThe daemon starts "
+			"this program.\n");
+	return 2;
+}
+
+static bool parse_volume(struct options *o, const char *text)
+{
+	bool ids = false;
+
+	if (o->n == FS_VOLUMES_MAX)
+		return false;
+	if (strncmp(text, "ro", 2) != 0 && strncmp(text, "rw", 2) != 0)
+		return false;
+	if (strcmp(text + 2, ",ids") == 0)
+		ids = true;
+	else if (text[2])
+		return false;
+	o->volume[o->n].read_only = text[1] == 'o';
+	o->volume[o->n++].keep_ids = ids;
+	return true;
+}
+
+static bool parse(struct options *o, int argc, char **argv)
+{
+	for (int i = 1; i + 1 < argc; i += 2) {
+		char *end = NULL;
+
+		if (strcmp(argv[i], "--volume") == 0) {
+			if (!parse_volume(o, argv[i + 1]))
+				return false;
+		} else if (strcmp(argv[i], "--jail") == 0) {
+			o->uid = strtoul(argv[i + 1], &end, 10);
+			if (*end || o->uid >= UINT32_MAX)
+				return false;
+		} else {
+			return false;
+		}
+	}
+	return argc % 2 == 1 && o->n > 0;
+}
+
+/* Half of the descriptors are for open files, half for nodes that are only known. */
+static unsigned int cache_size(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur < 4 * SPARE_FDS)
+		return SPARE_FDS;
+	return (unsigned int)MIN((r.rlim_cur - SPARE_FDS) / 2, (rlim_t)FS_HANDLES_MAX);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {0};
+	struct volumes vols = {0};
+	struct server s = {.vols = &vols, .sock = SOCKET_FD};
+	struct fs_jail jail;
+	struct err e = {0};
+	int rc;
+
+	log_init("mayfly-fs", 2, false);
+	if (!parse(&o, argc, argv))
+		return usage();
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
+	jail = (struct fs_jail){.uid = o.uid, .first = FIRST_VOLUME, .n = o.n};
+	for (unsigned int i = 0; i < o.n; i++)
+		jail.read_only[i] = o.volume[i].read_only;
+	if (fs_seal(&jail, &e) < 0) {
+		log_error("%s", e.msg);
+		return 1;
+	}
+	for (unsigned int i = 0; i < o.n; i++) {
+		if (volumes_add(&vols, FIRST_VOLUME + (int)i, o.volume[i].read_only,
+			    o.volume[i].keep_ids, &e) < 0) {
+			log_error("%s", e.msg);
+			return 1;
+		}
+	}
+	if (nodes_open(&s.nodes, TABLE_FD, &vols, cache_size(), &e) < 0) {
+		log_error("%s", e.msg);
+		return 1;
+	}
+	rc = server_run(&s);
+	nodes_close(s.nodes);
+	volumes_close(&vols);
+	return rc < 0;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ops_file.c: open files: read, write, holes, sync. Worker threads of mayfly-fs; the arguments are the guest's.
+ */
+#include "fs/server.h"
+
+#include <linux/falloc.h>
+#include <sys/uio.h>
+
+uint32_t open_answer_flags(const struct volume *v)
+{
+	/* what nobody writes stays in the guest's cache from one open to the next */
+	return v && v->read_only ? FOPEN_KEEP_CACHE : 0;
+}
+
+int op_open(struct fs_call *c)
+{
+	const struct fuse_open_in *in = c->r->arg;
+	const uint32_t kept = O_ACCMODE | O_SYNC | O_DSYNC;
+	struct fuse_open_out o = {0};
+	struct node_ref n;
+	int fd, rc;
+
+	if (c->out_max < sizeof(o))
+		return -EINVAL;
+	rc = node_get(c->s->nodes, c->r->node, &n);
+	if (rc < 0)
+		return rc;
+	o.open_flags = open_answer_flags(n.vol);
+	if (!n.vol)
+		rc = -EISDIR;
+	else if (n.vol->read_only && ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC))
+		rc = -EROFS;
+	if (rc == 0) {
+		fd = node_open(&n, (int)(in->flags & (kept | O_TRUNC)));
+		rc = fd < 0 ? fd : handle_new(c->s->nodes, &n, fd, in->flags & kept, &o.fh);
+	}
+	node_put(c->s->nodes, &n);
+	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
+}
+
+int op_release(struct fs_call *c)
+{
+	const struct fuse_release_in *in = c->r->arg;
+
+	handle_release(c->s->nodes, in->fh);
+	return 0;
+}
+
+int op_read(struct fs_call *c)
+{
+	const struct fuse_read_in *in = c->r->arg;
+	size_t want = MIN((size_t)in->size, c->out_max);
+	struct handle_ref h;
+	int rc;
+
+	if (in->offset > INT64_MAX)
+		return -EINVAL;
+	rc = handle_get(c->s->nodes, in->fh, &h);
+	if (rc < 0)
+		return rc;
+	while (c->out_len < want) {
+		ssize_t n = pread(h.fd, c->out + c->out_len, want - c->out_len,
+			(off_t)(in->offset + c->out_len));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && c->out_len == 0)
+			rc = -errno;
+		if (n <= 0)
+			break;
+		c->out_len += (size_t)n;
+	}
+	handle_put(c->s->nodes, &h);
+	return rc;
+}
+
+/* A write that was opened to append goes to the file's end as it is on the host: other sandboxes append, too. */
+int op_write(struct fs_call *c)
+{
+	const struct fuse_write_in *in = c->r->arg;
+	int how = in->flags & O_APPEND && !(in->write_flags & FUSE_WRITE_CACHE) ? RWF_APPEND : 0;
+	struct fuse_write_out o = {0};
+	struct handle_ref h;
+	int rc;
+
+	if (in->size != c->r->data_len || in->offset > INT64_MAX)
+		return -EINVAL;
+	rc = handle_get(c->s->nodes, in->fh, &h);
+	if (rc < 0)
+		return rc;
+	if (!h.vol || h.vol->read_only)
+		rc = -EROFS;
+	while (rc == 0 && o.size < in->size) {
+		struct iovec iov = {.iov_base = (uint8_t *)(uintptr_t)c->r->data + o.size,
+			.iov_len = in->size - o.size};
+		ssize_t n = pwritev2(h.fd, &iov, 1, (off_t)(in->offset + o.size), how);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && o.size == 0)
+			rc = -errno;
+		if (n <= 0)
+			break;
+		o.size += (uint32_t)n;
+	}
+	handle_put(c->s->nodes, &h);
+	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
+}
+
+int op_fsync(struct fs_call *c)
+{
+	const struct fuse_fsync_in *in = c->r->arg;
+	struct handle_ref h;
+	int rc = handle_get(c->s->nodes, in->fh, &h);
+
+	if (rc < 0)
+		return rc;
+	if (h.fd >= 0 &&
+		(in->fsync_flags & FUSE_FSYNC_FDATASYNC ? fdatasync(h.fd) : fsync(h.fd)) < 0)
+		rc = -errno;
+	handle_put(c->s->nodes, &h);
+	return rc;
+}
+
+int op_fallocate(struct fs_call *c)
+{
+	const struct fuse_fallocate_in *in = c->r->arg;
+	const uint32_t known = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE;
+	struct handle_ref h;
+	int rc;
+
+	if (in->mode & ~known)
+		return -EOPNOTSUPP;
+	if (in->offset > INT64_MAX || in->length > INT64_MAX)
+		return -EINVAL;
+	rc = handle_get(c->s->nodes, in->fh, &h);
+	if (rc < 0)
+		return rc;
+	if (!h.vol || h.vol->read_only)
+		rc = -EROFS;
+	else if (fallocate(h.fd, (int)in->mode, (off_t)in->offset, (off_t)in->length) < 0)
+		rc = -errno;
+	handle_put(c->s->nodes, &h);
+	return rc;
+}
+
+int op_lseek(struct fs_call *c)
+{
+	const struct fuse_lseek_in *in = c->r->arg;
+	struct fuse_lseek_out o = {0};
+	struct handle_ref h;
+	off_t at;
+	int rc;
+
+	if ((in->whence != SEEK_DATA && in->whence != SEEK_HOLE) || in->offset > INT64_MAX)
+		return -EINVAL;
+	rc = handle_get(c->s->nodes, in->fh, &h);
+	if (rc < 0)
+		return rc;
+	/* the position moves, but only folders' readers use it */
+	at = lseek(h.fd, (off_t)in->offset, (int)in->whence);
+	rc = at < 0 ? -errno : 0;
+	handle_put(c->s->nodes, &h);
+	o.offset = (uint64_t)at;
+	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
+}
+
+int op_copy_file_range(struct fs_call *c)
+{
+	const struct fuse_copy_file_range_in *in = c->r->arg;
+	struct fuse_write_out o = {0};
+	struct handle_ref from, to;
+	off_t at_in = (off_t)in->off_in, at_out = (off_t)in->off_out;
+	int rc;
+
+	if (in->off_in > INT64_MAX || in->off_out > INT64_MAX || in->flags)
+		return -EINVAL;
+	rc = handle_get(c->s->nodes, in->fh_in, &from);
+	if (rc < 0)
+		return rc;
+	rc = handle_get(c->s->nodes, in->fh_out, &to);
+	if (rc == 0) {
+		ssize_t n = -1;
+
+		errno = EROFS;
+		if (to.vol && !to.vol->read_only)
+			n = copy_file_range(from.fd, &at_in, to.fd, &at_out,
+				MIN(in->len, (uint64_t)FS_DATA_MAX * 64), 0);
+		rc = n < 0 ? -errno : 0;
+		o.size = (uint32_t)n;
+		handle_put(c->s->nodes, &to);
+	}
+	handle_put(c->s->nodes, &from);
+	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
+}
+
+/* sync(2) in the guest. One at a time for a sandbox: each may cost the host's file system a lot. */
+int op_syncfs(struct fs_call *c)
+{
+	struct node_ref n;
+	int fd, rc = node_get(c->s->nodes, c->r->node, &n);
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&c->s->syncing);
+	for (unsigned int i = 0; i < c->s->vols->n && rc == 0; i++) {
+		const struct volume *v = &c->s->vols->v[i];
+		struct node_ref root = {.fd = v->root_fd, .vol = v};
+
+		if (v->read_only)
+			continue;
+		fd = node_open(&root, O_RDONLY);
+		if (fd < 0 || syncfs(fd) < 0)
+			rc = fd < 0 ? fd : -errno;
+		if (fd >= 0)
+			close(fd);
+	}
+	pthread_mutex_unlock(&c->s->syncing);
+	node_put(c->s->nodes, &n);
+	return rc;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * request.h: one FUSE request, read with bounds. The guest's kernel wrote the bytes, and it is hostile. Worker threads of mayfly-fs.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+#include <linux/fuse.h>
+
+/* What a request consists of. Everything points into the message, which stays as it is while the request is worked on. */
+struct fs_request {
+	uint32_t op;
+	uint64_t unique, node;
+	uint32_t uid, gid;
+	const void *
+		arg; /* the fixed part, as long as the table says, NULL if it has none; 8-byte aligned */
+	const char *name, *name2; /* NUL-terminated, or NULL */
+	const void *data;         /* what follows the fixed part and the names */
+	size_t data_len;
+	uint32_t reply_max; /* bytes of the whole reply, its header included */
+};
+
+/* What a kind of request must look like. */
+struct fs_shape {
+	const char *label;
+	uint16_t arg; /* bytes of the fixed part */
+	uint8_t names; /* names after it: each one component of a path, but the second of SYMLINK and xattr values */
+	bool data; /* more bytes may follow */
+	bool free_name; /* the name is no component of a path (a symlink's target, an attribute's name) */
+	bool free_name2;
+	bool silent; /* FUSE answers nothing */
+};
+
+/* 0; or -errno, which answers the request: -ENOSYS for an operation that is not in the table, -EINVAL for a message that breaks
+ * its shape, -ENAMETOOLONG. Only a message without a complete header (r->unique stays 0) is -EBADMSG. `p` is 8-byte aligned. */
+int fs_request_parse(struct fs_request *r, const void *p, size_t len, uint32_t reply_max);
+/* NULL: no such operation. */
+const struct fs_shape *fs_shape_of(uint32_t op);

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volume.h: the volumes of one sandbox, as mayfly-fs is given them: an open folder or file each, and its rules. Fixed when the
+ * process starts.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "lib/proto_fs.h"
+
+struct volume {
+	unsigned int number; /* its place */
+	int root_fd;         /* O_PATH or better */
+	bool read_only;
+	/* Owners: a claim keeps the guest's user and group ids as they are (its process has a range of ids of its own). On a host
+	 * path every file belongs to the user of this process, whatever the guest asks for, and the guest sees it as its root's. */
+	bool keep_ids;
+	uint64_t root_ino;
+	int64_t root_btime_ns;
+	bool is_folder;
+};
+
+struct volumes {
+	struct volume v[FS_VOLUMES_MAX];
+	unsigned int n;
+};
+
+/* Adds one; its number is its place. Takes root_fd. */
+int volumes_add(struct volumes *v, int root_fd, bool read_only, bool keep_ids, struct err *e);
+void volumes_close(struct volumes *v);

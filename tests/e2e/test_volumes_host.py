@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mayfly-fs in its jail on this host, mounted through the kernel's own FUSE client (tests/tools/fsbridge.c). No VM.
+
+Needs root and /dev/fuse; skipped with the reason elsewhere.
+"""
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+FIRST_ID = 900000  # 65,536 user ids from here on are the guest's
+STRESS = bool(os.environ.get("MAYFLY_STRESS"))
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "needs root: it mounts"
+    if not os.path.exists("/dev/fuse"):
+        return "this host has no /dev/fuse"
+    probe = subprocess.run(["mount", "-t", "fuse", "-o", "fd=3,rootmode=40000,user_id=0,group_id=0", "none", "/mnt"],
+                           stderr=subprocess.PIPE, text=True, pass_fds=[3], preexec_fn=lambda: os.dup2(os.open("/dev/fuse", os.O_RDWR), 3))
+    if probe.returncode != 0:
+        return f"FUSE cannot be mounted here: {probe.stderr.strip()}"
+    subprocess.run(["umount", "-l", "/mnt"], check=False)
+    return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def possible():
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 3)
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+class Mounted:
+    """A mount with one claim (folder 0), one read-only folder (1) and one host path (2)."""
+
+    def __init__(self, path):
+        self.path = path
+        self.claim, self.fixed, self.host, self.mnt = (path / n for n in ("claim", "fixed", "host", "mnt"))
+        for p in (self.claim, self.fixed, self.host, self.mnt):
+            p.mkdir()
+        (self.fixed / "marker.txt").write_text("marker")
+        (path / "outside").write_text("secret")
+        for p in (self.claim, self.host):
+            os.chown(p, FIRST_ID, FIRST_ID)
+        os.chmod(path, 0o755)
+        self.log = open(path / "log", "w+")
+        self.process = subprocess.Popen([TOP / "build/tools/fsbridge", TOP / "build/bin/mayfly-fs", str(FIRST_ID), self.mnt,
+                                         f"rw,ids:{self.claim}", f"ro:{self.fixed}", f"rw:{self.host}"],
+                                        stdout=self.log, stderr=self.log)
+        self.wait("mounted")
+
+    def said(self):
+        return (self.path / "log").read_text()
+
+    def wait(self, word, times=1):
+        end = time.monotonic() + 20
+        while self.said().count(word) < times:
+            assert self.process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.01)
+
+    def kill(self):
+        before = self.said().count("restarted")
+        self.process.send_signal(signal.SIGUSR1)
+        self.wait("restarted", before + 1)
+
+    def close(self):
+        subprocess.run(["umount", "-l", self.mnt], check=False)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.close()
+
+
+@pytest.fixture
+def fs(tmp_path):
+    m = Mounted(tmp_path)
+    yield m
+    m.close()
+
+
+def sh(cmd, cwd, **kw):
+    return subprocess.run(["bash", "-ec", cmd], cwd=cwd, capture_output=True, text=True, timeout=120, **kw)
+
+
+def test_what_a_guest_does_with_a_volume(fs):
+    r = sh("echo one > a; cp a b; mv b c; ln c d; ln -s c l; cat l; mkdir -p x/y; mv x z; touch z/y/f; rm -r z; ls; stat -c %h c", fs.mnt / "0")
+    assert r.returncode == 0 and r.stdout.split() == ["one", "a", "c", "d", "l", "2"], r
+    assert (fs.claim / "c").read_text() == "one\n"
+    r = sh("cat marker.txt; ! echo x > marker.txt; ! rm marker.txt; ! touch new", fs.mnt / "1")
+    assert r.returncode == 0 and r.stdout == "marker" and r.stderr.count("Read-only file system") == 3, r
+    assert sorted(os.listdir(fs.mnt)) == ["0", "1", "2"]
+
+
+def test_owners(fs):
+    r = sh("touch a; chown 1000:2000 a; stat -c '%u %g' a; touch b; stat -c '%u %g' b", fs.mnt / "0")
+    assert r.stdout == "1000 2000\n0 0\n", r
+    assert (os.stat(fs.claim / "a").st_uid, os.stat(fs.claim / "b").st_uid) == (FIRST_ID + 1000, FIRST_ID)
+    # a guest's id beyond the range has no owner on the host
+    assert sh("chown 70000 a", fs.mnt / "0").returncode != 0
+    # on a host path everything belongs to one user
+    r = sh("touch a; chown 1000:2000 a; stat -c '%u %g' a", fs.mnt / "2")
+    assert r.stdout == "0 0\n" and os.stat(fs.host / "a").st_uid == FIRST_ID, r
+
+
+def test_nothing_dangerous_reaches_the_host(fs):
+    r = sh("touch s; chmod 6755 s; mkdir d; chmod 2755 d; ! mknod dev c 1 3; mkfifo p; stat -c %a s d", fs.mnt / "0")
+    assert r.returncode == 0 and r.stdout.split() == ["755", "755"], r
+    assert oct(os.stat(fs.claim / "s").st_mode)[-4:] == "0755"
+    assert not (fs.claim / "dev").exists()
+    with pytest.raises(OSError):
+        os.setxattr(fs.mnt / "0" / "s", "security.capability", b"\1\0\0\2" + b"\0" * 16)
+    os.setxattr(fs.mnt / "0" / "s", "user.mine", b"yes")
+    assert os.listxattr(fs.mnt / "0" / "s") == ["user.mine"] and os.getxattr(fs.mnt / "0" / "s", "user.mine") == b"yes"
+    os.removexattr(fs.mnt / "0" / "s", "user.mine")
+    assert os.listxattr(fs.mnt / "0" / "s") == []
+
+
+def test_special_names(fs):
+    """A socket and a FIFO on a volume are names; the guest's kernel connects the processes."""
+    path = str(fs.mnt / "0" / "sock")
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(path)
+        server.listen()
+        client.connect(path)
+        client.sendall(b"hello")
+        assert server.accept()[0].recv(10) == b"hello"
+    os.mknod(fs.mnt / "0" / "plain", 0o100644)
+    r = sh("mkfifo p; (echo through > p) & cat p; stat -c %F p sock plain", fs.mnt / "0")
+    assert r.stdout.splitlines() == ["through", "fifo", "socket", "regular empty file"], r
+
+
+def test_links_lead_nowhere(fs):
+    os.symlink("../outside", fs.claim / "up")
+    os.symlink(fs.path / "outside", fs.claim / "abs")
+    # the guest's kernel follows a link in the guest's own tree: the host's file is not reached by it
+    r = sh("readlink up abs; cat up", fs.mnt / "0")
+    assert r.stdout.split() == ["../outside", str(fs.path / "outside")] and "secret" not in r.stdout and r.returncode != 0, r
+    # and the process itself has nothing but the volumes
+    pid = int(sh("pgrep -P $PPID_OF mayfly-fs", "/", env={**os.environ, "PPID_OF": str(fs.process.pid)}).stdout)
+    assert sorted(os.listdir(f"/proc/{pid}/root")) == ["volume0", "volume1", "volume2"]
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    assert f"Uid:\t{FIRST_ID}" in status and "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status
+    assert "CapEff:\t000000000000000b" in status and "CapBnd:\t0000000000000000" in status  # chown, dac_override, fowner
+
+
+def test_changes_of_others_are_seen_within_a_second(fs):
+    a, b = fs.mnt / "0" / "f", fs.claim / "f"
+    a.write_text("one")
+    assert a.read_text() == "one"
+    b.write_text("longer")
+    time.sleep(1)
+    assert a.read_text() == "longer"
+    os.rename(b, fs.claim / "g")
+    time.sleep(1)
+    assert os.listdir(fs.mnt / "0") == ["g"] and not a.exists()
+
+
+def test_appends_of_two_meet(fs):
+    here, there = open(fs.mnt / "0" / "log", "ab", 0), open(fs.claim / "log", "ab", 0)
+    for i in range(100):
+        here.write(b"here\n")
+        there.write(b"there\n")
+    words = (fs.claim / "log").read_text().split()
+    assert words.count("here") == 100 and words.count("there") == 100
+
+
+def test_open_files_outlive_the_process(fs):
+    with open(fs.mnt / "0" / "f", "w+b", 0) as f, open(fs.mnt / "0" / "gone", "w+b", 0) as gone:
+        f.write(b"before")
+        os.unlink(fs.mnt / "0" / "gone")
+        here = os.open(fs.mnt / "0", os.O_RDONLY)
+        fs.kill()
+        f.write(b" after")
+        assert os.pread(f.fileno(), 100, 0) == b"before after"
+        assert sorted(os.listdir(here)) == ["f"]
+        with pytest.raises(OSError) as e:
+            os.pwrite(gone.fileno(), b"x", 0)
+        assert e.value.errno in (116, 5), e  # ESTALE
+        os.close(here)
+    assert (fs.claim / "f").read_text() == "before after"
+
+
+def test_killed_again_and_again_under_work(fs):
+    script = "for i in $(seq 300); do mkdir -p d$i 2>/dev/null; echo $i > d$i/f 2>/dev/null; cat d$i/f 2>/dev/null; done | wc -l"
+    work = subprocess.Popen(["bash", "-c", script], cwd=fs.mnt / "0", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    while work.poll() is None:
+        time.sleep(0.1)
+        fs.kill()
+    # a request in flight may fail with EIO; most rounds meet no kill
+    assert int(work.communicate()[0]) > 100
+    assert sh("echo alive > end; cat end", fs.mnt / "0").stdout == "alive\n"
+
+
+def test_behaves_like_the_hosts_file_system(fs, tmp_path):
+    """Random calls on a volume and on a plain folder give the same answers."""
+    for seed in range(10 if STRESS else 1):
+        ref, mine = tmp_path / f"ref{seed}", fs.mnt / "0" / f"cmp{seed}"
+        ref.mkdir()
+        mine.mkdir()
+        r = subprocess.run([TOP / "build/tools/fscompare", mine, ref, "60" if STRESS else "5", str(seed + 1)], capture_output=True, text=True)
+        assert r.returncode == 0 and "no difference" in r.stdout, r.stdout
+
+
+def test_git_and_databases(fs):
+    r = sh("git init -q r && cd r && git config user.email a@b && git config user.name n && for i in $(seq 200); do echo $i > f$i; done && "
+           "git add . && git commit -qm one && git gc -q && git fsck 2>&1 && git status --short", fs.mnt / "0")
+    assert r.returncode == 0 and r.stdout == "", r
+    r = sh("""python3 - <<'E'
+import sqlite3
+db = sqlite3.connect("x.db", isolation_level=None)
+db.execute("pragma journal_mode=wal")
+db.execute("create table t (n)")
+for i in range(200):
+    db.execute("insert into t values (?)", (i,))
+other = sqlite3.connect("x.db")
+print(other.execute("select count(*) from t").fetchone()[0], db.execute("pragma integrity_check").fetchone()[0])
+E""", fs.mnt / "0")
+    assert r.stdout == "200 ok\n", r

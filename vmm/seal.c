@@ -200,6 +200,7 @@ static const struct jail_rule writer[] = {
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, a base to compare with"),
 	JAIL_CALL(munmap, "heap"),
 	JAIL_CALL(mremap, "heap", .unseen = GROWS),
+	JAIL_CALL(madvise, "memory that is written is dropped"),
 	JAIL_CALL(brk, "heap"),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "ids of layers"),

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and the forked child of a live
- * snapshot. What is written is the guest's: opaque bytes.
+ * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and a forked child, the writer. What is
+ * written is the guest's: opaque bytes.
  *
  * Order: vCPUs stop, devices get quiet, registers and device state go into a buffer, disks freeze;
- * then either fork (LIVE: the child has memory at this point in time, the parent goes on) or stay.
- * Whoever writes: the memory file (data, sums, sync, head, sync), then the state file (written,
+ * then a fork: the child has memory at this point in time. The parent goes on (LIVE), or stands and answers its
+ * control socket: a pause that is written by the device thread would answer nobody for as long as the disk takes.
+ * The writer writes the memory file (data, sums, sync, head, sync), then the state file (written,
  * synced): a state file that is there and whole has everything it stands on.
+ *
+ * The writer's result comes through a pipe, and the job is over. Its end is the pipe's end-of-file, which comes once its
+ * memory is gone: until then nobody waits for it with wait4(), because gigabytes take the kernel a while.
  */
 #include "vmm/snapshot.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -35,8 +41,9 @@ struct snapshot_job {
 	uint64_t t0;
 	bool was_running;
 	pid_t child;
-	int pipe_fd; /* the child's result comes here */
+	int pipe_fd; /* the child's result comes here, then its end */
 	struct watch *watch;
+	bool over; /* everybody knows the result; only the child's end is still to come */
 };
 
 struct result { /* child to parent */
@@ -115,27 +122,27 @@ static int freeze_disks(struct snapshot_job *j, struct err *e)
 
 		if (cow_is_read_only(c))
 			continue;
-		if (!j->req.ndisks) {
-			rc = cow_flush(c, e);
-		} else {
-			rc = cow_freeze(
-				c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
-			if (rc == 0)
-				*d = (struct snapshot_disk){-1, -1, -1}; /* the disk's now */
-			k++;
-		}
+		if (!j->req.ndisks)
+			continue; /* the writer flushes it */
+		rc = cow_freeze(c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
+		if (rc == 0)
+			*d = (struct snapshot_disk){-1, -1, -1}; /* the disk's now */
+		k++;
 		if (rc < 0)
 			return err_wrap(e, "disk %u", i);
 	}
 	return 0;
 }
 
-static int finish_disks(struct vm *vm, struct err *e)
+/* In the writer: what the disks stand on becomes durable. */
+static int finish_disks(struct vm *vm, bool frozen, struct err *e)
 {
 	for (unsigned int i = 0; i < vm->ndisks; i++) {
 		struct cow *c = vblk_cow(vm->disk[i]);
-		int rc = cow_is_read_only(c) ? 0 : cow_freeze_finish(c, e);
+		int rc = 0;
 
+		if (!cow_is_read_only(c))
+			rc = frozen ? cow_freeze_finish(c, e) : cow_flush(c, e);
 		if (rc < 0)
 			return err_wrap(e, "disk %u", i);
 	}
@@ -220,6 +227,25 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 	return rc;
 }
 
+#define WRITE_PIECE MIB(8) /* a whole number of the file's checksum chunks */
+
+/* In the writer: what is written goes at once. A page of a live snapshot that the source writes is copied, and both
+ * copies count against the sandbox's limit; one that the writer has dropped is the source's alone. */
+static int write_extent(
+	struct vm *vm, struct snap_mem_writer *w, uint64_t gpa, uint64_t len, struct err *e)
+{
+	int rc = 0;
+
+	for (uint64_t done = 0; rc == 0 && done < len; done += WRITE_PIECE) {
+		uint64_t n = MIN(len - done, WRITE_PIECE);
+		void *p = mem_ptr(&vm->mem, GPA(gpa + done), n);
+
+		rc = snap_mem_put(w, p, n, e);
+		(void)madvise(p, n, MADV_DONTNEED);
+	}
+	return rc;
+}
+
 static int write_memory(
 	struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
 {
@@ -228,8 +254,7 @@ static int write_memory(
 
 	for (unsigned int i = 0; rc == 0 && i < p->n; i++)
 		if (p->ext[i].file == p->new_file)
-			rc = snap_mem_put(&w, mem_ptr(&vm->mem, GPA(p->ext[i].gpa), p->ext[i].len),
-				p->ext[i].len, e);
+			rc = write_extent(vm, &w, p->ext[i].gpa, p->ext[i].len, e);
 	if (rc == 0)
 		rc = snap_mem_finish(&w, e);
 	memcpy(f->id, w.head.id, sizeof(f->id));
@@ -273,8 +298,7 @@ static int write_state(struct vm *vm, struct snap_writer *w, const struct mempla
 	return rc < 0 ? err_set(e, -rc, "snapshot state: write") : 0;
 }
 
-/* Everything that goes to disk. In the child of a live snapshot, or in this process with the VM
- * stopped. */
+/* Everything that goes to disk. In the writer. */
 static void write_all(struct snapshot_job *j)
 {
 	struct memplan *p = malloc(sizeof(*p));
@@ -288,7 +312,7 @@ static void write_all(struct snapshot_job *j)
 		d->status =
 			make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
 	if (d->status == 0)
-		d->status = finish_disks(j->vm, &d->err);
+		d->status = finish_disks(j->vm, j->req.ndisks > 0, &d->err);
 	if (d->status == 0)
 		d->status = fault_at(j->vm, FAULT_VMM_DISKS, &d->err);
 	if (d->status == 0)
@@ -323,15 +347,61 @@ static void job_free(struct snapshot_job *j)
 	free(j);
 }
 
-static void job_end(struct snapshot_job *j)
+/* Everybody hears the result. The job's memory goes with the child's end. */
+static void job_over(struct snapshot_job *j)
 {
 	struct vm *vm = j->vm;
 
 	if (j->done.status < 0)
 		log_warn("snapshot: %s", j->done.err.msg);
+	j->over = true;
 	j->req.durable(j->req.arg, &j->done);
-	job_free(j);
 	vm_job_over(vm);
+}
+
+static void take_result(struct snapshot_job *j, struct result *r)
+{
+	struct snapshot_done *d = &j->done;
+
+	d->status = r->status;
+	d->kept_mem = r->kept;
+	d->bytes = r->bytes;
+	d->pages = r->pages;
+	for (unsigned int i = 0; i < j->vm->ndisks; i++)
+		if (r->lost & 1u << i)
+			cow_fail(vblk_cow(j->vm->disk[i]), -EIO);
+	r->text[sizeof(r->text) - 1] = 0;
+	if (r->status < 0)
+		err_plain(&d->err, -r->status, "%s", r->text);
+}
+
+static void no_result(struct snapshot_job *j, int ws)
+{
+	struct snapshot_done *d = &j->done;
+
+	if (WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL)
+		d->status = err_plain(&d->err, ENOMEM,
+			"the process that wrote it died: it was killed, most likely because the "
+			"sandbox's memory limit was met");
+	else
+		d->status = err_plain(&d->err, EIO, "the process that wrote it died (%s %d)",
+			WIFSIGNALED(ws) ? "signal" : "exit",
+			WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
+}
+
+/* The files are complete, or there will be none. Of a source that stood all the time this is the moment to go on or to
+ * end; one of a live snapshot runs already. */
+static void job_done(struct snapshot_job *j)
+{
+	struct vm *vm = j->vm;
+	bool live = (j->req.flags & VMM_F_LIVE) != 0;
+	bool ends = !live && j->done.status == 0 && (j->req.flags & VMM_F_EXIT);
+
+	if (!live && !ends)
+		vm_snapshot_taken(vm, false);
+	job_over(j);
+	if (ends)
+		vm_end(vm, VMM_X_SNAPSHOTTED, "the snapshot is durable");
 }
 
 static void on_child(void *arg, uint32_t events)
@@ -343,25 +413,17 @@ static void on_child(void *arg, uint32_t events)
 
 	if (n < 0 && errno == EAGAIN)
 		return;
-	waitpid(j->child, &ws, 0);
-	if (n != sizeof(r)) {
-		j->done.status =
-			err_plain(&j->done.err, EIO, "the process that wrote it died (%s %d)",
-				WIFSIGNALED(ws) ? "signal" : "exit",
-				WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
-	} else {
-		j->done.status = r.status;
-		j->done.kept_mem = r.kept;
-		j->done.bytes = r.bytes;
-		j->done.pages = r.pages;
-		for (unsigned int i = 0; i < j->vm->ndisks; i++)
-			if (r.lost & 1u << i)
-				cow_fail(vblk_cow(j->vm->disk[i]), -EIO);
-		r.text[sizeof(r.text) - 1] = 0;
-		if (r.status < 0)
-			err_plain(&j->done.err, -r.status, "%s", r.text);
+	if (n == sizeof(r) && !j->over) {
+		take_result(j, &r);
+		job_done(j);
+		return;
 	}
-	job_end(j);
+	waitpid(j->child, &ws, 0);
+	if (!j->over) {
+		no_result(j, ws);
+		job_done(j);
+	}
+	job_free(j);
 }
 
 /* The child: memory at the point in time. It drops what it shares with the parent, writes, says how
@@ -420,55 +482,53 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	close(p[1]);
 	j->pipe_fd = p[0];
 	if (j->child < 0)
-		return err_set(e, errno, "fork");
+		return err_set(e, errno, "fork the snapshot's writer");
 	j->watch = loop_watch(j->vm->loop, j->pipe_fd, EPOLLIN, on_child, j);
 	ASSERT(j->watch);
 	return 0;
+}
+
+/* With the VM stopped: what cannot wait for the writer. */
+static int capture(struct snapshot_job *j, struct err *e)
+{
+	struct vm *vm = j->vm;
+	int rc = fault_at(vm, FAULT_VMM_QUIET, e);
+
+	if (rc == 0)
+		rc = freeze_disks(j, e);
+	if (rc == 0)
+		rc = fault_at(vm, FAULT_VMM_FROZEN, e);
+	if (rc == 0)
+		rc = save_state(vm, &j->state, e);
+	if (rc == 0)
+		rc = save_disks(vm, &j->req, &j->state);
+	if (rc == 0)
+		rc = fault_at(vm, FAULT_VMM_SAVED, e);
+	return rc ? rc : start_child(j, e);
 }
 
 /* The VM stands, or did not stop: then it runs, or has ended, and there is no snapshot. */
 static void on_stopped(void *arg, int status)
 {
 	struct snapshot_job *j = arg;
-	struct vm *vm = j->vm;
-	bool live = (j->req.flags & VMM_F_LIVE) != 0;
 	struct snapshot_done *d = &j->done;
+	bool live = (j->req.flags & VMM_F_LIVE) != 0;
 
 	if (status < 0) {
 		d->status = err_plain(&d->err, -status,
 			status == -ESRCH ? "the VM has ended"
 					 : "the VM did not stop in time, it runs on");
-		j->req.replied(j->req.arg, d);
-		job_end(j);
-		return;
+	} else {
+		d->status = capture(j, &d->err);
+		if (live || d->status < 0)
+			vm_snapshot_taken(j->vm, j->was_running);
 	}
-	d->status = fault_at(vm, FAULT_VMM_QUIET, &d->err);
-	if (d->status == 0)
-		d->status = freeze_disks(j, &d->err);
-	if (d->status == 0)
-		d->status = fault_at(vm, FAULT_VMM_FROZEN, &d->err);
-	if (d->status == 0)
-		d->status = save_state(vm, &j->state, &d->err);
-	if (d->status == 0)
-		d->status = save_disks(vm, &j->req, &j->state);
-	if (d->status == 0)
-		d->status = fault_at(vm, FAULT_VMM_SAVED, &d->err);
-	if (d->status == 0 && live)
-		d->status = start_child(j, &d->err);
-	vm_snapshot_taken(vm, (live || d->status < 0) && j->was_running);
 	d->stopped_ns = mono_ns() - j->t0;
 	j->req.replied(j->req.arg, d);
-	if (d->status < 0) {
-		job_end(j);
+	if (d->status == 0)
 		return;
-	}
-	if (live)
-		return;
-	write_all(j);
-	live = d->status == 0 && (j->req.flags & VMM_F_EXIT);
-	job_end(j);
-	if (live)
-		vm_end(vm, VMM_X_SNAPSHOTTED, "the snapshot is durable");
+	job_over(j);
+	job_free(j);
 }
 
 static unsigned int writable_disks(struct vm *vm)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.h: writes a VM to files: live (a forked child writes while the VM goes on), or for good
- * (this process writes and ends). mayfly-vmm, the device thread.
+ * snapshot.h: writes a VM to files: live (the VM goes on meanwhile), or for good (the VM stands, and ends when all is
+ * durable). A forked child writes in both cases. mayfly-vmm, the device thread.
  */
 #pragma once
 

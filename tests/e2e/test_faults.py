@@ -220,22 +220,45 @@ def test_monitor_killed_at_each_step_of_resume(daemon, faulty, guest):
         assert status == 500 and guest.check() == "Paused", step
 
 
-@pytest.mark.parametrize("step", VMM_POINT)
+@pytest.mark.parametrize("step", ["quiet", "frozen", "saved"])
 def test_monitor_killed_while_it_pauses(daemon, faulty, step):
-    """Memory goes with its process, unless all of it was on disk: then the sandbox is paused. Otherwise it says that it failed, and why."""
+    """Memory goes with its process. The sandbox says that it failed, and why."""
     g = Guest(daemon)
     try:
         g.write()
         faulty.ask(f"vmm.{step} kill")
         status, answer, _ = call(daemon, "POST", f"/v1/sandboxes/{g.id}/pause")
-        if step == "state":
-            assert status == 202 and g.check() == "Paused"
-            return
         assert status == 500 and answer["code"] == "DOCKER::SANDBOX_PAUSE_FAILED", answer
         state = settled(daemon, g.id)
         assert state["state"] == "Failed" and "mayfly-vmm ended" in state["message"], state
     finally:
         g.delete()
+
+
+def test_monitor_killed_while_its_pause_is_written(daemon, faulty):
+    """The writer is a child of the monitor, and dies with it."""
+    g = Guest(daemon)
+    try:
+        g.write()
+        faulty.ask("vmm.write wait", "point.asked kill-vmm")
+        status, answer, _ = call(daemon, "POST", f"/v1/sandboxes/{g.id}/pause")
+        assert status == 500 and answer["code"] == "DOCKER::SANDBOX_PAUSE_FAILED", answer
+        assert settled(daemon, g.id)["state"] == "Failed"
+    finally:
+        g.delete()
+
+
+def test_writer_of_a_pause_killed(daemon, faulty, guest):
+    """The memory is the monitor's, which lives: the pause fails, and the sandbox runs on."""
+    for step in ("write", "disks", "memory", "state"):
+        guest.write()
+        faulty.ask(f"vmm.{step} kill")
+        status, answer, _ = call(daemon, "POST", f"/v1/sandboxes/{guest.id}/pause")
+        assert status == 500 and "died" in answer["message"], (step, answer)
+        assert guest.check() == "Running", step
+    guest.write()
+    assert call(daemon, "POST", f"/v1/sandboxes/{guest.id}/pause")[0] == 202
+    assert guest.check() == "Paused"
 
 
 def test_writer_of_a_live_snapshot_killed(daemon, faulty, guest):

@@ -7,9 +7,11 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "lib/fault.h"
 #include "lib/fdpass.h"
 #include "lib/log.h"
 #include "tests/unit/lib/fake_kvm.h"
@@ -29,6 +31,7 @@ struct answer {
 	uint32_t id;
 	uint16_t type;
 	int32_t status;
+	int32_t event_status; /* VMM_EV_SNAPSHOT's */
 	char text[400];
 };
 
@@ -150,7 +153,12 @@ static void turn(int ms)
 		memcpy(&h, room, sizeof(h));
 		c = cur_of(room + sizeof(h), (size_t)n - sizeof(h));
 		*a = (struct answer){.id = h.id, .type = h.type, .status = h.status};
-		if (h.status < 0)
+		if (h.type == VMM_EV_SNAPSHOT) {
+			(void)cur_u32(&c);
+			a->event_status = (int32_t)cur_u32(&c);
+			(void)cur_u64(&c);
+		}
+		if (h.status < 0 || h.type == VMM_EV_SNAPSHOT)
 			cur_str(&c, a->text, sizeof(a->text));
 		nfds = FDPASS_MAX;
 	}
@@ -470,6 +478,95 @@ static void an_end_during_a_pause(void)
 	tear_down();
 }
 
+/* ---- the writer of a snapshot */
+
+static pid_t writer(void)
+{
+	char path[64], text[64] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	f = fopen(path, "re");
+	if (f && !fgets(text, sizeof(text), f))
+		text[0] = 0;
+	if (f)
+		fclose(f);
+	return (pid_t)atoi(text);
+}
+
+/* Turns until VMM_EV_SNAPSHOT comes: its status; -9999: it does not. */
+static int written(char *text, size_t cap)
+{
+	for (uint64_t end = mono_ns() + 5000000000ull; mono_ns() < end; turn(10))
+		for (unsigned int i = 0; i < r.ngot && i < ARRAY_LEN(r.got); i++)
+			if (r.got[i].type == VMM_EV_SNAPSHOT) {
+				snprintf(text, cap, "%s", r.got[i].text);
+				return r.got[i].event_status;
+			}
+	return -9999;
+}
+
+static bool no_child(void)
+{
+	return writer() == 0;
+}
+
+static void a_live_snapshot_leaves_nothing(void)
+{
+	char text[400];
+
+	REQUIRE(set_up() == 0);
+	for (int i = 0; i < 3; i++) {
+		r.ngot = 0;
+		CHECK_INT(status_of(ask_snapshot(VMM_F_LIVE)), 0);
+		CHECK(settles(guests_run));
+		CHECK_INT(written(text, sizeof(text)), 0);
+		CHECK(settles(no_child));
+	}
+	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+	r.ngot = 0;
+	CHECK_INT(status_of(ask_snapshot(VMM_F_LIVE)), 0);
+	CHECK_INT(state(), VMM_S_PAUSED);
+	CHECK_INT(written(text, sizeof(text)), 0);
+	CHECK(settles(guests_stand));
+	tear_down();
+}
+
+/* A pause to disk takes as long as the disk does: the socket answers meanwhile, and a writer that dies takes no VM with it. */
+static void a_pause_that_is_written_answers(void)
+{
+	char text[400] = "";
+	pid_t pid;
+
+	REQUIRE(set_up() == 0);
+	r.vm.fault_step = FAULT_VMM_WRITE;
+	r.vm.fault_action = FAULT_WAIT;
+	CHECK_INT(status_of(ask_snapshot(VMM_F_EXIT)), 0);
+	CHECK_INT(state(), VMM_S_SNAPSHOTTING);
+	CHECK_INT(status_of(ask(VMM_STATS)), 0);
+	CHECK_INT(status_of(ask(VMM_LAYERS)), 0);
+	CHECK_INT(status_of(ask(VMM_CONTINUE)), -EAGAIN);
+	CHECK_INT(status_of(ask(VMM_PAUSE)), -EAGAIN);
+	CHECK(settles(guests_stand));
+	pid = writer();
+	CHECK(pid > 0);
+	CHECK_INT(kill(pid, SIGKILL), 0);
+	CHECK_INT(written(text, sizeof(text)), -ENOMEM);
+	CHECK(strstr(text, "died") && strstr(text, "memory limit"));
+	CHECK_INT(state(), VMM_S_PAUSED);
+	CHECK_INT(status_of(ask(VMM_CONTINUE)), 0);
+	CHECK(settles(guests_run));
+	/* the next one is written, and the VM ends */
+	r.ngot = 0;
+	CHECK_INT(status_of(ask_snapshot(VMM_F_EXIT)), 0);
+	CHECK_INT(written(text, sizeof(text)), 0);
+	for (uint64_t end = mono_ns() + 2000000000ull; mono_ns() < end && !r.over;)
+		turn(10);
+	CHECK(r.over);
+	CHECK_INT(r.vm.end_why, VMM_X_SNAPSHOTTED);
+	tear_down();
+}
+
 /* Every request that moves a VM, in every state that a peer can meet. */
 static void to_running(void)
 {
@@ -540,6 +637,8 @@ static const struct test tests[] = {
 	{"requests_that_never_end", requests_that_never_end},
 	{"a_vcpu_that_does_not_come", a_vcpu_that_does_not_come},
 	{"an_end_during_a_pause", an_end_during_a_pause},
+	{"a_live_snapshot_leaves_nothing", a_live_snapshot_leaves_nothing},
+	{"a_pause_that_is_written_answers", a_pause_that_is_written_answers},
 	{"every_request_in_every_state", every_request_in_every_state},
 };
 

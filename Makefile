@@ -37,11 +37,12 @@ ALL_ARCHIVES := $(foreach d,$(DIRS) testlib,$(O)/$(d).a)
 LIBS_mayfly-vmm := -luring -lseccomp -lfdt -lcrypto
 LIBS_mayfly-priv := -lseccomp
 LIBS_mayfly-broker := -lseccomp
+LIBS_mayfly-net := -lslirp -lseccomp
 LIBS_mayfly-image := -lseccomp -larchive -lcurl -lext2fs -lcom_err -lcjson -lcrypto -lzstd -lz
 LIBS_mayfly-fs := -lseccomp
 LIBS_mayflyd := -lseccomp -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 LIBS_mayfly := -lcjson -lcurl -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
-LIBS_TEST := -luring -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
+LIBS_TEST := -luring -lslirp -lseccomp -lfdt -lmicrohttpd -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
 # one a line, so that two changes do not meet
 HOST_PROGS := \
@@ -49,6 +50,7 @@ HOST_PROGS := \
 	mayfly-priv \
 	mayfly-image \
 	mayfly-broker \
+	mayfly-net \
 	mayfly-fs \
 	mayflyd \
 	mayfly
@@ -78,6 +80,7 @@ link = $(if $(Q),@echo "  LD    $@";) mkdir -p $(@D); $(CC) $(LDFLAGS_ALL) $(2) 
 $(BIN)/mayfly-vmm: $(O)/vmm/main.o $(O)/vmm.a $(O)/lib.a
 $(BIN)/mayfly-priv: $(O)/priv/main.o $(O)/priv.a $(O)/lib.a
 $(BIN)/mayfly-image: $(O)/images/job/main.o $(O)/images.a $(O)/lib.a
+$(BIN)/mayfly-net: $(O)/net/stack/main.o $(O)/net.a $(O)/lib.a
 $(BIN)/mayfly-broker: $(O)/net/broker/main.o $(O)/net.a $(O)/lib.a
 $(BIN)/mayfly-fs: $(O)/fs/main.o $(O)/fs.a $(O)/lib.a
 $(BIN)/mayflyd: $(O)/api/start/main.o $(O)/api.a $(O)/images.a $(O)/lib.a

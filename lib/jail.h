@@ -28,7 +28,7 @@ struct jail_conf {
 	uint32_t nids;
 	uint64_t keep_caps;
 	unsigned int nfds; /* descriptors 0 .. nfds-1 stay, all others are closed */
-	bool keep_net;     /* image pulls only: the host's network */
+	bool keep_net;     /* image pulls and the broker: the host's network */
 	/* *proc_fd: an O_PATH descriptor of a /proc that shows this pid namespace only */
 	bool want_proc;
 	/* folders and files that it works in, each a mount of its own: ".." from inside ends there */

@@ -21,7 +21,7 @@
 #define GROWS      "a list that grows beyond 128 KiB, where the C library maps it by itself"
 
 static const struct jail_rule rules[] = {
-	JAIL_CALL(read, "loop.c: eventfd; host.c: resolv.conf"),
+	JAIL_CALL(read, "host.c: resolv.conf"),
 	JAIL_CALL(write, "log"),
 	JAIL_CALL(close, "all descriptors"),
 	JAIL_CALL(epoll_wait, "lib/loop"),
@@ -44,10 +44,10 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(fstat, "host.c: resolv.conf", .unseen = NEWER_LIBC),
 	JAIL_CALL(newfstatat, "host.c: resolv.conf"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap", .unseen = GROWS),
-	JAIL_CALL(munmap, "heap", .unseen = GROWS),
+	JAIL_CALL(munmap, "heap"),
 	JAIL_CALL(mremap, "heap", .unseen = GROWS),
 	JAIL_CALL(madvise, "heap", .unseen = GROWS),
-	JAIL_CALL(brk, "heap"),
+	JAIL_CALL(brk, "heap", .unseen = GROWS),
 	JAIL_CALL(getrandom, "ids of questions"),
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(restart_syscall, "epoll_wait, after a stop", .unseen = "a debugger or SIGSTOP"),

@@ -18,11 +18,28 @@
 
 #define BODY_MAX MIB(256)
 
-volatile int client_interrupts;
+volatile int client_interrupts, client_ending;
 
 static void on_sigint(int sig)
 {
 	client_interrupts++;
+}
+
+static void on_end(int sig)
+{
+	client_ending = sig;
+	client_interrupts++;
+}
+
+void client_catch_end(void)
+{
+	static const int ends[] = {SIGTERM, SIGHUP};
+	struct sigaction sa = {.sa_handler = on_end}, was;
+
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+		/* nohup: it is ignored, and stays so */
+		if (!sigaction(ends[i], NULL, &was) && was.sa_handler != SIG_IGN)
+			sigaction(ends[i], &sa, NULL);
 }
 
 /* ---- where the daemon is */
@@ -104,6 +121,7 @@ bool client_begin(struct client *c, struct client_opts *co, const char *usage, c
 		return false;
 	}
 	*rest = at;
+	*c = (struct client){0};
 	client_find(c, co->url);
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	sigaction(SIGINT, &sa, NULL);
@@ -114,6 +132,7 @@ bool client_begin(struct client *c, struct client_opts *co, const char *usage, c
 /* ---- requests */
 
 struct transfer {
+	const struct client *c;
 	CURL *curl;
 	struct curl_slist *headers;
 	char *text, *url;
@@ -166,6 +185,10 @@ static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl
 {
 	struct transfer *t = arg;
 
+	if (t->c->tick)
+		t->c->tick(t->c->tick_arg);
+	if (client_ending && !t->patient)
+		return 1;
 	if (client_interrupts == t->interrupts || (t->patient && client_interrupts < 2))
 		return 0;
 	t->interrupts = client_interrupts;
@@ -208,6 +231,7 @@ static int transfer_init(struct transfer *t, const struct client *c, const char 
 	if (!t->curl || asprintf(&t->url, "%s%s", c->base, path) < 0)
 		return -ENOMEM;
 	buf_init(&t->error, MIB(1));
+	t->c = c;
 	t->patient = c->patient;
 	t->interrupts = client_interrupts;
 	if (c->key[0]) {
@@ -219,6 +243,7 @@ static int transfer_init(struct transfer *t, const struct client *c, const char 
 	curl_easy_setopt(t->curl, CURLOPT_NOPROXY, "*");
 	curl_easy_setopt(t->curl, CURLOPT_PATH_AS_IS, 1L);
 	curl_easy_setopt(t->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+	curl_easy_setopt(t->curl, CURLOPT_TIMEOUT, c->limit_s);
 	curl_easy_setopt(t->curl, CURLOPT_WRITEFUNCTION, take_bytes);
 	curl_easy_setopt(t->curl, CURLOPT_WRITEDATA, t);
 	curl_easy_setopt(t->curl, CURLOPT_NOPROGRESS, 0L);
@@ -274,6 +299,7 @@ static int say_status(long status, const struct buf *body, struct err *e)
 	else if (*message)
 		err_plain(e,
 			status == 404   ? ENOENT
+			: status == 403 ? EPERM
 			: status == 409 ? EBUSY
 					: EREMOTEIO,
 			"%s%s%s%s", message, *code ? " (" : "", code, *code ? ")" : "");

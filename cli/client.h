@@ -16,6 +16,10 @@ struct client {
 	char base[300]; /* "http://127.0.0.1:8080", no /v1 */
 	char key[300];
 	bool patient; /* the first ^C is counted only: what was asked for must be known */
+	/* Called about once a second while a request is under way; it may make requests of its own. */
+	void (*tick)(void *arg);
+	void *tick_arg;
+	long limit_s; /* a whole request; 0: none */
 };
 
 /* options that every command of the daemon has; the tables begin with them */
@@ -84,3 +88,6 @@ void table_print(struct table *t); /* and frees it */
 void age_text(const char *rfc3339, char *to, size_t cap);
 
 extern volatile int client_interrupts; /* how often the user pressed ^C */
+/* From now on SIGTERM and SIGHUP end the request under way instead of the process, so that what was made can be removed. */
+void client_catch_end(void);
+extern volatile int client_ending; /* 0, or the signal that came */

@@ -182,10 +182,51 @@ static bool name_is_safe(const char *rel)
 }
 
 static int copy_tree_out(
+	const struct client *c, const char *id, const char *from, const char *to, struct err *e);
+
+/* What a root folder holds that is no file of the sandbox's disk. */
+static bool is_kernels(const char *full)
+{
+	static const char *const names[] = {"/proc", "/sys", "/dev"};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(full, names[i]))
+			return true;
+	return false;
+}
+
+/* Folder by folder, because the kernel's own file systems are mounted in there. */
+static int copy_root_out(
+	const struct client *c, const char *id, const cJSON *list, const char *to, struct err *e)
+{
+	const cJSON *i;
+	int rc = 0;
+
+	cJSON_ArrayForEach (i, list) {
+		const char *full = json_text(i, "path"), *type = json_text(i, "type");
+		_cleanup_free_ char *local = NULL;
+
+		if (rc < 0)
+			break;
+		if (!name_is_safe(full) || strchr(full + 1, '/'))
+			return err_plain(
+				e, EINVAL, "the sandbox names a file outside of /: '%s'", full);
+		local = client_path("%s%s", to, full);
+		if (!strcmp(type, "directory") && !is_kernels(full))
+			rc = copy_tree_out(c, id, full, local, e);
+		else if (!strcmp(type, "file"))
+			rc = fetch(c, id, full, local, e);
+	}
+	return rc;
+}
+
+static int copy_tree_out(
 	const struct client *c, const char *id, const char *from, const char *to, struct err *e)
 {
+	bool root = !strcmp(from, "/");
 	_cleanup_free_ char *base = client_path(EXECD(id)), *q = client_escape(from),
-			    *path = client_path("%s/directories/list?path=%s&depth=1000", base, q);
+			    *path = client_path("%s/directories/list?path=%s&depth=%d", base, q,
+				    root ? 1 : 1000);
 	_cleanup_answer_ struct answer a;
 	const cJSON *i;
 	int rc = client_call(c, "GET", path, NULL, &a, e);
@@ -194,6 +235,8 @@ static int copy_tree_out(
 		return rc;
 	if (mkdir(to, 0755) < 0 && errno != EEXIST)
 		return err_set(e, errno, "create %s", to);
+	if (root)
+		return copy_root_out(c, id, a.json, to, e);
 	cJSON_ArrayForEach (i, a.json) {
 		const char *full = json_text(i, "path"), *type = json_text(i, "type"),
 			   *rel = full + strlen(from);
@@ -228,7 +271,8 @@ static int copy_out(
 	type = remote_type(c, id, plain, e);
 	if (!type)
 		return -e->code;
-	if (stat(to, &st) == 0 && S_ISDIR(st.st_mode))
+	/* the root folder has no name that its copy could have */
+	if (stat(to, &st) == 0 && S_ISDIR(st.st_mode) && *base_name(plain))
 		target = client_path("%s/%s", to, base_name(plain));
 	else
 		target = strdup(to);

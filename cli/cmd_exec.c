@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
@@ -261,8 +262,12 @@ static int run_in(
 	buf_fini(&x.in);
 	if (file)
 		forget_input(c, sandbox, file);
+	if (client_ending)
+		return 128 + client_ending;
 	if (rc < 0)
 		return complain(EXIT_OURS, &e);
+	if (x.code < 0 && ferror(stdout))
+		return 128 + SIGPIPE; /* as a program that was not told to ignore it */
 	if (x.code < 0) {
 		fprintf(stderr, "mayfly: the stream ended before the command did%s\n",
 			x.broken ? ": an event was too long" : "");
@@ -325,6 +330,7 @@ struct create_opts {
 	const char *name, *cpus, *memory, *snapshot, *template_id, *user;
 	uint64_t timeout;
 	bool keep;
+	struct keeper *keeper; /* renews it while we wait; NULL: it is not to go with us */
 };
 #define CREATE_OPTS(o)                                                                             \
 	{"name", 'n', OPT_STR, &(o).name, "NAME",                                                  \
@@ -382,9 +388,59 @@ static cJSON *create_body(
 	return b;
 }
 
+/* A sandbox of `mayfly run` ends by itself a while after a command line that was killed: it expires, unless it is renewed. The
+ * times are the daemon's, whose clock may be another. */
+#define RUN_EXPIRY_S 300
+#define RUN_RENEW_S  60
+
+struct keeper {
+	struct client c;
+	char id[64];
+	time_t made_s; /* by the daemon's clock */
+	uint64_t begun_ns, next_ns;
+};
+
+static void keeper_tick(void *arg)
+{
+	struct keeper *k = arg;
+	uint64_t now = mono_ns();
+	time_t when = k->made_s + (time_t)((now - k->begun_ns) / 1000000000) + RUN_EXPIRY_S;
+	_cleanup_answer_ struct answer a = {0};
+	_cleanup_free_ char *path = NULL;
+	char text[40];
+	struct err e;
+	cJSON *body;
+
+	if (now < k->next_ns)
+		return;
+	k->next_ns = now + RUN_RENEW_S * 1000000000ull;
+	strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", gmtime(&when));
+	body = cJSON_CreateObject();
+	cJSON_AddStringToObject(body, "expiresAt", text);
+	path = client_path("/v1/sandboxes/%s/renew-expiration", k->id);
+	/* a daemon that cannot be reached now may be in a minute */
+	client_call(&k->c, "POST", path, body, &a, &e);
+	cJSON_Delete(body);
+}
+
+/* From the create's answer on, also while its image is still pulled. */
+static void keeper_begin(struct keeper *k, struct client *c, const struct answer *made)
+{
+	struct tm tm = {0};
+
+	if (!strptime(json_text(made->json, "createdAt"), "%Y-%m-%dT%H:%M:%S", &tm))
+		return;
+	*k = (struct keeper){.c = *c, .made_s = timegm(&tm), .begun_ns = mono_ns()};
+	k->c.limit_s = 10;
+	snprintf(k->id, sizeof(k->id), "%s", json_text(made->json, "id"));
+	k->next_ns = k->begun_ns + RUN_RENEW_S * 1000000000ull;
+	c->tick = keeper_tick;
+	c->tick_arg = k;
+}
+
 /* Makes one and waits until its agent answers: the daemon holds the ping until then. 0 or -errno.
  */
-static int make(const struct client *c, const struct create_opts *o, const char *image,
+static int make(struct client *c, const struct create_opts *o, const char *image,
 	const struct opt_list *env, char id[64], struct answer *made, struct err *e)
 {
 	cJSON *body = create_body(o, image, env);
@@ -404,6 +460,8 @@ static int make(const struct client *c, const struct create_opts *o, const char 
 	snprintf(id, 64, "%s", json_text(made->json, "id"));
 	if (client_interrupts)
 		return err_plain(e, EINTR, "interrupted");
+	if (o->keeper)
+		keeper_begin(o->keeper, c, made);
 	if (!strcmp(json_text(cJSON_GetObjectItem(made->json, "status"), "state"), "Running"))
 		return 0;
 	if (isatty(2))
@@ -430,7 +488,7 @@ static void drop(const struct client *c, const char *id)
 	_cleanup_answer_ struct answer gone = {0};
 	struct err e;
 
-	client_interrupts = 0;
+	client_interrupts = client_ending = 0;
 	if (client_call(c, "DELETE", path, NULL, &gone, &e) < 0 && e.code != ENOENT)
 		complain(0, &e);
 }
@@ -468,6 +526,7 @@ int cmd_create(int argc, char **argv)
 		i < argc && o.entrypoint.n < ARRAY_LEN(o.entrypoint.v); i++)
 		if (o.entrypoint.n || strcmp(argv[i], "--") != 0)
 			o.entrypoint.v[o.entrypoint.n++] = argv[i];
+	client_catch_end();
 	if (make(&c, &o, argv[at], &o.env, id, &made, &e) < 0) {
 		if (*id && client_interrupts)
 			drop(&c, id);
@@ -483,6 +542,7 @@ int cmd_create(int argc, char **argv)
 int cmd_run(int argc, char **argv)
 {
 	struct create_opts o = {0};
+	struct keeper keeper;
 	struct exec_opts x = {0};
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
@@ -509,8 +569,13 @@ int cmd_run(int argc, char **argv)
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	code = EXIT_OURS;
+	client_catch_end();
+	if (!o.keep) {
+		o.keeper = &keeper;
+		o.timeout = RUN_EXPIRY_S;
+	}
 	if (make(&c, &o, argv[at], &x.env, id, &made, &e) < 0)
-		complain(EXIT_OURS, &e);
+		code = client_ending ? 128 + client_ending : complain(EXIT_OURS, &e);
 	else {
 		at++;
 		if (at < argc && !strcmp(argv[at], "--"))
@@ -523,6 +588,7 @@ int cmd_run(int argc, char **argv)
 		fprintf(stderr, "%s\n", id);
 		return code;
 	}
+	c.tick = NULL;
 	drop(&c, id);
 	return code;
 }

@@ -244,6 +244,7 @@ struct download {
 	uint32_t uid, gid, flags;
 	uint64_t offset, len, total;
 	bool ranged, streaming, done;
+	bool newline; /* of a range of lines: one that is given only if more follows */
 	uint64_t sent, announced;
 };
 
@@ -323,7 +324,16 @@ static void file_opened(
 	}
 	http_stream_begin(d->r, d->ranged ? 206 : 200,
 		lines ? "text/plain; charset=utf-8" : "application/octet-stream",
-		len > INT64_MAX ? -1 : (int64_t)len);
+		lines || len > INT64_MAX ? -1 : (int64_t)len);
+}
+
+/* The reference joins the lines that it gives: behind the last one there is no newline. */
+static void write_lines(struct download *d, const uint8_t *p, size_t n)
+{
+	if (d->newline)
+		http_stream_write(d->r, "\n", 1);
+	d->newline = p[n - 1] == '\n';
+	http_stream_write(d->r, p, n - d->newline);
 }
 
 static void file_data(void *arg, const uint8_t *p, size_t n)
@@ -333,7 +343,10 @@ static void file_data(void *arg, const uint8_t *p, size_t n)
 	if (d->done)
 		return;
 	d->sent += n;
-	http_stream_write(d->r, p, n);
+	if (d->flags & AGENT_RD_LINES && n)
+		write_lines(d, p, n);
+	else
+		http_stream_write(d->r, p, n);
 	if (http_stream_room(d->r) == 0)
 		agent_file_hold(d->file, true);
 }

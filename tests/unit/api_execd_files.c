@@ -91,8 +91,20 @@ static void files_are_uploaded_and_read_back(void)
 	}
 	ask("GET", fill("/files/download?path=$D/new/dir/a.txt&offset=2&limit=1"), NULL);
 	CHECK_INT(R.status, 200);
-	CHECK_STR(R.body, "line 2\n");
+	CHECK_STR(R.body, "line 2");
 	CHECK(strcasestr(R.raw, "content-type: text/plain"));
+	/* as the reference: joined, no newline behind the last */
+	ask("GET", fill("/files/download?path=$D/new/dir/a.txt&offset=2"), NULL);
+	CHECK_STR(R.body, "line 2\nline 3");
+	ask("GET", fill("/files/download?path=$D/new/dir/a.txt&offset=9"), NULL);
+	CHECK_INT(R.status, 200);
+	CHECK_STR(R.body, "");
+	/* a NUL would cut the path behind its check */
+	upload("/files/upload", META("{\"path\":\"$D/cut\\u0000.txt\"}") DATA("x") END, 0, -1);
+	CHECK_INT(R.status, 400);
+	CHECK_STR(code_of(), "INVALID_FILE_METADATA");
+	ask("GET", fill("/files/download?path=$D/cut"), NULL);
+	CHECK_INT(R.status, 404);
 	ask("GET", fill("/files/download?path=$D/nothing"), NULL);
 	CHECK_INT(R.status, 404);
 	CHECK_STR(code_of(), "FILE_NOT_FOUND");

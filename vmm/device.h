@@ -35,7 +35,8 @@ enum board_slot {
 	SLOT_CONSOLE = 2,
 	SLOT_NET = 3,
 	SLOT_BALLOON = 4,
-	SLOT_DISK0 = 5 /* ..12 */
+	SLOT_DISK0 = 5, /* ..12 */
+	SLOT_FS = 13
 };
 
 /* What the board gives every device; filled by the VMM core, by a fake guest in unit tests. */

@@ -24,7 +24,13 @@
 #define VIRTIO_MMIO_NOTIFY 0x050u /* register the ioeventfd here: 4 bytes, no data match */
 #define VIRTIO_MMIO_CONFIG 0x100u
 
-enum { VIRTIO_ID_BLOCK = 2, VIRTIO_ID_CONSOLE = 3, VIRTIO_ID_RNG = 4, VIRTIO_ID_VSOCK = 19 };
+enum {
+	VIRTIO_ID_BLOCK = 2,
+	VIRTIO_ID_CONSOLE = 3,
+	VIRTIO_ID_RNG = 4,
+	VIRTIO_ID_VSOCK = 19,
+	VIRTIO_ID_FS = 26
+};
 enum {
 	VIRTIO_S_ACKNOWLEDGE = 1,
 	VIRTIO_S_DRIVER = 2,

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vfs.h: virtio-fs: carries FUSE messages between the guest and mayfly-fs (lib/proto_fs.h). mayfly-vmm, device thread.
+ *
+ * The device copies each request out of guest memory into a socket, and each reply from the socket into guest memory. It looks at no
+ * message, except for the number that an error needs. Requests wait while there is no server; when a server dies, those it had are
+ * answered with EIO and the others wait for the next one. A stop of the VM waits for requests in flight, at most VFS_STOP_MS; then
+ * they are answered with EIO, too.
+ */
+#pragma once
+
+#include "lib/proto_fs.h"
+#include "vmm/device.h"
+
+#define VFS_STOP_MS 5000u
+
+struct vfs_config {
+	void *ctx;
+	/* the server's socket ended, or the server broke a rule: why is a literal. The device's lock is held. */
+	void (*lost)(void *ctx, const char *why);
+	unsigned int stop_ms; /* 0: VFS_STOP_MS */
+};
+
+struct virtio_dev *vfs_create(
+	const struct dev_env *env, const struct vfs_config *cfg, struct err *e);
+void vfs_destroy(struct virtio_dev *d);
+/* A server: its socket, which is taken and made non-blocking. -EBUSY: there is one. */
+int vfs_attach(struct virtio_dev *d, int sock);

@@ -70,6 +70,10 @@ enum vmm_type {
 	/* {} -> u32 state (enum vmm_state), u32 a snapshot is being written (0, 1), u16 ndisks, ndisks x {u8 n, n x 16 bytes}: the ids of the
 	 * layers that each disk stands on, oldest first, the private one last. For a daemon that does not know how far a snapshot got. */
 	VMM_LAYERS = 13,
+	/* u32 there is a network (0, 1), u64 bytes a second, u64 packets a second (each direction; 0: no limit) -> {}
+	 * fd if 1: the socket of frames, whose other end a mayfly-net has (lib/proto_net.h). The answer to VMM_EV_NET_WANTED; may also
+	 * replace a link. */
+	VMM_NET = 14,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,
@@ -81,6 +85,8 @@ enum vmm_type {
 	 * stood on; a restore is given those, oldest first, then the new one */
 	VMM_EV_SNAPSHOT = 0x4005,
 	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
+	/* {}: the guest has sent a frame and there is no link; at most one a second. Frames wait until VMM_NET, for 5 s at most. */
+	VMM_EV_NET_WANTED = 0x4007,
 };
 
 /* a disk in a payload: u32 flags (VMM_DISK_*), str serial (<= 20), u16 nfrozen; its fds: base,
@@ -97,6 +103,7 @@ enum vmm_flags {
 	VMM_F_WITH_PREPARE = 64,
 	/* check what the working set prefetches against its checksums, before anything runs */
 	VMM_F_VERIFY = 256,
+	VMM_F_NET = 512, /* boot: with a network device; a restore has one if the snapshot has */
 };
 
 enum vmm_state {

@@ -268,6 +268,8 @@ static int do_boot(struct request *r, struct err *e)
 		rc = vm_prepare(vm, &b->size, e);
 	if (rc == 0 && vm->state != VMM_S_PREPARED)
 		rc = err_plain(e, EBUSY, "boot: the VM is not in the prepared state");
+	if (rc == 0 && (b->flags & VMM_F_NET))
+		rc = devices_add_net(vm, e);
 	if (rc == 0)
 		rc = vm_add_disks(vm, b->disk, b->ndisks, e);
 	if (rc < 0)
@@ -317,6 +319,16 @@ static int do_pause(struct request *r, struct err *e)
 static int do_continue(struct request *r, struct err *e)
 {
 	return vm_continue(r->ctl->vm, e);
+}
+
+static int do_net(struct request *r, struct err *e)
+{
+	uint32_t there = cur_u32(&r->in);
+	uint64_t bytes = cur_u64(&r->in), packets = cur_u64(&r->in);
+
+	if (!cur_done(&r->in) || there > 1 || r->nfds != there)
+		return err_plain(e, EBADMSG, "net: payload");
+	return devices_link_net(r->ctl->vm, there ? take_fd(&r->fds[0]) : -1, bytes, packets, e);
 }
 
 static int do_shutdown(struct request *r, struct err *e)
@@ -564,6 +576,7 @@ static const struct {
 	[VMM_DEBUG] = {do_debug, "debug"},
 	[VMM_ALLOW_PORTS] = {do_ports, "ports"},
 	[VMM_LAYERS] = {do_layers, "layers"},
+	[VMM_NET] = {do_net, "net"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

@@ -13,6 +13,7 @@
 #include "vmm/console.h"
 #include "vmm/rng.h"
 #include "vmm/vblk.h"
+#include "vmm/vnet.h"
 #include "vmm/vsock.h"
 
 static void on_guest_conn(void *ctx, uint32_t host_port, uint32_t guest_port, int fd)
@@ -134,6 +135,38 @@ int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e
 			err_wrap(e, "disk %u", i);
 	}
 	return rc;
+}
+
+static void on_net_wanted(void *ctx)
+{
+	struct vm *vm = ctx;
+
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_NET_WANTED, NULL, 0, -1);
+}
+
+int devices_add_net(struct vm *vm, struct err *e)
+{
+	struct vnet_config c = {.ctx = vm, .wanted = on_net_wanted};
+	struct virtio_dev *d;
+
+	if (vm->state != VMM_S_PREPARED || vm->board.dev[SLOT_NET])
+		return err_plain(e, EBUSY, "the network device is attached once, to a prepared VM");
+	d = vnet_create(&vm->board.env, &c, e);
+	return d ? board_attach(&vm->board, SLOT_NET, d, vnet_destroy, e) : -e->code;
+}
+
+int devices_link_net(
+	struct vm *vm, int fd, uint64_t bytes_per_s, uint64_t packets_per_s, struct err *e)
+{
+	struct vnet_limits l = {.bytes_per_s = bytes_per_s, .packets_per_s = packets_per_s};
+	int rc;
+
+	if (!vm->board_up || !vm->board.dev[SLOT_NET]) {
+		close_fd(&fd);
+		return err_plain(e, ENODEV, "this VM has no network device");
+	}
+	rc = vnet_link(vm->board.dev[SLOT_NET], fd, &l);
+	return rc < 0 ? err_set(e, -rc, "network device: link") : 0;
 }
 
 int devices_allow_ports(struct vm *vm, const uint32_t *ports, unsigned int n, struct err *e)

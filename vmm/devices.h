@@ -10,4 +10,9 @@
 int devices_create(struct vm *vm, struct err *e);
 /* Guest-to-host ports beside the ready port. */
 int devices_allow_ports(struct vm *vm, const uint32_t *ports, unsigned int n, struct err *e);
+/* The network device: once, to a prepared VM, before it is booted or its state is loaded. */
+int devices_add_net(struct vm *vm, struct err *e);
+/* A link for it: takes fd; -1: there is no network. */
+int devices_link_net(
+	struct vm *vm, int fd, uint64_t bytes_per_s, uint64_t packets_per_s, struct err *e);
 void devices_stats(struct vm *vm, vm_stat_fn fn, void *arg);

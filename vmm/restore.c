@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "lib/log.h"
+#include "vmm/devices.h"
 #include "vmm/fault.h"
 #include "vmm/pagemap.h"
 #include "vmm/vblk.h"
@@ -99,6 +100,13 @@ static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 
 static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
 {
+	/* not every snapshot has one: those from before it was on the board have not */
+	if (snap_has(s, SNAP_S_DEVICE, SLOT_NET) && !vm->board.dev[SLOT_NET]) {
+		int rc = devices_add_net(vm, e);
+
+		if (rc < 0)
+			return rc;
+	}
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		if (snap_has(s, SNAP_S_DEVICE, i) != (vm->board.dev[i] != NULL))
 			return err_plain(e, EINVAL, "device in slot %u: %s", i,

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vnet.h: the virtio network device: one queue pair, mergeable buffers, an MTU of 65520, so that no segmentation offload is needed. mayfly-vmm,
+ * the device thread. Packets go between guest buffers and one SOCK_SEQPACKET to mayfly-net (lib/proto_net.h), one message each, without a
+ * copy here.
+ *
+ * There is no mayfly-net before the guest's first frame: the device asks for one (`wanted`), and the frame waits in the guest's own queue
+ * until vnet_link(). When the peer goes, the next frame asks again. A snapshot has no link: after a restore it is the same.
+ */
+#pragma once
+
+#include "lib/proto_net.h"
+#include "vmm/virtio.h"
+
+#define VNET_QUEUE       256u
+#define VNET_TURN        32u           /* packets a turn and direction */
+#define VNET_PATIENCE_MS 5000u         /* frames are dropped when nobody gives a link for so long */
+#define VNET_ASK_NS      1000000000ull /* no more than one question a second */
+
+struct vnet_config {
+	void *ctx;
+	/* The guest sent a frame and there is no link. With the device's lock held; must not block or call back. */
+	void (*wanted)(void *ctx);
+};
+
+/* Limits of one direction; 0: none. */
+struct vnet_limits {
+	uint64_t bytes_per_s, packets_per_s;
+};
+
+/* NULL: e says why. */
+struct virtio_dev *vnet_create(
+	const struct dev_env *env, const struct vnet_config *cfg, struct err *e);
+void vnet_destroy(struct virtio_dev *d); /* NULL is fine */
+/* The answer to `wanted`, or a new link instead of the old one: takes fd. -1: there is no network, frames are dropped until the next link
+ * or restore. */
+int vnet_link(struct virtio_dev *d, int fd, const struct vnet_limits *l);

@@ -29,6 +29,7 @@ struct blob {
 
 struct blobs {
 	int dir;
+	char root[300]; /* the folder above */
 	bool loaded;
 	struct io_pool *io; /* NULL: everything in the caller's thread */
 	atomic_bool dirty;  /* a name was made that may not be on the disk */
@@ -55,7 +56,27 @@ struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e)
 		return NULL;
 	}
 	b->io = io;
+	snprintf(b->root, sizeof(b->root), "%.*s",
+		strrchr(dir, '/') ? (int)(strrchr(dir, '/') - dir) : 0, dir);
 	return b;
+}
+
+const char *blobs_relative(const struct blobs *b, const char *path)
+{
+	size_t n = strlen(b->root);
+
+	return n && !strncmp(path, b->root, n) && path[n] == '/' ? path + n + 1 : path;
+}
+
+bool blobs_absolute(const struct blobs *b, const char *path, char *to, size_t cap)
+{
+	int n;
+
+	if (!*path || *path == '/')
+		n = snprintf(to, cap, "%s", path);
+	else
+		n = snprintf(to, cap, "%s/%s", b->root, path);
+	return n >= 0 && (size_t)n < cap && !strstr(path, "../");
 }
 
 void blobs_destroy(struct blobs *b)
@@ -162,8 +183,8 @@ void blob_ref(struct blobs *b, const char *id)
 }
 
 /* ---- removal: the name goes at once, the blocks of a large file in steps and in another thread. A
- * disk in a million pieces takes seconds, during which the loop would stand still; in one call it
- * could not even be killed. */
+ * disk in a million pieces takes seconds. The loop serves nobody meanwhile, and a thread in that one
+ * call could not even be killed. */
 
 struct removal {
 	struct io_job job;

@@ -14,6 +14,10 @@ struct io_pool;
 /* io frees the blocks of large files; NULL: the caller's thread does. */
 struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e);
 void blobs_destroy(struct blobs *b);
+/* Paths in records are relative to the folder above this one, the state's. Those from elsewhere stay as
+ * they are, and "" stays "". false: too long, or it leads out. */
+const char *blobs_relative(const struct blobs *b, const char *path);
+bool blobs_absolute(const struct blobs *b, const char *path, char *to, size_t cap);
 void blob_id_make(char id[BLOB_ID]);
 /* Makes id's file of that kind, empty, read and write: a descriptor or -errno. */
 int blob_make(struct blobs *b, const char *id, const char *kind);

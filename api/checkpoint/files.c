@@ -170,11 +170,12 @@ static bool ids_from(const cJSON *a, char (*ids)[BLOB_ID], int *n, int max)
 	return true;
 }
 
-cJSON *disk_to_json(const struct disk *d)
+cJSON *disk_to_json(const struct blobs *b, const struct disk *d)
 {
 	cJSON *o = cJSON_CreateObject();
 
-	cJSON_AddStringToObject(o, "base", d->base);
+	/* no path of this host in a record: below the state's folder */
+	cJSON_AddStringToObject(o, "base", blobs_relative(b, d->base));
 	cJSON_AddNumberToObject(o, "bytes", (double)d->bytes);
 	cJSON_AddItemToObject(o, "frozen", ids_to_json(d->frozen, d->nfrozen));
 	cJSON_AddStringToObject(o, "index", d->index);
@@ -182,16 +183,15 @@ cJSON *disk_to_json(const struct disk *d)
 	return o;
 }
 
-bool disk_from_json(struct disk *d, const cJSON *j)
+bool disk_from_json(const struct blobs *b, struct disk *d, const cJSON *j)
 {
 	const cJSON *base = cJSON_GetObjectItemCaseSensitive(j, "base"),
 		    *bytes = cJSON_GetObjectItemCaseSensitive(j, "bytes");
 
 	memset(d, 0, sizeof(*d));
-	if (!cJSON_IsString(base) || strlen(base->valuestring) >= sizeof(d->base) ||
-		!cJSON_IsNumber(bytes))
+	if (!cJSON_IsString(base) || !cJSON_IsNumber(bytes) ||
+		!blobs_absolute(b, base->valuestring, d->base, sizeof(d->base)))
 		return false;
-	str_copy(d->base, sizeof(d->base), base->valuestring);
 	d->bytes = (uint64_t)bytes->valuedouble;
 	return ids_from(cJSON_GetObjectItemCaseSensitive(j, "frozen"), d->frozen, &d->nfrozen,
 		       DISK_FROZEN_MAX) &&

@@ -56,7 +56,7 @@ struct point_files {
 int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, struct memory *mem,
 	struct err *e);
 
-struct cJSON *disk_to_json(const struct disk *d);
-bool disk_from_json(struct disk *d, const struct cJSON *j);
+struct cJSON *disk_to_json(const struct blobs *b, const struct disk *d);
+bool disk_from_json(const struct blobs *b, struct disk *d, const struct cJSON *j);
 struct cJSON *memory_to_json(const struct memory *m);
 bool memory_from_json(struct memory *m, const struct cJSON *j);

@@ -17,26 +17,29 @@
 #include "api/lifecycle/spec.h"
 #include "api/core/database.h"
 #include "api/lifecycle/template_request.h"
-#include "api/checkpoint/working_set.h"
+#include "lib/json.h"
 #include "lib/log.h"
 
 /* When it was last used is written so seldom. */
 #define USED_SAVE_NS 60000000000ll
 
-struct template
-{
-	struct template *next;
-	char id[37], key[200], image[300];
-	bool ready;
-	bool failed;
-	uint64_t again_ns; /* then: not before that is it tried again */
-	struct disk disk;
-	struct memory mem;
-	int64_t created_ns, used_ns, saved_ns; /* wall clock: it outlives the daemon */
+struct image_template {
+	struct checkpoint c; /* Creating and Failed ones are in memory only */
+	char key[200], image[300];
+	uint64_t again_ns;         /* then: not before that is it tried again */
+	int64_t used_ns, saved_ns; /* wall clock: it outlives the daemon */
 	uint64_t uses;
-	struct workset ws;
-	struct daemon *d;
 };
+
+static struct image_template *of(struct checkpoint *c)
+{
+	return (struct image_template *)(void *)c;
+}
+
+static const struct image_template *of_const(const struct checkpoint *c)
+{
+	return (const struct image_template *)(const void *)c;
+}
 
 /* A client that asked for one ahead: of its own sandbox, then maybe of another that was first. */
 struct ahead {
@@ -48,7 +51,6 @@ struct ahead {
 
 struct templates {
 	struct daemon *d;
-	struct template *all;
 	struct ahead *waiting;
 };
 
@@ -61,109 +63,77 @@ struct templates *templates_create(struct daemon *d)
 	return t;
 }
 
-static void template_free(struct template *t)
+static struct checkpoint *first(const struct daemon *d)
 {
-	free(t);
+	return checkpoint_first(d, &image_template_kind);
 }
 
-void templates_destroy(struct templates *ts)
+static struct image_template *find(const struct daemon *d, const char *key)
 {
-	while (ts && ts->all) {
-		struct template *t = ts->all;
+	struct checkpoint *c = first(d);
 
-		ts->all = t->next;
-		template_free(t);
+	while (c && strcmp(of(c)->key, key) != 0)
+		c = checkpoint_next(c);
+	return c ? of(c) : NULL;
+}
+
+static bool is_ready(const struct image_template *t)
+{
+	return t->c.state == CP_READY;
+}
+
+static void template_remove(struct image_template *t)
+{
+	if (checkpoint_has_files(&t->c)) {
+		checkpoint_drop(&t->c);
+	} else {
+		checkpoint_forget(&t->c);
 	}
-	free(ts);
 }
 
-static struct template *find(const struct daemon *d, const char *key)
-{
-	struct template *t = d->templates->all;
+/* ---- the record */
 
-	while (t && strcmp(t->key, key) != 0)
-		t = t->next;
-	return t;
+static void template_save(const struct checkpoint *c, cJSON *doc, cJSON *local)
+{
+	cJSON_AddStringToObject(doc, "key", of_const(c)->key);
+	cJSON_AddStringToObject(doc, "image", of_const(c)->image);
+	json_put_i64(local, "used", of_const(c)->used_ns);
 }
 
-static void template_remove(struct daemon *d, struct template *t)
+static int template_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 {
-	struct template **at = &d->templates->all;
+	struct image_template *t = of(c);
+	const char *key = json_str(doc, "key"), *image = json_str(doc, "image");
 
-	while (*at && *at != t)
-		at = &(*at)->next;
-	if (*at)
-		*at = t->next;
-	database_delete(d->database, DB_TEMPLATE, t->id, false, NULL);
-	disk_unref(d->blobs, &t->disk);
-	memory_unref(d->blobs, &t->mem);
-	template_free(t);
-	images_release(d);
-}
-
-static void template_save(struct daemon *d, struct template *t)
-{
-	cJSON *o = cJSON_CreateObject();
-	struct err e;
-
-	t->saved_ns = t->used_ns;
-	cJSON_AddStringToObject(o, "key", t->key);
-	cJSON_AddStringToObject(o, "image", t->image);
-	cJSON_AddNumberToObject(o, "created", (double)t->created_ns);
-	cJSON_AddNumberToObject(o, "used", (double)t->used_ns);
-	cJSON_AddItemToObject(o, "workset", workset_to_json(&t->ws));
-	cJSON_AddItemToObject(o, "disk", disk_to_json(&t->disk));
-	cJSON_AddItemToObject(o, "mem", memory_to_json(&t->mem));
-	if (database_put(d->database, DB_TEMPLATE, t->id, o, true, &e) < 0)
-		log_error("template %s: %s", t->id, e.msg);
-	cJSON_Delete(o);
-}
-
-static int load_one(void *arg, const char *id, cJSON *o)
-{
-	struct daemon *d = arg;
-	const cJSON *key = cJSON_GetObjectItemCaseSensitive(o, "key"),
-		    *image = cJSON_GetObjectItemCaseSensitive(o, "image"),
-		    *created = cJSON_GetObjectItemCaseSensitive(o, "created"),
-		    *used = cJSON_GetObjectItemCaseSensitive(o, "used");
-	struct template *t = calloc(1, sizeof(*t));
-
-	if (!t || !disk_from_json(&t->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&t->mem, cJSON_GetObjectItemCaseSensitive(o, "mem"))) {
-		cJSON_Delete(o);
-		free(t);
-		return t ? -EINVAL : -ENOMEM;
-	}
-	t->d = d;
-	snprintf(t->id, sizeof(t->id), "%s", id);
-	snprintf(t->key, sizeof(t->key), "%s", cJSON_IsString(key) ? key->valuestring : "");
-	snprintf(t->image, sizeof(t->image), "%s", cJSON_IsString(image) ? image->valuestring : "");
-	t->created_ns = cJSON_IsNumber(created) ? (int64_t)created->valuedouble : 0;
-	t->used_ns = t->saved_ns =
-		cJSON_IsNumber(used) ? (int64_t)used->valuedouble : t->created_ns;
-	workset_from_json(&t->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
-	t->ready = t->mem.nmem > 0;
-	disk_ref(d->blobs, &t->disk);
-	memory_ref(d->blobs, &t->mem);
-	t->next = d->templates->all;
-	d->templates->all = t;
-	cJSON_Delete(o);
+	if (!key)
+		return -EINVAL;
+	snprintf(t->key, sizeof(t->key), "%s", key);
+	snprintf(t->image, sizeof(t->image), "%s", image ? image : "");
+	t->used_ns = t->saved_ns = json_get_i64(local, "used");
 	return 0;
 }
 
-void templates_load(struct daemon *d)
+static void template_damaged(struct checkpoint *c, const char *text)
 {
-	database_load(d->database, DB_TEMPLATE, load_one, d);
+	if (c->state == CP_READY && !c->ws.recording)
+		template_remove(of(c));
 }
+
+const struct checkpoint_kind image_template_kind = {.purpose = "image-template",
+	.word = "template",
+	.bytes = sizeof(struct image_template),
+	.save = template_save,
+	.load = template_load,
+	.damaged = template_damaged};
 
 void templates_drop_stale(struct daemon *d)
 {
-	struct template *next;
+	struct checkpoint *next;
 
-	for (struct template *t = d->templates->all; t; t = next) {
-		next = t->next;
-		if (!t->ready || !strstr(t->key, d->boot_key))
-			template_remove(d, t);
+	for (struct checkpoint *c = first(d); c; c = next) {
+		next = checkpoint_next(c);
+		if (c->state != CP_READY || !c->mem.nmem || !strstr(of(c)->key, d->boot_key))
+			checkpoint_drop(c);
 	}
 }
 
@@ -171,15 +141,15 @@ unsigned int templates_count(const struct daemon *d)
 {
 	unsigned int n = 0;
 
-	for (const struct template *t = d->templates->all; t; t = t->next)
-		n += t->ready;
+	for (const struct checkpoint *c = first(d); c; c = checkpoint_next(c))
+		n += c->state == CP_READY;
 	return n;
 }
 
-bool templates_stand_on(const struct daemon *d, const char *image)
+bool templates_need_image(const struct daemon *d, const char *image)
 {
-	for (const struct template *t = d->templates->all; t; t = t->next)
-		if (strncmp(t->key, image, strlen(image)) == 0 || strstr(t->disk.base, image))
+	for (const struct checkpoint *c = first(d); c; c = checkpoint_next(c))
+		if (!strncmp(of_const(c)->key, image, strlen(image)))
 			return true;
 	return false;
 }
@@ -187,23 +157,25 @@ bool templates_stand_on(const struct daemon *d, const char *image)
 bool template_use(struct sandbox *sb, struct memory *from)
 {
 	struct daemon *d = sb->d;
-	struct template *t;
+	struct image_template *t;
 
 	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest,
 		sb->cls.mem_mib, sb->cls.vcpus, (unsigned long long)sb->disk.bytes, d->boot_key);
 	t = d->cfg.templates ? find(d, sb->template_key) : NULL;
-	if (!t || !t->ready)
+	if (!t || !is_ready(t))
 		return false;
 	t->used_ns = (int64_t)wall_ns();
 	t->uses++;
-	if (t->used_ns - t->saved_ns > USED_SAVE_NS)
-		template_save(d, t);
-	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", t->id);
-	sb->disk = t->disk;
-	sb->memory = t->mem;
+	if (t->used_ns - t->saved_ns > USED_SAVE_NS) {
+		t->saved_ns = t->used_ns;
+		checkpoint_save(&t->c);
+	}
+	snprintf(sb->origin_id, sizeof(sb->origin_id), "%.36s", t->c.id);
+	sb->disk = t->c.disk;
+	sb->memory = t->c.mem;
 	disk_ref(d->blobs, &sb->disk);
 	memory_ref(d->blobs, &sb->memory);
-	*from = t->mem;
+	*from = t->c.mem;
 	return true;
 }
 
@@ -219,10 +191,10 @@ static void again_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
 	struct again *g = arg;
-	const struct template *t = find(g->d, g->key);
+	const struct image_template *t = find(g->d, g->key);
 
 	/* it may never have come as far as the template */
-	if (!t || t->ready || t->failed)
+	if (!t || t->c.state >= CP_READY)
 		ahead_settle(g->d, g->key);
 	free(g);
 	if (err)
@@ -232,7 +204,7 @@ static void again_built(
 
 /* No second create is held up by what held up the first: a sandbox is started that nobody waits
  * for. */
-static bool take_again(struct template *t, const struct sandbox *sb)
+static bool take_again(struct image_template *t, const struct sandbox *sb)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
 	struct spec s = {.source = SRC_IMAGE,
@@ -247,15 +219,15 @@ static bool take_again(struct template *t, const struct sandbox *sb)
 
 	if (mono_ns() < t->again_ns)
 		return false;
-	t->again_ns = mono_ns() + (uint64_t)t->d->cfg.template_retry_seconds * 1000000000ull;
+	t->again_ns = mono_ns() + (uint64_t)t->c.d->cfg.template_retry_seconds * 1000000000ull;
 	s.image = strdup(sb->spec.image);
 	s.entrypoint = cJSON_CreateStringArray(tail, ARRAY_LEN(tail));
 	g = malloc(sizeof(*g));
 	if (g) {
-		g->d = t->d;
+		g->d = t->c.d;
 		snprintf(g->key, sizeof(g->key), "%s", t->key);
 	}
-	begun = g && s.image && s.entrypoint && build_start(t->d, &s, NULL, again_built, g, &x);
+	begun = g && s.image && s.entrypoint && build_start(t->c.d, &s, NULL, again_built, g, &x);
 	if (!begun) {
 		free(g);
 		log_warn("template of %s is not taken again yet: %s", t->image,
@@ -268,244 +240,222 @@ static bool take_again(struct template *t, const struct sandbox *sb)
 bool template_wanted(struct sandbox *sb)
 {
 	struct daemon *d = sb->d;
-	struct template *t, *oldest = NULL;
+	struct image_template *t, *oldest = NULL;
 	unsigned int n = 0;
 
 	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE ||
 		!*sb->template_key)
 		return false;
 	t = find(d, sb->template_key);
-	if (t && !t->failed)
+	if (t && t->c.state != CP_FAILED)
 		return false;
 	if (t && !sb->build) {
 		take_again(t, sb);
 		return false;
 	}
 	if (t)
-		template_remove(d, t);
-	for (t = d->templates->all; t; t = t->next) {
+		template_remove(t);
+	for (struct checkpoint *c = first(d); c; c = checkpoint_next(c)) {
 		n++;
-		if ((t->ready || t->failed) && !t->ws.recording &&
-			(!oldest || t->used_ns < oldest->used_ns))
-			oldest = t;
+		if (c->state >= CP_READY && !c->ws.recording &&
+			(!oldest || of(c)->used_ns < oldest->used_ns))
+			oldest = of(c);
 	}
 	if (n < (unsigned int)d->cfg.template_max)
 		return true;
 	if (oldest)
-		template_remove(d, oldest);
+		template_remove(oldest);
 	return oldest != NULL;
 }
 
 void template_bad(struct sandbox *sb, const char *why)
 {
-	struct template *t = find(sb->d, sb->template_key);
+	struct image_template *t = find(sb->d, sb->template_key);
 
-	if (!t || !t->ready || t->ws.recording)
+	if (!t || !is_ready(t) || t->c.ws.recording)
 		return;
-	log_warn("template %s of %s cannot be restored: %s", t->id, t->image, why);
-	template_remove(sb->d, t);
-}
-
-void templates_damaged(struct daemon *d, const char *blob)
-{
-	struct template *next;
-
-	for (struct template *t = d->templates->all; t; t = next) {
-		next = t->next;
-		if (t->ready && !t->ws.recording && memory_has(&t->mem, blob))
-			template_remove(d, t);
-	}
+	log_warn("template %s of %s cannot be restored: %s", t->c.id, t->image, why);
+	template_remove(t);
 }
 
 void template_begun(struct daemon *d, const char *key)
 {
-	struct template *t = calloc(1, sizeof(*t));
+	char id[37];
+	struct checkpoint *c;
 
-	if (!t)
+	uuid_make(id);
+	c = checkpoint_new(d, &image_template_kind, id);
+	if (!c)
 		return;
-	t->d = d;
-	uuid_make(t->id);
-	snprintf(t->key, sizeof(t->key), "%s", key);
+	c->state = CP_CREATING;
+	snprintf(of(c)->key, sizeof(of(c)->key), "%s", key);
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (!strcmp(sb->template_key, key) && sb->spec.image)
-			snprintf(t->image, sizeof(t->image), "%s", sb->spec.image);
-	t->next = d->templates->all;
-	d->templates->all = t;
+			snprintf(of(c)->image, sizeof(of(c)->image), "%s", sb->spec.image);
+	checkpoint_list_add(c);
 }
 
 void template_failed(struct daemon *d, const char *key, bool held, const struct sandbox *sb)
 {
-	struct template *t = find(d, key);
+	struct image_template *t = find(d, key);
 
-	if (!t || t->ready)
+	if (!t || is_ready(t))
 		return;
-	t->failed = true;
+	t->c.state = CP_FAILED;
 	t->again_ns =
 		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
 	if (!held || !sb || sb->gone || d->ending || !take_again(t, sb))
 		ahead_settle(d, key);
 }
 
-static uint64_t bytes_of(struct daemon *d, const struct template *t)
+static uint64_t bytes_of(const struct checkpoint *c)
 {
-	uint64_t n = blob_bytes(d->blobs, t->disk.index) + blob_bytes(d->blobs, t->mem.ws);
+	struct blobs *b = c->d->blobs;
+	uint64_t n = blob_bytes(b, c->disk.index) + blob_bytes(b, c->mem.ws);
 
-	for (int i = 0; i < t->disk.nfrozen; i++)
-		n += blob_bytes(d->blobs, t->disk.frozen[i]);
-	for (int i = 0; i < t->mem.nmem; i++)
-		n += blob_bytes(d->blobs, t->mem.mem[i]);
+	for (int i = 0; i < c->disk.nfrozen; i++)
+		n += blob_bytes(b, c->disk.frozen[i]);
+	for (int i = 0; i < c->mem.nmem; i++)
+		n += blob_bytes(b, c->mem.mem[i]);
 	return n;
 }
 
 /* The least recently used go until the rest fits; the newest stays, however large it is. */
-static void bound_bytes(struct daemon *d, const struct template *newest)
+static void bound_bytes(struct daemon *d, const struct image_template *newest)
 {
 	for (;;) {
-		struct template *oldest = NULL;
+		struct image_template *oldest = NULL;
 		uint64_t sum = 0;
 
-		for (struct template *t = d->templates->all; t; t = t->next) {
-			sum += t->ready ? bytes_of(d, t) : 0;
-			if (t->ready && t != newest && !t->ws.recording &&
-				(!oldest || t->used_ns < oldest->used_ns))
-				oldest = t;
+		for (struct checkpoint *c = first(d); c; c = checkpoint_next(c)) {
+			if (c->state != CP_READY)
+				continue;
+			sum += bytes_of(c);
+			if (of(c) != newest && !c->ws.recording &&
+				(!oldest || of(c)->used_ns < oldest->used_ns))
+				oldest = of(c);
 		}
 		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
 			return;
-		log_info("template %s of %s goes: %llu MiB are too many", oldest->id, oldest->image,
-			(unsigned long long)(sum >> 20));
-		template_remove(d, oldest);
+		log_info("template %s of %s goes: %llu MiB are too many", oldest->c.id,
+			oldest->image, (unsigned long long)(sum >> 20));
+		template_remove(oldest);
 	}
 }
 
 void templates_bound(struct daemon *d)
 {
-	struct template *newest = NULL;
+	struct checkpoint *c = first(d);
 
-	for (struct template *t = d->templates->all; t; t = t->next)
-		if (t->ready && (!newest || t->created_ns > newest->created_ns))
-			newest = t;
-	bound_bytes(d, newest);
+	while (c && c->state != CP_READY)
+		c = checkpoint_next(c);
+	bound_bytes(d, c ? of(c) : NULL);
+}
+
+/* Only a template in the record is one: the next daemon would sweep its files. */
+static void made_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
+{
+	struct image_template *t = of(c);
+	struct daemon *d = c->d;
+	char key[sizeof(t->key)];
+
+	memcpy(key, t->key, sizeof(key));
+	if (e) {
+		checkpoint_files_drop(c);
+		template_failed(d, key, false, NULL);
+		return;
+	}
+	log_info("template %s of %s is ready: %llu KiB", c->id, t->image,
+		(unsigned long long)(blob_bytes(d->blobs, c->mem.state) >> 10));
+	bound_bytes(d, t);
+	ahead_settle(d, key);
 }
 
 void template_made(
 	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
 {
-	struct template *t = find(d, key);
+	struct image_template *t = find(d, key);
 
-	if (!t || t->ready) {
+	if (!t || is_ready(t) || t->c.steps) {
 		disk_unref(d->blobs, disk);
 		memory_unref(d->blobs, mem);
 		return;
 	}
-	t->disk = *disk;
-	t->mem = *mem;
-	t->created_ns = t->used_ns = (int64_t)wall_ns();
-	t->ready = true;
-	template_save(d, t);
-	bound_bytes(d, t);
-	log_info("template %s of %s is ready: %llu KiB", t->id, t->image,
-		(unsigned long long)(blob_bytes(d->blobs, t->mem.state) >> 10));
-	ahead_settle(d, key);
-}
-
-static struct template *by_id(struct daemon *d, const char *id)
-{
-	struct template *t = d->templates->all;
-
-	while (t && strcmp(t->id, id) != 0)
-		t = t->next;
-	return t;
-}
-
-static void save_owner(void *owner)
-{
-	struct template *t = owner;
-
-	template_save(t->d, t);
-}
-
-bool template_view(struct daemon *d, const char *id, struct point_view *v)
-{
-	struct template *t = by_id(d, id);
-
-	if (!t || !t->ready)
-		return false;
-	*v = (struct point_view){
-		"template", &t->disk, &t->mem, &t->ws, OWNER_OPERATOR, t, save_owner};
-	return true;
+	checkpoint_files_set(&t->c, disk, mem);
+	t->c.created_ns = t->used_ns = t->saved_ns = (int64_t)wall_ns();
+	checkpoint_set(&t->c, CP_READY, true, "", "", made_ended, NULL);
 }
 
 /* ---- routes: ours, beside the protocol */
 
-static cJSON *to_json(struct daemon *d, const struct template *t)
+static cJSON *to_json(const struct checkpoint *c)
 {
+	const struct image_template *t = of_const(c);
 	cJSON *i = cJSON_CreateObject();
 	char text[TIME_TEXT];
 
-	cJSON_AddStringToObject(i, "id", t->id);
+	cJSON_AddStringToObject(i, "id", c->id);
 	cJSON_AddStringToObject(i, "image", t->image);
 	cJSON_AddStringToObject(i, "key", t->key);
-	cJSON_AddStringToObject(i, "state", t->ready ? "Ready" : t->failed ? "Failed" : "Creating");
-	if (t->ready) {
-		cJSON_AddStringToObject(i, "createdAt", time_format(t->created_ns, text));
+	cJSON_AddStringToObject(i, "state", cp_state_names[c->state]);
+	if (c->state == CP_READY) {
+		cJSON_AddStringToObject(i, "createdAt", time_format(c->created_ns, text));
 		cJSON_AddStringToObject(i, "usedAt", time_format(t->used_ns, text));
-		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(d, t));
+		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(c));
 		cJSON_AddNumberToObject(i, "uses", (double)t->uses);
-		cJSON_AddBoolToObject(i, "workingSet",
-			*t->mem.ws != 0); /* all about it: GET /mayfly/points/{id} */
+		/* all about it: GET /mayfly/points/{id} */
+		cJSON_AddBoolToObject(i, "workingSet", *c->mem.ws != 0);
 	}
 	return i;
 }
 
 void route_auto_templates(struct http_req *r)
 {
-	struct daemon *d = r->app;
 	cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items");
 
-	for (const struct template *t = d->templates->all; t; t = t->next)
-		cJSON_AddItemToArray(items, to_json(d, t));
+	for (struct checkpoint *c = first(r->app); c; c = checkpoint_next(c))
+		cJSON_AddItemToArray(items, to_json(c));
 	http_reply_json(r, 200, o);
 }
 
-static struct template *route_one(struct http_req *r)
+static struct checkpoint *route_one(struct http_req *r)
 {
-	struct template *t = by_id(r->app, http_param(r, "id"));
+	struct checkpoint *c = checkpoint_find(r->app, &image_template_kind, http_param(r, "id"));
 
-	if (!t)
+	if (!c)
 		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
 			http_param(r, "id"));
-	return t;
+	return c;
 }
 
 void route_auto_template_get(struct http_req *r)
 {
-	struct template *t = route_one(r);
+	struct checkpoint *c = route_one(r);
 
-	if (t)
-		http_reply_json(r, 200, to_json(r->app, t));
+	if (c)
+		http_reply_json(r, 200, to_json(c));
 }
 
 void route_auto_template_delete(struct http_req *r)
 {
-	struct template *t = route_one(r);
+	struct checkpoint *c = route_one(r);
 
-	if (!t)
+	if (!c)
 		return;
-	if ((!t->ready && !t->failed) || t->ws.recording) {
-		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", t->id);
+	if (c->state < CP_READY || c->ws.recording) {
+		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", c->id);
 	} else {
-		template_remove(r->app, t);
+		template_remove(of(c));
 		http_reply_empty(r, 204);
 	}
 }
 
 /* ---- ahead: a sandbox of the image is started for the template it leaves */
 
-static void ahead_answer(struct ahead *a, const struct template *t)
+static void ahead_answer(struct ahead *a, const struct image_template *t)
 {
-	if (t && t->ready)
-		http_reply_json(a->r, 201, to_json(t->d, t));
+	if (t && is_ready(t))
+		http_reply_json(a->r, 201, to_json(&t->c));
 	else
 		http_error(a->r, 503, "FSB::TEMPLATE_FAILED",
 			"The template could not be taken in time; the log says why. Try again.");
@@ -534,10 +484,10 @@ static void ahead_built(
 	struct ahead *a = arg;
 	struct daemon *d = a->r->app;
 	const char *key = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(base, "template"));
-	struct template *t = key ? find(d, key) : NULL;
+	struct image_template *t = key ? find(d, key) : NULL;
 
 	a->b = NULL;
-	if (t && !t->ready && !t->failed) {
+	if (t && t->c.state < CP_READY) {
 		/* another sandbox was first, and leaves it */
 		snprintf(a->key, sizeof(a->key), "%s", key);
 		a->next = d->templates->waiting;

@@ -6,18 +6,17 @@
  */
 #pragma once
 
+#include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
 struct templates;
 struct templates *templates_create(struct daemon *d);
-void templates_load(struct daemon *d);
 /* Those of another kernel or board, which nobody can ask for any more. After all records of all
  * kinds were loaded: a user template may use their files. */
 void templates_drop_stale(struct daemon *d);
-void templates_destroy(struct templates *t);
 unsigned int templates_count(const struct daemon *d);
-/* Does one stand on, or is one made of, the image of that digest (hex)? */
-bool templates_stand_on(const struct daemon *d, const char *image);
+/* Is one made, or being made, of the image of that digest (hex)? */
+bool templates_need_image(const struct daemon *d, const char *image);
 
 /* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is
  * what to restore. */
@@ -27,8 +26,7 @@ bool template_use(struct sandbox *sb, struct memory *from);
 bool template_wanted(struct sandbox *sb);
 void template_bad(struct sandbox *sb,
 	const char *why); /* its restore was refused: do not use that template again */
-void templates_bound(struct daemon *d);                     /* one that could not go may go now */
-void templates_damaged(struct daemon *d, const char *blob); /* those that stand on this file go */
+void templates_bound(struct daemon *d); /* one that could not go may go now */
 
 /* snap.c tells how it went; disk and mem are handed over with their references */
 void template_begun(struct daemon *d, const char *key);

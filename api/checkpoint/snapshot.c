@@ -15,306 +15,214 @@
 #include "api/sandbox/access.h"
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
-#include "api/checkpoint/working_set.h"
+#include "lib/json.h"
 #include "lib/log.h"
 
-enum snap_state { SS_CREATING, SS_READY, SS_FAILED };
-static const char *const state_names[] = {
-	[SS_CREATING] = "Creating", [SS_READY] = "Ready", [SS_FAILED] = "Failed"};
-
 struct snapshot {
-	struct snapshot *next;
-	struct daemon *d;
-	char id[37], sandbox_id[37], name[128], reason[64], message[300];
-	char owner[OWNER_MAX]; /* its sandbox's */
-	enum snap_state state;
-	int64_t created_ns, changed_ns;
-	struct disk disk;
-	struct memory mem;
-	struct workset ws;
-	cJSON *base;  /* of the source: class, digest, config, env, entrypoint, image */
-	bool deleted; /* while it was created */
+	struct checkpoint c;
+	char sandbox_id[37], name[128];
 };
 
-static struct snapshot *find(const struct daemon *d, const char *id)
+static struct snapshot *of(struct checkpoint *c)
 {
-	struct snapshot *s = d->snapshots;
-
-	while (s && strcmp(s->id, id) != 0)
-		s = s->next;
-	return s;
+	return container_of(c, struct snapshot, c);
 }
 
-static cJSON *to_json(const struct snapshot *s)
+static const struct snapshot *of_const(const struct checkpoint *c)
 {
+	return (const struct snapshot *)(const void *)c;
+}
+
+static cJSON *to_json(const struct checkpoint *c)
+{
+	const struct snapshot *s = of_const(c);
 	cJSON *o = cJSON_CreateObject(), *st;
 	char t[TIME_TEXT];
 
-	cJSON_AddStringToObject(o, "id", s->id);
+	cJSON_AddStringToObject(o, "id", c->id);
 	cJSON_AddStringToObject(o, "sandboxId", s->sandbox_id);
 	if (*s->name)
 		cJSON_AddStringToObject(o, "name", s->name);
 	st = cJSON_AddObjectToObject(o, "status");
-	cJSON_AddStringToObject(st, "state", state_names[s->state]);
-	cJSON_AddStringToObject(st, "reason", s->reason);
-	cJSON_AddStringToObject(st, "message", s->message);
-	cJSON_AddStringToObject(st, "lastTransitionAt", time_format(s->changed_ns, t));
-	cJSON_AddStringToObject(o, "createdAt", time_format(s->created_ns, t));
+	cJSON_AddStringToObject(st, "state", cp_state_names[c->state]);
+	cJSON_AddStringToObject(st, "reason", c->reason);
+	cJSON_AddStringToObject(st, "message", c->message);
+	cJSON_AddStringToObject(st, "lastTransitionAt", time_format(c->changed_ns, t));
+	cJSON_AddStringToObject(o, "createdAt", time_format(c->created_ns, t));
 	return o;
 }
 
-static int save(const struct snapshot *s, bool sync)
-{
-	cJSON *o = to_json(s);
-	struct err e;
-	int rc;
+/* ---- the record */
 
-	cJSON_AddStringToObject(o, "owner", s->owner);
-	json_put_i64(o, "created_ns", s->created_ns);
-	json_put_i64(o, "changed_ns", s->changed_ns);
-	cJSON_AddItemToObject(o, "disk", disk_to_json(&s->disk));
-	cJSON_AddItemToObject(o, "mem", memory_to_json(&s->mem));
-	cJSON_AddItemToObject(o, "workset", workset_to_json(&s->ws));
-	cJSON_AddItemToObject(o, "base", cJSON_Duplicate(s->base, true));
-	rc = database_put(s->d->database, DB_SNAPSHOT, s->id, o, sync, &e);
-	if (rc < 0)
-		log_error("snapshot %s: %s", s->id, e.msg);
-	cJSON_Delete(o);
-	return rc;
+static void snapshot_save(const struct checkpoint *c, cJSON *doc, cJSON *local)
+{
+	cJSON_AddStringToObject(doc, "sandbox", of_const(c)->sandbox_id);
+	cJSON_AddStringToObject(doc, "name", of_const(c)->name);
 }
 
-/* 0 or -errno: the record says so, too. */
-static int set_state(
-	struct snapshot *s, enum snap_state st, const char *reason, const char *message)
+static int snapshot_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 {
-	int rc;
+	struct snapshot *s = of(c);
+	const char *sandbox = json_str(doc, "sandbox"), *name = json_str(doc, "name");
 
-	s->state = st;
-	s->changed_ns = (int64_t)wall_ns();
-	snprintf(s->reason, sizeof(s->reason), "%s", reason);
-	snprintf(s->message, sizeof(s->message), "%s", message);
-	log_info("snapshot %s: %s %s", s->id, state_names[st], message);
-	rc = save(s, st == SS_READY);
-	if (st != SS_CREATING)
-		images_release(s->d);
-	return rc;
-}
-
-bool snapshots_stand_on(const struct daemon *d, const char *image)
-{
-	for (const struct snapshot *s = d->snapshots; s; s = s->next)
-		if (s->state == SS_CREATING || strstr(s->disk.base, image))
-			return true;
-	return false;
-}
-
-static void forget(struct snapshot *s)
-{
-	struct snapshot **at = &s->d->snapshots;
-
-	while (*at && *at != s)
-		at = &(*at)->next;
-	if (*at)
-		*at = s->next;
-	disk_unref(s->d->blobs, &s->disk);
-	memory_unref(s->d->blobs, &s->mem);
-	images_release(s->d);
-	cJSON_Delete(s->base);
-	free(s);
-}
-
-/* 0; -errno: its record cannot be deleted, and it stays. */
-static int drop(struct snapshot *s)
-{
-	struct err e;
-	int rc = database_delete(s->d->database, DB_SNAPSHOT, s->id, true, &e);
-
-	if (rc < 0) {
-		log_error("snapshot %s: %s", s->id, e.msg);
-		return rc;
-	}
-	forget(s);
+	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sandbox ? sandbox : "");
+	snprintf(s->name, sizeof(s->name), "%s", name ? name : "");
 	return 0;
 }
 
-static void load_text(const cJSON *o, const char *name, char *to, size_t cap)
+static void snapshot_damaged(struct checkpoint *c, const char *text)
 {
-	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-
-	snprintf(to, cap, "%s", cJSON_IsString(v) ? v->valuestring : "");
+	if (c->state == CP_READY)
+		checkpoint_set(c, CP_FAILED, false, "snapshot_damaged", text, NULL, NULL);
 }
 
-static int load_one(void *arg, const char *id, cJSON *o)
+const struct checkpoint_kind snapshot_kind = {.purpose = "snapshot",
+	.word = "snapshot",
+	.bytes = sizeof(struct snapshot),
+	.save = snapshot_save,
+	.load = snapshot_load,
+	.damaged = snapshot_damaged};
+
+void snapshots_go_on(struct daemon *d)
 {
-	struct daemon *d = arg;
-	struct snapshot *s = calloc(1, sizeof(*s)), **at;
-	const cJSON *st = cJSON_GetObjectItemCaseSensitive(o, "status");
-	char state[16];
-
-	if (!s || !disk_from_json(&s->disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&s->mem, cJSON_GetObjectItemCaseSensitive(o, "mem"))) {
-		cJSON_Delete(o);
-		free(s);
-		return s ? -EINVAL : -ENOMEM;
-	}
-	s->d = d;
-	snprintf(s->id, sizeof(s->id), "%s", id);
-	load_text(o, "sandboxId", s->sandbox_id, sizeof(s->sandbox_id));
-	load_text(o, "name", s->name, sizeof(s->name));
-	load_text(o, "owner", s->owner, sizeof(s->owner)); /* "": an older record, the operator's */
-	load_text(st, "state", state, sizeof(state));
-	load_text(st, "reason", s->reason, sizeof(s->reason));
-	load_text(st, "message", s->message, sizeof(s->message));
-	s->created_ns = json_get_i64(o, "created_ns");
-	s->changed_ns = json_get_i64(o, "changed_ns");
-	if (!s->changed_ns)
-		s->changed_ns = s->created_ns;
-	s->state = !strcmp(state, "Ready") ? SS_READY : SS_FAILED;
-	disk_ref(d->blobs, &s->disk);
-	memory_ref(d->blobs, &s->mem);
-	workset_from_json(&s->ws, cJSON_GetObjectItemCaseSensitive(o, "workset"));
-	s->base = cJSON_DetachItemFromObjectCaseSensitive(o, "base");
-	for (at = &d->snapshots; *at && (*at)->created_ns > s->created_ns; at = &(*at)->next)
-		;
-	s->next = *at;
-	*at = s;
-	if (!strcmp(state, "Creating"))
-		set_state(s, SS_FAILED, "snapshot_interrupted",
-			"The server was stopped while the snapshot was taken.");
-	cJSON_Delete(o);
-	return 0;
-}
-
-void snapshots_load(struct daemon *d)
-{
-	database_load(d->database, DB_SNAPSHOT, load_one, d);
-}
-
-void snapshots_destroy(struct daemon *d)
-{
-	while (d->snapshots) {
-		struct snapshot *s = d->snapshots;
-
-		d->snapshots = s->next;
-		cJSON_Delete(s->base);
-		free(s);
-	}
-}
-
-static void save_owner(void *owner)
-{
-	save(owner, false);
-}
-
-bool snapshot_view(struct daemon *d, const char *id, struct point_view *v)
-{
-	struct snapshot *s = find(d, id);
-
-	if (!s || s->state != SS_READY)
-		return false;
-	*v = (struct point_view){"snapshot", &s->disk, &s->mem, &s->ws, s->owner, s, save_owner};
-	return true;
-}
-
-void snapshots_damaged(struct daemon *d, const char *blob, const char *text)
-{
-	for (struct snapshot *s = d->snapshots; s; s = s->next)
-		if (s->state == SS_READY && memory_has(&s->mem, blob))
-			set_state(s, SS_FAILED, "snapshot_damaged", text);
+	for (struct checkpoint *c = checkpoint_first(d, &snapshot_kind); c; c = checkpoint_next(c))
+		if (c->state < CP_READY)
+			checkpoint_set(c, CP_FAILED, false, "snapshot_interrupted",
+				"The server was stopped while the snapshot was taken.", NULL, NULL);
 }
 
 /* ---- taking one */
 
+static void snapshot_failed(struct checkpoint *c, const char *text)
+{
+	checkpoint_set(c, CP_FAILED, false, "snapshot_failed", text, NULL, NULL);
+}
+
+static void ready_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
+{
+	images_release(c->d);
+	if (!e)
+		return;
+	/* Ready is what a restart finds, too */
+	checkpoint_files_drop(c);
+	snapshot_failed(c, "The record cannot be written.");
+}
+
 static void taken(void *arg, int err, const char *text, struct disk *disk, struct memory *mem)
 {
-	struct snapshot *s = arg;
+	struct checkpoint *c = arg;
 
 	if (err) {
-		set_state(s, SS_FAILED, "snapshot_failed", text);
+		snapshot_failed(c, text);
 		return;
 	}
-	s->disk = *disk;
-	s->mem = *mem;
-	if (set_state(s, SS_READY, "snapshot_ready", "Snapshot is ready.") == 0)
-		return;
-	/* ready is what a restart finds, too */
-	disk_unref(s->d->blobs, &s->disk);
-	memory_unref(s->d->blobs, &s->mem);
-	s->disk = (struct disk){0};
-	s->mem = (struct memory){0};
-	set_state(s, SS_FAILED, "snapshot_failed", "The record cannot be written.");
+	checkpoint_files_set(c, disk, mem);
+	checkpoint_set(
+		c, CP_READY, true, "snapshot_ready", "Snapshot is ready.", ready_ended, NULL);
 }
 
 cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
-	static const char *const drop_these[] = {"disk", "mem", "metadata", "vm_slot", "vm_pid",
-		"vm_start", "boot", "boot_id", "owner", "expires", "taking", "resident",
-		"internal"};
+	static const char *const drop_these[] = {
+		DB_LOCAL, "metadata", "boot_id", "expires", "internal", "owner"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
 	return o;
 }
 
-void route_snapshot_create(struct http_req *r)
+static void begin_refused(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
-	struct daemon *d = r->app;
-	struct sandbox *sb = route_sandbox(r);
-	struct snapshot *s;
-	struct refusal x;
-	cJSON *j = NULL;
-	const cJSON *name;
+	const struct sandbox *sb = sandbox_find(c->d, of(c)->sandbox_id);
 
-	if (!sb)
-		return;
+	if (e)
+		snapshot_failed(c, "It was not taken.");
+	if (sb && sb->state == SB_RUNNING)
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
+			"Another snapshot of sandbox %s is being taken.", sb->id);
+	else
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
+			"Sandbox %s is not Running any more.", of(c)->sandbox_id);
+}
+
+/* The record says Creating: the snapshot may be taken, and the client may hear of it. */
+static void create_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
+{
+	struct sandbox *sb = sandbox_find(c->d, of(c)->sandbox_id);
+
+	if (e) {
+		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED",
+			"The snapshot's record cannot be written.");
+		checkpoint_forget(c);
+	} else if (!sb || sb->state != SB_RUNNING || snap_live(sb, taken, c) < 0) {
+		checkpoint_delete(c, begin_refused, r);
+	} else {
+		http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", c->id));
+		http_reply_json(r, 202, to_json(c));
+	}
+}
+
+/* 0 and the name ("": none), or -EINVAL: answered. */
+static int name_of(struct http_req *r, char to[static 128])
+{
+	struct refusal x;
+	const cJSON *name;
+	cJSON *j = NULL;
+	int rc = 0;
+
+	to[0] = 0;
 	if (r->body_len && !(j = json_object(r->body, r->body_len, &x))) {
 		http_error(r, x.status, x.code, "%s", x.msg);
-		return;
+		return -EINVAL;
 	}
-	name = cJSON_GetObjectItemCaseSensitive(j, "name");
-	if (name && !cJSON_IsNull(name) &&
-		(!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
-		cJSON_Delete(j);
+	name = json_field(j, "name");
+	if (name && (!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
 		http_error(r, 400, "SANDBOX::INVALID_PARAMETER",
 			"name must be a string of at most 127 characters.");
-		return;
+		rc = -EINVAL;
+	} else if (name) {
+		str_copy(to, 128, name->valuestring);
 	}
+	cJSON_Delete(j);
+	return rc;
+}
+
+void route_snapshot_create(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	struct checkpoint *c;
+	char name[128], id[37];
+
+	if (!sb || name_of(r, name) < 0)
+		return;
 	if (sb->state != SB_RUNNING) {
-		cJSON_Delete(j);
 		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
 			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
-	s = calloc(1, sizeof(*s));
-	ASSERT(s);
-	s->d = d;
-	uuid_make(s->id);
-	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sb->id);
-	snprintf(s->owner, sizeof(s->owner), "%s", sb->owner);
-	snprintf(s->name, sizeof(s->name), "%s", cJSON_IsString(name) ? name->valuestring : "");
-	cJSON_Delete(j);
-	s->created_ns = (int64_t)wall_ns();
-	s->base = snapshot_base(sb);
-	s->next = d->snapshots;
-	d->snapshots = s;
-	if (set_state(s, SS_CREATING, "snapshot_accepted", "Snapshot creation accepted.") < 0) {
-		forget(s);
-		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED",
-			"The snapshot's record cannot be written.");
+	uuid_make(id);
+	c = checkpoint_new(r->app, &snapshot_kind, id);
+	if (!c) {
+		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED", "out of memory");
 		return;
 	}
-	if (snap_live(sb, taken, s) < 0) {
-		drop(s);
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
-			"Another snapshot of sandbox %s is being taken.", sb->id);
-		return;
-	}
-	http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", s->id));
-	http_reply_json(r, 202, to_json(s));
+	str_copy(of(c)->sandbox_id, sizeof(of(c)->sandbox_id), sb->id);
+	str_copy(c->owner, sizeof(c->owner), sb->owner);
+	str_copy(of(c)->name, sizeof(of(c)->name), name);
+	c->base = snapshot_base(sb);
+	checkpoint_list_add(c);
+	checkpoint_set(c, CP_CREATING, false, "snapshot_accepted", "Snapshot creation accepted.",
+		create_ended, r);
 }
 
 /* ---- list, get, delete */
+
+/* One whose creation is not committed is not there. */
+static bool is_visible(const struct checkpoint *c)
+{
+	return c->state != CP_PENDING;
+}
 
 void route_snapshot_list(struct http_req *r)
 {
@@ -324,50 +232,54 @@ void route_snapshot_list(struct http_req *r)
 
 	if (!list_begin(r, &l, false))
 		return;
-	for (const struct snapshot *s = d->snapshots; s; s = s->next)
-		if (principal_may(&r->principal, s->owner) &&
-			list_wants(&l, state_names[s->state], NULL) &&
-			(!sandbox || !strcmp(sandbox, s->sandbox_id)) &&
-			(!name || !strcmp(name, s->name)) && list_shows(&l))
-			cJSON_AddItemToArray(l.items, to_json(s));
+	for (struct checkpoint *c = checkpoint_first(d, &snapshot_kind); c; c = checkpoint_next(c))
+		if (is_visible(c) && principal_may(&r->principal, c->owner) &&
+			list_wants(&l, cp_state_names[c->state], NULL) &&
+			(!sandbox || !strcmp(sandbox, of(c)->sandbox_id)) &&
+			(!name || !strcmp(name, of(c)->name)) && list_shows(&l))
+			cJSON_AddItemToArray(l.items, to_json(c));
 	list_end(r, &l);
 }
 
-static struct snapshot *route_one(struct http_req *r)
+static struct checkpoint *route_one(struct http_req *r)
 {
-	struct snapshot *s = find(r->app, http_param(r, "id"));
+	struct checkpoint *c = checkpoint_find(r->app, &snapshot_kind, http_param(r, "id"));
 
-	if (s && principal_may(&r->principal, s->owner))
-		return s;
+	if (c && is_visible(c) && principal_may(&r->principal, c->owner))
+		return c;
 	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", http_param(r, "id"));
 	return NULL;
 }
 
 void route_snapshot_get(struct http_req *r)
 {
-	struct snapshot *s = route_one(r);
+	struct checkpoint *c = route_one(r);
 
-	if (s)
-		http_reply_json(r, 200, to_json(s));
+	if (c)
+		http_reply_json(r, 200, to_json(c));
+}
+
+static void delete_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
+{
+	if (e)
+		http_error(r, 500, "SNAPSHOT::INVALID_STATE",
+			"Snapshot %s cannot be deleted: its record cannot be written.", c->id);
+	else
+		http_reply_empty(r, 204);
 }
 
 void route_snapshot_delete(struct http_req *r)
 {
-	struct snapshot *s = route_one(r);
+	struct checkpoint *c = route_one(r);
 
-	if (!s)
+	if (!c)
 		return;
-	if (s->state == SS_CREATING) {
-		http_error(
-			r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being created.", s->id);
-		return;
-	}
-	/* what stands on its files keeps them: they are counted */
-	if (drop(s) < 0)
-		http_error(r, 500, "SNAPSHOT::INVALID_STATE",
-			"Snapshot %s cannot be deleted: its record cannot be written.", s->id);
+	if (c->state == CP_CREATING || c->deleting)
+		http_error(r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being %s.", c->id,
+			c->deleting ? "deleted" : "created");
 	else
-		http_reply_empty(r, 204);
+		/* a sandbox that uses its files keeps them: they are counted */
+		checkpoint_delete(c, delete_ended, r);
 }
 
 /* ---- a sandbox from one */
@@ -389,7 +301,7 @@ static bool default_entrypoint(const cJSON *e)
 
 /* Memory goes on only where the request asks for nothing that a process which already runs cannot
  * be given. */
-static bool memory_fits(const struct sandbox *sb, const struct snapshot *s)
+static bool memory_fits(const struct sandbox *sb, const struct checkpoint *s)
 {
 	const cJSON *force =
 		cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.snapshot");
@@ -451,19 +363,19 @@ void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJ
 int snapshot_source(struct sandbox *sb, struct refusal *x)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
-	const struct snapshot *s;
+	const struct checkpoint *s;
 
 	if (sb->spec.source != SRC_SNAPSHOT)
 		return 0;
-	s = find(sb->d, sb->spec.snapshot_id);
-	if (!s || !owner_may(sb->owner, s->owner))
+	s = checkpoint_find(sb->d, &snapshot_kind, sb->spec.snapshot_id);
+	if (!s || !is_visible(s) || !owner_may(sb->owner, s->owner))
 		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
 			sb->spec.snapshot_id);
-	if (s->state != SS_READY)
+	if (s->state != CP_READY)
 		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id,
-			state_names[s->state]);
+			cp_state_names[s->state]);
 	snapshot_disk_into(sb, &s->disk, s->base);
-	snprintf(sb->origin_id, sizeof(sb->origin_id), "%s", s->id);
+	snprintf(sb->origin_id, sizeof(sb->origin_id), "%.36s", s->id);
 	if (memory_fits(sb, s))
 		snapshot_memory_into(sb, &s->mem, s->base);
 	else if (!sb->spec.entrypoint)

@@ -5,19 +5,14 @@
  */
 #pragma once
 
+#include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
-void snapshots_load(struct daemon *d);
-void snapshots_destroy(struct daemon *d);
-/* Does one stand on the image of that digest (hex)? True while one is being taken: of what is known
- * when it is done. */
-bool snapshots_stand_on(const struct daemon *d, const char *image);
+/* Those that the last daemon was taking are Failed. */
+void snapshots_go_on(struct daemon *d);
 /* For a create with snapshotId: puts disk, memory, image configuration into sb. Others: 0 and
  * nothing. -EINVAL: x. */
 int snapshot_source(struct sandbox *sb, struct refusal *x);
-
-/* This file is damaged: nothing is started from those that stand on it. */
-void snapshots_damaged(struct daemon *d, const char *blob, const char *text);
 
 /* What a point's sandboxes need to know of its source (class, digest, configuration, env,
  * entrypoint, image), and how they get it. */

@@ -5,16 +5,11 @@
  */
 #pragma once
 
+#include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
-void utemplates_load(struct daemon *d);
 /* Takes up the builds that the last daemon left, and those that are out of date. */
 void utemplates_go_on(struct daemon *d);
-/* This file is damaged: those that stand on it are built again. */
-void utemplates_damaged(struct daemon *d, const char *blob);
-
-/* Does one stand on this image's disk? */
-bool utemplates_stand_on(const struct daemon *d, const char *image);
 
 /* POST /sandboxes with templateId. 0, or -EINVAL and x. */
 int utemplate_source(struct sandbox *sb, struct refusal *x);

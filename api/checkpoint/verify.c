@@ -18,9 +18,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "api/checkpoint/snapshot.h"
-#include "api/checkpoint/image_template.h"
-#include "api/checkpoint/user_template.h"
+#include "api/checkpoint/checkpoint.h"
 #include "lib/cow_tools.h"
 #include "lib/log.h"
 #include "lib/snap.h"
@@ -259,9 +257,7 @@ static void damage_found(struct verify *v, const struct file *f)
 	for (struct sandbox *sb = v->d->sandboxes; sb; sb = sb->next)
 		if (memory_has(&sb->memory, f->id))
 			sandbox_note(sb, "a memory file it stands on is damaged: %.80s", f->text);
-	templates_damaged(v->d, f->id);
-	utemplates_damaged(v->d, f->id);
-	snapshots_damaged(v->d, f->id, f->text);
+	checkpoints_damaged(v->d, f->id, f->text);
 }
 
 static void answer(struct job *j)

@@ -38,53 +38,18 @@ struct recording {
 
 static struct recording *all;
 
-bool point_find(struct daemon *d, const char *id, struct point_view *v)
-{
-	if (!strncmp(id, "tpl-", 4))
-		id += 4;
-	return template_view(d, id, v) || utemplate_view(d, id, v) || snapshot_view(d, id, v);
-}
-
-cJSON *workset_to_json(const struct workset *w)
-{
-	cJSON *o = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(o, "rounds", w->rounds);
-	cJSON_AddNumberToObject(o, "pagesRead", (double)w->read);
-	cJSON_AddNumberToObject(o, "pagesWritten", (double)w->written);
-	return o;
-}
-
-void workset_from_json(struct workset *w, const cJSON *o)
-{
-	const cJSON *rounds = cJSON_GetObjectItemCaseSensitive(o, "rounds"),
-		    *r = cJSON_GetObjectItemCaseSensitive(o, "pagesRead"),
-		    *wr = cJSON_GetObjectItemCaseSensitive(o, "pagesWritten");
-
-	*w = (struct workset){.rounds = cJSON_IsNumber(rounds) && rounds->valuedouble >= 0 &&
-							rounds->valuedouble < 1e6
-						? (unsigned int)rounds->valuedouble
-						: 0,
-		.read = cJSON_IsNumber(r) && r->valuedouble >= 0 && r->valuedouble < 1e12
-				? (uint64_t)r->valuedouble
-				: 0,
-		.written = cJSON_IsNumber(wr) && wr->valuedouble >= 0 && wr->valuedouble < 1e12
-				   ? (uint64_t)wr->valuedouble
-				   : 0};
-}
-
 /* ---- recording */
 
 static void recording_end(struct recording *rec)
 {
 	struct recording **at = &all;
-	struct point_view v;
+	struct checkpoint *c = checkpoint_usable(rec->d, rec->point_id);
 
 	while (*at != rec)
 		at = &(*at)->next;
 	*at = rec->next;
-	if (point_find(rec->d, rec->point_id, &v)) {
-		v.ws->recording = false;
+	if (c) {
+		c->ws.recording = false;
 		templates_bound(rec->d);
 	}
 	timer_remove(rec->timer);
@@ -99,9 +64,9 @@ static void recorded(void *arg, const struct vmm_answer *a)
 {
 	struct recording *rec = arg;
 	struct cur body = a->body;
-	struct point_view v;
+	struct checkpoint *c = checkpoint_usable(rec->d, rec->point_id);
 
-	if (a->err || !point_find(rec->d, rec->point_id, &v)) {
+	if (a->err || !c) {
 		blob_unref(rec->d->blobs, rec->ws_id);
 		if (a->err && a->err != ECONNRESET)
 			log_debug("working set: %s %s", strerror(a->err), a->text);
@@ -109,17 +74,17 @@ static void recorded(void *arg, const struct vmm_answer *a)
 		uint64_t n_read = cur_u64(&body), n_written = cur_u64(&body);
 		bool fits = !body.bad && n_read <= READ_MAX && n_written <= WRITTEN_MAX;
 
-		v.ws->rounds++;
+		c->ws.rounds++;
 		if (fits) {
-			v.ws->read = n_read;
-			v.ws->written = n_written;
-			blob_unref(rec->d->blobs, v.mem->ws);
-			memcpy(v.mem->ws, rec->ws_id, BLOB_ID);
+			c->ws.read = n_read;
+			c->ws.written = n_written;
+			blob_unref(rec->d->blobs, c->mem.ws);
+			memcpy(c->mem.ws, rec->ws_id, BLOB_ID);
 		} else {
 			blob_unref(rec->d->blobs, rec->ws_id);
 		}
-		v.save(v.owner);
-		log_info("%s %s: working set of %llu pages read, %llu written%s", v.kind,
+		checkpoint_save(c);
+		log_info("%s %s: working set of %llu pages read, %llu written%s", c->kind->word,
 			rec->point_id, (unsigned long long)n_read, (unsigned long long)n_written,
 			fits ? "" : ": too many, not used");
 	}
@@ -154,10 +119,10 @@ static void record_now(void *arg)
 
 void workset_ran(struct sandbox *sb)
 {
+	struct checkpoint *c = checkpoint_usable(sb->d, sb->origin_id);
 	struct recording *rec;
-	struct point_view v;
 
-	if (!point_find(sb->d, sb->origin_id, &v) || v.ws->recording || v.ws->rounds >= ROUNDS)
+	if (!c || c->ws.recording || c->ws.rounds >= ROUNDS)
 		return;
 	rec = calloc(1, sizeof(*rec));
 	if (!rec)
@@ -170,9 +135,9 @@ void workset_ran(struct sandbox *sb)
 	all = rec;
 	snprintf(rec->point_id, sizeof(rec->point_id), "%s", sb->origin_id);
 	sandbox_ref(sb);
-	v.ws->recording = true;
+	c->ws.recording = true;
 	if (rec->timer)
-		timer_after(rec->timer, v.ws->rounds ? AFTER_NS : 1);
+		timer_after(rec->timer, c->ws.rounds ? AFTER_NS : 1);
 	else
 		recording_end(rec);
 }
@@ -225,44 +190,46 @@ void workset_sandbox_goes(struct sandbox *sb)
 
 /* ---- routes: a point and its files */
 
-static bool route_point(struct http_req *r, struct point_view *v)
+static const struct checkpoint *route_point(struct http_req *r)
 {
-	if (point_find(r->app, http_param(r, "id"), v) && principal_may(&r->principal, v->owned_by))
-		return true;
+	const struct checkpoint *c = checkpoint_usable(r->app, http_param(r, "id"));
+
+	if (c && principal_may(&r->principal, c->owner))
+		return c;
 	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.",
 		http_param(r, "id"));
-	return false;
+	return NULL;
 }
 
 void route_point_get(struct http_req *r)
 {
+	const struct checkpoint *c = route_point(r);
 	struct daemon *d = r->app;
-	struct point_view v;
 	const char *bad;
 	cJSON *o, *a, *i;
 
-	if (!route_point(r, &v))
+	if (!c)
 		return;
-	bad = verify_damage(d, v.mem);
+	bad = verify_damage(d, &c->mem);
 	o = cJSON_CreateObject();
-	cJSON_AddStringToObject(o, "kind", v.kind);
+	cJSON_AddStringToObject(o, "kind", c->kind->word);
 	a = cJSON_AddArrayToObject(o, "memoryFiles");
-	for (int k = 0; k < v.mem->nmem; k++) {
+	for (int k = 0; k < c->mem.nmem; k++) {
 		i = cJSON_CreateObject();
-		cJSON_AddStringToObject(i, "id", v.mem->mem[k]);
-		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, v.mem->mem[k]));
+		cJSON_AddStringToObject(i, "id", c->mem.mem[k]);
+		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, c->mem.mem[k]));
 		cJSON_AddItemToArray(a, i);
 	}
 	a = cJSON_AddArrayToObject(o, "diskLayers");
-	for (int k = 0; k < v.disk->nfrozen; k++) {
+	for (int k = 0; k < c->disk.nfrozen; k++) {
 		i = cJSON_CreateObject();
-		cJSON_AddStringToObject(i, "id", v.disk->frozen[k]);
+		cJSON_AddStringToObject(i, "id", c->disk.frozen[k]);
 		cJSON_AddNumberToObject(
-			i, "bytes", (double)blob_bytes(d->blobs, v.disk->frozen[k]));
+			i, "bytes", (double)blob_bytes(d->blobs, c->disk.frozen[k]));
 		cJSON_AddItemToArray(a, i);
 	}
-	cJSON_AddItemToObject(o, "workingSet", workset_to_json(v.ws));
-	cJSON_AddBoolToObject(o, "verifiedSinceBoot", verify_known(d, v.mem));
+	cJSON_AddItemToObject(o, "workingSet", workset_to_json(&c->ws));
+	cJSON_AddBoolToObject(o, "verifiedSinceBoot", verify_known(d, &c->mem));
 	if (bad)
 		cJSON_AddStringToObject(o, "damage", bad);
 	http_reply_json(r, 200, o);
@@ -270,8 +237,8 @@ void route_point_get(struct http_req *r)
 
 void route_point_verify(struct http_req *r)
 {
-	struct point_view v;
+	const struct checkpoint *c = route_point(r);
 
-	if (route_point(r, &v))
-		verify_point(r, v.disk, v.mem);
+	if (c)
+		verify_point(r, &c->disk, &c->mem);
 }

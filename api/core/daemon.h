@@ -12,15 +12,14 @@
 #include "lib/loop.h"
 
 struct blobs;
+struct checkpoint;
 struct database;
 struct images;
 struct io_pool;
 struct privctl;
 struct router;
 struct sandbox;
-struct snapshot;
 struct templates;
-struct utemplate;
 struct verify;
 struct vm;
 struct vms;
@@ -39,8 +38,7 @@ struct daemon {
 	struct timer *keys_prune;
 	struct vms *vms;
 	struct templates *templates;
-	struct snapshot *snapshots;
-	struct utemplate *utemplates;
+	struct checkpoint *checkpoints; /* all of them, newest first */
 	struct verify *verify;
 	struct blobs *blobs;
 	struct images *images;
@@ -50,8 +48,8 @@ struct daemon {
 	struct turns turns;
 	unsigned int cpus; /* of the host, as it was at the start */
 	int kernel_fd, initrd_fd, kvm_fd;
-	char boot_key[65]; /* kernel, initrd and board: what templates stand on besides image and
-			      size */
+	/* kernel, initrd, board and CPU class: what templates depend on besides image and size */
+	char boot_key[65];
 	char host_boot_id[40];
 	uint64_t start_ns;
 	const char *config_path; /* NULL: there is none */

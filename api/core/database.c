@@ -12,16 +12,23 @@
 #include "lib/log.h"
 
 const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
-	[DB_SNAPSHOT] = "snapshots",
-	[DB_TEMPLATE] = "templates",
-	[DB_USER_TEMPLATE] = "user_templates",
+	[DB_CHECKPOINT] = "checkpoints",
 	[DB_IDEMPOTENCY] = "idempotency"};
 
+#define PUT_RECORD(table)                                                                          \
+	"INSERT INTO " table " (id, doc, local) VALUES (?1, ?2, ?3)"                               \
+	" ON CONFLICT(id) DO UPDATE SET doc = ?2, local = ?3"
+
+static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandboxes"),
+	[DB_CHECKPOINT] = PUT_RECORD("checkpoints"),
+	/* what keys are searched by stands in columns with an index */
+	[DB_IDEMPOTENCY] =
+		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"
+		" (?1, ?2, ?3, json_extract(?2, '$.sandbox'), json_extract(?2, '$.at'))"};
+
 static const char *const queries[DB_QUERIES] = {
-	[DB_FORGET_SANDBOX_KEYS] =
-		"DELETE FROM idempotency WHERE json_extract(doc, '$.sandbox') = ?1",
-	[DB_PRUNE_KEYS] =
-		"DELETE FROM idempotency WHERE json_extract(doc, '$.at') < CAST(?1 AS INTEGER)"};
+	[DB_FORGET_SANDBOX_KEYS] = "DELETE FROM idempotency WHERE sandbox = ?1",
+	[DB_PRUNE_KEYS] = "DELETE FROM idempotency WHERE at < CAST(?1 AS INTEGER)"};
 
 static const char set_up[] =
 	"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000;"
@@ -37,7 +44,7 @@ int db_error(sqlite3 *c, struct err *e, const char *what)
 		"state: %s: %s", what, c ? sqlite3_errmsg(c) : "no memory");
 }
 
-static int db_run(struct database *db, const char *sql, struct err *e)
+int db_run(struct database *db, const char *sql, struct err *e)
 {
 	return sqlite3_exec(db->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0
 									: db_error(db->db, e, sql);
@@ -50,26 +57,11 @@ static int db_prepare(struct database *db, const char *sql, sqlite3_stmt **st, s
 		       : db_error(db->db, e, sql);
 }
 
-static int db_table_make(struct database *db, enum db_table t, struct err *e)
-{
-	char sql[200];
-
-	snprintf(sql, sizeof(sql),
-		"CREATE TABLE IF NOT EXISTS %s (id TEXT PRIMARY KEY, doc TEXT NOT NULL) "
-		"WITHOUT ROWID",
-		db_table_names[t]);
-	return db_run(db, sql, e);
-}
-
 static int db_table_prepare(struct database *db, enum db_table t, struct err *e)
 {
 	char sql[200];
-	int rc;
+	int rc = db_prepare(db, puts_row[t], &db->put[t], e);
 
-	snprintf(sql, sizeof(sql),
-		"INSERT INTO %s VALUES (?1, ?2) ON CONFLICT(id) DO UPDATE SET doc = ?2",
-		db_table_names[t]);
-	rc = db_prepare(db, sql, &db->put[t], e);
 	snprintf(sql, sizeof(sql), "DELETE FROM %s WHERE id = ?1", db_table_names[t]);
 	return rc ? rc : db_prepare(db, sql, &db->del[t], e);
 }
@@ -80,8 +72,8 @@ static int db_open_file(struct database *db, struct err *e)
 		SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
 
 	rc = rc == SQLITE_OK ? db_run(db, set_up, e) : db_error(db->db, e, db->path);
-	for (enum db_table t = 0; t < DB_TABLES && !rc; t++)
-		rc = db_table_make(db, t, e);
+	if (!rc)
+		rc = db_format(db, e);
 	for (enum db_table t = 0; t < DB_TABLES && !rc; t++)
 		rc = db_table_prepare(db, t, e);
 	for (enum db_query q = 0; q < DB_QUERIES && !rc; q++)
@@ -152,6 +144,8 @@ static int change_apply(struct database *db, const struct change *c, struct err 
 	sqlite3_bind_text(st, 1, c->key, -1, SQLITE_STATIC);
 	if (c->kind == CHANGE_PUT)
 		sqlite3_bind_text(st, 2, c->text, -1, SQLITE_STATIC);
+	if (c->kind == CHANGE_PUT && c->local)
+		sqlite3_bind_text(st, 3, c->local, -1, SQLITE_STATIC);
 	if (sqlite3_step(st) != SQLITE_DONE)
 		rc = db_error(db->db, e, "write");
 	sqlite3_reset(st);
@@ -233,7 +227,7 @@ void db_commit_group(struct database *db, struct transaction *list)
 
 /* ---- single rows, numbers */
 
-int database_put(struct database *db, enum db_table t, const char *key, const struct cJSON *doc,
+int database_put(struct database *db, enum db_table t, const char *key, struct cJSON *doc,
 	bool sync, struct err *e)
 {
 	struct transaction *tx = transaction_new();

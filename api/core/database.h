@@ -22,7 +22,11 @@ struct database;
 struct loop;
 struct transaction;
 
-enum db_table { DB_SANDBOX, DB_SNAPSHOT, DB_TEMPLATE, DB_USER_TEMPLATE, DB_IDEMPOTENCY, DB_TABLES };
+enum db_table { DB_SANDBOX, DB_CHECKPOINT, DB_IDEMPOTENCY, DB_TABLES };
+
+/* A document's member of this name is its local part: what is true on this host only (slot, process,
+ * files). It stands in a column of its own; the rest is the portable part. */
+#define DB_LOCAL "local"
 
 /* Statements other than "put this row" and "delete this row". Each has one argument. */
 enum db_query {
@@ -35,6 +39,7 @@ enum db_query {
 
 /* Until database_start() transactions run in the caller's thread: the daemon starts its threads
  * after it has sealed itself, because a thread inherits the seal. */
+/* A file of an older daemon is converted. One of a newer daemon is refused. */
 int database_open(const char *path, struct loop *l, struct database **out, struct err *e);
 int database_start(struct database *db, struct err *e);
 /* Commits what is queued. Callbacks that are still due are not called. NULL is fine. */
@@ -47,9 +52,10 @@ void database_before_sync(struct database *db, int (*fn)(void *arg, struct err *
 
 struct transaction *transaction_new(void); /* NULL: no memory */
 void transaction_free(struct transaction *t);
-/* The document is read now and stays the caller's. A failed allocation fails the commit. */
+/* The document is read now and stays the caller's, without its local part. A failed allocation fails
+ * the commit. */
 void transaction_put(
-	struct transaction *t, enum db_table table, const char *key, const struct cJSON *doc);
+	struct transaction *t, enum db_table table, const char *key, struct cJSON *doc);
 void transaction_delete(struct transaction *t, enum db_table table, const char *key);
 void transaction_query(struct transaction *t, enum db_query q, const char *value);
 /* The commit ends when it is on the disk: for Paused, snapshot Ready and deletion. */
@@ -66,7 +72,7 @@ void database_forget(struct database *db, const void *arg);
 /* Takes t and waits. It holds up the loop: only at start, and for callers that cannot wait yet. */
 int database_commit_wait(struct database *db, struct transaction *t, struct err *e);
 /* The same with one row. */
-int database_put(struct database *db, enum db_table t, const char *key, const struct cJSON *doc,
+int database_put(struct database *db, enum db_table t, const char *key, struct cJSON *doc,
 	bool sync, struct err *e);
 int database_delete(
 	struct database *db, enum db_table t, const char *key, bool sync, struct err *e);

@@ -17,8 +17,8 @@ enum change_kind { CHANGE_PUT, CHANGE_DELETE, CHANGE_QUERY };
 struct change {
 	struct change *next;
 	enum change_kind kind;
-	unsigned int what; /* db_table or db_query */
-	char *text;        /* the document; the key and argument stand behind the struct */
+	unsigned int what;  /* db_table or db_query */
+	char *text, *local; /* the document's parts; the key stands behind the struct */
 	char key[];
 };
 
@@ -63,9 +63,14 @@ struct database {
 
 extern const char *const db_table_names[DB_TABLES];
 
+#define DB_FORMAT 2
+/* database_migrate.c. Makes the tables, converts those of an older daemon in one transaction, or refuses. */
+int db_format(struct database *db, struct err *e);
+
 /* database.c. Commits the list as one group; each transaction's err says how it ended. */
 void db_commit_group(struct database *db, struct transaction *list);
 int db_error(sqlite3 *c, struct err *e, const char *what);
+int db_run(struct database *db, const char *sql, struct err *e);
 
 /* database_writer.c */
 int db_queue_init(struct database *db, struct err *e);

@@ -51,9 +51,26 @@ struct load {
 };
 
 /* Not by lib/json's door: a record holds what a client sent, one level deeper than the door let in. */
-static void load_row(struct load *l, const char *key, const char *text)
+static cJSON *row_parse(sqlite3_stmt *st, int column)
 {
-	cJSON *doc = key && text ? cJSON_Parse(text) : NULL;
+	const char *text = (const char *)sqlite3_column_text(st, column),
+		   *local = (const char *)sqlite3_column_text(st, column + 1);
+	cJSON *doc = text ? cJSON_Parse(text) : NULL, *part;
+	bool there = sqlite3_column_type(st, column + 1) != SQLITE_NULL;
+
+	if (!doc || !cJSON_IsObject(doc) || !there)
+		return cJSON_IsObject(doc) ? doc : (cJSON_Delete(doc), NULL);
+	part = local ? cJSON_Parse(local) : NULL;
+	if (!part || !cJSON_AddItemToObject(doc, DB_LOCAL, part)) {
+		cJSON_Delete(part);
+		cJSON_Delete(doc);
+		return NULL;
+	}
+	return doc;
+}
+
+static void load_row(struct load *l, const char *key, cJSON *doc)
+{
 	int rc;
 
 	if (!doc) {
@@ -72,8 +89,8 @@ static int load_from(struct load *l, bool descending, struct err *e)
 	char sql[100];
 	int rc;
 
-	snprintf(sql, sizeof(sql), "SELECT id, doc FROM %s ORDER BY id%s", db_table_names[l->t],
-		descending ? " DESC" : "");
+	snprintf(sql, sizeof(sql), "SELECT id, doc, local FROM %s ORDER BY id%s",
+		db_table_names[l->t], descending ? " DESC" : "");
 	if (sqlite3_prepare_v2(l->db->db, sql, -1, &st, NULL) != SQLITE_OK)
 		return db_error(l->db->db, e, sql);
 	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
@@ -83,7 +100,7 @@ static int load_from(struct load *l, bool descending, struct err *e)
 			rc = SQLITE_DONE;
 			break;
 		}
-		load_row(l, key, (const char *)sqlite3_column_text(st, 1));
+		load_row(l, key, key ? row_parse(st, 1) : NULL);
 		if (descending || !key)
 			continue;
 		free(l->last);
@@ -126,7 +143,7 @@ static int reader_open(struct database *db, enum db_table t, struct err *e)
 		}
 		sqlite3_busy_timeout(db->reader, 2000);
 	}
-	snprintf(sql, sizeof(sql), "SELECT doc FROM %s WHERE id = ?1", db_table_names[t]);
+	snprintf(sql, sizeof(sql), "SELECT doc, local FROM %s WHERE id = ?1", db_table_names[t]);
 	if (!db->get[t] && sqlite3_prepare_v2(db->reader, sql, -1, &db->get[t], NULL) != SQLITE_OK)
 		return db_error(db->reader, e, sql);
 	return 0;
@@ -144,7 +161,7 @@ int database_get(
 	sqlite3_bind_text(st, 1, key, -1, SQLITE_STATIC);
 	rc = sqlite3_step(st);
 	if (rc == SQLITE_ROW) {
-		*doc = cJSON_Parse((const char *)sqlite3_column_text(st, 0));
+		*doc = row_parse(st, 0);
 		rc = *doc ? 0 : err_plain(e, EIO, "state: record %s cannot be parsed", key);
 	} else {
 		rc = rc == SQLITE_DONE ? 0 : db_error(db->reader, e, "read");

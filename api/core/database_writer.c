@@ -31,6 +31,7 @@ void transaction_free(struct transaction *t)
 
 		t->first = c->next;
 		cJSON_free(c->text);
+		cJSON_free(c->local);
 		free(c);
 	}
 	free(t);
@@ -54,14 +55,17 @@ static struct change *change_add(
 	return c;
 }
 
-void transaction_put(struct transaction *t, enum db_table table, const char *key, const cJSON *doc)
+void transaction_put(struct transaction *t, enum db_table table, const char *key, cJSON *doc)
 {
+	cJSON *local = cJSON_DetachItemFromObjectCaseSensitive(doc, DB_LOCAL);
 	struct change *c = change_add(t, CHANGE_PUT, table, key);
 
-	if (!c)
-		return;
-	c->text = cJSON_PrintUnformatted(doc);
-	t->no_memory |= !c->text;
+	if (c) {
+		c->text = cJSON_PrintUnformatted(doc);
+		c->local = local ? cJSON_PrintUnformatted(local) : NULL;
+		t->no_memory |= !c->text || (local && !c->local);
+	}
+	cJSON_Delete(local);
 }
 
 void transaction_delete(struct transaction *t, enum db_table table, const char *key)

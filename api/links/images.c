@@ -309,8 +309,7 @@ static bool pin_lives(void *arg, const char *image, const char *owner)
 	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
 			return true;
-	return snapshots_stand_on(d, image) || templates_stand_on(d, image) ||
-	       utemplates_stand_on(d, image);
+	return checkpoints_need_image(d, image) || templates_need_image(d, image);
 }
 
 static void reap_pins(void *arg)

@@ -96,7 +96,8 @@ static cJSON *take_item(cJSON *o, const char *name)
 
 cJSON *sandbox_record(const struct sandbox *sb)
 {
-	cJSON *o = cJSON_CreateObject(), *taking = snap_record(sb->snap);
+	cJSON *o = cJSON_CreateObject(), *local = cJSON_AddObjectToObject(o, DB_LOCAL),
+	      *taking = snap_record(sb->snap);
 
 	put_str(o, "owner", sb->owner);
 	put_str(o, "state", sb_state_names[sb->state]);
@@ -125,17 +126,17 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	put_str(o, "template", sb->template_key);
 	json_put_i64(o, "origin", sb->origin);
 	put_str(o, "origin_id", sb->origin_id);
-	cJSON_AddItemToObject(o, "disk", disk_to_json(&sb->disk));
-	cJSON_AddItemToObject(o, "mem", memory_to_json(&sb->memory));
-	json_put_i64(o, "vm_slot", sb->vm_slot);
-	json_put_i64(o, "vm_pid", sb->vm_pid);
-	json_put_i64(o, "vm_start", (int64_t)sb->vm_start);
-	put_str(o, "boot", sb->d->host_boot_id);
 	put_str(o, "boot_id", sb->boot_id);
+	cJSON_AddItemToObject(local, "disk", disk_to_json(sb->d->blobs, &sb->disk));
+	cJSON_AddItemToObject(local, "mem", memory_to_json(&sb->memory));
+	json_put_i64(local, "vm_slot", sb->vm_slot);
+	json_put_i64(local, "vm_pid", sb->vm_pid);
+	json_put_i64(local, "vm_start", (int64_t)sb->vm_start);
+	put_str(local, "boot", sb->d->host_boot_id);
 	if (sb->resident)
-		cJSON_AddTrueToObject(o, "resident");
+		cJSON_AddTrueToObject(local, "resident");
 	if (taking)
-		cJSON_AddItemToObject(o, "taking", taking);
+		cJSON_AddItemToObject(local, "taking", taking);
 	if (sb->internal)
 		cJSON_AddBoolToObject(o, "internal", true);
 	return o;
@@ -143,13 +144,15 @@ cJSON *sandbox_record(const struct sandbox *sb)
 
 struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 {
+	const cJSON *local = cJSON_GetObjectItemCaseSensitive(o, DB_LOCAL);
 	struct sandbox *sb;
 	struct memory memory;
 	struct disk disk;
 	char state[32], boot[40];
 
-	if (!uuid_ok(id) || !disk_from_json(&disk, cJSON_GetObjectItemCaseSensitive(o, "disk")) ||
-		!memory_from_json(&memory, cJSON_GetObjectItemCaseSensitive(o, "mem")) ||
+	if (!uuid_ok(id) ||
+		!disk_from_json(d->blobs, &disk, cJSON_GetObjectItemCaseSensitive(local, "disk")) ||
+		!memory_from_json(&memory, cJSON_GetObjectItemCaseSensitive(local, "mem")) ||
 		!(sb = sandbox_new(d, id)))
 		return NULL;
 	sb->persisted = true;
@@ -195,13 +198,13 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	/* of a record without one: what sandbox_new made */
 	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
 		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
-	sb->resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "resident"));
-	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(o, "taking"));
-	get_str(o, "boot", boot, sizeof(boot));
+	sb->resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(local, "resident"));
+	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(local, "taking"));
+	get_str(local, "boot", boot, sizeof(boot));
 	if (!strcmp(boot, d->host_boot_id)) {
-		sb->vm_slot = (uint32_t)json_get_i64(o, "vm_slot");
-		sb->vm_pid = (int)json_get_i64(o, "vm_pid");
-		sb->vm_start = (uint64_t)json_get_i64(o, "vm_start");
+		sb->vm_slot = (uint32_t)json_get_i64(local, "vm_slot");
+		sb->vm_pid = (int)json_get_i64(local, "vm_pid");
+		sb->vm_start = (uint64_t)json_get_i64(local, "vm_start");
 	}
 	return sb;
 }

@@ -40,9 +40,12 @@
 #include "lib/log.h"
 
 #define BOARD_VERSION "1"
-#define SERVICE_USER  "mayfly" /* mayfly-priv's --user */
-#define BAD_CONFIG    2        /* trying again does not mend it: mayfly-priv ends then, too */
-#define DRAIN_NS      (10ull * 1000000000)
+/* What the guest sees of the processor, by name: a memory file is only good for that. The only class so
+ * far: everything that this host's KVM supports. */
+#define CPU_CLASS    "host"
+#define SERVICE_USER "mayfly" /* mayfly-priv's --user */
+#define BAD_CONFIG   2        /* trying again does not mend it: mayfly-priv ends then, too */
+#define DRAIN_NS     (10ull * 1000000000)
 
 static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
 
@@ -236,7 +239,7 @@ static void open_guest_files(void)
 
 	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", "guest-vmlinux", &stamp);
 	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", "initramfs.cpio", &stamp);
-	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-%016llx",
+	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-" CPU_CLASS "-%016llx",
 		(unsigned long long)stamp);
 }
 
@@ -413,9 +416,7 @@ static void take_up_all(void)
 
 	database_load(D.database, DB_SANDBOX, load_sandbox, NULL);
 	sort_sandboxes();
-	snapshots_load(&D);
-	templates_load(&D);
-	utemplates_load(&D);
+	checkpoints_load(&D);
 	/* what no record names is only known to be nobody's when every record was read */
 	complete = database_complete(D.database);
 	if (!complete)
@@ -428,6 +429,7 @@ static void take_up_all(void)
 	take_up_each();
 	vms_sweep(D.vms, complete);
 	images_release(&D);
+	snapshots_go_on(&D);
 	utemplates_go_on(&D);
 }
 

@@ -22,6 +22,8 @@ BOX = {"image": {"uri": "tiny"}, "entrypoint": ["tail", "-f", "/dev/null"], "res
 
 
 class HostDaemon:
+    PROGRAM = PROGRAM
+
     def __init__(self, folder):
         self.dir = pathlib.Path(folder)
         self.config_path, self.log_path, self.plan_path = self.dir / "config.toml", self.dir / "log", self.dir / "plan"

@@ -2,16 +2,20 @@
 """What the previous build paused and snapshotted goes on under this one: its records, its state and memory files, and its agent, which is in that
 memory and cannot be exchanged. The previous build is made from the repository's own history, once, and kept beside the kernels."""
 import os
+import sqlite3
 import subprocess
+import time
 
 import pytest
 
 from conftest import CACHE, TOP
+from hostdaemon import BOX, HostDaemon, WAIT_S
+from test_template_steps import TPL
 from test_faults import COUNT
 from test_lifecycle import call, create, run, until
 
 # the last commit whose monitors, agents and records may still be paused somewhere; moved when a format's version moves
-PREVIOUS = "fe2a65ce"
+PREVIOUS = "27cc3274"
 
 
 def git(*args, **kw):
@@ -71,3 +75,81 @@ def test_what_the_previous_build_left_goes_on(daemon, previous):
         assert "OK" in run(daemon, i, "md5sum -c /tmp/sum"), i
         assert call(daemon, "DELETE", f"/v1/sandboxes/{i}")[0] == 204
     assert call(daemon, "DELETE", f"/v1/snapshots/{snapshot['id']}")[0] == 204
+
+
+# ---- its records, on this host with scripted monitors
+
+@pytest.fixture
+def old(tmp_path, previous):
+    d = HostDaemon(tmp_path)
+    d.program = previous / "build" / "bin" / "mayflyd"
+    yield d.start({"runtime": {"templates": True}})
+    d.clean()
+
+
+def ready(daemon, path, get):
+    end = time.monotonic() + WAIT_S
+    while get(daemon.ask("GET", path)[1]) not in ("Ready", "Succeeded"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_records(old, previous):
+    """Converted once, in one transaction; everything goes on, belongs to the operator, and the previous build refuses the file and touches nothing."""
+    box = old.create(metadata={"a": "b"}, timeout=3600)
+    running = old.create()
+    ready(old, "/v1/mayfly/templates", lambda o: o["items"] and o["items"][0]["state"])
+    assert old.ask("POST", "/v1/sandboxes", BOX, {"Idempotency-Key": "k"})[0] == 202
+    snapshot = old.ask("POST", f"/v1/sandboxes/{box}/snapshots", {"name": "n"})[1]["id"]
+    ready(old, f"/v1/snapshots/{snapshot}", lambda o: o["status"]["state"])
+    tpl = old.ask("POST", "/v1/templates", TPL)[1]
+    ready(old, f"/v1/templates/{tpl['templateId']}", lambda o: o["status"]["phase"])
+    assert old.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+    paths = [f"/v1/sandboxes/{box}", f"/v1/sandboxes/{running}", f"/v1/snapshots/{snapshot}", f"/v1/templates/{tpl['templateId']}", "/v1/snapshots"]
+    before = [old.ask("GET", p)[1] for p in paths]
+    old.end()
+    blobs = sorted(p.name for p in (old.dir / "state" / "blobs").iterdir())
+    old.program = HostDaemon.PROGRAM
+    old.again()
+    assert [old.ask("GET", p)[1] for p in paths[:3] + paths[4:]] == before[:3] + before[4:]
+    ready(old, paths[3], lambda o: o["status"]["phase"])
+    assert [i["state"] for i in old.ask("GET", "/v1/mayfly/templates")[1]["items"]] == ["Ready"]
+    assert "mayfly_quarantined_records 0" in old.ask("GET", "/metrics")[1]
+    assert old.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202
+    for b in (box, running):
+        assert old.run(b, "echo on")[-1]["type"] == "execution_complete"
+    assert old.ask("POST", "/v1/sandboxes", {"snapshotId": snapshot, "resourceLimits": {"memory": "256Mi"}})[0] == 202
+    assert old.ask("POST", "/v1/sandboxes", {"templateId": tpl["templateId"], "timeout": 60})[0] == 202
+    old.end()
+    with sqlite3.connect(old.dir / "state" / "state.db") as db:
+        assert {o for t in ("sandboxes", "checkpoints") for (o,) in db.execute(f"SELECT json_extract(doc, '$.owner') FROM {t}")} <= {"operator", None, "operator/operator"}
+        rows = db.execute("SELECT count(*) FROM checkpoints").fetchone()
+    now = sorted(p.name for p in (old.dir / "state" / "blobs").iterdir())
+    assert {f for f in blobs if f.endswith(".mem")} & set(now)
+    old.program = previous / "build" / "bin" / "mayflyd"
+    with pytest.raises(AssertionError, match="3 columns but 2 values"):
+        old.again()
+    assert sorted(p.name for p in (old.dir / "state" / "blobs").iterdir()) == now
+    with sqlite3.connect(old.dir / "state" / "state.db") as db:
+        assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == rows
+
+
+def test_a_damaged_file_is_not_converted(old):
+    for _ in range(12):
+        box = old.create(timeout=3600)
+    old.end()
+    path = old.dir / "state" / "state.db"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    for at in range(4096, len(data), 4096):
+        if box.encode() in data[at:at + 4096]:
+            data[at:at + 4096] = bytes(4096)
+    path.write_bytes(data)
+    blobs = sorted(p.name for p in (old.dir / "state" / "blobs").iterdir())
+    old.program = HostDaemon.PROGRAM
+    with pytest.raises(AssertionError, match="which stays as it was"):
+        old.again()
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (0,)
+    assert sorted(p.name for p in (old.dir / "state" / "blobs").iterdir()) == blobs

@@ -210,7 +210,7 @@ def lifecycle(seen, d):
     ask("POST", "/v1/metrics/events", 400, b"{")
     for method in ("PUT", "PATCH", "DELETE"):
         ask(method, f"/v1/sandboxes/{NOBODY}/networkpolicy", 404, b"{}")
-    with d.unwritable("sandboxes", "snapshots", "user_templates"):  # what then is so: test_unwritten.py
+    with d.unwritable("sandboxes", "checkpoints"):  # what then is so: test_unwritten.py
         ask("PATCH", at + "/metadata", 500, {"a": "b"}, "SANDBOX::INTERNAL_ERROR")
         ask("POST", at + "/renew-expiration", 500, {"expiresAt": "2099-01-01T00:00:00Z"}, "SANDBOX::INTERNAL_ERROR")
         ask("POST", at + "/snapshots", 500, code="SNAPSHOT::RUNTIME_CREATE_FAILED")
@@ -261,7 +261,7 @@ def snapshots(seen, d):
     while ask("GET", f"/v1/snapshots/{taken}", 200)[0]["status"]["state"] != "Ready":
         assert time.monotonic() < end
         time.sleep(0.02)
-    with d.unwritable("snapshots"):
+    with d.unwritable("checkpoints"):
         ask("DELETE", f"/v1/snapshots/{taken}", 500, code="SNAPSHOT::INVALID_STATE")
     ask("DELETE", f"/v1/snapshots/{taken}", 204)
 
@@ -283,7 +283,7 @@ def templates(seen, d):
     ask("GET", "/v1/templates", 200)
     ask("GET", f"/v1/mayfly/points/{tpl}", 200)
     ask("POST", f"/v1/mayfly/points/{tpl}/verify", 200)
-    with d.unwritable("user_templates"):
+    with d.unwritable("checkpoints"):
         ask("DELETE", f"/v1/templates/{tpl}", 500, code="FSB::API_ERROR")
     ask("DELETE", f"/v1/templates/{tpl}", 204)
     for method, path in (("GET", "/v1/mayfly/points/x"), ("POST", "/v1/mayfly/points/x/verify"), ("GET", "/v1/mayfly/templates/x"), ("DELETE", "/v1/mayfly/templates/x")):

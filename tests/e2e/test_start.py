@@ -2,6 +2,7 @@
 """A start that cannot read everything loses nothing: a damaged page of the database, a row that is not JSON, a field that does not fit, a missing file,
 no memory. What can be read is served, what cannot is quarantined and said, and no file, image or monitor that may belong to it is removed."""
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -56,8 +57,11 @@ def ended(daemon, sig=signal.SIGTERM):
 BROKEN = {
     "cut": "UPDATE sandboxes SET doc = substr(doc, 1, 40) WHERE id = ?",
     "not an object": "UPDATE sandboxes SET doc = '7' WHERE id = ?",
-    "a field": "UPDATE sandboxes SET doc = replace(doc, '\"frozen\":[', '\"frozen\":[\"../../etc/passwd\",') WHERE id = ?",
-    "no disk": "UPDATE sandboxes SET doc = replace(doc, '\"disk\"', '\"disc\"') WHERE id = ?",
+    "a field": "UPDATE sandboxes SET local = replace(local, '\"frozen\":[', '\"frozen\":[\"../../etc/passwd\",') WHERE id = ?",
+    "a path": "UPDATE sandboxes SET local = replace(local, '\"base\":\"', '\"base\":\"images/../../') WHERE id = ?",
+    "no disk": "UPDATE sandboxes SET local = replace(local, '\"disk\"', '\"disc\"') WHERE id = ?",
+    "no local part": "UPDATE sandboxes SET local = NULL WHERE id = ?",
+    "local part cut": "UPDATE sandboxes SET local = substr(local, 1, 40) WHERE id = ?",
 }
 
 
@@ -67,7 +71,7 @@ def test_a_row(daemon, how):
     ended(daemon)
     before = blobs(daemon)
     with database(daemon) as db:
-        (good,) = db.execute("SELECT doc FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+        good = db.execute("SELECT doc, local FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
         db.execute(BROKEN[how], (boxes[1],))
     daemon.again()
     assert quarantined(daemon) == 1 and boxes[1] in daemon.log(), daemon.log()
@@ -79,7 +83,7 @@ def test_a_row(daemon, how):
     assert [f for f in before if f.endswith((".mem", ".state"))] == [f for f in blobs(daemon) if f in before and f.endswith((".mem", ".state"))]
     ended(daemon)
     with database(daemon) as db:
-        db.execute("UPDATE sandboxes SET doc = ? WHERE id = ?", (good, boxes[1]))
+        db.execute("UPDATE sandboxes SET doc = ?, local = ? WHERE id = ?", (*good, boxes[1]))
     daemon.again()
     assert quarantined(daemon) == 0
     goes_on(daemon, boxes[0])
@@ -139,8 +143,8 @@ def test_a_missing_file(daemon):
     ended(daemon)
     before = blobs(daemon)
     with database(daemon) as db:
-        (doc,) = db.execute("SELECT doc FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
-    lost = next(f for f in before if f.endswith(".mem") and f[:36] in doc)
+        (local,) = db.execute("SELECT local FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+    lost = next(f for f in before if f.endswith(".mem") and f[:36] in local)
     (daemon.dir / "state" / "blobs" / lost).unlink()
     daemon.again()
     assert set(blobs(daemon)) == set(before) - {lost}
@@ -174,20 +178,46 @@ def test_no_memory(daemon):
         goes_on(daemon, b)
 
 
-@pytest.mark.parametrize("table", ["snapshots", "user_templates"])
-def test_other_tables(daemon, table):
+@pytest.mark.parametrize("doc", ["{", '{"purpose": "none of ours", "state": "Ready"}', '{"purpose": "snapshot", "state": "Ready"}',
+                                 '{"purpose": "user-template", "state": "odd"}'])
+def test_a_checkpoint(daemon, doc):
     box = paused(daemon)
     ended(daemon)
     before = blobs(daemon)
     with database(daemon) as db:
-        db.execute(f"INSERT INTO {table} VALUES ('00000000-0000-4000-8000-000000000000', '{{')")
+        db.execute("INSERT INTO checkpoints VALUES ('00000000-0000-4000-8000-000000000000', ?, NULL)", (doc,))
     (daemon.dir / "state" / "blobs" / "11111111-0000-4000-8000-000000000000.mem").write_text("of a record that cannot be read")
     daemon.again()
     assert quarantined(daemon) == 1 and len(blobs(daemon)) == len(before) + 1
     goes_on(daemon, box)
     ended(daemon)
     with database(daemon) as db:
-        db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM checkpoints")
     daemon.again()
     daemon.cleared("blobs/11111111*")
     goes_on(daemon, box)
+
+
+def test_a_newer_format_is_refused(daemon):
+    box = paused(daemon)
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        db.execute("PRAGMA user_version = 3")
+    with pytest.raises(AssertionError, match="has format 3, and this daemon knows 2"):
+        daemon.again()
+    assert blobs(daemon) == before
+    with database(daemon) as db:
+        db.execute("PRAGMA user_version = 2")
+    daemon.again()
+    goes_on(daemon, box)
+
+
+def test_records_name_nothing_of_this_host(daemon):
+    """The portable part has no path, process or file; the local part has no absolute path."""
+    box = paused(daemon)
+    with database(daemon) as db:
+        doc, local = db.execute("SELECT doc, local FROM sandboxes WHERE id = ?", (box,)).fetchone()
+    assert str(daemon.dir) not in doc + local and '"/' not in local
+    assert not {"disk", "mem", "vm_slot", "vm_pid", "boot"} & set(json.loads(doc))
+    assert {"disk", "mem", "vm_slot"} <= set(json.loads(local))

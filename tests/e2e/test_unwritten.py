@@ -104,7 +104,7 @@ def test_pause_and_resume(daemon):
 
 def test_snapshots(daemon):
     box = daemon.create()
-    with daemon.unwritable("snapshots"):
+    with daemon.unwritable("checkpoints"):
         refused(daemon, "SNAPSHOT::RUNTIME_CREATE_FAILED", "POST", f"/v1/sandboxes/{box}/snapshots")
         assert daemon.ask("GET", "/v1/snapshots")[1]["items"] == []
     status, s, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots")
@@ -112,7 +112,7 @@ def test_snapshots(daemon):
     while daemon.ask("GET", at)[1]["status"]["state"] != "Ready":
         assert time.monotonic() < end
         time.sleep(0.02)
-    with daemon.unwritable("snapshots"):
+    with daemon.unwritable("checkpoints"):
         refused(daemon, "SNAPSHOT::INVALID_STATE", "DELETE", at)
         assert daemon.ask("GET", at)[0] == 200
     assert again(daemon).ask("POST", "/v1/sandboxes", {"snapshotId": s["id"], "resourceLimits": {"memory": "256Mi"}})[0] == 202, "it still serves"
@@ -120,12 +120,12 @@ def test_snapshots(daemon):
 
 
 def test_templates(daemon):
-    with daemon.unwritable("user_templates"):
+    with daemon.unwritable("checkpoints"):
         refused(daemon, "FSB::API_ERROR", "POST", "/v1/templates", TPL, 503)
         assert daemon.ask("GET", "/v1/templates")[1]["items"] == []
     tpl = make(daemon)
     assert built(daemon, tpl)["phase"] == "Succeeded"
-    with daemon.unwritable("user_templates"):
+    with daemon.unwritable("checkpoints"):
         refused(daemon, "FSB::API_ERROR", "DELETE", f"/v1/templates/{tpl}")
         assert daemon.ask("GET", f"/v1/templates/{tpl}")[0] == 200
     again(daemon)

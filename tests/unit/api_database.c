@@ -354,7 +354,7 @@ static void a_damaged_page_hides_only_its_own_rows(void)
 	REQUIRE(database_quarantine(G.db));
 	CHECK_STR(database_quarantine(G.db)->table, "sandboxes");
 	/* the others are complete, each for itself */
-	CHECK_INT(count_rows(DB_SNAPSHOT), 0);
+	CHECK_INT(count_rows(DB_CHECKPOINT), 0);
 	rig_down();
 }
 

@@ -100,9 +100,9 @@ void route_prometheus(struct http_req *r)
 		{"sandboxes_refused_full", m->refused_full}, {"http_requests", hs->requests},
 		{"http_connections", hs->connections}, {"http_bytes_in", hs->bytes_in},
 		{"http_bytes_out", hs->bytes_out}, {"http_clients_gone", hs->gone},
-		{"http_refused", hs->refused}, {"sdk_create_events", m->sdk_events},
-		{"sdk_create_failures", m->sdk_failures}, {"execs", m->execs},
-		{"execs_failed", m->execs_failed}};
+		{"http_refused", hs->refused}, {"http_clients_cut_off", hs->cut_off},
+		{"sdk_create_events", m->sdk_events}, {"sdk_create_failures", m->sdk_failures},
+		{"execs", m->execs}, {"execs_failed", m->execs_failed}};
 	uint64_t given = 0;
 	struct buf b;
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define ITEMS_MAX      100000u
-#define ANSWER_MAX     MIB(64)
+#define ANSWER_MAX     (8 * AGENT_FRAME_MAX) /* of one frame: a byte becomes at most six */
 #define FILES_LIMIT_MS 120000u
 
 static void put_ids(struct buf *b, uint32_t uid, uint32_t gid)
@@ -392,81 +392,164 @@ void route_files_replace(struct http_req *r)
 	series_step(r, s);
 }
 
-/* ---- lists: the agent gives them in pages, the client gets one array */
+/* ---- lists: the agent gives them in pages, the client gets one array, of which a page is here at a time */
 
 struct listing {
-	struct buf out;
+	struct http_req *r;
+	struct agent_pages *pages;
+	struct timer *limit; /* for the next page */
+	struct buf out;      /* of one page */
+	size_t out_at;       /* so much of it was handed on */
 	uint32_t n;
-	bool bad;
+	bool streaming, last, done;
 };
 
-static void listing_free(void *data)
-{
-	struct listing *l = data;
+#define LISTING_PIECE (64u * 1024)
 
+static void listing_free(struct http_req *r)
+{
+	struct listing *l = r->user;
+
+	agent_pages_close(l->pages);
+	timer_remove(l->limit);
 	buf_fini(&l->out);
-	free(l);
 }
 
-static void got_page(struct http_req *r, void *data, const struct agent_reply *rep)
+static void listing_gone(struct http_req *r)
 {
-	struct listing *l = data;
-	struct cur c = rep->body;
+	struct listing *l = r->user;
+
+	if (l->done)
+		return;
+	l->done = true;
+	agent_pages_close(take_ptr(l->pages));
+	http_abort(r);
+}
+
+/* What was sent cannot be taken back: the client sees an answer that breaks off. */
+static void listing_fail(struct listing *l, const struct agent_reply *rep)
+{
+	l->done = true;
+	timer_set(l->limit, 0);
+	agent_pages_close(take_ptr(l->pages));
+	if (l->streaming)
+		http_abort(l->r);
+	else if (rep)
+		execd_fail_files(l->r, rep);
+	else
+		bad_answer(l->r);
+}
+
+static void listing_too_late(void *arg)
+{
+	listing_fail(arg, &(struct agent_reply){.err = ETIMEDOUT, .text = ""});
+}
+
+static bool put_page(struct listing *l, struct cur c)
+{
 	uint32_t n;
 
-	if (rep->err) {
-		execd_fail_files(r, rep);
-		return;
-	}
-	cur_u32(&c);
+	cur_u32(&c); /* more than were asked for */
 	n = cur_u32(&c);
-	for (uint32_t i = 0; i < n && !c.bad && l->n <= ITEMS_MAX; i++, l->n++) {
+	for (uint32_t i = 0; i < n && !c.bad; i++) {
 		struct agent_item item;
 
-		if (!agent_item_read(&c, &item))
-			break;
-		buf_put(&l->out, l->n ? "," : "[", 1);
+		if (!agent_item_read(&c, &item) || l->n++ == ITEMS_MAX)
+			return false;
+		buf_put(&l->out, l->n > 1 ? "," : "[", 1);
 		put_item(&l->out, &item);
 		agent_item_fini(&item);
 	}
-	l->bad |= !cur_done(&c);
-	if (rep->more)
-		return;
-	if (l->bad) {
-		bad_answer(r);
-		return;
-	}
-	if (!l->n)
-		buf_put(&l->out, "[", 1);
-	buf_put(&l->out, "]", 1);
-	if (l->out.bad)
-		execd_error(r, 500, "RUNTIME_ERROR", "too many results");
-	else
-		http_reply(r, 200, "application/json", l->out.p, l->out.len);
+	return cur_done(&c) && !l->out.bad;
 }
 
-static struct listing *listing_new(struct http_req *r)
+/* Hands on what the client has room for. The next page is read when this one has gone. */
+static void listing_flow(struct listing *l)
 {
-	struct listing *l = calloc(1, sizeof(*l));
+	while (l->out_at < l->out.len && http_stream_room(l->r) > 0) {
+		size_t n = MIN(l->out.len - l->out_at, (size_t)LISTING_PIECE);
 
-	if (l)
-		buf_init(&l->out, ANSWER_MAX);
-	if (l && execd_own(r, l, listing_free))
-		return l;
-	http_error(r, 500, "RUNTIME_ERROR", "out of memory");
-	return NULL;
+		http_stream_write(l->r, l->out.p + l->out_at, n);
+		l->out_at += n;
+	}
+	if (l->out_at < l->out.len) {
+		timer_set(l->limit, 0); /* it waits for the client now */
+		if (l->pages)
+			agent_pages_hold(l->pages, true);
+		return;
+	}
+	buf_reset(&l->out);
+	l->out_at = 0;
+	if (l->last) {
+		l->done = true;
+		timer_set(l->limit, 0);
+		http_stream_end(l->r);
+	} else {
+		timer_after(l->limit, FILES_LIMIT_MS * 1000000ull);
+		agent_pages_hold(l->pages, false);
+	}
+}
+
+static void listing_writable(struct http_req *r)
+{
+	struct listing *l = r->user;
+
+	if (!l->done)
+		listing_flow(l);
+}
+
+static void got_page(void *arg, const struct agent_reply *rep)
+{
+	struct listing *l = arg;
+
+	if (l->done)
+		return;
+	if (rep->err || !put_page(l, rep->body)) {
+		listing_fail(l, rep->err ? rep : NULL);
+		return;
+	}
+	if (!l->streaming)
+		http_stream_begin(l->r, 200, "application/json", -1);
+	l->streaming = true;
+	if (!rep->more)
+		buf_put(&l->out, l->n ? "]" : "[]", l->n ? 1 : 2);
+	l->last = !rep->more;
+	listing_flow(l);
+}
+
+static struct listing *listing_new(struct http_req *r, struct agentc *a)
+{
+	struct listing *l = http_alloc(r, sizeof(*l));
+
+	if (!l || !(l->limit = loop_timer(agentc_loop(a), listing_too_late, l))) {
+		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
+		return NULL;
+	}
+	l->r = r;
+	/* a page is one frame of the agent; a byte of it becomes at most six */
+	buf_init(&l->out, 8 * AGENT_FRAME_MAX);
+	r->user = l;
+	http_on_gone(r, listing_gone);
+	http_on_free(r, listing_free);
+	http_stream_writable(r, listing_writable);
+	return l;
 }
 
 static void ask_list(
 	struct http_req *r, uint16_t type, const char *path, const char *glob, uint32_t depth)
 {
+	struct agentc *a = sandbox_agentc(r->sandbox);
 	struct listing *l;
 	uint32_t uid, gid;
 	struct buf b;
 
 	if (!execd_ids(r, &uid, &gid))
 		return;
-	l = listing_new(r);
+	if (!a) {
+		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run");
+		return;
+	}
+	l = listing_new(r, a);
 	if (!l)
 		return;
 	buf_init(&b, AGENT_FRAME_MAX);
@@ -477,8 +560,18 @@ static void ask_list(
 	else
 		buf_u32(&b, depth);
 	buf_u32(&b, ITEMS_MAX);
-	execd_ask(r, type, &b, FILES_LIMIT_MS, got_page, l);
+	timer_after(l->limit, FILES_LIMIT_MS * 1000000ull);
+	l->pages = agent_pages_ask(a, type, &b, got_page, l);
 	buf_fini(&b);
+	if (l->pages)
+		return;
+	l->done = true;
+	timer_set(l->limit, 0);
+	if (errno == EMSGSIZE)
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request is too long");
+	else
+		execd_error(r, 503, "SERVICE_UNAVAILABLE",
+			"too many requests at one time for this sandbox");
 }
 
 void route_files_search(struct http_req *r)

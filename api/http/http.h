@@ -139,7 +139,8 @@ void http_abort(struct http_req *r);
 
 /* ---- the server */
 struct http_stats {
-	uint64_t connections, open, requests, refused, by_class[6], bytes_in, bytes_out, gone;
+	uint64_t connections, open, requests, refused, cut_off, by_class[6], bytes_in, bytes_out,
+		gone;
 };
 
 struct http_config {
@@ -147,7 +148,10 @@ struct http_config {
 	int listen_fd;                                 /* taken; -1: http_listen gives one */
 	unsigned int connections_max, per_address_max; /* conn_limits.h; 0: no share per address */
 	/* for a client to be that slow; 0: as the protocol's clients need it */
-	unsigned int head_limit_s, body_limit_s, idle_limit_s;
+	unsigned int head_limit_s, body_limit_s, idle_limit_s, write_limit_s;
+	/* bytes of streams that no client took, and of request bodies that wait for their handler; 0: 64 and 128 MiB. Beyond it the
+	 * stream whose client took nothing for longest is cut off, and a body is answered with 429. */
+	size_t stream_budget, body_budget;
 	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an
 	 * error and returns NULL. */
 	const struct http_route *(*dispatch)(struct http_req *r);

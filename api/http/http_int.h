@@ -60,6 +60,10 @@ struct request {
 	bool streaming, stream_ended, stream_full;
 	struct buf out;
 	size_t out_off;
+	/* of the streams with bytes that nobody took yet, the one whose client took nothing for longest first */
+	struct request *stall_prev, *stall_next;
+	bool stalls;
+	uint64_t took_ns;
 	int64_t stream_length;
 	http_fn writable, gone_fn, free_fns[4];
 	unsigned int nfree;
@@ -85,6 +89,9 @@ struct http {
 	timer_fn drained;
 	void *drained_arg;
 	struct http_stats stats;
+	struct request *stall_first, *stall_last;
+	struct timer *stall_timer;
+	size_t unsent, bodies; /* bytes: of streams, of bodies that are kept whole */
 };
 
 static inline struct request *request_of(const struct http_req *r)
@@ -97,7 +104,10 @@ void http_kick(struct http *h);
 void request_resume(struct request *r);   /* lets libmicrohttpd look at it again */
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
+void conn_deadline(struct http_conn *hc, uint64_t after_ns); /* 0: none */
 /* http_req.c */
 void arena_free(struct request *r);
 /* http_reply.c */
+void stream_forget(struct request *r); /* its unsent bytes are gone */
+void streams_cut_off(void *arg);       /* the server's timer */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);

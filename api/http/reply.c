@@ -10,6 +10,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+
+#include "lib/log.h"
 
 static bool header_is_safe(const char *k, const char *v)
 {
@@ -131,6 +134,75 @@ void http_error_detail(struct http_req *r, int status, const char *detail)
 	http_reply(r, status, "application/json", s, (size_t)n);
 }
 
+/* ---- streams that nobody reads: one list of the server's, longest without progress first */
+
+static void stall_unlink(struct request *r)
+{
+	struct http *h = r->pub.http;
+
+	if (!r->stalls)
+		return;
+	r->stalls = false;
+	*(r->stall_prev ? &r->stall_prev->stall_next : &h->stall_first) = r->stall_next;
+	*(r->stall_next ? &r->stall_next->stall_prev : &h->stall_last) = r->stall_prev;
+	r->stall_prev = r->stall_next = NULL;
+}
+
+/* Its client took something, or it has bytes to take for the first time. */
+static void stall_progress(struct request *r)
+{
+	struct http *h = r->pub.http;
+
+	stall_unlink(r);
+	if (r->out.len == r->out_off)
+		return;
+	r->took_ns = mono_ns();
+	r->stalls = true;
+	r->stall_prev = h->stall_last;
+	*(h->stall_last ? &h->stall_last->stall_next : &h->stall_first) = r;
+	h->stall_last = r;
+	if (h->stall_first == r)
+		timer_after(h->stall_timer, h->c.write_limit_s * 1000000000ull);
+}
+
+void stream_forget(struct request *r)
+{
+	stall_unlink(r);
+	r->pub.http->unsent -= r->out.len - r->out_off;
+	buf_reset(&r->out);
+	r->out_off = 0;
+}
+
+static void stream_cut_off(struct request *r, const char *why)
+{
+	log_info("%s %s%s: cut off: its client took nothing for %llu s%s, request %s",
+		r->pub.method, r->pub.prefix, r->pub.path,
+		(unsigned long long)((mono_ns() - r->took_ns) / 1000000000), why, r->pub.id);
+	r->pub.http->stats.cut_off++;
+	stream_forget(r);
+	r->aborted = true;
+	if (r->hc)
+		shutdown(r->hc->fd, SHUT_RDWR);
+	request_resume(r);
+}
+
+void streams_cut_off(void *arg)
+{
+	struct http *h = arg;
+	uint64_t limit = h->c.write_limit_s * 1000000000ull, now = mono_ns();
+
+	while (h->stall_first && now - h->stall_first->took_ns >= limit)
+		stream_cut_off(h->stall_first, "");
+	if (h->stall_first)
+		timer_set(h->stall_timer, h->stall_first->took_ns + limit);
+}
+
+static void streams_fit(struct http *h)
+{
+	while (h->unsent > h->c.stream_budget && h->stall_first)
+		stream_cut_off(h->stall_first, ", and the server's memory for streams is full");
+}
+
 /* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a
  * write. */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
@@ -153,6 +225,10 @@ ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
 	}
 	memcpy(to, r->out.p + r->out_off, n);
 	r->out_off += n;
+	r->pub.http->unsent -= n;
+	stall_progress(r);
+	if (r->stream_ended)
+		conn_deadline(r->hc, r->pub.http->c.write_limit_s * 1000000000ull);
 	if (r->out_off == r->out.len || r->out_off >= HTTP_STREAM_SOFT) {
 		buf_consume(&r->out, r->out_off);
 		r->out_off = 0;
@@ -212,6 +288,11 @@ void http_stream_write(struct http_req *pub, const void *p, size_t n)
 		buf_put(&r->out, p, n);
 		if (r->out.bad)
 			r->aborted = true;
+		else
+			pub->http->unsent += n;
+		if (!r->stalls)
+			stall_progress(r);
+		streams_fit(pub->http);
 	}
 	/* not only when it is full: a writer with large pieces stops before */
 	if (http_stream_room(pub) < HTTP_STREAM_SOFT / 2)
@@ -230,6 +311,7 @@ void http_stream_end(struct http_req *pub)
 
 	ASSERT(r->streaming && !r->finished);
 	r->stream_ended = true;
+	conn_deadline(r->hc, pub->http->c.write_limit_s * 1000000000ull);
 	request_finished(r);
 }
 

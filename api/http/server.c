@@ -27,7 +27,9 @@
 #define HEAD_BYTES_MAX                                                                             \
 	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
 		*/
-#define REPLY_LIMIT_NS (120ull * 1000000000) /* a whole answer to be taken */
+#define WRITE_LIMIT_S 120 /* an answer: for its client to take something of it */
+#define STREAM_BUDGET MIB(64)
+#define BODY_BUDGET   MIB(128)
 
 static void listeners_look(struct http *h);
 
@@ -69,7 +71,7 @@ static void conn_expired(void *arg)
 	shutdown(hc->fd, SHUT_RDWR);
 }
 
-static void conn_deadline(struct http_conn *hc, uint64_t after_ns)
+void conn_deadline(struct http_conn *hc, uint64_t after_ns)
 {
 	if (hc && hc->deadline)
 		timer_set(hc->deadline, after_ns ? mono_ns() + after_ns : 0);
@@ -230,7 +232,9 @@ static void request_free(struct request *r)
 		r->free_fns[--r->nfree](&r->pub);
 	if (r->resp)
 		MHD_destroy_response(r->resp);
+	h->bodies -= r->whole.len;
 	buf_fini(&r->whole);
+	stream_forget(r);
 	buf_fini(&r->out);
 	arena_free(r);
 	free(r);
@@ -462,7 +466,8 @@ static enum MHD_Result queue_answer(struct request *r, bool close)
 	if (close)
 		MHD_add_response_header(r->resp, "Connection", "close");
 	r->queued = true;
-	conn_deadline(r->hc, r->streaming ? 0 : REPLY_LIMIT_NS);
+	conn_deadline(
+		r->hc, r->streaming && !r->stream_ended ? 0 : r->pub.http->c.write_limit_s * SEC);
 	rc = MHD_queue_response(r->conn, (unsigned int)r->status, r->resp);
 	if (r->streaming)
 		request_watch_client(r);
@@ -558,9 +563,16 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
 			return n;
 		}
+		if (r->pub.http->bodies + n > r->pub.http->c.body_budget) {
+			http_add_header(&r->pub, "Retry-After", "5");
+			http_error(&r->pub, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
+				"The server holds as many request bodies as it may. Try again.");
+			return n;
+		}
 		if (!r->whole.p)
 			buf_init(&r->whole, (size_t)max + 1);
 		buf_put(&r->whole, p, n);
+		r->pub.http->bodies += r->whole.bad ? 0 : n;
 		return n;
 	}
 	if (!r->body_fn)
@@ -693,6 +705,10 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.head_limit_s = cfg->head_limit_s ? cfg->head_limit_s : HEAD_LIMIT_S;
 	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
 	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
+	h->c.write_limit_s = cfg->write_limit_s ? cfg->write_limit_s : WRITE_LIMIT_S;
+	h->c.stream_budget = cfg->stream_budget ? cfg->stream_budget : STREAM_BUDGET;
+	h->c.body_budget = cfg->body_budget ? cfg->body_budget : BODY_BUDGET;
+	h->stall_timer = loop_timer(l, streams_cut_off, h);
 	conn_limits_init(&h->limits, cfg->connections_max, cfg->per_address_max);
 	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
 					  MHD_USE_NO_LISTEN_SOCKET,
@@ -707,7 +723,8 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	info = h->mhd ? MHD_get_daemon_info(h->mhd, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (info)
 		h->watch = loop_watch(l, info->epoll_fd, EPOLLIN, on_epoll, h);
-	if (!h->watch || (cfg->listen_fd >= 0 && http_listen(h, cfg->listen_fd) < 0)) {
+	if (!h->stall_timer || !h->watch ||
+		(cfg->listen_fd >= 0 && http_listen(h, cfg->listen_fd) < 0)) {
 		http_destroy(h);
 		return NULL;
 	}
@@ -742,6 +759,7 @@ void http_destroy(struct http *h)
 		MHD_run(h->mhd);
 		MHD_stop_daemon(h->mhd);
 	}
+	timer_remove(h->stall_timer);
 	free(h);
 }
 

@@ -276,6 +276,11 @@ void route_metadata(struct http_req *r)
 			cJSON_AddStringToObject(meta, v->string, v->valuestring);
 	}
 	cJSON_Delete(patch);
+	if (members_check(meta, "metadata", METADATA_KEYS_MAX, &x) < 0) {
+		cJSON_Delete(meta);
+		refused(r, &x);
+		return;
+	}
 	sb->spec.metadata = meta;
 	if (sandbox_save(sb, false) < 0) {
 		sb->spec.metadata = old;

@@ -92,12 +92,26 @@ bool metadata_value_ok(const char *v)
 	return !*v || name_ok(v, strlen(v));
 }
 
+int members_check(const cJSON *map, const char *what, size_t max, struct refusal *x)
+{
+	const cJSON *v = map ? map->child : NULL;
+
+	for (size_t n = 0; v; v = v->next)
+		if (++n > max)
+			return refuse(x, 413, PARAM, "%s may have at most %zu members.", what, max);
+	return 0;
+}
+
 int metadata_check(const cJSON *map, bool nulls, const char *reserved_code, struct refusal *x)
 {
 	const cJSON *v;
 
 	if (!cJSON_IsObject(map))
 		return refuse(x, 400, PARAM, "metadata must be an object of strings.");
+	/* a patch may replace all that there is */
+	if (members_check(map, "metadata", nulls ? 2 * METADATA_KEYS_MAX : METADATA_KEYS_MAX, x) <
+		0)
+		return -EINVAL;
 	cJSON_ArrayForEach (v, map) {
 		if (!strncmp(v->string, "opensandbox.io/", 15))
 			return refuse(x, 400, reserved_code,
@@ -350,6 +364,8 @@ static int check_env(struct part *p)
 		return 0;
 	if (!cJSON_IsObject(e))
 		return refuse(p->x, 400, PARAM, "env must be an object of strings.");
+	if (members_check(e, "env", ENV_KEYS_MAX, p->x) < 0)
+		return -EINVAL;
 	cJSON_ArrayForEach (v, e) {
 		if (cJSON_IsNull(v))
 			continue;
@@ -383,15 +399,23 @@ static int check_metadata(struct part *p)
 static int check_extensions(struct part *p)
 {
 	const cJSON *e = field(p->req, "extensions"), *v;
+	size_t bytes = 0;
 
 	if (!e)
 		return 0;
 	if (!cJSON_IsObject(e))
 		return refuse(p->x, 400, PARAM, "extensions must be an object of strings.");
-	cJSON_ArrayForEach (v, e)
+	if (members_check(e, "extensions", EXTENSIONS_KEYS_MAX, p->x) < 0)
+		return -EINVAL;
+	cJSON_ArrayForEach (v, e) {
 		if (!cJSON_IsString(v))
 			return refuse(
 				p->x, 400, PARAM, "extensions.%.60s must be a string.", v->string);
+		bytes += strlen(v->string) + strlen(v->valuestring);
+	}
+	if (bytes > EXTENSIONS_BYTES_MAX)
+		return refuse(p->x, 413, PARAM, "extensions may have at most %d bytes.",
+			EXTENSIONS_BYTES_MAX);
 	v = field(e, "access.renew.extend.seconds");
 	if (v) {
 		size_t n = strlen(v->valuestring);

@@ -21,6 +21,13 @@ int spec_parse(
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x);
 /* The create request's `lifecycle`: 0, or -EINVAL with x filled. */
 int lifecycle_check(const struct cJSON *l, struct refusal *x);
+/* What a sandbox keeps of a client's words, in every record and answer. Over it: 413. Of metadata the grammar bounds each key and value. */
+#define METADATA_KEYS_MAX    128
+#define ENV_KEYS_MAX         1024
+#define EXTENSIONS_KEYS_MAX  128
+#define EXTENSIONS_BYTES_MAX 65536
+/* Of an object, counted to max + 1 at most. */
+int members_check(const struct cJSON *map, const char *what, size_t max, struct refusal *x);
 int metadata_check(
 	const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
 bool metadata_key_ok(const char *k);

@@ -138,6 +138,15 @@ void agent_file_finish(struct agent_file *f); /* the whole was put; ended() foll
 bool agent_file_full(const struct agent_file *f);
 void agent_file_close(struct agent_file *f); /* no call follows; an unfinished write is given up */
 
+/* ---- AGENT_LIST and AGENT_SEARCH: an answer in many pages, on a connection of its own, so that a reader who is slow holds
+ * up nothing else */
+struct agent_pages;
+/* fn gets each page (r->more) and, as its last call, the last page or the error. NULL: refused (errno). */
+struct agent_pages *agent_pages_ask(
+	struct agentc *a, uint16_t type, const struct buf *payload, agent_reply_fn fn, void *arg);
+void agent_pages_hold(struct agent_pages *p, bool hold);
+void agent_pages_close(struct agent_pages *p); /* no call follows */
+
 /* ---- a byte stream to something that listens inside the guest */
 struct agent_dial;
 struct agent_dial_ops {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_client_bulk.c: one file read or written on a BULK connection, and a byte stream to a port inside
- * the guest on a DIAL connection. The daemon's loop thread; what arrives is hostile: a read that
+ * agent_client_bulk.c: one file read or written on a BULK connection, a byte stream to a port inside
+ * the guest on a DIAL connection, and a request with a long answer on a CONTROL connection of its own. The daemon's loop thread; what arrives is hostile: a read that
  * gives more than it announced, data where none belongs, an answer out of place end the stream. A
  * lost connection ends it too: these are not taken up again.
  */
@@ -350,6 +350,82 @@ void agent_file_close(struct agent_file *f)
 		return;
 	bulk_fini(&f->b);
 	free(f);
+}
+
+/* ---- requests whose answers come in pages */
+
+struct agent_pages {
+	struct bulk b;
+	agent_reply_fn fn;
+	void *arg;
+};
+
+static void pages_told_end(struct bulk *b, const struct agent_reply *r)
+{
+	struct agent_pages *p = container_of(b, struct agent_pages, b);
+
+	p->fn(p->arg, r);
+}
+
+static int pages_frame(void *arg, const struct agent_hdr *h, struct cur body)
+{
+	struct agent_pages *p = container_of(arg, struct agent_pages, b);
+	struct agent_reply r = {.text = ""};
+	char text[AGENT_TEXT_MAX];
+
+	if (h->id != ID_ASK || (h->type != AGENT_OK && h->type != AGENT_ERR))
+		return EPROTO;
+	if (h->type == AGENT_ERR && agent_err_read(body, &r, text))
+		return EPROTO;
+	if (h->type == AGENT_OK) {
+		r.body = body;
+		r.more = h->flags & AGENT_FL_MORE;
+	}
+	if (r.more)
+		p->fn(p->arg, &r);
+	else
+		bulk_end(&p->b, &r);
+	return 0;
+}
+
+static const struct aconn_ops pages_conn_ops = {.frame = pages_frame, .closed = bulk_closed};
+
+struct agent_pages *agent_pages_ask(
+	struct agentc *a, uint16_t type, const struct buf *payload, agent_reply_fn fn, void *arg)
+{
+	struct agent_pages *p = calloc(1, sizeof(*p));
+	int saved;
+
+	if (!p)
+		return NULL;
+	p->fn = fn;
+	p->arg = arg;
+	p->b.kind = AGENT_CONN_CONTROL;
+	p->b.conn_ops = &pages_conn_ops;
+	p->b.ask_type = type;
+	p->b.told_end = pages_told_end;
+	buf_init(&p->b.ask, AGENT_FRAME_MAX);
+	buf_put(&p->b.ask, payload->p, payload->len);
+	p->b.ask.bad |= payload->bad;
+	if (bulk_start(a, &p->b))
+		return p;
+	saved = errno;
+	agent_pages_close(p);
+	errno = saved;
+	return NULL;
+}
+
+void agent_pages_hold(struct agent_pages *p, bool hold)
+{
+	bulk_hold(&p->b, hold);
+}
+
+void agent_pages_close(struct agent_pages *p)
+{
+	if (!p)
+		return;
+	bulk_fini(&p->b);
+	free(p);
 }
 
 /* ---- dials */

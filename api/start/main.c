@@ -587,6 +587,7 @@ static void start(bool no_jail)
 	if (D.cfg.socket[0] && (local_fd = listen_on_socket(D.cfg.socket, &e)) < 0)
 		die("listen", &e);
 	hc.connections_max = (unsigned int)D.cfg.max_connections;
+	hc.write_limit_s = (unsigned int)D.cfg.write_timeout_seconds;
 	hc.per_address_max = (unsigned int)D.cfg.max_connections_per_address;
 	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
 	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;

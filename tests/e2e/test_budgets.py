@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client or a guest can make the daemon hold: each has a budget, and over it an answer or an end. The daemon runs on this host; of the
+execution API its real server with a real agent (test_crossed.Serve). Budgets of streams and bodies: tests/unit/http_budgets.c."""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from hostdaemon import BOX, HostDaemon
+from test_crossed import Serve
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def serve():
+    s = Serve()
+    yield s
+    for pid in (s.agent, s.proc.pid):
+        os.kill(pid, signal.SIGKILL)
+    s.proc.wait()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    d = HostDaemon(tmp_path_factory.mktemp("budgets")).start({"runtime": {"templates": False}})
+    yield d
+    assert d.proc.poll() is None
+    d.clean()
+
+
+def rss_kib(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+
+
+def test_a_long_listing_is_streamed(serve, tmp_path):
+    """Ten clients ask for 30,000 files each and read nothing: the server holds a page or two of each, not megabytes."""
+    for i in range(30000):
+        (tmp_path / f"{i:05}-{'x' * 150}").touch()
+    path = f"/directories/list?path={tmp_path}&depth=1"
+    s = serve.call("GET", path, b"", "Connection: close")
+    whole = b"".join(iter(lambda: s.recv(1 << 20), b""))
+    assert whole.count(b'"path"') == 30000 and len(whole) > 9 << 20, len(whole)
+    before = rss_kib(serve.proc.pid)
+    stalled = []
+    for _ in range(10):
+        stalled.append(serve.call("GET", path, b"", "Connection: close"))
+        time.sleep(0.5)
+    grown = rss_kib(serve.proc.pid) - before
+    assert grown < 32 << 10, f"{grown} KiB for ten listings of {len(whole) >> 10} KiB that nobody reads"
+    # one that goes on reading has all of it
+    assert b"".join(iter(lambda: stalled[0].recv(1 << 20), b"")).count(b'"path"') == 30000
+    # and another client is served
+    s = serve.call("GET", f"/directories/list?path={tmp_path.parent}&depth=1")
+    assert s.recv(100).startswith(b"HTTP/1.1 200")
+    for s in stalled:
+        s.close()
+
+
+def test_metadata_is_bounded_and_a_patch_is_quick(daemon):
+    box = daemon.create()
+    big = {f"k{i}": "v" for i in range(40000)}
+    begun = time.monotonic()
+    status, e, _ = daemon.ask("PATCH", f"/v1/sandboxes/{box}/metadata", big)
+    assert status == 413 and "metadata" in e["message"], e
+    assert daemon.ask("POST", "/v1/sandboxes", BOX | {"metadata": big})[0] == 413
+    # nor in many small steps
+    status = 200
+    for n in range(10):
+        if (status := daemon.ask("PATCH", f"/v1/sandboxes/{box}/metadata", {f"k{n}-{i}": "v" for i in range(100)})[0]) != 200:
+            break
+    assert status == 413 and len(daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["metadata"]) <= 128
+    # what replaces and deletes is no more than before
+    have = list(daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["metadata"])
+    assert daemon.ask("PATCH", f"/v1/sandboxes/{box}/metadata", {k: None for k in have})[1]["metadata"] == {}
+    assert time.monotonic() - begun < 20
+
+
+def test_environment_and_extensions_are_bounded(daemon):
+    for more in ({"env": {f"K{i}": "" for i in range(5000)}}, {"extensions": {f"k{i}": "" for i in range(5000)}}, {"extensions": {"k": "x" * 200000}}):
+        status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | more)
+        assert status == 413, (status, e)
+    assert daemon.ask("POST", "/v1/sandboxes", BOX | {"env": {f"K{i}": "v" for i in range(500)}})[0] == 202

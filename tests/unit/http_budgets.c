@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * http_budgets: clients that take nothing, or give without end, cost the server a bounded number of bytes and are cut off with a reason; a
+ * client that behaves is served meanwhile.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "api/http/http.h"
+
+#define CLIENTS 24
+#define BLOCK   65536u
+
+static struct {
+	struct loop *loop;
+	struct http *http;
+	struct sockaddr_un at;
+	socklen_t at_len;
+	int gone, live;
+} S;
+
+static void fill(struct http_req *r)
+{
+	static char block[BLOCK];
+
+	while (http_stream_room(r) >= sizeof(block))
+		http_stream_write(r, block, sizeof(block));
+}
+
+static void gone(struct http_req *r)
+{
+	S.gone++;
+	http_abort(r);
+}
+
+static void freed(struct http_req *r)
+{
+	S.live--;
+}
+
+static void h_stream(struct http_req *r)
+{
+	S.live++;
+	http_on_gone(r, gone);
+	http_on_free(r, freed);
+	http_stream_writable(r, fill);
+	http_stream_begin(r, 200, "text/plain", -1);
+	fill(r);
+}
+
+static void h_hello(struct http_req *r)
+{
+	http_reply(r, 200, "text/plain", "hello", 5);
+}
+
+static const struct http_route routes[] = {
+	{"GET", "/stream", h_stream, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/body", h_hello, HTTP_BODY_WHOLE, 0, 0},
+	{"GET", "/hello", h_hello, HTTP_BODY_NONE, 0, 0},
+};
+
+static const struct http_route *dispatch(struct http_req *r)
+{
+	const struct http_table t = {routes, ARRAY_LEN(routes)};
+	int status = 404;
+	const struct http_route *rt = http_match(r, &t, &status);
+
+	if (!rt)
+		http_error_detail(r, status, "Not Found");
+	return rt;
+}
+
+static void invoke(struct http_req *r)
+{
+	r->route->fn(r);
+}
+
+static void start(unsigned int write_limit_s, size_t streams, size_t bodies)
+{
+	struct http_config c = {.connections_max = 100,
+		.dispatch = dispatch,
+		.invoke = invoke,
+		.write_limit_s = write_limit_s,
+		.stream_budget = streams,
+		.body_budget = bodies};
+
+	memset(&S, 0, sizeof(S));
+	c.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	S.at.sun_family = AF_UNIX;
+	ASSERT(!bind(c.listen_fd, (void *)&S.at, sizeof(sa_family_t)) && !listen(c.listen_fd, 64));
+	S.at_len = sizeof(S.at);
+	ASSERT(!getsockname(c.listen_fd, (void *)&S.at, &S.at_len));
+	S.loop = loop_create();
+	S.http = http_create(S.loop, &c);
+	ASSERT(S.http);
+}
+
+static void turns(int n)
+{
+	while (n-- > 0)
+		loop_turn(S.loop, 0);
+}
+
+static void stop(void)
+{
+	for (int i = 0; i < 2000 && http_stats(S.http)->open; i++)
+		turns(1);
+	CHECK_INT(http_stats(S.http)->open, 0);
+	CHECK_INT(S.live, 0);
+	http_destroy(S.http);
+	loop_destroy(S.loop);
+}
+
+static int say(const char *text)
+{
+	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), small = 4096;
+
+	setsockopt(s, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	ASSERT(!connect(s, (void *)&S.at, S.at_len));
+	ASSERT(send(s, text, strlen(text), MSG_NOSIGNAL) == (ssize_t)strlen(text));
+	turns(20);
+	return s;
+}
+
+static bool hears(int s, const char *want)
+{
+	char text[4096];
+	size_t n = 0;
+
+	for (int i = 0; i < 200; i++) {
+		ssize_t k = recv(s, text + n, sizeof(text) - 1 - n, 0);
+
+		n += k > 0 ? (size_t)k : 0;
+		text[n] = 0;
+		if (strstr(text, want))
+			return true;
+		turns(1);
+	}
+	return false;
+}
+
+static bool is_served(void)
+{
+	int s = say("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+	bool ok = hears(s, "hello");
+
+	close(s);
+	turns(20);
+	return ok;
+}
+
+static void who_takes_nothing_is_cut_off_in_time(void)
+{
+	int s;
+
+	start(1, 0, 0);
+	s = say("GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
+	CHECK_INT(S.live, 1);
+	for (uint64_t end = mono_ns() + 3000000000ull; mono_ns() < end && !S.gone;)
+		loop_turn(S.loop, 20);
+	CHECK_INT(S.gone, 1);
+	CHECK_INT(http_stats(S.http)->cut_off, 1);
+	CHECK(is_served());
+	close(s);
+	stop();
+}
+
+static void streams_have_a_budget_together(void)
+{
+	int s[CLIENTS];
+
+	/* each one's writer respects its own 256 KiB; together they would hold 6 MiB */
+	start(600, MIB(2), 0);
+	for (int i = 0; i < CLIENTS; i++)
+		s[i] = say("GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
+	turns(200);
+	CHECK(http_stats(S.http)->cut_off >= CLIENTS / 2);
+	CHECK(S.live <= 10 && S.live > 0);
+	CHECK(is_served());
+	for (int i = 0; i < CLIENTS; i++)
+		close(s[i]);
+	turns(200);
+	stop();
+}
+
+static void bodies_have_a_budget_together(void)
+{
+	static char piece[200000];
+	int s[CLIENTS], last;
+
+	/* 24 clients that each give 200,000 bytes of a body and then wait */
+	start(600, 0, MIB(2));
+	for (int i = 0; i < CLIENTS; i++) {
+		s[i] = say("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
+		for (size_t at = 0; at < sizeof(piece);) {
+			ssize_t n = send(s[i], piece + at, sizeof(piece) - at, MSG_NOSIGNAL);
+
+			at += n > 0 ? (size_t)n : 0;
+			if (n <= 0 && errno != EAGAIN)
+				break;
+			turns(2);
+		}
+	}
+	last = say("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n");
+	for (size_t at = 0; at < sizeof(piece);) {
+		ssize_t n = send(last, piece + at, sizeof(piece) - at, MSG_NOSIGNAL);
+
+		at += n > 0 ? (size_t)n : 0;
+		turns(2);
+	}
+	CHECK(hears(last, "429"));
+	CHECK(is_served());
+	close(last);
+	for (int i = 0; i < CLIENTS; i++)
+		close(s[i]);
+	turns(400);
+	/* what they gave is given back */
+	last = say("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}");
+	CHECK(hears(last, "200"));
+	close(last);
+	turns(50);
+	stop();
+}
+
+static const struct test tests[] = {
+	{"who_takes_nothing_is_cut_off_in_time", who_takes_nothing_is_cut_off_in_time},
+	{"streams_have_a_budget_together", streams_have_a_budget_together},
+	{"bodies_have_a_budget_together", bodies_have_a_budget_together},
+};
+TEST_MAIN(tests)

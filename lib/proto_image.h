@@ -60,4 +60,9 @@ enum job_there {
 	JOB_PART_THERE = 2 /* as a pull that was killed left it: not verified */
 };
 enum job_phase { JOB_PH_FETCH = 1, JOB_PH_BUILD = 2 };
-enum { JOB_REG_PLAIN_HTTP = 1, JOB_REG_PRIVATE_OK = 2 };
+enum {
+	JOB_REG_PLAIN_HTTP = 1,
+	JOB_REG_PRIVATE_OK = 2, /* redirects of it may lead to private addresses */
+	/* the registry itself may not be on a private address either: a client chose its name */
+	JOB_REG_PUBLIC_ONLY = 4,
+};

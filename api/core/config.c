@@ -99,8 +99,11 @@ static const struct key {
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
 		"60", ""},
 	{"images", "default_registry", STR(default_registry), "docker.io", ""},
+	{"images", "private_registries", STR(private_registries), "",
+		"registries (HOST or HOST:PORT, with blanks between) that may be on loopback or "
+		"private addresses"},
 	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false",
-		"plain HTTP for all, not for loopback only"},
+		"plain HTTP and private addresses for all registries"},
 	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false",
 		"for tests: <run_dir>/fault says where to die; refused without --faults"},
 };

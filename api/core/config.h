@@ -44,6 +44,7 @@ struct config {
 	int64_t renew_min_interval_seconds;
 	/* [images] */
 	char default_registry[128];
+	char private_registries[1024];
 	bool insecure_registries;
 	/* [debug] */
 	bool faults;

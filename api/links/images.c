@@ -15,6 +15,7 @@
 
 #include "api/core/daemon.h"
 #include "api/core/database.h"
+#include "api/core/principal.h"
 #include "api/links/images_int.h"
 #include "api/sandbox/sandbox.h"
 #include "api/checkpoint/snapshot.h"
@@ -34,7 +35,7 @@ struct image_job {
 	image_fn fn;
 	void *arg;
 	void (*progress)(void *arg, const char *text);
-	char name[REF_MAX], user[256], password[4096];
+	char name[REF_MAX], user[256], password[4096], owner[OWNER_MAX];
 	enum job_state state;
 	pthread_t thread;
 	_Atomic bool cancelled;
@@ -129,24 +130,46 @@ static int on_progress(void *arg, enum job_phase phase, uint64_t done, uint64_t 
 	return atomic_load(&j->cancelled);
 }
 
-/* What the configuration says about registries, for one name. */
+/* Is this one of the registries that may be on a private address? */
+static bool registry_listed(const char *list, const char *registry)
+{
+	size_t n = strlen(registry);
+
+	for (const char *p = list; *p; p += strcspn(p, " ")) {
+		p += strspn(p, " ");
+		if (strcspn(p, " ") == n && memcmp(p, registry, n) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* How to reach the registry of one name. A client chose the name, so it may not make this host speak to its own loopback or to
+ * private addresses, unless the configuration says so. */
 static unsigned int bases_of(const struct config *c, const char *name, struct pull_base *b)
 {
-	const char *scheme = c->insecure_registries ? "http" : "https";
+	bool plain = c->insecure_registries;
 	struct image_ref ref;
+	const char *host;
 
 	if (ref_parse(name, &ref, NULL) < 0)
 		return 0;
-	if (strcmp(ref.registry, REF_REGISTRY_DEF) == 0 &&
-		(!c->default_registry[0] || strcmp(c->default_registry, REF_REGISTRY_DEF) == 0))
-		return 0;
-	if (strcmp(ref.registry, REF_REGISTRY_DEF) != 0 && !c->insecure_registries)
-		return 0;
-	*b = (struct pull_base){
-		.flags = c->insecure_registries ? JOB_REG_PLAIN_HTTP | JOB_REG_PRIVATE_OK : 0};
+	host = ref.registry;
+	if (strcmp(host, REF_REGISTRY_DEF) == 0) {
+		/* the operator's word, not the client's */
+		if (!c->default_registry[0] || strcmp(c->default_registry, REF_REGISTRY_DEF) == 0)
+			return 0;
+		host = c->default_registry;
+		*b = (struct pull_base){
+			.flags = plain ? JOB_REG_PLAIN_HTTP | JOB_REG_PRIVATE_OK : 0};
+	} else if (plain || registry_listed(c->private_registries, host)) {
+		plain |= registry_is_loopback(host);
+		*b = (struct pull_base){
+			.flags = JOB_REG_PRIVATE_OK | (plain ? JOB_REG_PLAIN_HTTP : 0)};
+	} else {
+		*b = (struct pull_base){.flags = JOB_REG_PUBLIC_ONLY};
+	}
 	snprintf(b->registry, sizeof(b->registry), "%s", ref.registry);
-	snprintf(b->url, sizeof(b->url), "%s://%s", scheme,
-		strcmp(ref.registry, REF_REGISTRY_DEF) == 0 ? c->default_registry : ref.registry);
+	snprintf(b->url, sizeof(b->url), "%s://%s", plain ? "http" : "https", host);
 	return 1;
 }
 
@@ -211,6 +234,16 @@ static void on_wake(void *arg, uint32_t events)
 	pump(im);
 }
 
+/* How many places this owner holds: registries that are slow on purpose must leave one to others. */
+static unsigned int running_for(const struct images *im, const char *owner)
+{
+	unsigned int n = 0;
+
+	for (const struct image_job *j = im->jobs; j; j = j->next)
+		n += j->state == JOB_RUNS && strcmp(j->owner, owner) == 0;
+	return n;
+}
+
 /* Answers what can be answered, starts what may start, forgets what is over. Callbacks may add jobs
  * and cancel them. */
 static void pump(struct images *im)
@@ -229,7 +262,8 @@ static void pump(struct images *im)
 		} else if (j->err.code != ENOENT) {
 			j->state = JOB_OVER;
 			j->fn(j->arg, NULL, &j->err);
-		} else if (im->running < IMAGE_JOBS) {
+		} else if (im->running < IMAGE_JOBS &&
+			   running_for(im, j->owner) < IMAGE_JOBS_OWNER) {
 			j->err = (struct err){0};
 			/* here: a reload writes the configuration in this thread */
 			j->nbases = bases_of(&im->d->cfg, j->name, &j->base);
@@ -258,8 +292,8 @@ static void pump_again(void *arg)
 }
 
 struct image_job *image_get(struct daemon *d, const char *name, const char *user,
-	const char *password, void (*progress)(void *arg, const char *text), image_fn fn, void *arg,
-	struct err *e)
+	const char *password, const char *owner, void (*progress)(void *arg, const char *text),
+	image_fn fn, void *arg, struct err *e)
 {
 	struct image_job *j = calloc(1, sizeof(*j)), **at;
 
@@ -280,6 +314,7 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	str_copy(j->name, sizeof(j->name), name); /* all fit: measured above */
 	str_copy(j->user, sizeof(j->user), user ? user : "");
 	str_copy(j->password, sizeof(j->password), password ? password : "");
+	snprintf(j->owner, sizeof(j->owner), "%s", owner);
 	for (at = &d->images->jobs; *at; at = &(*at)->next)
 		;
 	*at = j;

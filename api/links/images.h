@@ -18,9 +18,10 @@ struct image {
 
 /* Calls fn (never before it returns), with e set and img NULL if it cannot be had. NULL: *e. */
 typedef void (*image_fn)(void *arg, struct image *img, const struct err *e);
+/* owner: whose request it is (api/core/principal.h); one owner cannot hold all places. */
 struct image_job *image_get(struct daemon *d, const char *name, const char *user,
-	const char *password, void (*progress)(void *arg, const char *text), image_fn fn, void *arg,
-	struct err *e);
+	const char *password, const char *owner, void (*progress)(void *arg, const char *text),
+	image_fn fn, void *arg, struct err *e);
 void image_cancel(struct image_job *j);
 
 /* The last so many slots of the helper are image jobs'. */

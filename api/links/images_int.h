@@ -7,7 +7,8 @@
 #include "api/links/helper_client.h"
 #include "images/store/obtain.h"
 
-#define IMAGE_JOBS 4u /* workers at a time */
+#define IMAGE_JOBS       4u /* workers at a time */
+#define IMAGE_JOBS_OWNER 3u /* of these, for one owner */
 
 struct spawner;
 struct spawner *spawner_create(

@@ -601,7 +601,7 @@ void launch_create(struct sandbox *sb)
 	}
 	if (sb->spec.source == SRC_IMAGE) {
 		l->image = image_get(sb->d, sb->spec.image, sb->spec.auth_user,
-			sb->spec.auth_password, on_progress, on_image, sb, &e);
+			sb->spec.auth_password, sb->owner, on_progress, on_image, sb, &e);
 		if (!l->image)
 			launch_fail(sb, 500, "DOCKER::SANDBOX_IMAGE_PULL_FAILED", "%s: %s",
 				sb->spec.image, e.msg);

@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORKERS  3
-#define ATTEMPTS 5
+#define WORKERS     3
+#define ATTEMPTS    5
+#define GRACE       4u /* times the limit for a stall, before the whole pull has to be this quick: */
+#define FLOOR_BYTES KIB(32)
 
 struct download {
 	struct source *s;
@@ -22,6 +24,7 @@ struct download {
 	uint64_t total;
 	_Atomic uint32_t next;
 	_Atomic uint64_t done;
+	uint64_t begun_ns;
 	_Atomic bool failed;
 	pthread_mutex_t lock; /* err, the list of blobs */
 	struct err err;
@@ -55,6 +58,20 @@ static int on_start(void *arg, long status)
 	return 0;
 }
 
+/* A registry can stay just above the limit for a stall for ever. The pull as a whole has a lower bound, too: it holds one of few places. */
+static int check_rate(struct download *dl, struct err *e)
+{
+	uint64_t passed_s = (mono_ns() - dl->begun_ns) / 1000000000u;
+	uint64_t allowed_s =
+		GRACE * (uint64_t)dl->s->p->lim.stall_s + atomic_load(&dl->done) / FLOOR_BYTES;
+
+	if (passed_s <= allowed_s)
+		return 0;
+	err_plain(e, ETIME, "%s: less than %llu KiB a second on the whole: the pull is given up",
+		dl->s->base.url, (unsigned long long)FLOOR_BYTES >> 10);
+	return -ETIME;
+}
+
 static int on_data(void *arg, const void *p, size_t n)
 {
 	struct one *o = arg;
@@ -65,6 +82,9 @@ static int on_data(void *arg, const void *p, size_t n)
 	if (r < 0 || atomic_load(&dl->failed))
 		return r < 0 ? r : -ECANCELED;
 	done = atomic_fetch_add(&dl->done, n) + n;
+	r = check_rate(dl, o->e);
+	if (r < 0)
+		return r;
 	pthread_mutex_lock(&dl->s->lock);
 	r = job_progress(dl->s->p->job, JOB_PH_FETCH, done, dl->total);
 	pthread_mutex_unlock(&dl->s->lock);
@@ -95,7 +115,8 @@ static int get_rest(struct one *o, struct web *h)
 		if (r == 0 && o->f.size < d->size)
 			r = err_plain(o->e, EIO, "only %llu of %llu bytes came",
 				(unsigned long long)o->f.size, (unsigned long long)d->size);
-		if (r < 0 && k + 1 < ATTEMPTS && worth_retrying(o->e)) {
+		if (r < 0 && k + 1 < ATTEMPTS && worth_retrying(o->e) &&
+			check_rate(o->dl, NULL) == 0) {
 			/* between attempts, off any path that is measured: a registry in trouble
 			 * gets time */
 			poll(NULL, 0, 200 << k);
@@ -217,7 +238,7 @@ static int find_missing(struct download *dl, const struct oci_manifest *m, struc
 
 int pull_blobs(struct source *s, const struct oci_manifest *m, struct err *e)
 {
-	struct download dl = {.s = s, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct download dl = {.s = s, .begun_ns = mono_ns(), .lock = PTHREAD_MUTEX_INITIALIZER};
 	pthread_t t[WORKERS];
 	int n = 0, r;
 

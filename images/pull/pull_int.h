@@ -23,7 +23,6 @@ struct source {
 int source_get(struct source *s, struct web *h, const char *path, const char *accept,
 	struct web_request *q, struct web_reply *reply, struct err *e);
 /* localhost, 127.x.y.z or [::1], perhaps with a port */
-bool registry_is_loopback(const char *registry);
 bool challenge_field(const char *challenge, const char *key, char *to, size_t cap);
 /* Configuration and layers that the store has not, several at a time. */
 int pull_blobs(struct source *s, const struct oci_manifest *m, struct err *e);

@@ -85,6 +85,7 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 			.password = s->p->password,
 			.plain_ok = s->plain,
 			.private_ok = s->private,
+			.public_only = s->base.flags & JOB_REG_PUBLIC_ONLY,
 			.elsewhere = true},
 		&body, &reply, e);
 	if (r == 0 && reply.status != 200)
@@ -135,6 +136,7 @@ int source_get(struct source *s, struct web *h, const char *path, const char *ac
 		q->authorization = auth[0] ? auth : NULL;
 		q->plain_ok = s->plain;
 		q->private_ok = s->private;
+		q->public_only = s->base.flags & JOB_REG_PUBLIC_ONLY;
 		r = web_get(h, q, reply, e);
 		explicit_bzero(auth, sizeof(auth));
 		if (r < 0)

@@ -29,4 +29,6 @@ struct pull {
 	struct blob_list blobs;
 };
 
+/* "localhost", 127.0.0.0/8 or [::1], with or without a port */
+bool registry_is_loopback(const char *registry);
 int pull_run(struct pull *p, struct err *e);

@@ -96,9 +96,10 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
 {
 	struct web *h = arg;
 	bool private = address_is_private(&a->addr);
+	bool led =
+		(h->redirected || h->q->elsewhere) && !h->q->private_ok && !h->reply->peer_private;
 
-	if ((h->redirected || h->q->elsewhere) && private && !h->q->private_ok &&
-		!h->reply->peer_private) {
+	if (private && (led || h->q->public_only)) {
 		h->refused = true;
 		return CURL_SOCKET_BAD;
 	}
@@ -252,7 +253,12 @@ static int perform(struct web *h, const char *url, struct err *e)
 		h->reply->peer_private = peer_is_private(h->c);
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &h->reply->status);
 	curl_slist_free_all(headers);
-	if (h->refused)
+	if (h->refused && h->q->public_only)
+		r = err_plain(e, EACCES,
+			"%.200s is on a private address. The operator can allow its registry with "
+			"images.private_registries in the configuration",
+			url);
+	else if (h->refused)
 		r = err_plain(e, EACCES, "%.200s: it leads to a private address", url);
 	else if (h->stop < 0)
 		r = e->code ? h->stop : err_set(e, -h->stop, "%.200s", url);

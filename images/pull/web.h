@@ -20,10 +20,11 @@ struct web_request {
 	const char *authorization;   /* the header's value; only ever sent to the host of `url` */
 	const char *user, *password; /* basic authentication, the same way */
 	uint64_t from;               /* Range: bytes=from- */
-	bool private_ok; /* redirects may lead to private addresses (they may anyway if the first
+	bool private_ok;  /* redirects may lead to private addresses (they may anyway if the first
 			    host has one) */
-	bool elsewhere;  /* the URL is a registry's word: treated as a redirect's target */
-	bool plain_ok;   /* and to http:// */
+	bool elsewhere;   /* the URL is a registry's word: treated as a redirect's target */
+	bool public_only; /* no private address at all, the first host included */
+	bool plain_ok;    /* and to http:// */
 	/* body of a 2xx: 0, or -errno to stop. start is told the status first (206: the range is
 	 * honoured). */
 	int (*start)(void *arg, long status);

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from hostdaemon import BOX, HostDaemon
+from registrykit import Serving
 
 QUICK_S = 20  # what "quickly" is on a machine that others use, too
 
@@ -325,3 +326,60 @@ def test_one_address_has_its_share_of_silence(tmp_path):
             s.close()
     finally:
         d.clean()
+
+
+# ---- image names lead nowhere that the operator did not open
+
+def fails(daemon, uri):
+    """The message of a create that fails because of its image."""
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"image": {"uri": uri}})
+    if status == 202:
+        daemon.until(e["id"], "Failed")
+        return daemon.ask("GET", f"/v1/sandboxes/{e['id']}")[1]["status"]["message"]
+    return e["message"]
+
+
+@pytest.fixture
+def puller(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    d.clean()
+
+
+def test_an_image_name_does_not_reach_the_hosts_loopback(puller):
+    registry = Serving(lambda h: h.reply(404))
+    try:
+        puller.start({"runtime": {"templates": False}})
+        for host in ("localhost", "127.0.0.1", "[::1]"):
+            assert "private address" in fails(puller, f"{host}:{registry.port}/a/b:1")
+        assert not registry.seen, "nobody was asked"
+        puller.end()
+        puller.start({"runtime": {"templates": False}, "images": {"private_registries": f"registry.test localhost:{registry.port}"}})
+        assert "private address" not in fails(puller, f"localhost:{registry.port}/a/b:1")
+        assert registry.seen
+    finally:
+        registry.close()
+
+
+def test_slow_registries_of_one_key_leave_a_place(puller):
+    """Eight pulls that never end, of one key: the image of another key is pulled all the same."""
+    slow, quick = Serving(), Serving(lambda h: h.reply(404))
+    slow.answer = slow.hang
+    try:
+        puller.start({"runtime": {"templates": False}, "server.keys.one": {"key": "k1", "namespace": "one"}, "server.keys.two": {"key": "k2", "namespace": "two"},
+                      "images": {"private_registries": f"127.0.0.1:{slow.port} 127.0.0.1:{quick.port}"}})
+        puller.headers = {"OPEN-SANDBOX-API-KEY": "k1"}
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for i in range(8):
+                pool.submit(puller.ask, "POST", "/v1/sandboxes", BOX | {"image": {"uri": f"127.0.0.1:{slow.port}/a/b{i}:1"}})
+            end = time.monotonic() + QUICK_S
+            while len(slow.seen) < 3:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            puller.headers = {"OPEN-SANDBOX-API-KEY": "k2"}
+            assert "404" in fails(puller, f"127.0.0.1:{quick.port}/a/b:1") and quick.seen
+            assert len(slow.seen) == 3
+            slow.gone.set()
+    finally:
+        slow.close()
+        quick.close()

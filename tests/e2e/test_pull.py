@@ -422,6 +422,25 @@ def test_a_bad_blob_never_enters_the_store(bad_registry, store, tmp_path, what, 
     left_nothing(store)
 
 
+def test_a_registry_just_above_the_limit_is_left_too(bad_registry, store, tmp_path):
+    """Ten times the rate that counts as a stall, for ever: the pull as a whole has a lower bound."""
+    sent = []
+
+    def blob(h, data, n):
+        h.send_response(200)
+        h.send_header("Content-Length", str(len(data)))
+        h.end_headers()
+        for at in range(0, len(data), 1024):
+            h.wfile.write(data[at:at + 1024])
+            sent.append(at)
+            time.sleep(0.1)
+    name = bad_registry.serve(small_layout(tmp_path / "l", 4 << 20), blob)
+    r = store.run("pull", "--stall", "1", name, check=False, timeout=120)
+    assert r.returncode == 1 and "less than 32 KiB a second on the whole" in r.stderr, r.stderr
+    assert 20 < len(sent) < 400  # about four seconds of it, not all seven minutes
+    left_nothing(store)
+
+
 def test_who_is_redirected_to_is_not_told_the_password(bad_registry, store, tmp_path):
     other = Serving()
     layout = small_layout(tmp_path / "l", 100)

@@ -125,7 +125,7 @@ static bool ask(struct client *c, const char *method, const char *path, const ch
 		c->a.n += (size_t)k;
 		c->a.text[c->a.n] = 0;
 		if (!c->a.status && c->a.n > 12)
-			c->a.status = atoi(c->a.text + 9);
+			c->a.status = (int)strtol(c->a.text + 9, NULL, 10);
 		if (is_whole(&c->a))
 			return true;
 	}
@@ -261,6 +261,12 @@ static void say_text(const char *s)
 	putchar('"');
 }
 
+/* A number of the command line, which bench/run wrote. */
+static unsigned int number(const char *text)
+{
+	return (unsigned int)strtoul(text, NULL, 10);
+}
+
 int main(int argc, char **argv)
 {
 	struct client *c, prober = {.fd = -1};
@@ -271,9 +277,9 @@ int main(int argc, char **argv)
 		fputs("usage: load PORT LIVE SECONDS CLIENTS IMAGE PAGE\n", stderr);
 		return 2;
 	}
-	G.port = atoi(argv[1]);
-	G.live = (unsigned int)atoi(argv[2]);
-	G.clients = (unsigned int)atoi(argv[4]);
+	G.port = (int)number(argv[1]);
+	G.live = number(argv[2]);
+	G.clients = number(argv[4]);
 	G.image = argv[5];
 	G.page = argv[6];
 	c = calloc(G.clients, sizeof(*c));
@@ -287,7 +293,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (!fgets(line, sizeof(line), stdin))
 		return 1;
-	G.end_ns = now_ns() + (uint64_t)atoi(argv[3]) * 1000000000u;
+	G.end_ns = now_ns() + (uint64_t)number(argv[3]) * 1000000000u;
 	pthread_create(&prober.thread, NULL, probe, &prober);
 	churned = with_clients(c, churn);
 	atomic_store(&G.ended, true);

@@ -81,11 +81,11 @@ static const struct key {
 		"a whole resume: clients give up at 30"},
 	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20",
 		"then create answers Pending, and a pause that it is under way"},
-	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 4096, "1000", ""},
+	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000", ""},
 	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0",
 		"of all running sandboxes; 0: twice the host's, as guests touch a fraction of "
 		"theirs"},
-	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 1000, "16",
+	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 65536, "16",
 		"vCPUs for each CPU of the host"},
 	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "of one sandbox"},
 	{"limits", "max_memory_mib", K_INT, AT(max_memory_mib), 128, 1ll << 20, "65536",

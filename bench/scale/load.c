@@ -289,7 +289,7 @@ int main(int argc, char **argv)
 		c[i].fd = -1;
 	filled = with_clients(c, fill);
 	/* the caller looks at the daemon's memory now */
-	printf("filled %.3f\n", filled);
+	printf("filled %.3f %u %s\n", filled, atomic_exchange(&G.errors, 0), G.first_error);
 	fflush(stdout);
 	if (!fgets(line, sizeof(line), stdin))
 		return 1;

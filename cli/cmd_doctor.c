@@ -141,6 +141,41 @@ static void look_guest(struct finding *f)
 		snprintf(f->todo, sizeof(f->todo), "make kernel");
 }
 
+/* What the daemon could not read at its start. */
+static void look_records(struct finding *f)
+{
+	_cleanup_answer_ struct answer a = {0};
+	char *argv[] = {(char[]){"doctor"}, NULL};
+	struct client_opts co = {0};
+	const cJSON *items, *one;
+	struct client c;
+	struct err e;
+	int rest, code;
+
+	if (!client_begin(&c, &co, "doctor", NULL, 0, 1, argv, 0, &rest, &code) ||
+		client_call(&c, "GET", "/v1/mayfly/quarantine", NULL, &a, &e) < 0) {
+		f->how = SO_SO;
+		snprintf(f->what, sizeof(f->what), "no daemon to ask: %.160s", e.msg);
+		snprintf(f->todo, sizeof(f->todo),
+			"make up; or OPEN_SANDBOX_DOMAIN and an operator's OPEN_SANDBOX_API_KEY");
+		return;
+	}
+	items = cJSON_GetObjectItemCaseSensitive(a.json, "items");
+	one = cJSON_GetArrayItem(items, 0);
+	f->how = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(a.json, "complete")) ? GOOD : BAD;
+	if (f->how == GOOD) {
+		snprintf(f->what, sizeof(f->what), "the daemon could read all of them");
+		return;
+	}
+	snprintf(f->what, sizeof(f->what),
+		"%d cannot be read, and no file is removed: %.20s/%.36s: %.80s",
+		cJSON_GetArraySize(items), json_text(one, "table"), json_text(one, "id"),
+		json_text(one, "reason"));
+	snprintf(f->todo, sizeof(f->todo),
+		"restore state.db from a copy; or give each up: DELETE "
+		"/v1/mayfly/quarantine/TABLE/ID, then restart the daemon");
+}
+
 static const struct {
 	const char *name;
 	void (*look)(struct finding *f);
@@ -152,6 +187,7 @@ static const struct {
 	{"landlock", look_landlock},
 	{"qemu", look_qemu},
 	{"guest kernel", look_guest},
+	{"records", look_records},
 };
 
 /* All findings; or, with a name, that one: exit code 0 if it is good. */

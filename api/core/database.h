@@ -93,6 +93,7 @@ void database_load(struct database *db, enum db_table t,
 bool database_complete(const struct database *db);
 struct quarantined {
 	struct quarantined *next;
+	enum db_table in;
 	const char *table;
 	char key[64]; /* "" if not even that could be read */
 	char why[200];

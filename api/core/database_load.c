@@ -23,6 +23,7 @@ void database_quarantine_add(struct database *db, enum db_table t, const char *k
 		key, db_table_names[t], why);
 	if (!q)
 		return;
+	q->in = t;
 	q->table = db_table_names[t];
 	snprintf(q->key, sizeof(q->key), "%s", key);
 	snprintf(q->why, sizeof(q->why), "%s", why);

@@ -94,6 +94,8 @@ static const struct http_route v1[] = {
 	{"POST", "/mayfly/templates", route_auto_template_create, OPERATORS_WHOLE},
 	{"GET", "/mayfly/templates/{id}", route_auto_template_get, OPERATORS},
 	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, OPERATORS},
+	{"GET", "/mayfly/quarantine", route_quarantine_list, OPERATORS},
+	{"DELETE", "/mayfly/quarantine/{table}/{id}", route_quarantine_delete, OPERATORS},
 };
 const struct http_table v1_table = {v1, ARRAY_LEN(v1)};
 

@@ -65,6 +65,8 @@ GET /v1/mayfly/templates/{id} 200 401 404
 DELETE /v1/mayfly/templates/{id} 204 401 404
 GET /v1/mayfly/points/{id} 200 401 404
 POST /v1/mayfly/points/{id}/verify 200 401 404
+GET /v1/mayfly/quarantine 200 401
+DELETE /v1/mayfly/quarantine/{table}/{id} 401 404
 """
 # of any route, whatever else it answers: an unknown method, a path with a slash behind it; behind an endpoint: no sandbox, one that does not run, one that
 # was lost meanwhile, a token of the sandbox's own that is missing, another user without the right
@@ -108,7 +110,7 @@ NEVER_CODES = (
     (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals: NOT_SUPPORTED, SESSION_NOT_FOUND"),
 )
-OUR_CODES = {"FSB::TEMPLATE_FAILED"}  # of /v1/mayfly/
+OUR_CODES = {"FSB::TEMPLATE_FAILED", "MAYFLY::NOT_QUARANTINED"}  # of /v1/mayfly/
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')
@@ -288,6 +290,8 @@ def templates(seen, d):
     ask("DELETE", f"/v1/templates/{tpl}", 204)
     for method, path in (("GET", "/v1/mayfly/points/x"), ("POST", "/v1/mayfly/points/x/verify"), ("GET", "/v1/mayfly/templates/x"), ("DELETE", "/v1/mayfly/templates/x")):
         ask(method, path, 404)
+    ask("GET", "/v1/mayfly/quarantine", 200)
+    ask("DELETE", f"/v1/mayfly/quarantine/sandboxes/{NOBODY}", 404, code="MAYFLY::NOT_QUARANTINED")
     ask("POST", "/v1/mayfly/templates", 400, b"[", PARAM)
     ask("POST", "/v1/mayfly/templates", 409, {"image": "tiny"}, "FSB::TEMPLATE_CONFLICT")
 

@@ -7,8 +7,10 @@ import os
 import pathlib
 import signal
 import sqlite3
+import subprocess
 
 import pytest
+from conftest import MAYFLY
 from hostdaemon import HostDaemon
 from test_unwritten import again
 
@@ -221,3 +223,28 @@ def test_records_name_nothing_of_this_host(daemon):
     assert str(daemon.dir) not in doc + local and '"/' not in local
     assert not {"disk", "mem", "vm_slot", "vm_pid", "boot"} & set(json.loads(doc))
     assert {"disk", "mem", "vm_slot"} <= set(json.loads(local))
+
+
+def test_the_operator_gives_one_up(daemon):
+    boxes = [paused(daemon) for _ in range(2)]
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute(BROKEN["cut"], (boxes[0],))
+    daemon.again()
+    told = daemon.ask("GET", "/v1/mayfly/quarantine")[1]
+    assert not told["complete"] and [(i["table"], i["id"]) for i in told["items"]] == [("sandboxes", boxes[0])] and told["items"][0]["reason"]
+    look = json.loads(subprocess.run([MAYFLY, "doctor", "--json", "records"], capture_output=True, text=True, env=os.environ | {"OPEN_SANDBOX_DOMAIN": daemon.url}).stdout)
+    assert look[0]["verdict"] == "bad" and boxes[0] in look[0]["found"] and "quarantine" in look[0]["todo"], look
+    with daemon.unwritable("sandboxes"):
+        assert daemon.ask("DELETE", f"/v1/mayfly/quarantine/sandboxes/{boxes[0]}")[0] == 500
+    assert daemon.ask("DELETE", f"/v1/mayfly/quarantine/sandboxes/{boxes[1]}")[0] == 404, "only what is quarantined"
+    before = blobs(daemon)
+    assert daemon.ask("DELETE", f"/v1/mayfly/quarantine/sandboxes/{boxes[0]}")[0] == 204
+    assert blobs(daemon) == before
+    ended(daemon)
+    daemon.again()
+    assert daemon.ask("GET", "/v1/mayfly/quarantine")[1] == {"complete": True, "items": []}
+    assert set(blobs(daemon)) < set(before), "its files are nobody's now"
+    look = json.loads(subprocess.run([MAYFLY, "doctor", "--json", "records"], capture_output=True, text=True, env=os.environ | {"OPEN_SANDBOX_DOMAIN": daemon.url}).stdout)
+    assert look[0]["verdict"] == "good"
+    goes_on(daemon, boxes[1])

@@ -304,7 +304,7 @@ void template_failed(struct daemon *d, const char *key, bool held, const struct 
 	t->c.state = CP_FAILED;
 	t->again_ns =
 		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
-	if (!held || !sb || sb->gone || d->ending || !take_again(t, sb))
+	if (!held || !sb || sandbox_gone(sb) || d->ending || !take_again(t, sb))
 		ahead_settle(d, key);
 }
 

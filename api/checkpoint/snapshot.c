@@ -155,7 +155,7 @@ static void create_ended(struct checkpoint *c, struct http_req *r, const struct 
 		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED",
 			"The snapshot's record cannot be written.");
 		checkpoint_forget(c);
-	} else if (!sb || sb->state != SB_RUNNING || snap_live(sb, taken, c) < 0) {
+	} else if (!sb || sb->state != SB_RUNNING || operation_ask_snapshot(sb, taken, c) < 0) {
 		checkpoint_delete(c, begin_refused, r);
 	} else {
 		http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", c->id));

@@ -112,7 +112,7 @@ static void record_now(void *arg)
 {
 	struct recording *rec = arg;
 
-	if (rec->sb->state != SB_RUNNING || rec->sb->gone || rec->sb->vm_pid != rec->pid ||
+	if (rec->sb->state != SB_RUNNING || sandbox_gone(rec->sb) || rec->sb->vm_pid != rec->pid ||
 		!ask(rec, rec->sb->vm))
 		recording_end(rec);
 }

@@ -81,7 +81,12 @@ static const struct key {
 		"a whole resume: clients give up at 30"},
 	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20",
 		"then create answers Pending, and a pause that it is under way"},
-	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000", ""},
+	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000",
+		"that run or are paused"},
+	{"limits", "max_ended", K_INT, AT(max_ended), 1, 1ll << 20, "1000",
+		"records of sandboxes that ended; the oldest are deleted"},
+	{"limits", "ended_keep_seconds", K_INT, AT(ended_keep_seconds), 1, 1ll << 31, "86400",
+		"how long the record of a sandbox that ended is kept"},
 	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0",
 		"of all running sandboxes; 0: twice the host's, as guests touch a fraction of "
 		"theirs"},

@@ -34,8 +34,8 @@ struct config {
 		pending_after_seconds;
 	int64_t blank_pool, template_max, template_retry_seconds, template_mib;
 	/* [limits] */
-	int64_t max_sandboxes, memory_mib, cpu_overcommit, disk_mib, disk_reserve_mib, max_vcpus,
-		max_memory_mib;
+	int64_t max_sandboxes, max_ended, ended_keep_seconds, memory_mib, cpu_overcommit, disk_mib,
+		disk_reserve_mib, max_vcpus, max_memory_mib;
 	/* [storage] */
 	char allowed_host_paths[CONFIG_PATHS_MAX][256];
 	unsigned int nallowed_host_paths;

@@ -19,6 +19,7 @@ struct io_pool;
 struct privctl;
 struct router;
 struct sandbox;
+struct sandbox_index;
 struct templates;
 struct verify;
 struct vm;
@@ -44,6 +45,7 @@ struct daemon {
 	struct images *images;
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
+	struct sandbox_index *index; /* the same by id, and what they use */
 	struct metrics metrics;
 	struct turns turns;
 	unsigned int cpus; /* of the host, as it was at the start */

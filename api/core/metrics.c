@@ -10,7 +10,6 @@
 
 #include "api/core/database.h"
 #include "api/core/io_pool.h"
-#include "api/sandbox/admission.h"
 #include "api/sandbox/sandbox.h"
 #include "api/checkpoint/image_template.h"
 
@@ -110,10 +109,9 @@ void route_prometheus(struct http_req *r)
 	for (size_t i = 0; i < ARRAY_LEN(c); i++)
 		buf_printf(&b, "# TYPE mayfly_%s_total counter\nmayfly_%s_total %llu\n", c[i].name,
 			c[i].name, (unsigned long long)c[i].v);
-	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next) {
+	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		by_state[sb->state]++;
-		given += admission_counts(sb) ? MIB(sb->cls.mem_mib) : 0;
-	}
+	given = MIB(index_load(d->index)->mem_mib);
 	buf_printf(&b,
 		"# TYPE mayfly_sandbox_memory_bytes gauge\nmayfly_sandbox_memory_bytes %llu\n",
 		(unsigned long long)given);

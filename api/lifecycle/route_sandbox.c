@@ -27,16 +27,6 @@ static void refused(struct http_req *r, const struct refusal *x)
 
 /* ---- create */
 
-static void create_client_gone(struct http_req *r)
-{
-	struct sandbox *sb = r->user;
-
-	/* the sandbox goes on: whoever asked can find it in the list */
-	if (sb && sb->answer == r)
-		sb->answer = NULL;
-	http_abort(r);
-}
-
 /* The id of the new sandbox: ours, or one that a peer chose, which makes its create idempotent by id. false: answered. */
 static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 {
@@ -113,11 +103,7 @@ void route_create(struct http_req *r)
 	}
 	if (s.has_timeout)
 		sandbox_set_expiry(sb, (int64_t)wall_ns() + (int64_t)s.timeout_s * 1000000000);
-	sb->answer = r;
-	r->user = sb;
-	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
-	http_on_gone(r, create_client_gone);
-	sandbox_save(sb, false);
+	operation_client_waits(sb, r);
 	launch_create(sb);
 }
 
@@ -389,19 +375,6 @@ void route_endpoint(struct http_req *r)
 
 /* ---- pause, resume, delete */
 
-static bool answer_later(struct http_req *r, struct sandbox *sb)
-{
-	if (sb->answer) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
-			"Sandbox %s is being changed by another request.", sb->id);
-		return false;
-	}
-	sb->answer = r;
-	r->user = sb;
-	http_on_gone(r, create_client_gone);
-	return true;
-}
-
 void route_pause(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
@@ -409,11 +382,6 @@ void route_pause(struct http_req *r)
 
 	if (!sb)
 		return;
-	if (sb_next(sb->state, EV_PAUSE) == SB_STATES) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s, not Running.",
-			sb->id, sb_state_names[sb->state]);
-		return;
-	}
 	mode = http_query(r, "mode");
 	if (!mode) {
 		const cJSON *v =
@@ -425,32 +393,15 @@ void route_pause(struct http_req *r)
 		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "mode must be disk or resident.");
 		return;
 	}
-	if (!answer_later(r, sb))
-		return;
-	sb->pause_resident = !strcmp(mode, "resident");
-	launch_pause(sb);
+	operation_ask(sb, !strcmp(mode, "resident") ? ASK_PAUSE_MEMORY : ASK_PAUSE, r);
 }
 
 void route_resume(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
 
-	if (!sb)
-		return;
-	if (sb_next(sb->state, EV_RESUME) == SB_STATES) {
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_PAUSED", "Sandbox %s is %s, not Paused.",
-			sb->id, sb_state_names[sb->state]);
-		return;
-	}
-	if (!answer_later(r, sb))
-		return;
-	if (sandbox_apply_saved(sb, EV_RESUME, "RESUMING")) {
-		launch_resume(sb);
-		return;
-	}
-	sb->answer = NULL;
-	http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
-		"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+	if (sb)
+		operation_ask(sb, ASK_RESUME, r);
 }
 
 void route_delete(struct http_req *r)

@@ -280,10 +280,10 @@ void vm_abandon(struct vm *vm)
 	vm_kill(vm);
 }
 
-static void vm_failed(struct vm *vm, const char *what)
+void vm_fail(struct vm *vm, const char *why)
 {
 	if (!vm->text[0])
-		snprintf(vm->text, sizeof(vm->text), "%s", what);
+		snprintf(vm->text, sizeof(vm->text), "%s", why);
 	vm_kill(vm);
 }
 
@@ -462,7 +462,7 @@ static void spawned(void *arg, const struct priv_msg *m, int fd)
 	if (!vm->ctl) {
 		snprintf(vm->text, sizeof(vm->text), "connecting to mayfly-vmm: %s",
 			strerror(errno));
-		vm_failed(vm, "");
+		vm_fail(vm, "");
 		return;
 	}
 	buf_init(&b, 4096);

@@ -84,5 +84,7 @@ int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_di
 /* The CPU and memory this sandbox really gets, below its class. */
 void vm_limits(struct vm *vm, uint32_t cpu_millis, uint64_t memory_bytes);
 void vm_kill(struct vm *vm); /* ended() follows */
+/* The same, for a reason that ended() tells if the monitor has no other. */
+void vm_fail(struct vm *vm, const char *why);
 /* No calls to ops any more; kills it, and forgets it when it is gone. */
 void vm_abandon(struct vm *vm);

@@ -13,8 +13,9 @@
 
 bool admission_counts(const struct sandbox *sb)
 {
-	return sb->state == SB_PENDING || sb->state == SB_RUNNING || sb->state == SB_PAUSING ||
-	       sb->state == SB_RESUMING || (sb->state == SB_PAUSED && sb->resident);
+	return sb->phase == PHASE_NEW || sb->phase == PHASE_ACCEPTED ||
+	       sb->phase == PHASE_RUNNING || sb->phase == PHASE_RESIDENT ||
+	       (sb->phase == PHASE_PAUSED && sb->op.kind == OP_RESUME);
 }
 
 static uint64_t memory_limit_mib(const struct daemon *d)
@@ -30,33 +31,30 @@ static uint64_t memory_limit_mib(const struct daemon *d)
 	return ((uint64_t)si.totalram * si.mem_unit >> 20) * 2;
 }
 
-int admission_check(const struct sandbox *sb, struct refusal *x)
+int admission_check(struct sandbox *sb, struct refusal *x)
 {
 	struct daemon *d = sb->d;
-	uint64_t mem = 0, vcpus = 0, max_mem = memory_limit_mib(d);
+	const struct sandbox_load *l = index_load(d->index);
+	uint64_t max_mem = memory_limit_mib(d);
 	uint64_t max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
 	struct statvfs vfs;
 
-	for (const struct sandbox *s = d->sandboxes; s; s = s->next) {
-		if (!admission_counts(s))
-			continue;
-		mem += s->cls.mem_mib;
-		vcpus += s->cls.vcpus;
-	}
+	/* its size is known from here on */
+	index_count(d->index, sb);
 	x->status = 0;
-	if (d->nsandboxes > (size_t)d->cfg.max_sandboxes)
+	if (l->live > (size_t)d->cfg.max_sandboxes)
 		refuse(x, 429, FULL, "This host is full: %lld sandboxes are its limit.",
 			(long long)d->cfg.max_sandboxes);
-	else if (mem > max_mem)
+	else if (l->mem_mib > max_mem)
 		refuse(x, 429, FULL,
 			"This host is full: %llu MiB of memory would be given away, %llu is its "
 			"limit.",
-			(unsigned long long)mem, (unsigned long long)max_mem);
-	else if (vcpus > max_vcpus)
+			(unsigned long long)l->mem_mib, (unsigned long long)max_mem);
+	else if (l->vcpus > max_vcpus)
 		refuse(x, 429, FULL,
 			"This host is full: %llu virtual CPUs would be given away, %llu is its "
 			"limit.",
-			(unsigned long long)vcpus, (unsigned long long)max_vcpus);
+			(unsigned long long)l->vcpus, (unsigned long long)max_vcpus);
 	else if (!statvfs(d->cfg.state_dir, &vfs) &&
 		 (vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
 		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",

@@ -9,4 +9,4 @@
 /* Does it hold memory and CPU? What is paused or ended does not. */
 bool admission_counts(const struct sandbox *sb);
 /* sb is in the table already. 0, or -EINVAL and x (429 with what is used up). */
-int admission_check(const struct sandbox *sb, struct refusal *x);
+int admission_check(struct sandbox *sb, struct refusal *x);

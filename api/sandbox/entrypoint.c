@@ -9,6 +9,7 @@
 #include "api/links/agent_client.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/core/metrics.h"
+#include "api/sandbox/launch.h"
 
 #define LAST_WORDS_LIMIT_MS 3000u
 
@@ -35,7 +36,7 @@ static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 	struct sandbox *sb = arg;
 	bool over = false;
 
-	if (r->err || sb->gone)
+	if (r->err || sandbox_gone(sb))
 		return;
 	if (state == AGENT_EXITED && code == 0)
 		over = sandbox_apply(
@@ -50,7 +51,8 @@ static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 		over = sandbox_apply(sb, EV_ENTRY_BAD, "CONTAINER_EXITED_ERROR",
 			"The entrypoint did not start: %.200s", r->text);
 	if (!over) {
-		sb->entry_missed = sb->state == SB_PAUSING || sb->state == SB_RESUMING;
+		sb->entry_missed =
+			operation_cell(sb->phase, sb->op.kind, EV_ENTRY_OK).action == ACT_LATER;
 		return;
 	}
 	sb->d->metrics.ended++;

@@ -109,7 +109,7 @@ void entrylog_keep(const struct sandbox *sb, const char *text)
 	_cleanup_close_ int fd = -1;
 	char path[520];
 
-	if (!*text || sb->gone)
+	if (!*text || sandbox_gone(sb))
 		return;
 	path_of(sb->d, sb->id, path, sizeof(path));
 	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -30,92 +30,28 @@
 #define START_FAILED "DOCKER::SANDBOX_START_FAILED"
 #define PROMISED     "PENDING" /* status.reason of one whose client was told that it is coming */
 
-const char *const step_names[STEP_COUNT] = {[STEP_IMAGE] = "getting the image",
-	[STEP_TURN] = "waiting for its turn",
-	[STEP_DISK] = "making the disk",
-	[STEP_VMM] = "starting the VMM",
-	[STEP_BOOT] = "booting",
-	[STEP_RESTORE] = "restoring",
-	[STEP_AGENT] = "waiting for the agent",
-	[STEP_THAW] = "giving it its identity",
-	[STEP_SNAPSHOT] = "taking the template",
-	[STEP_SETUP] = "starting the entrypoint",
-	[STEP_RUN] = "running"};
-
-/* One deadline over all, and a shorter one for what a VMM alone must answer: one that hangs is not
- * waited for as a registry is. */
-static void step_deadline(struct sandbox *sb)
+static bool resuming(const struct sandbox *sb)
 {
-	struct launch *l = sb->launch;
-	const struct config *c = &sb->d->cfg;
-	bool vmm = l->step == STEP_VMM || l->step == STEP_BOOT || l->step == STEP_RESTORE ||
-		   l->step == STEP_THAW || l->step == STEP_SETUP ||
-		   (l->step == STEP_AGENT && *l->from.state);
-	uint64_t at = l->ends_ns;
-
-	l->limit_s = l->resume ? c->resume_timeout_seconds : c->create_timeout_seconds;
-	if (vmm && l->step_ns + (uint64_t)c->step_timeout_seconds * SEC < at) {
-		l->limit_s = c->step_timeout_seconds;
-		at = l->step_ns + (uint64_t)l->limit_s * SEC;
-	}
-	if (sb->deadline)
-		timer_set(sb->deadline, at);
+	return sb->op.kind == OP_RESUME;
 }
 
-static void step_to(struct sandbox *sb, enum step s)
+void launch_free(struct sandbox *sb)
 {
-	static const enum phase phases[STEP_COUNT] = {[STEP_IMAGE] = PH_IMAGE,
-		[STEP_TURN] = PH_TURN,
-		[STEP_DISK] = PH_DISK,
-		[STEP_VMM] = PH_BLANK,
-		[STEP_BOOT] = PH_BOOT,
-		[STEP_RESTORE] = PH_RESTORE,
-		[STEP_AGENT] = PH_AGENT,
-		[STEP_THAW] = PH_SETUP,
-		[STEP_SNAPSHOT] = PH_SNAPSHOT,
-		[STEP_SETUP] = PH_SETUP,
-		[STEP_RUN] = PH_SETUP};
-	struct launch *l = sb->launch;
-	uint64_t now = mono_ns();
+	struct launch *l = take_ptr(sb->op.launch);
 
-	sb->phase_ns[phases[l->step]] += now - l->step_ns;
-	l->step = s;
-	l->step_ns = now;
-	step_deadline(sb);
-	if (sb->state == SB_PENDING)
-		snprintf(sb->message, sizeof(sb->message), "%s", step_names[s]);
-}
-
-static void launch_end(struct sandbox *sb)
-{
-	struct launch *l = sb->launch;
-
-	/* also those of a pause, or of a resume without a launch */
-	timer_remove(take_ptr(sb->deadline));
-	timer_remove(take_ptr(sb->pending));
 	if (!l)
 		return;
-	sb->launch = NULL;
 	turn_end(&l->turn);
 	if (l->image)
 		image_cancel(l->image);
-	snap_cancel(l->snap);
 	free(l);
 }
 
 /* ---- answers */
 
-static struct http_req *take_answer(struct sandbox *sb)
-{
-	struct http_req *r = sb->answer;
-
-	sb->answer = NULL;
-	return r;
-}
-
 static void answer_created(struct sandbox *sb)
 {
-	struct http_req *r = take_answer(sb);
+	struct http_req *r = operation_client(sb);
 
 	if (r)
 		http_reply_json(r, 202, sandbox_to_json(sb, true));
@@ -123,25 +59,25 @@ static void answer_created(struct sandbox *sb)
 
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)
 {
-	bool resume = sb->launch && sb->launch->resume;
-	struct http_req *r = take_answer(sb);
-	enum step step = sb->launch ? sb->launch->step : STEP_RUN;
+	bool resume = resuming(sb);
+	struct http_req *r = operation_client(sb);
+	enum op_step step = sb->op.kind ? sb->op.step : STEP_RUN;
 	char text[420];
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	launch_end(sb);
+	launch_free(sb);
 	sb->d->metrics.create_failed += !resume;
 	sandbox_ref(sb);
 	/* a resume stays Paused, however far it got: what it was paused with is whole, and its
 	 * private layer is made anew */
-	sandbox_apply(sb, EV_START_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s",
-		step_names[step], text);
+	sandbox_apply(sb, EV_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s",
+		op_steps[step].name, text);
 	launch_teardown(sb);
 	if (r) {
-		http_error(r, status, code, "%s: %s", step_names[step], text);
+		http_error(r, status, code, "%s: %s", op_steps[step].name, text);
 		/* an answered failure leaves nothing behind; one that was Pending stays to be
 		 * looked at */
 		if (!resume)
@@ -150,12 +86,9 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	sandbox_unref(sb);
 }
 
-static void deadline_passed(void *arg)
+void launch_late(struct sandbox *sb)
 {
-	struct sandbox *sb = arg;
-
-	launch_fail(
-		sb, 504, START_FAILED, "not done within %lld s", (long long)sb->launch->limit_s);
+	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->op.limit_s);
 }
 
 int launch_promise(struct sandbox *sb)
@@ -171,10 +104,8 @@ int launch_promise(struct sandbox *sb)
 	return rc;
 }
 
-static void is_pending(void *arg)
+void launch_is_long(struct sandbox *sb)
 {
-	struct sandbox *sb = arg;
-
 	if (sb->state != SB_PENDING)
 		return;
 	if (launch_promise(sb) == 0)
@@ -185,50 +116,64 @@ static void is_pending(void *arg)
 
 /* ---- the last steps: identity, entrypoint, Running */
 
+static void running_counted(struct sandbox *sb, bool resume)
+{
+	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = mono_ns() - sb->op.begun_ns;
+	for (int p = 0; p < PH_COUNT; p++)
+		if (sb->phase_ns[p])
+			hist_add(&sb->d->metrics.phase[p], sb->phase_ns[p]);
+	if (resume)
+		return;
+	sb->d->metrics.created++;
+	if (sb->origin == FROM_BOOT)
+		sb->d->metrics.booted++;
+	else
+		sb->d->metrics.restored++;
+}
+
+/* The create is done; the image's template that it left may still be written. */
+static void running_end(struct sandbox *sb)
+{
+	launch_free(sb);
+	if (!sb->op.snap) {
+		operation_end(sb);
+		return;
+	}
+	timer_set(sb->pending, 0);
+	operation_begin(sb, OP_TEMPLATE, 0);
+	operation_step(sb, STEP_WRITE);
+}
+
 static void now_running(struct sandbox *sb)
 {
-	struct launch *l = sb->launch;
-	bool resume = l->resume;
+	bool resume = resuming(sb);
+	struct http_req *r;
 
-	step_to(sb, STEP_RUN);
-	sb->frozen = false;
+	operation_step(sb, STEP_RUN);
 	if (resume)
 		fault_at(sb, FAULT_RESUME_THAWED);
-	if (!sandbox_apply_saved(sb, resume ? EV_RESUMED : EV_STARTED, "CONTAINER_RUNNING")) {
+	if (!sandbox_apply_saved(sb, EV_DONE, "CONTAINER_RUNNING")) {
 		launch_fail(sb, 500, START_FAILED, "the record cannot be written");
 		return;
 	}
 	if (resume)
 		fault_at(sb, FAULT_RESUME_SAVED);
-	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = mono_ns() - sb->begun_ns;
-	for (int p = 0; p < PH_COUNT; p++)
-		if (sb->phase_ns[p])
-			hist_add(&sb->d->metrics.phase[p], sb->phase_ns[p]);
-	if (!resume) {
-		sb->d->metrics.created++;
-		if (sb->origin == FROM_BOOT)
-			sb->d->metrics.booted++;
-		else
-			sb->d->metrics.restored++;
-	}
-	launch_end(sb);
+	running_counted(sb, resume);
 	entry_watch(sb);
-	if (resume) {
-		struct http_req *r = take_answer(sb);
-
-		if (r)
-			http_reply_empty(r, 202);
-	} else {
-		answer_created(sb);
-	}
+	r = operation_client(sb);
+	if (r && resume)
+		http_reply_empty(r, 202);
+	else if (r)
+		http_reply_json(r, 202, sandbox_to_json(sb, true));
 	vms_refill(sb->d->vms, sb->cls);
 	if (!resume && sb->origin != FROM_BOOT)
 		workset_ran(sb);
+	running_end(sb);
 }
 
 static bool agent_answered(struct sandbox *sb, const struct agent_reply *r)
 {
-	if (r->err == ECANCELED || !sb->launch)
+	if (r->err == ECANCELED || !sb->op.launch)
 		return false;
 	if (r->err) {
 		launch_fail(sb, 500, START_FAILED, "%s: %s", strerror(r->err), r->text);
@@ -249,7 +194,7 @@ static void do_setup(struct sandbox *sb)
 {
 	struct buf b;
 
-	step_to(sb, STEP_SETUP);
+	operation_step(sb, STEP_SETUP);
 	buf_init(&b, AGENT_FRAME_MAX);
 	setup_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, 0, setup_done, sb))
@@ -264,7 +209,7 @@ static void thaw_done(void *arg, const struct agent_reply *r)
 
 	if (!agent_answered(sb, r))
 		return;
-	if (sb->launch->resume || sb->origin == FROM_MEMORY)
+	if (resuming(sb) || sb->origin == FROM_MEMORY)
 		now_running(sb);
 	else
 		do_setup(sb);
@@ -274,7 +219,7 @@ static void do_thaw(struct sandbox *sb)
 {
 	struct buf b;
 
-	step_to(sb, STEP_THAW);
+	operation_step(sb, STEP_THAW);
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, 0, thaw_done, sb))
@@ -284,16 +229,44 @@ static void do_thaw(struct sandbox *sb)
 
 void launch_continue(struct sandbox *sb)
 {
-	sb->launch->snap = NULL;
-	do_setup(sb);
+	if (sb->op.kind == OP_CREATE && sb->op.step == STEP_TEMPLATE)
+		do_setup(sb);
 }
 
 /* ---- the VM's events */
 
+static bool agent_expected(const struct sandbox *sb)
+{
+	enum op_step s = sb->op.step;
+
+	return sb->op.launch &&
+	       (s == STEP_AGENT || s == STEP_AGENT_BACK || s == STEP_BOOT || s == STEP_RESTORE);
+}
+
+/* The agent listens: what comes next depends on whether the machine was restored. */
+static void agent_first(struct sandbox *sb, bool prepared)
+{
+	if (resuming(sb))
+		fault_at(sb, FAULT_RESUME_READY);
+	if (prepared && (sb->origin != FROM_TEMPLATE || resuming(sb))) {
+		do_thaw(sb);
+	} else if (!prepared && *sb->op.launch->from.state) {
+		launch_fail(sb, 500, START_FAILED,
+			"the restored machine does not ask for a new identity");
+	} else if (!prepared && template_wanted(sb)) {
+		operation_step(sb, STEP_TEMPLATE);
+		if (!snap_template(sb))
+			do_setup(sb);
+	} else {
+		/* it carries the identity, too, and is the thaw of a template's machine, which
+		 * never had one */
+		do_setup(sb);
+	}
+}
+
 static void on_ready(void *arg, bool prepared)
 {
 	struct sandbox *sb = arg;
-	struct launch *l = sb->launch;
 
 	if (!sb->agent) {
 		sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
@@ -303,31 +276,13 @@ static void on_ready(void *arg, bool prepared)
 		}
 		agentc_keep_spare(sb->agent);
 	}
-	if (l && agentc_move(sb->agent, sb->vm->vsock_path) < 0) {
+	if (sb->op.launch && agentc_move(sb->agent, sb->vm->vsock_path) < 0) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
 		return;
 	}
 	agentc_up(sb->agent);
-	if (!l || (l->step != STEP_AGENT && l->step != STEP_BOOT && l->step != STEP_RESTORE))
-		return;
-	if (l->resume)
-		fault_at(sb, FAULT_RESUME_READY);
-	if (prepared && (sb->origin != FROM_TEMPLATE || l->resume)) {
-		do_thaw(sb);
-	} else if (!prepared && *l->from.state) {
-		launch_fail(sb, 500, START_FAILED,
-			"the restored machine does not ask for a new identity");
-	} else if (!prepared && template_wanted(sb)) {
-		l->took_template = true;
-		step_to(sb, STEP_SNAPSHOT);
-		l->snap = snap_template(sb);
-		if (!l->snap)
-			do_setup(sb);
-	} else {
-		/* it carries the identity, too, and is the thaw of a template's machine, which
-		 * never had one */
-		do_setup(sb);
-	}
+	if (agent_expected(sb))
+		agent_first(sb, prepared);
 }
 
 static void make_disk(struct sandbox *sb);
@@ -336,10 +291,10 @@ static void make_disk(struct sandbox *sb);
  * been none. */
 static bool boot_instead(struct sandbox *sb, const char *why)
 {
-	struct launch *l = sb->launch;
+	struct launch *l = sb->op.launch;
 	struct disk plain = {.bytes = sb->disk.bytes};
 
-	if (sb->origin != FROM_TEMPLATE || l->resume)
+	if (sb->origin != FROM_TEMPLATE || resuming(sb))
 		return false;
 	template_bad(sb, why);
 	sandbox_note(sb, "its template was refused, it boots: %s", why);
@@ -357,44 +312,49 @@ static bool boot_instead(struct sandbox *sb, const char *why)
 	return true;
 }
 
+static void note_restored(struct sandbox *sb, struct cur *body)
+{
+	uint16_t n = cur_u16(body);
+
+	verify_restored(sb->d, &sb->op.launch->from);
+	for (unsigned int i = 0; i < n && i < 16 && !body->bad; i++) {
+		char name[32];
+		uint64_t ns;
+
+		cur_str(body, name, sizeof(name));
+		ns = cur_u64(body);
+		if (!body->bad)
+			sandbox_note(sb, "restore %s %.3f ms", name, (double)ns / 1e6);
+	}
+}
+
 static void on_loaded(void *arg, int err, const char *text, struct cur *body)
 {
 	struct sandbox *sb = arg;
+	bool restored;
 
-	if (!sb->launch || err == ECONNRESET)
+	if (!sb->op.launch || err == ECONNRESET)
 		return;
+	restored = *sb->op.launch->from.state != 0;
 	if (err) {
 		if (boot_instead(sb, text))
 			return;
-		if (*sb->launch->from.state && !sb->launch->resume)
+		if (restored && !resuming(sb))
 			utemplate_bad(sb);
 		launch_fail(sb, 500, START_FAILED, "%s (%s)", text, strerror(err));
 		return;
 	}
-	if (sb->launch->resume)
+	if (resuming(sb))
 		fault_at(sb, FAULT_RESUME_LOADED);
-	if (*sb->launch->from.state) {
-		uint16_t n = cur_u16(body);
-
-		verify_restored(sb->d, &sb->launch->from);
-
-		for (unsigned int i = 0; i < n && i < 16 && !body->bad; i++) {
-			char name[32];
-			uint64_t ns;
-
-			cur_str(body, name, sizeof(name));
-			ns = cur_u64(body);
-			if (!body->bad)
-				sandbox_note(sb, "restore %s %.3f ms", name, (double)ns / 1e6);
-		}
-	}
-	if (sb->launch->step == STEP_BOOT || sb->launch->step == STEP_RESTORE)
-		step_to(sb, STEP_AGENT);
+	if (restored)
+		note_restored(sb, body);
+	if (sb->op.step == STEP_BOOT || sb->op.step == STEP_RESTORE)
+		operation_step(sb, restored ? STEP_AGENT_BACK : STEP_AGENT);
 }
 
 static int restore(struct sandbox *sb, const struct vm_disk_fds *disk, struct err *e)
 {
-	struct launch *l = sb->launch;
+	struct launch *l = sb->op.launch;
 	const char *bad = verify_damage(sb->d, &l->from);
 	struct vm_restore_fds mem;
 	int rc = bad ? err_plain(e, EBADMSG, "%s", bad)
@@ -410,7 +370,7 @@ static int restore(struct sandbox *sb, const struct vm_disk_fds *disk, struct er
 
 static void load(struct sandbox *sb)
 {
-	struct launch *l = sb->launch;
+	struct launch *l = sb->op.launch;
 	struct vm_disk_fds disk;
 	struct err e;
 	int rc = disk_fds_open(sb->d->blobs, &sb->disk, &disk, &e);
@@ -425,12 +385,12 @@ static void load(struct sandbox *sb)
 	}
 	vm_limits(sb->vm, sb->spec.cpu_millis, sb->spec.memory_bytes);
 	if (*l->from.state) {
-		step_to(sb, STEP_RESTORE);
+		operation_step(sb, STEP_RESTORE);
 		rc = restore(sb, &disk, &e);
-		if (l->resume)
+		if (resuming(sb))
 			fault_at(sb, FAULT_RESUME_ASKED);
 	} else {
-		step_to(sb, STEP_BOOT);
+		operation_step(sb, STEP_BOOT);
 		rc = vm_boot(sb->vm, "reboot=t", &disk);
 		if (rc < 0)
 			err_set(&e, -rc, "the VMM takes no requests");
@@ -444,13 +404,21 @@ static void on_blank(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	if (sb->launch && sb->launch->step == STEP_VMM)
+	if (sb->op.launch && sb->op.step == STEP_VMM)
 		load(sb);
 }
 
 static void on_snapshot(void *arg, int status, uint32_t kept, const char *text)
 {
 	snap_durable(arg, status, kept, text);
+}
+
+/* A machine was restored and its agent has not said anything yet. */
+static bool restoring(const struct sandbox *sb)
+{
+	enum op_step s = sb->op.step;
+
+	return sb->op.launch && (s == STEP_RESTORE || s == STEP_AGENT || s == STEP_AGENT_BACK);
 }
 
 static void on_ended(void *arg, uint32_t reason, const char *text)
@@ -460,14 +428,11 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 	sb->vm = NULL;
 	sandbox_ref(sb);
-	if (snap_vm_ended(sb, reason, text) ||
-		(sb->launch &&
-			(sb->launch->step == STEP_RESTORE || sb->launch->step == STEP_AGENT) &&
-			boot_instead(sb, text))) {
+	if (snap_vm_ended(sb, reason, text) || (restoring(sb) && boot_instead(sb, text))) {
 		/* it was to end: paused; or nothing of the user's ran in it */
-	} else if (sb->launch) {
+	} else if (sb->op.launch) {
 		launch_fail(sb, 500, START_FAILED, "%s", text);
-	} else if (sandbox_apply(sb, EV_VM_DIED, "VM_ENDED", "%s", text)) {
+	} else if (sandbox_apply(sb, EV_VM_ENDED, "VM_ENDED", "%s", text)) {
 		sb->d->metrics.ended += running;
 		launch_teardown(sb);
 	}
@@ -489,7 +454,7 @@ static void get_vm(struct sandbox *sb)
 {
 	struct err e;
 
-	step_to(sb, STEP_VMM);
+	operation_step(sb, STEP_VMM);
 	sb->vm = vm_acquire(sb->d->vms, sb->cls, &vm_ops, sb, &e);
 	if (!sb->vm) {
 		launch_fail(sb, 503, START_FAILED, "%s", e.msg);
@@ -505,7 +470,7 @@ static void make_disk(struct sandbox *sb)
 {
 	struct err e;
 
-	step_to(sb, STEP_DISK);
+	operation_step(sb, STEP_DISK);
 	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 		return;
@@ -528,15 +493,15 @@ static int disk_of_image(struct sandbox *sb, const char *path, struct err *e)
 static void has_turn(struct sandbox *sb)
 {
 	/* only now: while it waited, one before it may have made the template */
-	if (sb->spec.source == SRC_IMAGE && template_use(sb, &sb->launch->from))
+	if (sb->spec.source == SRC_IMAGE && template_use(sb, &sb->op.launch->from))
 		sb->origin = FROM_TEMPLATE;
 	make_disk(sb);
 }
 
 static void wait_turn(struct sandbox *sb)
 {
-	step_to(sb, STEP_TURN);
-	turn_take(&sb->launch->turn, sb, has_turn);
+	operation_step(sb, STEP_TURN);
+	turn_take(&sb->op.launch->turn, sb, has_turn);
 }
 
 static void on_image(void *arg, struct image *img, const struct err *failed)
@@ -544,7 +509,7 @@ static void on_image(void *arg, struct image *img, const struct err *failed)
 	struct sandbox *sb = arg;
 	struct err e;
 
-	sb->launch->image = NULL;
+	sb->op.launch->image = NULL;
 	spec_forget_credentials(&sb->spec);
 	if (!img) {
 		bool none = failed->code == ENOENT;
@@ -566,35 +531,36 @@ static void on_progress(void *arg, const char *text)
 {
 	struct sandbox *sb = arg;
 
-	snprintf(sb->message, sizeof(sb->message), "%s: %.300s", step_names[STEP_IMAGE], text);
+	snprintf(sb->message, sizeof(sb->message), "%s: %.300s", op_steps[STEP_IMAGE].name, text);
 }
 
-static struct launch *launch_begin(struct sandbox *sb, bool resume)
+static struct launch *launch_begin(struct sandbox *sb)
 {
 	struct launch *l = calloc(1, sizeof(*l));
 
-	if (!l)
-		return NULL;
-	*l = (struct launch){.sb = sb, .resume = resume, .step_ns = mono_ns()};
-	sb->launch = l;
-	sb->begun_ns = l->step_ns;
 	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
-	sb->deadline = loop_timer(sb->d->loop, deadline_passed, sb);
-	sb->pending = loop_timer(sb->d->loop, is_pending, sb);
-	l->ends_ns = l->step_ns + (uint64_t)(resume ? sb->d->cfg.resume_timeout_seconds
-						    : sb->d->cfg.create_timeout_seconds) *
-					  SEC;
-	step_deadline(sb);
-	if (sb->pending && !resume)
-		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
+	if (l) {
+		l->sb = sb;
+		sb->op.launch = l;
+	}
 	return l;
 }
 
 void launch_create(struct sandbox *sb)
 {
-	struct launch *l = launch_begin(sb, false);
+	const struct config *c = &sb->d->cfg;
+	struct launch *l;
 	struct err e;
 
+	if (sb->phase == PHASE_NEW) {
+		sb->phase = PHASE_ACCEPTED;
+		snprintf(sb->reason, sizeof(sb->reason), "CREATING");
+		sandbox_save(sb, false);
+	}
+	operation_begin(sb, OP_CREATE, c->create_timeout_seconds);
+	operation_step(sb, STEP_IMAGE);
+	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
+	l = launch_begin(sb);
 	if (!l) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
 		return;
@@ -617,7 +583,7 @@ static void create_again(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	if (!sb->gone && sb->state == SB_PENDING)
+	if (sb->phase == PHASE_ACCEPTED)
 		launch_create(sb);
 	sandbox_unref(sb);
 }
@@ -653,20 +619,22 @@ void launch_resume(struct sandbox *sb)
 	char old[BLOB_ID];
 	struct err e;
 
-	if (sb->resident) {
-		resident_resume(sb);
+	if (operation_begin_saved(sb, OP_RESUME, sb->d->cfg.resume_timeout_seconds, "RESUMING") <
+		0) {
+		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_RESUME_FAILED",
+			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
 		return;
 	}
-	if (!launch_begin(sb, true)) {
+	if (!launch_begin(sb)) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
 		return;
 	}
 	fault_at(sb, FAULT_RESUME_BEGUN);
-	sb->launch->from = sb->memory;
+	sb->op.launch->from = sb->memory;
 	/* an earlier attempt may have run for a moment, and written: the memory that is restored
 	 * now knows nothing of that */
 	memcpy(old, sb->disk.data, sizeof(old));
-	step_to(sb, STEP_DISK);
+	operation_step(sb, STEP_DISK);
 	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 		return;
@@ -674,33 +642,6 @@ void launch_resume(struct sandbox *sb)
 	blob_unref(sb->d->blobs, old);
 	fault_at(sb, FAULT_RESUME_DISK);
 	get_vm(sb);
-}
-
-static void adopted_thawed(void *arg, const struct agent_reply *r)
-{
-	struct sandbox *sb = arg;
-
-	if (r->err && r->err != ECANCELED)
-		log_warn("sandbox %s: going on after the daemon's restart: %s", sb->id, r->text);
-	sandbox_let_go(sb);
-	sandbox_unref(sb);
-}
-
-/* The last daemon may have died between freezing the guest's processes and letting them go; for one
- * that was not frozen this says what it knows. */
-static void thaw_adopted(struct sandbox *sb)
-{
-	struct buf b;
-
-	buf_init(&b, AGENT_FRAME_MAX);
-	identity_put(&b, sb);
-	sandbox_ref(sb);
-	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b,
-			     (uint32_t)sb->d->cfg.step_timeout_seconds * 1000, adopted_thawed,
-			     sb) != NULL;
-	if (!sb->frozen)
-		sandbox_unref(sb);
-	buf_fini(&b);
 }
 
 bool launch_adopt(struct sandbox *sb)
@@ -713,16 +654,18 @@ bool launch_adopt(struct sandbox *sb)
 		return false;
 	agentc_keep_spare(sb->agent);
 	entry_watch(sb);
-	if (sb->resident || sb->state == SB_PAUSING) {
-		if (!sb->snap)
-			resident_take_up(sb);
+	if (sb->phase == PHASE_RESIDENT || sb->op.kind == OP_PAUSE_MEMORY) {
+		resident_take_up(sb);
 		return true;
 	}
+	if (sb->op.kind == OP_PAUSE)
+		return true;
 	agentc_up(sb->agent);
-	/* while a point of it was being taken it may stand still: then it is let go when that is
-	 * known */
-	if (!sb->snap)
-		thaw_adopted(sb);
+	/* The last daemon may have died between freezing the guest's processes and thawing them. One
+	 * that was not frozen says so, which does no harm. While a checkpoint was being taken the
+	 * guest may be frozen: recover.c thaws it when the state of the monitor is known. */
+	if (!sb->op.snap)
+		operation_thaw(sb);
 	return true;
 }
 
@@ -747,15 +690,9 @@ static void agent_reap(void *arg)
 
 void launch_teardown(struct sandbox *sb)
 {
-	struct http_req *r;
 	struct reap *x;
 
-	launch_end(sb);
-	r = take_answer(sb);
-	if (r)
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
-			"Sandbox %s was deleted meanwhile.", sb->id);
-	snap_sandbox_gone(sb);
+	operation_drop(sb);
 	workset_sandbox_goes(sb);
 	if (sb->agent) {
 		/* not from inside one of its own callbacks */

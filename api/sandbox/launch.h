@@ -9,35 +9,25 @@
 #include "api/sandbox/sandbox.h"
 #include "api/sandbox/create_queue.h"
 
-enum step {
-	STEP_IMAGE,
-	STEP_TURN,
-	STEP_DISK,
-	STEP_VMM,
-	STEP_BOOT,
-	STEP_RESTORE,
-	STEP_AGENT,
-	STEP_THAW,
-	STEP_SNAPSHOT,
-	STEP_SETUP,
-	STEP_RUN,
-	STEP_COUNT
-};
-extern const char *const step_names[STEP_COUNT];
-
-struct snap;
-
+/* What the steps of a create or a resume keep. */
 struct launch {
 	struct sandbox *sb;
-	enum step step;
-	bool resume, took_template;
-	uint64_t step_ns, ends_ns; /* when the step began; when all of it must be done */
-	int64_t limit_s;           /* what sb->deadline was set to: of the step, or of all */
 	struct image_job *image;
 	struct memory from; /* what to restore; state "" = boot */
-	struct snap *snap;
 	struct turn turn;
 };
+
+/* Accepts a new sandbox (its record is written) and makes it run. */
+void launch_create(struct sandbox *sb);
+/* One that an earlier daemon was making: made from the start, if its client knows of it. false:
+ * not. */
+bool launch_take_up(struct sandbox *sb);
+void launch_resume(struct sandbox *sb);
+bool launch_adopt(struct sandbox *sb);    /* false: it does not run any more */
+void launch_teardown(struct sandbox *sb); /* VM, agent, timers: all that runs for it */
+void launch_late(struct sandbox *sb);     /* the deadline of a step or of all passed */
+void launch_is_long(struct sandbox *sb);  /* its client learns that the sandbox is being made */
+void launch_free(struct sandbox *sb);     /* what the steps keep; nothing is fine */
 
 /* The running launch ends: status, code, and a reason that names the step. */
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)

@@ -97,7 +97,7 @@ static cJSON *take_item(cJSON *o, const char *name)
 cJSON *sandbox_record(const struct sandbox *sb)
 {
 	cJSON *o = cJSON_CreateObject(), *local = cJSON_AddObjectToObject(o, DB_LOCAL),
-	      *taking = snap_record(sb->snap);
+	      *taking = snap_record(sb->op.snap);
 
 	put_str(o, "owner", sb->owner);
 	put_str(o, "state", sb_state_names[sb->state]);
@@ -133,7 +133,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	json_put_i64(local, "vm_pid", sb->vm_pid);
 	json_put_i64(local, "vm_start", (int64_t)sb->vm_start);
 	put_str(local, "boot", sb->d->host_boot_id);
-	if (sb->resident)
+	if (sb->phase == PHASE_RESIDENT)
 		cJSON_AddTrueToObject(local, "resident");
 	if (taking)
 		cJSON_AddItemToObject(local, "taking", taking);
@@ -142,29 +142,72 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	return o;
 }
 
+static enum sb_state state_from_record(const cJSON *o)
+{
+	char state[32];
+
+	get_str(o, "state", state, sizeof(state));
+	for (int s = 0; s < SB_STATES; s++)
+		if (!strcmp(sb_state_names[s], state))
+			return (enum sb_state)s;
+	return SB_FAILED;
+}
+
+static void phase_from_record(struct sandbox *sb, const cJSON *o, const cJSON *local)
+{
+	static const enum sb_phase phases[SB_STATES] = {[SB_PENDING] = PHASE_ACCEPTED,
+		[SB_RUNNING] = PHASE_RUNNING,
+		[SB_PAUSING] = PHASE_RUNNING,
+		[SB_PAUSED] = PHASE_PAUSED,
+		[SB_RESUMING] = PHASE_PAUSED,
+		[SB_STOPPING] = PHASE_FAILED,
+		[SB_TERMINATED] = PHASE_TERMINATED,
+		[SB_FAILED] = PHASE_FAILED};
+	bool resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(local, "resident"));
+
+	sb->phase = phases[state_from_record(o)];
+	if (sb->phase == PHASE_PAUSED && resident)
+		sb->phase = PHASE_RESIDENT;
+}
+
+/* What an earlier daemon was doing to it. Without a checkpoint that is named, a pause had stopped at most the
+ * guest's processes and the vCPUs, as one in memory does. */
+static void operation_from_record(struct sandbox *sb, const cJSON *o, const cJSON *local)
+{
+	enum sb_state s = state_from_record(o);
+
+	if (sb->phase == PHASE_RUNNING)
+		snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(local, "taking"));
+	if (sb->phase == PHASE_FAILED || sb->op.kind)
+		sandbox_settle(sb, sb->op.kind);
+	else if (s == SB_PAUSING)
+		operation_begin(sb, OP_PAUSE_MEMORY, 0);
+	else if (s == SB_RESUMING)
+		operation_begin(sb, sb->phase == PHASE_RESIDENT ? OP_RESUME_MEMORY : OP_RESUME, 0);
+	else
+		sandbox_settle(sb, OP_NONE);
+	if (sb->op.kind)
+		operation_step(sb, STEP_SETTLE);
+}
+
 struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 {
 	const cJSON *local = cJSON_GetObjectItemCaseSensitive(o, DB_LOCAL);
 	struct sandbox *sb;
 	struct memory memory;
 	struct disk disk;
-	char state[32], boot[40];
+	char boot[40];
 
 	if (!uuid_ok(id) ||
 		!disk_from_json(d->blobs, &disk, cJSON_GetObjectItemCaseSensitive(local, "disk")) ||
 		!memory_from_json(&memory, cJSON_GetObjectItemCaseSensitive(local, "mem")) ||
 		!(sb = sandbox_new(d, id)))
 		return NULL;
-	sb->persisted = true;
 	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
 	/* of a record without one: the operator, as sandbox_new has it */
 	if (json_str(o, "owner"))
 		get_str(o, "owner", sb->owner, sizeof(sb->owner));
-	get_str(o, "state", state, sizeof(state));
-	sb->state = SB_FAILED;
-	for (int s = 0; s < SB_STATES; s++)
-		if (!strcmp(sb_state_names[s], state))
-			sb->state = (enum sb_state)s;
+	phase_from_record(sb, o, local);
 	get_str(o, "reason", sb->reason, sizeof(sb->reason));
 	get_str(o, "message", sb->message, sizeof(sb->message));
 	sb->changed_ns = json_get_i64(o, "changed");
@@ -198,8 +241,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	/* of a record without one: what sandbox_new made */
 	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
 		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
-	sb->resident = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(local, "resident"));
-	snap_from_record(sb, cJSON_GetObjectItemCaseSensitive(local, "taking"));
+	operation_from_record(sb, o, local);
 	get_str(local, "boot", boot, sizeof(boot));
 	if (!strcmp(boot, d->host_boot_id)) {
 		sb->vm_slot = (uint32_t)json_get_i64(local, "vm_slot");

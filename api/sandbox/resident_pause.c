@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * resident_pause.c: see resident.h. The guest's processes are frozen first, so that on resume none of
+ * resident_pause.c: see resident_pause.h. The guest's processes are frozen first, so that on resume none of
  * them runs before the agent has set the clock. mayflyd's loop.
  */
 #include "api/sandbox/resident_pause.h"
@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "api/sandbox/entrypoint.h"
-#include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take.h"
 #include "api/links/monitor_client.h"
@@ -16,103 +15,67 @@
 
 #define LIMIT_MS 10000u
 
-static struct http_req *take_answer(struct sandbox *sb)
+/* The sandbox may be deleted or its VM gone at every answer: each holds a reference and looks. */
+static bool still(const struct sandbox *sb, enum op_kind k)
 {
-	struct http_req *r = sb->answer;
-
-	sb->answer = NULL;
-	return r;
-}
-
-static void thawed(void *arg, const struct agent_reply *r)
-{
-	struct sandbox *sb = arg;
-
-	if (r->err && r->err != ECANCELED)
-		log_warn("sandbox %s: going on after a pause: %s", sb->id,
-			*r->text ? r->text : strerror(r->err));
-	sandbox_let_go(sb);
-	sandbox_unref(sb);
-}
-
-static void thaw(struct sandbox *sb)
-{
-	struct buf b;
-
-	agentc_up(sb->agent);
-	buf_init(&b, AGENT_FRAME_MAX);
-	identity_put(&b, sb);
-	sandbox_ref(sb);
-	sb->frozen = agentc_call(sb->agent, AGENT_THAW, &b, LIMIT_MS * 6, thawed, sb) != NULL;
-	if (!sb->frozen)
-		sandbox_unref(sb);
-	buf_fini(&b);
-}
-
-/* What only the VMM can answer has a limit; fn is not called when it did. */
-static void limited(struct sandbox *sb, long long seconds, void (*fn)(void *arg))
-{
-	timer_remove(sb->deadline);
-	sb->deadline = loop_timer(sb->d->loop, fn, sb);
-	if (sb->deadline)
-		timer_after(sb->deadline, (uint64_t)seconds * 1000000000u);
-}
-
-/* ---- pause. The sandbox may be deleted or its VM gone at every answer: each holds a reference and
- * looks. */
-
-static bool still(const struct sandbox *sb, enum sb_state st)
-{
-	return !sb->gone && sb->vm && sb->agent && sb->state == st;
+	return sb->op.kind == k && sb->vm && sb->agent;
 }
 
 static void ignore(void *arg, const struct vmm_answer *a)
 {
 }
 
+static void tell_vm(struct sandbox *sb, uint16_t what)
+{
+	if (sb->vm && sb->vm->ctl)
+		vmmctl_call(sb->vm->ctl, what, NULL, NULL, 0, ignore, NULL);
+}
+
+/* ---- pause */
+
 static void not_paused(struct sandbox *sb, const char *why)
 {
-	struct http_req *r = take_answer(sb);
+	struct http_req *r = operation_client(sb);
 
-	timer_remove(take_ptr(sb->deadline));
-	timer_remove(take_ptr(sb->pending));
-	sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", why);
-	thaw(sb);
+	sandbox_apply(sb, EV_FAILED, "PAUSE_FAILED", "%s", why);
+	operation_thaw(sb);
 	entry_watch(sb);
 	if (r)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", why);
 }
 
-static void pause_late(void *arg)
+void resident_pause_late(struct sandbox *sb)
 {
-	not_paused(arg, "the VMM did not stop it in time");
+	not_paused(sb, "the VMM did not stop it in time");
+}
+
+static void is_paused(struct sandbox *sb)
+{
+	struct http_req *r;
+
+	if (!sandbox_apply_saved(sb, EV_DONE, "CONTAINER_PAUSED")) {
+		tell_vm(sb, VMM_CONTINUE);
+		not_paused(sb, "the record cannot be written");
+		return;
+	}
+	r = operation_client(sb);
+	operation_end(sb);
+	if (r)
+		http_reply_empty(r, 202);
 }
 
 static void stopped(void *arg, const struct vmm_answer *a)
 {
 	struct sandbox *sb = arg;
-	struct http_req *r;
 
-	if (!still(sb, SB_PAUSING) || sb->snap) {
-		/* its end says the rest; or it came too late, and it goes on, also where a pause to
-		 * disk was begun since */
-		if (!a->err && (still(sb, SB_RUNNING) || still(sb, SB_PAUSING)) && sb->vm->ctl)
-			vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
-	} else if (a->err) {
-		not_paused(sb, a->text);
-	} else {
-		timer_remove(take_ptr(sb->deadline));
-		timer_remove(take_ptr(sb->pending));
-		sb->resident = true;
-		if (sandbox_apply_saved(sb, EV_PAUSED, "CONTAINER_PAUSED")) {
-			r = take_answer(sb);
-			if (r)
-				http_reply_empty(r, 202);
-		} else {
-			sb->resident = false;
-			vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
-			not_paused(sb, "the record cannot be written");
-		}
+	if (still(sb, OP_PAUSE_MEMORY) && sb->op.step == STEP_STOP) {
+		if (a->err)
+			not_paused(sb, a->text);
+		else
+			is_paused(sb);
+	} else if (!a->err && sb->phase == PHASE_RUNNING) {
+		/* It came too late: the VM goes on, also where a pause to disk was begun since. */
+		tell_vm(sb, VMM_CONTINUE);
 	}
 	sandbox_unref(sb);
 }
@@ -120,21 +83,20 @@ static void stopped(void *arg, const struct vmm_answer *a)
 static void frozen(void *arg, const struct agent_reply *r)
 {
 	struct sandbox *sb = arg;
+	bool ours = still(sb, OP_PAUSE_MEMORY) && sb->op.step == STEP_FREEZE;
 
-	if (!still(sb, SB_PAUSING)) {
-		sandbox_unref(sb);
-		return;
-	}
-	if (!r->err) {
+	if (ours && !r->err) {
 		agentc_down(sb->agent);
 		if (sb->vm->ctl &&
 			vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, stopped, sb) == 0) {
-			limited(sb, sb->d->cfg.step_timeout_seconds, pause_late);
+			operation_step(sb, STEP_STOP);
 			return;
 		}
 	}
-	not_paused(
-		sb, r->err ? *r->text ? r->text : strerror(r->err) : "the VMM takes no requests");
+	if (ours)
+		not_paused(sb, !r->err    ? "the VMM takes no requests"
+			       : *r->text ? r->text
+					  : strerror(r->err));
 	sandbox_unref(sb);
 }
 
@@ -143,11 +105,12 @@ void resident_pause(struct sandbox *sb)
 	struct buf b;
 	bool asked;
 
-	if (!sandbox_apply_saved(sb, EV_PAUSE, "PAUSING")) {
-		http_error(take_answer(sb), 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+	if (operation_begin_saved(sb, OP_PAUSE_MEMORY, 0, "PAUSING") < 0) {
+		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_PAUSE_FAILED",
 			"The record of sandbox %s cannot be written.", sb->id);
 		return;
 	}
+	operation_step(sb, STEP_FREEZE);
 	buf_init(&b, 64);
 	buf_u32(&b, AGENT_PREP_FREEZE);
 	buf_u32(&b, LIMIT_MS);
@@ -166,15 +129,13 @@ void resident_pause(struct sandbox *sb)
 
 static void running(struct sandbox *sb)
 {
-	struct http_req *r = take_answer(sb);
+	struct http_req *r = operation_client(sb);
 
-	timer_remove(take_ptr(sb->deadline));
-	thaw(sb);
-	sb->resident = false;
-	sandbox_apply(sb, EV_RESUMED, "CONTAINER_RUNNING", "%s", "");
-	entry_watch(sb);
-	sb->phase_ns[PH_RESUME] = mono_ns() - sb->begun_ns;
+	sb->phase_ns[PH_RESUME] = mono_ns() - sb->op.begun_ns;
 	hist_add(&sb->d->metrics.phase[PH_RESUME], sb->phase_ns[PH_RESUME]);
+	sandbox_apply(sb, EV_DONE, "CONTAINER_RUNNING", "%s", "");
+	operation_thaw(sb);
+	entry_watch(sb);
 	if (r)
 		http_reply_empty(r, 202);
 }
@@ -182,17 +143,17 @@ static void running(struct sandbox *sb)
 /* It stays Paused. */
 static void not_resumed(struct sandbox *sb, int status, const char *why)
 {
-	struct http_req *r = take_answer(sb);
+	struct http_req *r = operation_client(sb);
 
-	timer_remove(take_ptr(sb->deadline));
-	sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED", "%s", why);
+	sandbox_apply(sb, EV_FAILED, "RESUME_FAILED", "%s", why);
+	operation_end(sb);
 	if (r)
 		http_error(r, status, "DOCKER::SANDBOX_RESUME_FAILED", "%s", why);
 }
 
-static void resume_late(void *arg)
+void resident_resume_late(struct sandbox *sb)
 {
-	not_resumed(arg, 504, "the VMM did not let it go on in time");
+	not_resumed(sb, 504, "the VMM did not let it go on in time");
 }
 
 static void went_on(void *arg, const struct vmm_answer *a)
@@ -200,40 +161,50 @@ static void went_on(void *arg, const struct vmm_answer *a)
 	struct sandbox *sb = arg;
 
 	/* EBUSY: it runs: a daemon before this one had asked for it */
-	if (still(sb, SB_RESUMING) && (!a->err || a->err == EBUSY))
+	if (still(sb, OP_RESUME_MEMORY) && (!a->err || a->err == EBUSY))
 		running(sb);
-	else if (still(sb, SB_RESUMING))
+	else if (still(sb, OP_RESUME_MEMORY))
 		not_resumed(sb, 500, a->text);
 	/* too late: its client heard that it is Paused */
-	else if (!a->err && still(sb, SB_PAUSED) && sb->resident && sb->vm->ctl)
-		vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, ignore, NULL);
+	else if (!a->err && sb->phase == PHASE_RESIDENT)
+		tell_vm(sb, VMM_PAUSE);
 	sandbox_unref(sb);
 }
 
-void resident_resume(struct sandbox *sb)
+static void resident_resume(struct sandbox *sb)
 {
-	sb->begun_ns = mono_ns();
+	operation_step(sb, STEP_CONTINUE);
 	sandbox_ref(sb);
 	if (sb->vm && sb->vm->ctl &&
-		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, sb) == 0) {
-		limited(sb, sb->d->cfg.resume_timeout_seconds, resume_late);
+		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, sb) == 0)
 		return;
-	}
 	not_resumed(sb, 500, "the VMM takes no requests");
 	sandbox_unref(sb);
 }
 
+void resident_resume_asked(struct sandbox *sb)
+{
+	if (operation_begin_saved(
+		    sb, OP_RESUME_MEMORY, sb->d->cfg.resume_timeout_seconds, "RESUMING") < 0) {
+		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_RESUME_FAILED",
+			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+		return;
+	}
+	resident_resume(sb);
+}
+
 void resident_take_up(struct sandbox *sb)
 {
-	if (sb->state == SB_RESUMING) {
+	if (sb->op.kind == OP_RESUME_MEMORY) {
+		operation_begin(sb, OP_RESUME_MEMORY, sb->d->cfg.resume_timeout_seconds);
 		resident_resume(sb);
 		return;
 	}
 	/* Pausing: whether it stands is the VM's to say; one that runs refuses to go on, and that
 	 * is all */
-	if (sb->state != SB_PAUSING || !sb->vm->ctl)
+	if (sb->op.kind != OP_PAUSE_MEMORY)
 		return;
-	vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
-	sandbox_apply(sb, EV_PAUSE_FAILED, "CONTAINER_RUNNING", "%s", "");
-	thaw(sb);
+	tell_vm(sb, VMM_CONTINUE);
+	sandbox_apply(sb, EV_FAILED, "CONTAINER_RUNNING", "%s", "");
+	operation_thaw(sb);
 }

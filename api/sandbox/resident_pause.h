@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * resident_pause.h: the second kind of pause: processes frozen, vCPUs stopped, memory where it is. In
- * milliseconds and without writing anything, but it costs its memory, and ends with its monitor or
- * the host. mayflyd's loop.
+ * resident_pause.h: pause without a checkpoint: the VM stops where it is and keeps its memory. Milliseconds, nothing is written; it
+ * ends with its monitor or the host. mayflyd's loop.
  */
 #pragma once
 
 #include "api/sandbox/sandbox.h"
 
-/* sb->answer waits. Like launch_pause and launch_resume. */
+/* The steps of OP_PAUSE_MEMORY; the client is the operation's. */
 void resident_pause(struct sandbox *sb);
-void resident_resume(struct sandbox *sb);
-/* At the daemon's start, for an adopted one that was pausing, paused or resuming in this way. */
+void resident_pause_late(struct sandbox *sb); /* the deadline of a step passed */
+/* The steps of OP_RESUME_MEMORY. */
+void resident_resume_asked(struct sandbox *sb);
+void resident_resume_late(struct sandbox *sb);
+/* Its monitor was adopted: what an earlier daemon began is finished or taken back. */
 void resident_take_up(struct sandbox *sb);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sandbox.c: the table of sandboxes, their state machine, expiry, and who waits for them. mayflyd's loop.
+ * sandbox.c: the table of sandboxes, how they enter a phase, expiry, deletion, and the requests that wait for them. mayflyd's loop.
  */
 #include "api/sandbox/sandbox.h"
 
@@ -12,6 +12,7 @@
 #include "api/sandbox/entrypoint_log.h"
 #include "api/links/images.h"
 #include "api/sandbox/fault.h"
+#include "api/sandbox/launch.h"
 #include "api/sandbox/template_build.h"
 #include "api/core/database.h"
 #include "lib/log.h"
@@ -23,78 +24,45 @@ struct waiter {
 	struct http_req *r;
 };
 
-const char *const sb_state_names[SB_STATES] = {[SB_PENDING] = "Pending",
-	[SB_RUNNING] = "Running",
-	[SB_PAUSING] = "Pausing",
-	[SB_PAUSED] = "Paused",
-	[SB_RESUMING] = "Resuming",
-	[SB_STOPPING] = "Stopping",
-	[SB_TERMINATED] = "Terminated",
-	[SB_FAILED] = "Failed"};
-
-/* +1, so that an empty cell is "no such transition" */
-#define TO(s) ((s) + 1)
-static const uint8_t transitions[SB_STATES][SB_EVENTS] = {
-	[SB_PENDING] = {[EV_STARTED] = TO(SB_RUNNING),
-		[EV_START_FAILED] = TO(SB_FAILED),
-		[EV_VM_DIED] = TO(SB_FAILED),
-		[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_RUNNING] = {[EV_PAUSE] = TO(SB_PAUSING),
-		[EV_ENTRY_OK] = TO(SB_TERMINATED),
-		[EV_ENTRY_BAD] = TO(SB_FAILED),
-		[EV_VM_DIED] = TO(SB_FAILED),
-		[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_PAUSING] = {[EV_PAUSED] = TO(SB_PAUSED),
-		[EV_PAUSE_FAILED] = TO(SB_RUNNING),
-		[EV_VM_DIED] = TO(SB_FAILED),
-		[EV_DELETE] = TO(SB_STOPPING)},
-	/* VM_DIED: of a resident one; the others have none */
-	[SB_PAUSED] = {[EV_RESUME] = TO(SB_RESUMING),
-		[EV_VM_DIED] = TO(SB_FAILED),
-		[EV_DELETE] = TO(SB_STOPPING)},
-	/* START_FAILED: before the guest ran, so that what was paused is still whole */
-	[SB_RESUMING] = {[EV_RESUMED] = TO(SB_RUNNING),
-		[EV_START_FAILED] = TO(SB_PAUSED),
-		[EV_VM_DIED] = TO(SB_FAILED),
-		[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_TERMINATED] = {[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_FAILED] = {[EV_DELETE] = TO(SB_STOPPING)},
-	[SB_STOPPING] = {0},
-};
-
-enum sb_state sb_next(enum sb_state s, enum sb_event ev)
-{
-	uint8_t to = transitions[s][ev];
-
-	return to ? (enum sb_state)(to - 1) : SB_STATES;
-}
-
 struct sandbox *sandbox_find(struct daemon *d, const char *id)
 {
-	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (!strcmp(sb->id, id))
-			return sb;
-	return NULL;
+	return index_find(d->index, id);
 }
 
-static void record_goes(void *arg);
+void sandbox_settle(struct sandbox *sb, enum op_kind k)
+{
+	sb->state = operation_shows(sb->phase, k);
+	ASSERT(sb->state != SB_STATES);
+	index_count(sb->d->index, sb);
+}
+
+static bool has_ended(const struct sandbox *sb)
+{
+	return sb->phase == PHASE_FAILED || sb->phase == PHASE_TERMINATED;
+}
+
+/* When it is to be deleted, wall clock; 0: never. */
+static int64_t due_ns(const struct sandbox *sb)
+{
+	int64_t ended = has_ended(sb) && !sb->internal
+				? sb->changed_ns + sb->d->cfg.ended_keep_seconds * 1000000000ll
+				: 0;
+
+	return !ended || (sb->expires_ns && sb->expires_ns < ended) ? sb->expires_ns : ended;
+}
 
 static void expired(void *arg)
 {
 	struct sandbox *sb = arg;
-	int64_t left = sb->expires_ns - (int64_t)wall_ns();
+	int64_t left = due_ns(sb) - (int64_t)wall_ns();
 
-	if (sb->gone) {
-		record_goes(sb);
-		return;
-	}
 	/* the timer runs on the monotonic clock: the wall clock may have been stepped either way */
 	if (left > 0) {
 		timer_after(sb->expiry, MIN((uint64_t)left, 60000000000ull));
 		return;
 	}
 	sb->d->metrics.expired++;
-	sandbox_delete(sb, "expired");
+	sandbox_delete(sb, has_ended(sb) ? "it ended long ago" : "expired");
 }
 
 struct sandbox *sandbox_new(struct daemon *d, const char *id)
@@ -108,11 +76,12 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 	snprintf(sb->id, sizeof(sb->id), "%s", id);
 	snprintf(sb->owner, sizeof(sb->owner), "%s", OWNER_OPERATOR);
 	sb->created_ns = sb->changed_ns = (int64_t)wall_ns();
-	sb->begun_ns = mono_ns();
 	random_bytes(&sb->generation, sizeof(sb->generation));
 	uuid_make(sb->boot_id);
 	sb->expiry = loop_timer(d->loop, expired, sb);
-	if (!sb->expiry) {
+	if (!operation_init(sb) || !sb->expiry) {
+		operation_fini(sb);
+		timer_remove(sb->expiry);
 		free(sb);
 		return NULL;
 	}
@@ -122,6 +91,7 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 		sb->next->prev = &sb->next;
 	d->sandboxes = sb;
 	d->nsandboxes++;
+	index_add(d->index, sb);
 	return sb;
 }
 
@@ -136,6 +106,7 @@ void sandbox_unref(struct sandbox *sb)
 		return;
 	spec_fini(&sb->spec);
 	cJSON_Delete(sb->image_config);
+	operation_fini(sb);
 	timer_remove(sb->expiry);
 	free(sb);
 }
@@ -162,7 +133,7 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	cJSON *doc;
 	int rc;
 
-	if (sb->gone)
+	if (sandbox_gone(sb))
 		return -ENOENT;
 	doc = sandbox_record(sb);
 	rc = fault_at(sb, FAULT_RECORD) < 0
@@ -171,57 +142,88 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	cJSON_Delete(doc);
 	if (rc < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
-	sb->persisted = true;
 	return rc;
 }
 
-bool sandbox_apply(struct sandbox *sb, enum sb_event ev, const char *reason, const char *fmt, ...)
+static void bound_later(void *arg)
 {
-	enum sb_state to = sb_next(sb->state, ev);
+	sandboxes_bound(arg);
+}
+
+/* Its record stays for a while, so that somebody can look at it. */
+static void sandbox_ended(struct sandbox *sb)
+{
+	sandbox_due(sb);
+	loop_undefer(sb->d->loop, bound_later, sb->d);
+	(void)loop_defer(sb->d->loop, bound_later, sb->d);
+}
+
+/* false: the table has no phase for it. */
+static bool sandbox_enter(struct sandbox *sb, enum op_event ev)
+{
+	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ev);
+
+	if (c.action == ACT_NEVER)
+		log_error("sandbox %s: a bug: %s while it is %s and its operation is %s", sb->id,
+			op_event_names[ev], sb_phase_names[sb->phase], op_kind_names[sb->op.kind]);
+	if (c.action != ACT_TO)
+		return false;
+	sb->phase = (enum sb_phase)c.what;
+	if (ev == EV_DONE || ev == EV_FAILED)
+		sb->op.kind = OP_NONE;
+	sandbox_settle(sb, OP_NONE);
+	sb->changed_ns = (int64_t)wall_ns();
+	if (has_ended(sb))
+		sandbox_ended(sb);
+	return true;
+}
+
+void sandbox_said(struct sandbox *sb)
+{
+	sandbox_note(sb, "%s %s %s", sb_state_names[sb->state], sb->reason, sb->message);
+	log_info("sandbox %s: %s (%s) %s", sb->id, sb_state_names[sb->state], sb->reason,
+		sb->message);
+	sandboxes_wake(sb);
+	if (sb->build)
+		build_changed(sb->build);
+}
+
+bool sandbox_apply(struct sandbox *sb, enum op_event ev, const char *reason, const char *fmt, ...)
+{
 	va_list ap;
 
-	if (to == SB_STATES)
+	if (!sandbox_enter(sb, ev))
 		return false;
-	sb->state = to;
-	sb->changed_ns = (int64_t)wall_ns();
 	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
 	va_start(ap, fmt);
 	vsnprintf(sb->message, sizeof(sb->message), fmt, ap);
 	va_end(ap);
-	sandbox_note(sb, "%s %s %s", sb_state_names[to], sb->reason, sb->message);
-	log_info("sandbox %s: %s (%s) %s", sb->id, sb_state_names[to], sb->reason, sb->message);
-	if (ev != EV_DELETE)
-		sandbox_save(sb, to == SB_PAUSED);
-	sandboxes_wake(sb);
-	if (sb->build)
-		build_changed(sb->build);
+	sandbox_save(sb, sb->state == SB_PAUSED);
+	sandbox_said(sb);
 	return true;
 }
 
-bool sandbox_apply_saved(struct sandbox *sb, enum sb_event ev, const char *reason)
+bool sandbox_apply_saved(struct sandbox *sb, enum op_event ev, const char *reason)
 {
-	enum sb_state was = sb->state, to = sb_next(sb->state, ev);
+	enum sb_phase phase = sb->phase;
+	enum op_kind kind = sb->op.kind;
 	char old_reason[sizeof(sb->reason)];
 	int64_t changed_ns = sb->changed_ns;
 
-	if (to == SB_STATES)
+	if (!sandbox_enter(sb, ev))
 		return false;
 	memcpy(old_reason, sb->reason, sizeof(old_reason));
-	sb->state = to;
-	sb->changed_ns = (int64_t)wall_ns();
 	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
 	sb->message[0] = 0;
 	if (sandbox_save(sb, false) < 0) {
-		sb->state = was;
+		sb->phase = phase;
+		sb->op.kind = kind;
+		sandbox_settle(sb, kind);
 		sb->changed_ns = changed_ns;
 		memcpy(sb->reason, old_reason, sizeof(old_reason));
 		return false;
 	}
-	sandbox_note(sb, "%s %s", sb_state_names[to], sb->reason);
-	log_info("sandbox %s: %s (%s)", sb->id, sb_state_names[to], sb->reason);
-	sandboxes_wake(sb);
-	if (sb->build)
-		build_changed(sb->build);
+	sandbox_said(sb);
 	return true;
 }
 
@@ -229,34 +231,34 @@ bool sandbox_apply_saved(struct sandbox *sb, enum sb_event ev, const char *reaso
 
 static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 {
-	if (sb->gone)
+	if (sandbox_gone(sb))
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %s not found.", sb->id);
 	else
 		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id,
 			sb_state_names[sb->state], sb->message);
 }
 
-static bool is_coming(const struct sandbox *sb)
-{
-	return !sb->gone && (sb->state == SB_PENDING || sb->state == SB_RESUMING ||
-				    (sb->state == SB_RUNNING && sb->frozen));
-}
+enum use { USE_NOW, USE_LATER, USE_NEVER };
 
-void sandbox_let_go(struct sandbox *sb)
+static enum use sandbox_use(const struct sandbox *sb)
 {
-	sb->frozen = false;
-	sandboxes_wake(sb);
+	uint8_t act = operation_cell(sb->phase, sb->op.kind, ASK_USE).action;
+
+	if (act == ACT_HOLD || (act == ACT_GO && operation_holds(sb)))
+		return USE_LATER;
+	return act == ACT_GO ? USE_NOW : USE_NEVER;
 }
 
 void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 {
+	enum use use = sandbox_use(sb);
 	struct waiter *w;
 
-	if (sb->state == SB_RUNNING && !sb->gone && !sb->frozen) {
+	if (use == USE_NOW) {
 		r->route->fn(r);
 		return;
 	}
-	w = is_coming(sb) ? calloc(1, sizeof(*w)) : NULL;
+	w = use == USE_LATER ? calloc(1, sizeof(*w)) : NULL;
 	if (!w) {
 		answer_not_running(r, sb);
 		return;
@@ -268,8 +270,9 @@ void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 void sandboxes_wake(struct sandbox *sb)
 {
 	struct waiter *w = sb->waiters;
+	enum use use = sandbox_use(sb);
 
-	if (is_coming(sb))
+	if (use == USE_LATER)
 		return;
 	sb->waiters = NULL;
 	while (w) {
@@ -277,7 +280,7 @@ void sandboxes_wake(struct sandbox *sb)
 
 		if (http_client_gone(w->r))
 			http_abort(w->r);
-		else if (sb->state == SB_RUNNING)
+		else if (use == USE_NOW)
 			w->r->route->fn(w->r);
 		else
 			answer_not_running(w->r, sb);
@@ -288,15 +291,35 @@ void sandboxes_wake(struct sandbox *sb)
 
 /* ---- expiry */
 
-void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns)
+void sandbox_due(struct sandbox *sb)
 {
-	int64_t left = expires_ns - (int64_t)wall_ns();
+	int64_t due = due_ns(sb), left = due - (int64_t)wall_ns();
 
-	sb->expires_ns = expires_ns;
-	if (!expires_ns)
+	if (!due)
 		timer_set(sb->expiry, 0);
 	else
 		timer_after(sb->expiry, left > 0 ? MIN((uint64_t)left, 60000000000ull) : 1);
+}
+
+void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns)
+{
+	sb->expires_ns = expires_ns;
+	sandbox_due(sb);
+}
+
+void sandboxes_bound(struct daemon *d)
+{
+	while (index_load(d->index)->ended > (size_t)d->cfg.max_ended) {
+		struct sandbox *oldest = NULL;
+
+		for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+			if (has_ended(sb) && !sb->internal &&
+				(!oldest || sb->changed_ns < oldest->changed_ns))
+				oldest = sb;
+		if (!oldest)
+			return;
+		sandbox_delete(oldest, "too many sandboxes ended after it");
+	}
 }
 
 void sandbox_renew_on_access(struct sandbox *sb)
@@ -327,19 +350,7 @@ static void sandbox_forget(struct sandbox *sb)
 		sb->next->prev = sb->prev;
 	sb->prev = NULL;
 	sb->d->nsandboxes--;
-}
-
-/* Of one that is gone. */
-static void record_goes(void *arg)
-{
-	struct sandbox *sb = arg;
-
-	sb->zombie =
-		sb->zombie && database_delete(sb->d->database, DB_SANDBOX, sb->id, true, NULL) < 0;
-	if (sb->zombie)
-		timer_after(sb->expiry, RECORD_AGAIN_NS);
-	else
-		sandbox_unref(sb);
+	index_remove(sb->d->index, sb);
 }
 
 static void files_go(void *arg)
@@ -350,37 +361,59 @@ static void files_go(void *arg)
 	memory_unref(sb->d->blobs, &sb->memory);
 	entrylog_forget(sb);
 	images_release(sb->d);
-	record_goes(sb);
+	sandbox_unref(sb);
+}
+
+/* 0 or -errno: whether the record is gone. */
+static int record_delete(struct sandbox *sb, struct err *e)
+{
+	return database_delete(sb->d->database, DB_SANDBOX, sb->id, true, e);
+}
+
+void sandbox_delete_again(struct sandbox *sb)
+{
+	struct err e;
+
+	if (record_delete(sb, &e) < 0) {
+		timer_after(sb->deadline, RECORD_AGAIN_NS);
+		return;
+	}
+	sb->op = (struct operation){0};
+	sandbox_unref(sb);
 }
 
 int sandbox_delete(struct sandbox *sb, const char *why)
 {
-	bool zombie = false;
 	struct err e;
+	int rc = 0;
 
-	if (sb->gone)
+	if (sandbox_gone(sb))
 		return 0;
-	sandbox_apply(sb, EV_DELETE, "DELETED", "%s", why);
+	snprintf(sb->reason, sizeof(sb->reason), "DELETED");
+	snprintf(sb->message, sizeof(sb->message), "%s", why);
 	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
 	 * what is left of it */
-	if (sb->persisted && database_delete(sb->d->database, DB_SANDBOX, sb->id, true, &e) < 0) {
+	if (sb->phase != PHASE_NEW && (rc = record_delete(sb, &e)) < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
-		zombie = true;
-	}
-	sb->gone = true;
+	sb->phase = PHASE_DELETED;
+	sandbox_settle(sb, OP_NONE);
 	sb->d->metrics.deleted++;
 	timer_set(sb->expiry, 0);
-	sandboxes_wake(sb);
+	sandbox_said(sb);
 	sandbox_forget(sb);
 	launch_teardown(sb);
-	sb->zombie = zombie;
-	if (zombie) {
+	if (rc < 0) {
 		/* on a full disk its files make the room that the deletion of its record needs */
 		sandbox_ref(sb);
 		files_go(sb);
-		zombie = sb->zombie;
-		sandbox_unref(sb);
-		return zombie ? -EIO : 0;
+		operation_begin(sb, OP_DELETE, 0);
+		operation_step(sb, STEP_RECORD);
+		rc = record_delete(sb, &e);
+		if (rc < 0)
+			timer_after(sb->deadline, RECORD_AGAIN_NS);
+		else
+			sandbox_unref(sb);
+		return rc < 0 ? -EIO : 0;
 	}
 	/* after the answer */
 	if (loop_defer(sb->d->loop, files_go, sb) < 0)

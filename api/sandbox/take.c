@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take.c: see snap.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the
+ * take.c: see take.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the
  * new files are made and referenced, the VMM writes them, the source's record gets its new layers
  * as soon as the VMM has them, and the point becomes visible only when the VMM says that all of it
  * is durable. The files are in the source's record before the VMM is asked: whoever comes after a
- * kill finds them, and finds out how far it got (settle.c).
+ * kill finds them, and finds out how far it got (recover.c).
  */
 #include "api/sandbox/take.h"
 
@@ -15,8 +15,7 @@
 #include "api/sandbox/template_build.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
-#include "api/sandbox/identity.h"
-#include "api/sandbox/resident_pause.h"
+#include "api/sandbox/launch.h"
 #include "api/sandbox/take_int.h"
 #include "api/core/text.h"
 #include "api/checkpoint/image_template.h"
@@ -30,32 +29,25 @@
 #define TEMPLATE_MIN_MS 1000u
 #define TEMPLATE_MAX_MS 4000u
 
-static void waiting_refused(struct sandbox *sb, int err, const char *text)
+/* The operation ends with its checkpoint, unless a create goes on or the guest is still being thawed. */
+static void snap_operation_end(struct sandbox *sb)
 {
-	struct snap_waits w = sb->snap_waits;
-
-	sb->snap_waits = (struct snap_waits){0};
-	if (w.fn)
-		w.fn(w.arg, err, text, NULL, NULL);
-}
-
-static void waiting_begin(struct sandbox *sb)
-{
-	const struct snap_waits w = sb->snap_waits;
-
-	if (!w.fn)
-		return;
-	if (sb->state == SB_RUNNING && !sb->gone && snap_live(sb, w.fn, w.arg) == 0)
-		sb->snap_waits = (struct snap_waits){0};
-	else
-		waiting_refused(
-			sb, ECANCELED, "The sandbox did not run any more when its turn came.");
+	if (sb->op.kind == OP_CREATE) {
+		if (sb->build)
+			build_changed(sb->build);
+	} else if (sb->op.step == STEP_RELEASE) {
+		sb->op.kind = OP_THAW;
+	} else if (!sb->vm && sb->phase == PHASE_RUNNING) {
+		/* the end of its monitor ends the sandbox: nobody's request may go to it before */
+	} else {
+		operation_end(sb);
+	}
 }
 
 void snap_free(struct snap *s)
 {
-	struct sandbox *sb = s->sb && s->sb->snap == s ? s->sb : NULL;
-	bool noted = s->noted, pause = s->kind == SNAP_PAUSE;
+	struct sandbox *sb = s->sb && s->sb->op.snap == s ? s->sb : NULL;
+	bool noted = s->noted;
 
 	agent_call_cancel(s->prepare);
 	/* a VMM may answer in any order */
@@ -67,22 +59,12 @@ void snap_free(struct snap *s)
 	free(s);
 	if (!sb)
 		return;
-	sb->snap = NULL;
-	if (pause)
-		timer_remove(take_ptr(sb->pending));
+	sb->op.snap = NULL;
 	/* that nothing is under way any more; a record that still says so is only looked into once
 	 * more */
-	if (noted && !sb->gone)
+	if (noted)
 		sandbox_save(sb, false);
-	if (sb->build)
-		build_changed(sb->build);
-	waiting_begin(sb);
-	if (sb->pause_waits && !sb->snap) {
-		sb->pause_waits = false;
-		timer_remove(take_ptr(sb->pending));
-		if (sb->state == SB_RUNNING && !sb->gone && sb->answer)
-			launch_pause(sb);
-	}
+	snap_operation_end(sb);
 }
 
 static void drop_new(struct snap *s)
@@ -96,40 +78,17 @@ static void drop_new(struct snap *s)
 
 /* ---- the source goes on */
 
-static void thawed(void *arg, const struct agent_reply *r)
-{
-	struct sandbox *sb = arg;
-
-	if (r->err && r->err != ECANCELED)
-		log_warn("sandbox %s: going on after a snapshot: %s", sb->id, r->text);
-	sandbox_let_go(sb);
-	sandbox_unref(sb);
-}
-
 void snap_source_goes_on(struct snap *s)
 {
 	struct sandbox *sb = s->sb;
-	struct buf b;
 
 	if (!sb || s->thawed)
 		return;
 	s->thawed = true;
-	if (s->kind == SNAP_TEMPLATE) {
-		if (sb->launch && sb->launch->snap == s)
-			launch_continue(sb);
-		return;
-	}
-	if (!sb->agent)
-		return;
-	agentc_up(sb->agent);
-	buf_init(&b, AGENT_FRAME_MAX);
-	identity_put(&b, sb);
-	sandbox_ref(sb);
-	sb->frozen =
-		agentc_call(sb->agent, AGENT_THAW, &b, PREPARE_LIMIT_MS * 6, thawed, sb) != NULL;
-	if (!sb->frozen)
-		sandbox_unref(sb);
-	buf_fini(&b);
+	if (s->kind == SNAP_TEMPLATE)
+		launch_continue(sb);
+	else if (sb->agent)
+		operation_thaw(sb);
 }
 
 static void pause_failed(struct snap *s, const char *text)
@@ -139,13 +98,10 @@ static void pause_failed(struct snap *s, const char *text)
 
 	if (!sb)
 		return;
-	r = sb->answer;
-	sb->answer = NULL;
+	r = operation_client(sb);
 	/* where the VM has ended its end says so, and this has no place */
 	if (sb->vm)
-		sandbox_apply(sb, EV_PAUSE_FAILED, "PAUSE_FAILED", "%s", text);
-	if (sb->vm)
-		entry_watch(sb);
+		sandbox_apply(sb, EV_FAILED, "PAUSE_FAILED", "%s", text);
 	if (r)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", text);
 }
@@ -156,9 +112,11 @@ void snap_failed(struct snap *s, int err, const char *text)
 	drop_new(s);
 	if (s->followed)
 		disk_unref(s->d->blobs, &s->point);
-	snap_source_goes_on(s);
 	if (s->kind == SNAP_PAUSE)
 		pause_failed(s, text);
+	snap_source_goes_on(s);
+	if (s->kind == SNAP_PAUSE && s->sb && s->sb->vm)
+		entry_watch(s->sb);
 	if (s->kind == SNAP_TEMPLATE)
 		template_failed(s->d, s->key, s->held, s->sb);
 	if (s->fn)
@@ -268,7 +226,6 @@ void snap_paused(struct snap *s)
 
 	fault_at(sb, FAULT_POINT_DURABLE);
 	sb->memory = s->mem;
-	sb->frozen = false;
 	disk_unref(s->d->blobs, &s->point);
 	/* its process is on its way out: a resume may come before it is gone, and its end must not
 	 * be taken for the next one's */
@@ -278,12 +235,11 @@ void snap_paused(struct snap *s)
 	sb->vm_pid = 0;
 	sb->phase_ns[PH_PAUSE] = mono_ns() - s->begun_ns;
 	hist_add(&sb->d->metrics.phase[PH_PAUSE], sb->phase_ns[PH_PAUSE]);
-	r = sb->answer;
-	sb->answer = NULL;
+	r = operation_client(sb);
 	s->noted = false;
 	/* the record is synced before the client hears of it; one that still says Pausing names the
 	 * files, which are found whole */
-	sandbox_apply(sb, EV_PAUSED, "CONTAINER_PAUSED", "%s", "");
+	sandbox_apply(sb, EV_DONE, "CONTAINER_PAUSED", "%s", "");
 	fault_at(sb, FAULT_POINT_SAVED);
 	memory_unref(s->d->blobs, &old);
 	if (r)
@@ -344,16 +300,16 @@ static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 
 void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text)
 {
-	if (sb->snap)
-		durable(sb->snap, status, kept, text);
+	if (sb->op.snap)
+		durable(sb->op.snap, status, kept, text);
 }
 
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 {
-	struct snap *s = sb->snap;
+	struct snap *s = sb->op.snap;
 
 	if (!s)
-		return sb->state == SB_PAUSED && !sb->resident;
+		return false;
 	if (pause_by_files(s))
 		return true;
 	/* the sandbox's own end says the rest; a pause that lost its process is not a pause */
@@ -390,12 +346,11 @@ static void ignore(void *arg, const struct vmm_answer *a)
 
 void snap_sandbox_gone(struct sandbox *sb)
 {
-	struct snap *s = sb->snap;
+	struct snap *s = sb->op.snap;
 
-	waiting_refused(sb, ECANCELED, "The sandbox ended before its snapshot was taken.");
 	if (!s)
 		return;
-	sb->snap = NULL;
+	sb->op.snap = NULL;
 	s->thawed = true;
 	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
 		!sb->vm->ctl) {
@@ -416,12 +371,6 @@ void snap_sandbox_gone(struct sandbox *sb)
 	s->orphan->ops = &orphan_ops;
 	s->orphan->arg = s;
 	vmmctl_call(s->orphan->ctl, VMM_PAUSE, NULL, NULL, 0, ignore, NULL);
-}
-
-void snap_cancel(struct snap *s)
-{
-	if (s)
-		s->thawed = true;
 }
 
 /* ---- the way there */
@@ -472,6 +421,8 @@ static int ask_vmm(struct snap *s, struct err *e)
 	if (rc < 0)
 		return err_set(e, -rc, "asking the VMM");
 	s->asked = true;
+	if (s->kind != SNAP_TEMPLATE)
+		operation_step(sb, STEP_COPY);
 	fault_at(sb, FAULT_POINT_ASKED);
 	return 0;
 }
@@ -506,27 +457,24 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 	struct snap *s;
 	struct buf b;
 
-	if (sb->snap || !sb->agent || !sb->vm)
+	if (sb->op.snap || !sb->agent || !sb->vm)
 		return NULL;
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
 	*s = (struct snap){.sb = sb, .d = sb->d, .kind = kind, .begun_ns = mono_ns()};
-	sb->snap = s;
-	sb->frozen = kind != SNAP_TEMPLATE;
+	sb->op.snap = s;
 	buf_init(&b, 64);
 	buf_u32(&b, prep);
 	buf_u32(&b, PREPARE_LIMIT_MS);
 	s->prepare = agentc_call(sb->agent, AGENT_PREPARE, &b,
 		kind == SNAP_TEMPLATE ? template_limit_ms(sb) : PREPARE_LIMIT_MS * 2, is_quiet, s);
 	buf_fini(&b);
-	if (!s->prepare) {
-		sb->frozen = false;
-		sb->snap = NULL;
-		snap_free(s);
-		return NULL;
-	}
-	return s;
+	if (s->prepare)
+		return s;
+	sb->op.snap = NULL;
+	snap_free(s);
+	return NULL;
 }
 
 struct snap *snap_template(struct sandbox *sb)
@@ -543,99 +491,61 @@ struct snap *snap_template(struct sandbox *sb)
 	return s;
 }
 
-int snap_live(struct sandbox *sb, snap_fn fn, void *arg)
+int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
 {
-	struct snap *s;
+	struct snap *s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
 
-	/* its image's template is no doing of the client's, who need not know of it */
-	if (sb->snap && sb->snap->kind == SNAP_TEMPLATE && !sb->snap_waits.fn) {
-		sb->snap_waits = (struct snap_waits){fn, arg};
-		return 0;
-	}
-	s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
 	if (!s)
 		return -EBUSY;
+	operation_begin(sb, OP_SNAPSHOT, 0);
+	operation_step(sb, STEP_FREEZE);
 	s->fn = fn;
 	s->arg = arg;
 	fault_at(sb, FAULT_POINT_BEGUN);
 	return 0;
 }
 
-static void pause_timer(struct sandbox *sb, void (*fn)(void *arg))
+/* The guest is frozen and its requests wait: a monitor that does not answer now ends, and with it the sandbox. */
+void take_late(struct sandbox *sb)
 {
-	timer_remove(sb->pending);
-	sb->pending = loop_timer(sb->d->loop, fn, sb);
-	if (sb->pending)
-		timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
+	if (sb->vm)
+		vm_fail(sb->vm, "the monitor did not answer a snapshot request in time");
 }
 
 /* The client is told in time; the record says Pausing until it is done, and why when it fails. */
-static void pause_is_long(void *arg)
+void pause_is_long(struct sandbox *sb)
 {
-	struct sandbox *sb = arg;
-	struct http_req *r = sb->answer;
+	struct http_req *r = sb->state == SB_PAUSING ? operation_client(sb) : NULL;
 
-	timer_remove(take_ptr(sb->pending));
-	sb->answer = NULL;
-	if (r && sb->state == SB_PAUSING)
+	if (r)
 		http_reply_empty(r, 202);
-	else
-		sb->answer = r;
 }
 
 void pause_in_time(struct sandbox *sb)
 {
-	pause_timer(sb, pause_is_long);
+	timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
 }
 
-/* What is not begun is not promised either: it would be lost with this daemon. */
-static void pause_waited_long(void *arg)
+void take_pause(struct sandbox *sb)
 {
-	struct sandbox *sb = arg;
-	struct http_req *r = sb->answer;
+	struct http_req *r;
 
-	timer_remove(take_ptr(sb->pending));
-	sb->pause_waits = false;
-	sb->answer = NULL;
-	if (r)
-		http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
-			"A snapshot of sandbox %s is still being written; try again.", sb->id);
-}
-
-void launch_pause(struct sandbox *sb)
-{
-	struct http_req *r = sb->answer;
-	struct snap *s;
-
-	/* a template or snapshot of it is still written: the answer waits for that, too */
-	if (sb->snap) {
-		sb->pause_waits = true;
-		pause_timer(sb, pause_waited_long);
+	if (operation_begin_saved(sb, OP_PAUSE, 0, "PAUSING") < 0) {
+		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+			"The record of sandbox %s cannot be written.", sb->id);
 		return;
 	}
-	if (sb->pause_resident) {
-		resident_pause(sb);
-		return;
-	}
-	s = snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
-	if (s && sandbox_apply_saved(sb, EV_PAUSE, "PAUSING")) {
+	if (snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE)) {
+		operation_step(sb, STEP_FREEZE);
 		pause_in_time(sb);
 		fault_at(sb, FAULT_POINT_BEGUN);
 		return;
 	}
-	sb->answer = NULL;
-	if (s) {
-		/* its processes may have been stopped by now: they are let go */
-		s->sb->snap = NULL;
-		agent_call_cancel(take_ptr(s->prepare));
-		snap_source_goes_on(s);
-		snap_free(s);
-		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
-			"The record of sandbox %s cannot be written.", sb->id);
-		return;
-	}
-	http_error(r, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
-		"A snapshot of sandbox %s is being taken; try again.", sb->id);
+	r = operation_client(sb);
+	sandbox_apply(sb, EV_FAILED, "PAUSE_FAILED", "%s", "the agent takes no requests");
+	operation_end(sb);
+	http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+		"The agent of sandbox %s takes no requests; try again.", sb->id);
 }
 
 /* ---- what an earlier daemon began */
@@ -684,13 +594,14 @@ void snap_from_record(struct sandbox *sb, const cJSON *o)
 	blob_ref(sb->d->blobs, s->mem_id);
 	blob_ref(sb->d->blobs, s->index_id);
 	blob_ref(sb->d->blobs, s->data_id);
-	sb->frozen = true;
-	sb->snap = s;
+	sb->op.snap = s;
+	operation_begin(sb, s->kind == SNAP_PAUSE ? OP_PAUSE : OP_SNAPSHOT, 0);
+	operation_step(sb, STEP_SETTLE);
 }
 
 bool snap_take_up(struct sandbox *sb)
 {
-	struct snap *s = sb->snap;
+	struct snap *s = sb->op.snap;
 
 	if (!s)
 		return false;

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "api/sandbox/launch.h"
+#include "api/sandbox/sandbox.h"
 
 struct cJSON;
 struct snap;
@@ -14,12 +14,16 @@ struct snapshot;
 
 /* While it is launched, before anything of the user's ran. NULL: not now (nothing happened). */
 struct snap *snap_template(struct sandbox *sb);
-/* At once, or when the sandbox's own template is written. -EBUSY: another one is under way; fn is
- * not called. */
-int snap_live(struct sandbox *sb, snap_fn fn, void *arg);
-/* Whoever waits for this pause (sb->answer) hears in time that it is under way. */
+/* -EBUSY: it cannot begin; fn is not called. Ask with operation_ask_snapshot(). */
+int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
+/* A pause to disk; the client is the operation's. */
+void take_pause(struct sandbox *sb);
+/* The monitor did not copy the machine within the deadline of the step. */
+void take_late(struct sandbox *sb);
+/* The client of a pause of either kind has waited pending_after_seconds: it hears that the pause is under way. */
+void pause_is_long(struct sandbox *sb);
+/* From here on that is to be told in time. */
 void pause_in_time(struct sandbox *sb);
-void snap_cancel(struct snap *s); /* the launch that waits for it is over; NULL is fine */
 
 /* kept: bit i = memory file i that the VM was restored from is still stood on */
 void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text);

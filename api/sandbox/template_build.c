@@ -10,7 +10,7 @@
 
 #include "api/sandbox/admission.h"
 #include "api/links/agent_client.h"
-#include "api/sandbox/take.h"
+#include "api/sandbox/launch.h"
 #include "api/checkpoint/snapshot.h"
 #include "lib/log.h"
 
@@ -249,7 +249,7 @@ static void build_step(void *arg)
 	struct build *b = arg;
 	struct sandbox *sb = b->sb;
 
-	if (sb->state == SB_FAILED || sb->state == SB_TERMINATED || sb->gone) {
+	if (sb->state == SB_FAILED || sb->state == SB_TERMINATED || sandbox_gone(sb)) {
 		if (b->stage != B_TAKEN) /* else the snapshot's own failure follows */
 			build_end(b, ECHILD, *sb->message ? sb->message : "the sandbox ended", NULL,
 				NULL);
@@ -262,14 +262,14 @@ static void build_step(void *arg)
 		return;
 	}
 	/* the image's own template may still be written; we are called again when it is */
-	if (b->stage != B_READY || sb->snap)
+	if (b->stage != B_READY || sb->op.kind)
 		return;
 	if (!b->point) {
 		build_end(b, 0, "", NULL, NULL);
 		return;
 	}
 	b->stage = B_TAKEN;
-	if (snap_live(sb, taken, b) < 0)
+	if (operation_ask_snapshot(sb, taken, b) < 0)
 		build_end(b, EBUSY, "no snapshot can be taken of it", NULL, NULL);
 }
 
@@ -326,8 +326,6 @@ struct build *build_start(struct daemon *d, struct spec *spec, const struct prob
 	sandbox_ref(sb);
 	sb->internal = true;
 	sb->build = b;
-	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
-	sandbox_save(sb, false);
 	launch_create(sb);
 	return b;
 }

@@ -27,6 +27,7 @@
 #include "api/core/reload.h"
 #include "api/start/routing.h"
 #include "api/core/seal.h"
+#include "api/sandbox/launch.h"
 #include "api/sandbox/take.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/core/database.h"
@@ -358,29 +359,40 @@ static void sort_sandboxes(void)
 		(*at)->prev = at;
 }
 
+/* Its monitor ended while no server was running, or cannot be taken over. */
+static void take_up_ended(struct sandbox *sb)
+{
+	if (sandbox_apply(sb, EV_VM_ENDED, "VM_ENDED", "The VM ended while no server was running."))
+		launch_teardown(sb);
+}
+
+static void take_up_unmade(struct sandbox *sb)
+{
+	idempotency_forget(sb);
+	sandbox_apply(sb, EV_FAILED, "START_FAILED",
+		"The server was stopped while the sandbox was made.");
+}
+
 static void take_up_one(struct sandbox *sb)
 {
-	bool ran = sb->state == SB_RUNNING || sb->state == SB_PAUSING || sb->resident,
+	bool ran = sb->phase == PHASE_RUNNING || sb->phase == PHASE_RESIDENT,
 	     runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
 
 	if (snap_take_up(sb)) {
 		/* paused by its files, or its VM is asked */
-	} else if (sb->state == SB_PENDING && launch_take_up(sb)) {
+	} else if (sb->phase == PHASE_ACCEPTED && launch_take_up(sb)) {
 		log_info("sandbox %s: made anew", sb->id);
-	} else if (sb->state == SB_PENDING) {
-		idempotency_forget(sb);
-		sandbox_apply(sb, EV_START_FAILED, "START_FAILED",
-			"The server was stopped while the sandbox was made.");
-	} else if (sb->state == SB_RESUMING && !sb->resident) {
+	} else if (sb->phase == PHASE_ACCEPTED) {
+		take_up_unmade(sb);
+	} else if (sb->op.kind == OP_RESUME) {
 		/* what it was paused with is whole: nothing was promised about what ran since */
-		sandbox_apply(sb, EV_START_FAILED, "RESUME_FAILED",
+		sandbox_apply(sb, EV_FAILED, "RESUME_FAILED",
 			"The server was stopped while the sandbox was resumed.");
+		operation_end(sb);
 	} else if (ran && !runs) {
-		sandbox_apply(
-			sb, EV_VM_DIED, "VM_ENDED", "The VM ended while no server was running.");
+		take_up_ended(sb);
 	}
-	if (sb->expires_ns)
-		sandbox_set_expiry(sb, sb->expires_ns);
+	sandbox_due(sb);
 	if (runs)
 		log_info("sandbox %s: adopted (slot %u, process %d)", sb->id, sb->vm_slot,
 			sb->vm_pid);
@@ -408,6 +420,8 @@ static void take_up_each(void)
 		all[n++] = sb;
 	while (n > 0)
 		take_up(all[--n]);
+	if (database_complete(D.database))
+		sandboxes_bound(&D);
 }
 
 static void take_up_all(void)
@@ -577,9 +591,10 @@ static void start(bool no_jail)
 	if (!D.images)
 		die("images", &e);
 	open_kvm();
+	D.index = index_create();
 	D.templates = templates_create(&D);
 	D.verify = verify_create(&D);
-	if (!D.templates || !D.verify)
+	if (!D.index || !D.templates || !D.verify)
 		die("no memory", NULL);
 	take_up_all();
 	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)

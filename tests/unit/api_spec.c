@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_spec: the create request field by field, the grammars of metadata, limits and times, and the sandbox's transitions.
+ * api_spec: the create request field by field, the grammars of metadata, limits and times.
  */
 #include "lib/test.h"
 
 #include <cjson/cJSON.h>
 
 #include "api/core/config.h"
-#include "api/sandbox/sandbox.h"
 #include "api/lifecycle/spec.h"
+#include "api/links/monitors.h"
 
 static struct config cfg;
 
@@ -251,26 +251,6 @@ static void uuids(void)
 		!uuid_ok("8A4EB55F-2412-40d6-aed6-d4e109165cc5"));
 }
 
-static void transitions(void)
-{
-	CHECK_INT(sb_next(SB_PENDING, EV_STARTED), SB_RUNNING);
-	CHECK_INT(sb_next(SB_RUNNING, EV_PAUSE), SB_PAUSING);
-	CHECK_INT(sb_next(SB_PAUSING, EV_PAUSED), SB_PAUSED);
-	CHECK_INT(sb_next(SB_PAUSED, EV_RESUME), SB_RESUMING);
-	CHECK_INT(sb_next(SB_RESUMING, EV_RESUMED), SB_RUNNING);
-	CHECK_INT(sb_next(SB_RESUMING, EV_START_FAILED), SB_PAUSED);
-	CHECK_INT(sb_next(SB_RUNNING, EV_ENTRY_OK), SB_TERMINATED);
-	/* refused, not undefined */
-	CHECK_INT(sb_next(SB_PAUSED, EV_PAUSE), SB_STATES);
-	CHECK_INT(sb_next(SB_RUNNING, EV_RESUME), SB_STATES);
-	CHECK_INT(sb_next(SB_TERMINATED, EV_PAUSE), SB_STATES);
-	for (int ev = 0; ev < SB_EVENTS; ev++)
-		CHECK_INT(sb_next(SB_STOPPING, (enum sb_event)ev), SB_STATES);
-	/* whatever it does, it can be deleted */
-	for (int s = 0; s < SB_STOPPING; s++)
-		CHECK_INT(sb_next((enum sb_state)s, EV_DELETE), SB_STOPPING);
-}
-
 static const struct test tests[] = {
 	{"what_the_sdks_send_is_taken", what_the_sdks_send_is_taken},
 	{"what_is_wrong_gets_the_documented_answer", what_is_wrong_gets_the_documented_answer},
@@ -278,6 +258,5 @@ static const struct test tests[] = {
 	{"limits", limits},
 	{"times", times},
 	{"uuids", uuids},
-	{"transitions", transitions},
 };
 TEST_MAIN(tests)

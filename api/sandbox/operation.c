@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * operation.c: starts, queues, refuses and ends the operations of a sandbox, as the table says. mayflyd's loop.
+ */
+#include "api/sandbox/operation.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "api/sandbox/identity.h"
+#include "api/sandbox/launch.h"
+#include "api/sandbox/resident_pause.h"
+#include "api/sandbox/take.h"
+#include "api/sandbox/template_build.h"
+#include "lib/log.h"
+
+#define SEC           1000000000ull
+#define THAW_LIMIT_MS 60000u
+
+/* What an operation does at its beginning, when a deadline passes, and when its client has waited pending_after_seconds.
+ * begin is for operations that clients ask for. */
+static const struct {
+	void (*begin)(struct sandbox *sb);
+	void (*late)(struct sandbox *sb);
+	void (*is_long)(struct sandbox *sb);
+} kinds[OP_KINDS] = {
+	[OP_CREATE] = {.late = launch_late, .is_long = launch_is_long},
+	[OP_SNAPSHOT] = {.late = take_late},
+	[OP_PAUSE] = {.begin = take_pause, .late = take_late, .is_long = pause_is_long},
+	[OP_PAUSE_MEMORY] = {.begin = resident_pause,
+		.late = resident_pause_late,
+		.is_long = pause_is_long},
+	[OP_RESUME] = {.begin = launch_resume, .late = launch_late},
+	[OP_RESUME_MEMORY] = {.begin = resident_resume_asked, .late = resident_resume_late},
+	[OP_DELETE] = {.late = sandbox_delete_again},
+};
+
+/* ---- the running operation */
+
+static void operation_deadline(struct sandbox *sb)
+{
+	struct operation *op = &sb->op;
+	uint64_t at = op->ends_ns, step_s = (uint64_t)sb->d->cfg.step_timeout_seconds;
+
+	if (op_steps[op->step].limited && (!at || op->step_ns + step_s * SEC < at)) {
+		op->limit_s = (int64_t)step_s;
+		at = op->step_ns + step_s * SEC;
+	} else if (at) {
+		op->limit_s = (int64_t)((at - op->begun_ns) / SEC);
+	}
+	timer_set(sb->deadline, at);
+}
+
+void operation_step(struct sandbox *sb, enum op_step s)
+{
+	struct operation *op = &sb->op;
+	uint64_t now = mono_ns();
+	uint8_t phase = op_steps[op->step].phase;
+
+	if (phase < PH_COUNT)
+		sb->phase_ns[phase] += now - op->step_ns;
+	op->step = s;
+	op->step_ns = now;
+	operation_deadline(sb);
+	if (sb->state == SB_PENDING)
+		snprintf(sb->message, sizeof(sb->message), "%s", op_steps[s].name);
+}
+
+void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s)
+{
+	struct operation *op = &sb->op;
+
+	op->kind = k;
+	op->begun_ns = op->step_ns = mono_ns();
+	op->ends_ns = limit_s ? op->begun_ns + (uint64_t)limit_s * SEC : 0;
+	op->step = STEP_NONE;
+	sandbox_settle(sb, k);
+	operation_deadline(sb);
+}
+
+int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason)
+{
+	char old_reason[sizeof(sb->reason)];
+	int64_t changed_ns = sb->changed_ns;
+	int rc;
+
+	memcpy(old_reason, sb->reason, sizeof(old_reason));
+	operation_begin(sb, k, limit_s);
+	sb->changed_ns = (int64_t)wall_ns();
+	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
+	sb->message[0] = 0;
+	rc = sandbox_save(sb, false);
+	if (rc < 0) {
+		sb->op.kind = OP_NONE;
+		timer_set(sb->deadline, 0);
+		sandbox_settle(sb, OP_NONE);
+		sb->changed_ns = changed_ns;
+		memcpy(sb->reason, old_reason, sizeof(old_reason));
+		return rc;
+	}
+	sandbox_said(sb);
+	return 0;
+}
+
+bool operation_holds(const struct sandbox *sb)
+{
+	return op_steps[sb->op.step].holds;
+}
+
+struct http_req *operation_client(struct sandbox *sb)
+{
+	struct http_req *r = sb->op.client;
+
+	sb->op.client = NULL;
+	return r;
+}
+
+/* ---- the queue */
+
+static struct op_wish *wish_of(struct sandbox *sb, enum op_kind k)
+{
+	for (size_t i = 0; i < OP_QUEUE_MAX; i++)
+		if (sb->queue[i].kind == k)
+			return &sb->queue[i];
+	return NULL;
+}
+
+static struct op_wish wish_take(struct sandbox *sb, struct op_wish *w)
+{
+	struct op_wish x = *w;
+	size_t i = (size_t)(w - sb->queue);
+
+	memmove(w, w + 1, (OP_QUEUE_MAX - i - 1) * sizeof(*w));
+	sb->queue[OP_QUEUE_MAX - 1] = (struct op_wish){0};
+	if (x.kind != OP_SNAPSHOT)
+		timer_set(sb->waited, 0);
+	return x;
+}
+
+static bool wish_pause(const struct sandbox *sb)
+{
+	return sb->queue[0].kind == OP_PAUSE || sb->queue[0].kind == OP_PAUSE_MEMORY ||
+	       sb->queue[1].kind == OP_PAUSE || sb->queue[1].kind == OP_PAUSE_MEMORY;
+}
+
+/* A pause that has not begun is not promised: it would be lost with this daemon. */
+static void pause_waited_long(struct sandbox *sb)
+{
+	struct op_wish *w = wish_of(sb, OP_PAUSE), x;
+
+	w = w ? w : wish_of(sb, OP_PAUSE_MEMORY);
+	x = wish_take(sb, w);
+	http_error(x.client, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
+		"A snapshot of sandbox %s is still being written; try again.", sb->id);
+}
+
+static void client_gone(struct http_req *r)
+{
+	struct sandbox *sb = r->user;
+
+	/* An operation that has begun goes on: whoever asked can look at the sandbox. */
+	if (sb && sb->op.client == r)
+		sb->op.client = NULL;
+	for (size_t i = 0; sb && i < OP_QUEUE_MAX; i++)
+		if (sb->queue[i].kind && sb->queue[i].client == r)
+			wish_take(sb, &sb->queue[i]);
+	http_abort(r);
+}
+
+void operation_client_waits(struct sandbox *sb, struct http_req *r)
+{
+	sb->op.client = r;
+	r->user = sb;
+	http_on_gone(r, client_gone);
+}
+
+static void refuse_wrong(struct sandbox *sb, enum op_event ask, struct http_req *r)
+{
+	bool resume = ask == ASK_RESUME;
+
+	http_error(r, 409, resume ? "DOCKER::SANDBOX_NOT_PAUSED" : "DOCKER::SANDBOX_NOT_RUNNING",
+		"Sandbox %s is %s, not %s.", sb->id, sb_state_names[sb->state],
+		resume ? "Paused" : "Running");
+}
+
+static void refuse_busy(struct sandbox *sb, struct http_req *r)
+{
+	http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+		"Sandbox %s is being changed by another request.", sb->id);
+}
+
+static void pause_queue(struct sandbox *sb, enum op_kind k, struct http_req *r)
+{
+	struct op_wish *w = wish_of(sb, OP_NONE);
+
+	if (!w || wish_pause(sb)) {
+		refuse_busy(sb, r);
+		return;
+	}
+	*w = (struct op_wish){.kind = k, .client = r};
+	r->user = sb;
+	http_on_gone(r, client_gone);
+	timer_after(sb->waited, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
+}
+
+void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r)
+{
+	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ask);
+
+	/* One that was queued first goes first. */
+	if (c.action == ACT_START && sb->queue[0].kind)
+		c.action = ACT_QUEUE;
+	if (c.action == ACT_START) {
+		operation_client_waits(sb, r);
+		kinds[c.what].begin(sb);
+	} else if (c.action == ACT_QUEUE) {
+		pause_queue(sb, (enum op_kind)c.what, r);
+	} else if (c.action == ACT_BUSY) {
+		refuse_busy(sb, r);
+	} else {
+		refuse_wrong(sb, ask, r);
+	}
+}
+
+int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ASK_SNAPSHOT);
+	struct op_wish *w;
+
+	if (c.action == ACT_START && !sb->queue[0].kind)
+		return take_snapshot(sb, fn, arg);
+	w = wish_of(sb, OP_NONE);
+	if ((c.action != ACT_QUEUE && c.action != ACT_START) || !w || wish_of(sb, OP_SNAPSHOT))
+		return c.action == ACT_WRONG ? -EINVAL : -EBUSY;
+	*w = (struct op_wish){.kind = OP_SNAPSHOT, .fn = fn, .arg = arg};
+	return 0;
+}
+
+static void wish_begin(struct sandbox *sb)
+{
+	struct op_wish w = wish_take(sb, &sb->queue[0]);
+	bool snapshot = w.kind == OP_SNAPSHOT;
+	enum op_event ask = snapshot             ? ASK_SNAPSHOT
+			    : w.kind == OP_PAUSE ? ASK_PAUSE
+						 : ASK_PAUSE_MEMORY;
+	bool may = operation_cell(sb->phase, OP_NONE, ask).action == ACT_START;
+
+	if (snapshot && (!may || take_snapshot(sb, w.fn, w.arg) < 0)) {
+		w.fn(w.arg, ECANCELED, "The sandbox did not run any more when its turn came.", NULL,
+			NULL);
+	} else if (!snapshot && may) {
+		operation_client_waits(sb, w.client);
+		kinds[w.kind].begin(sb);
+	} else if (!snapshot) {
+		refuse_wrong(sb, ask, w.client);
+	}
+}
+
+static void queue_refuse(struct sandbox *sb)
+{
+	while (sb->queue[0].kind) {
+		struct op_wish w = wish_take(sb, &sb->queue[0]);
+
+		if (w.kind == OP_SNAPSHOT)
+			w.fn(w.arg, ECANCELED, "The sandbox ended before its snapshot was taken.",
+				NULL, NULL);
+		else
+			http_error(w.client, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+				"Sandbox %s was deleted meanwhile.", sb->id);
+	}
+}
+
+/* ---- the end of an operation */
+
+static void operation_clear(struct sandbox *sb)
+{
+	sb->op = (struct operation){0};
+	timer_set(sb->deadline, 0);
+	timer_set(sb->pending, 0);
+}
+
+void operation_end(struct sandbox *sb)
+{
+	ASSERT(!sb->op.client && !sb->op.launch && !sb->op.snap);
+	operation_clear(sb);
+	sandbox_settle(sb, OP_NONE);
+	sandboxes_wake(sb);
+	if (sb->build)
+		build_changed(sb->build);
+	while (sb->queue[0].kind && sb->op.kind == OP_NONE)
+		wish_begin(sb);
+}
+
+void operation_drop(struct sandbox *sb)
+{
+	struct http_req *r = operation_client(sb);
+
+	if (r)
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+			"Sandbox %s was deleted meanwhile.", sb->id);
+	launch_free(sb);
+	snap_sandbox_gone(sb);
+	queue_refuse(sb);
+	operation_clear(sb);
+}
+
+/* ---- the guest's processes go on */
+
+static void thaw_over(struct sandbox *sb)
+{
+	if (sb->op.snap) {
+		operation_step(sb, STEP_WRITE);
+		sandboxes_wake(sb);
+	} else {
+		operation_end(sb);
+	}
+}
+
+static void thawed(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (r->err && r->err != ECANCELED)
+		log_warn("sandbox %s: the guest's processes go on: %s", sb->id,
+			*r->text ? r->text : strerror(r->err));
+	/* else the sandbox ended meanwhile */
+	if (sb->op.step == STEP_RELEASE)
+		thaw_over(sb);
+	sandbox_unref(sb);
+}
+
+void operation_thaw(struct sandbox *sb)
+{
+	struct buf b;
+	bool asked;
+
+	if (!sb->op.kind)
+		operation_begin(sb, OP_THAW, 0);
+	operation_step(sb, STEP_RELEASE);
+	agentc_up(sb->agent);
+	buf_init(&b, AGENT_FRAME_MAX);
+	identity_put(&b, sb);
+	sandbox_ref(sb);
+	asked = agentc_call(sb->agent, AGENT_THAW, &b, THAW_LIMIT_MS, thawed, sb) != NULL;
+	buf_fini(&b);
+	if (asked)
+		return;
+	thaw_over(sb);
+	sandbox_unref(sb);
+}
+
+/* ---- timers */
+
+static void deadline_passed(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (kinds[sb->op.kind].late)
+		kinds[sb->op.kind].late(sb);
+}
+
+static void client_waited(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (kinds[sb->op.kind].is_long)
+		kinds[sb->op.kind].is_long(sb);
+}
+
+static void queue_waited(void *arg)
+{
+	struct sandbox *sb = arg;
+
+	if (wish_pause(sb))
+		pause_waited_long(sb);
+}
+
+bool operation_init(struct sandbox *sb)
+{
+	sb->deadline = loop_timer(sb->d->loop, deadline_passed, sb);
+	sb->pending = loop_timer(sb->d->loop, client_waited, sb);
+	sb->waited = loop_timer(sb->d->loop, queue_waited, sb);
+	return sb->deadline && sb->pending && sb->waited;
+}
+
+void operation_fini(struct sandbox *sb)
+{
+	timer_remove(take_ptr(sb->deadline));
+	timer_remove(take_ptr(sb->pending));
+	timer_remove(take_ptr(sb->waited));
+}

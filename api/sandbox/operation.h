@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * operation.h: what the daemon is doing to a sandbox. mayflyd's loop.
+ *
+ * Each sandbox has a phase (what it is while nothing happens to it), at most one running operation and a short queue.
+ * The table in operation_table.c says for every phase, operation and event what happens. Nothing else decides it:
+ * the state that clients see, whether a request waits, and whether a delete is possible follow from the three.
+ *
+ * A new operation (fork, rollback, idle pause, wake, attach a volume) is: a row in enum op_kind, its cells in the
+ * table, and its steps here. A step that only the monitor or the agent can finish has a deadline of its own.
+ */
+#pragma once
+
+#include "lib/base.h"
+
+struct http_req;
+struct launch;
+struct snap;
+
+/* What the sandbox is while no operation changes it. */
+enum sb_phase {
+	PHASE_NEW,      /* not accepted yet: no record, no place in any list */
+	PHASE_ACCEPTED, /* it has a record; it was never started */
+	PHASE_RUNNING,
+	PHASE_PAUSED,   /* on disk, no monitor */
+	PHASE_RESIDENT, /* paused, its monitor keeps the memory */
+	PHASE_TERMINATED,
+	PHASE_FAILED,
+	PHASE_DELETED, /* its record may still be there: the delete operation tries again */
+	PHASE_COUNT
+};
+
+/* What clients see. */
+enum sb_state {
+	SB_PENDING,
+	SB_RUNNING,
+	SB_PAUSING,
+	SB_PAUSED,
+	SB_RESUMING,
+	SB_STOPPING,
+	SB_TERMINATED,
+	SB_FAILED,
+	SB_STATES
+};
+extern const char *const sb_state_names[SB_STATES];
+
+enum op_kind {
+	OP_NONE,
+	OP_CREATE,
+	OP_TEMPLATE, /* the image's template is still being written; the sandbox runs */
+	OP_SNAPSHOT,
+	OP_PAUSE,        /* to disk */
+	OP_PAUSE_MEMORY, /* the vCPUs stop, memory stays */
+	OP_RESUME,       /* from disk */
+	OP_RESUME_MEMORY,
+	OP_THAW, /* the result of another operation is known; the guest's processes are being continued */
+	OP_DELETE,
+	OP_KINDS
+};
+
+enum op_event {
+	/* somebody asks */
+	ASK_CREATE,
+	ASK_SNAPSHOT,
+	ASK_PAUSE,
+	ASK_PAUSE_MEMORY,
+	ASK_RESUME,
+	ASK_DELETE,
+	ASK_USE, /* a request that needs the guest: a command, a file, a port */
+	/* something happened */
+	EV_DONE,
+	EV_FAILED,
+	EV_VM_ENDED,
+	EV_ENTRY_OK, /* the entrypoint ended with code 0 */
+	EV_ENTRY_BAD,
+	OP_EVENTS
+};
+
+enum op_action {
+	ACT_NEVER,  /* cannot happen: ignored, and logged as a bug */
+	ACT_IGNORE, /* may happen, changes nothing */
+	ACT_START,  /* the operation begins now */
+	ACT_QUEUE,  /* it begins when the running one has ended */
+	ACT_WRONG,  /* refused: the sandbox is in another state */
+	ACT_BUSY,   /* refused: another operation runs */
+	ACT_GO, /* the request goes to the guest (or waits while a step of the operation holds requests) */
+	ACT_HOLD,  /* the request waits for the operation */
+	ACT_LATER, /* asked for again when the operation has ended */
+	ACT_TO,    /* the sandbox enters another phase */
+	ACT_COUNT
+};
+
+struct op_cell {
+	uint8_t action; /* enum op_action */
+	uint8_t what;   /* ACT_START, ACT_QUEUE: enum op_kind. ACT_TO: enum sb_phase */
+};
+struct op_cell operation_cell(enum sb_phase p, enum op_kind running, enum op_event ev);
+/* The state that clients see. SB_STATES: this operation never runs in this phase. */
+enum sb_state operation_shows(enum sb_phase p, enum op_kind running);
+extern const char *const op_kind_names[OP_KINDS];
+extern const char *const op_event_names[OP_EVENTS];
+extern const char *const sb_phase_names[PHASE_COUNT];
+
+enum op_step {
+	STEP_NONE,
+	STEP_IMAGE,
+	STEP_TURN,
+	STEP_DISK,
+	STEP_VMM,
+	STEP_BOOT,
+	STEP_RESTORE,
+	STEP_AGENT,
+	STEP_AGENT_BACK, /* of a restored machine: it answers soon or never */
+	STEP_THAW,       /* the agent gives a restored machine its identity */
+	STEP_TEMPLATE,   /* the image's template is taken on the way of a create */
+	STEP_SETUP,
+	STEP_RUN,
+	STEP_FREEZE,   /* the agent stops the guest's processes */
+	STEP_COPY,     /* the monitor freezes the disk's layer and copies what it needs */
+	STEP_WRITE,    /* the checkpoint is written; the guest goes on */
+	STEP_STOP,     /* the monitor stops the vCPUs */
+	STEP_CONTINUE, /* the monitor continues the vCPUs */
+	STEP_RELEASE,  /* the agent continues the guest's processes */
+	STEP_SETTLE,   /* an earlier daemon began it: how far did it get? */
+	STEP_RECORD,   /* the record is deleted */
+	STEP_COUNT
+};
+struct op_step_desc {
+	const char *name; /* for people: "booting" */
+	uint8_t phase;    /* enum phase: the histogram that counts its time */
+	bool holds;       /* the guest is frozen: requests wait */
+	bool limited;     /* only the monitor or the agent can finish it: step_timeout_seconds */
+};
+extern const struct op_step_desc op_steps[STEP_COUNT];
+
+/* When a checkpoint is durable (err 0; disk and mem are the callee's, with references) or failed. It may outlive the
+ * sandbox. */
+struct disk;
+struct memory;
+typedef void (*snap_fn)(
+	void *arg, int err, const char *text, struct disk *disk, struct memory *mem);
+
+/* The running operation; kind OP_NONE: there is none. */
+struct operation {
+	enum op_kind kind;
+	enum op_step step;
+	uint64_t begun_ns, step_ns, ends_ns; /* ends_ns 0: no deadline over all */
+	int64_t limit_s;         /* what the deadline is set to: of the step, or of all */
+	struct http_req *client; /* the client that waits for its answer */
+	struct launch *launch;   /* create, resume: what its steps keep */
+	struct snap *
+		snap; /* snapshot, template, pause, create with a template: the checkpoint that is taken */
+};
+
+/* One that waits for the running one. */
+struct op_wish {
+	enum op_kind kind; /* OP_NONE: free */
+	struct http_req *client;
+	snap_fn fn;
+	void *arg;
+};
+#define OP_QUEUE_MAX 2u /* a snapshot and a pause; a second of a kind is refused */
+
+/* ---- the engine (operation.c) */
+
+struct sandbox;
+
+bool operation_init(struct sandbox *sb); /* its timers; false: no memory */
+void operation_fini(struct sandbox *sb);
+
+/* A client asks for a pause or a resume: starts it, queues it, or answers with the reason why not. */
+void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r);
+/* Somebody asks for a snapshot. 0; -EBUSY or -EINVAL: fn is not called. */
+int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
+/* The operation is the running one from here on. limit_s: deadline over all, 0 = none. */
+void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s);
+/* The same, and the record says so; -errno: it cannot be written, and nothing happened. */
+int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason);
+void operation_step(struct sandbox *sb, enum op_step s);
+/* Nothing runs any more: the next one of the queue begins, and requests that wait for the guest go on. */
+void operation_end(struct sandbox *sb);
+/* The result is known, the guest's processes must be continued: sends that to the agent and ends when it answers.
+ * Requests wait until then. */
+void operation_thaw(struct sandbox *sb);
+/* The sandbox ends: client and queue are answered; nothing runs any more. */
+void operation_drop(struct sandbox *sb);
+/* r waits for the running operation, or for the one that begins next. A client that leaves waits no longer. */
+void operation_client_waits(struct sandbox *sb, struct http_req *r);
+/* The client that waits, taken out; NULL: none. */
+struct http_req *operation_client(struct sandbox *sb);
+/* Requests for the guest wait. */
+bool operation_holds(const struct sandbox *sb);

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operation per sandbox: what is asked for while another operation runs is queued, refused or held as the table says
+(api/sandbox/operation_table.c), in a real daemon. Also what ends: records of ended sandboxes make room. Monitors are scripted."""
+import concurrent.futures
+import os
+import re
+import signal
+import time
+
+import pytest
+from hostdaemon import BOX, WAIT_S, HostDaemon
+
+NO_TEMPLATES = {"runtime": {"templates": False}}
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    assert d.proc is None or d.proc.poll() is None, d.log()
+    d.clean()
+
+
+def until(look):
+    end = time.monotonic() + WAIT_S
+    while not (v := look()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return v
+
+
+def step(daemon, name, n=1):
+    until(lambda: sum(s == name for _, s in daemon.steps()) >= n)
+
+
+def post(daemon, box, what, expect=202):
+    status, answer, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/{what}")
+    assert status == expect, answer
+    return answer
+
+
+def snapshot(daemon, box, expect=202):
+    status, s, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots", {})
+    assert status == expect, s
+    return s.get("id")
+
+
+def snapshot_state(daemon, snap):
+    return daemon.ask("GET", f"/v1/snapshots/{snap}")[1]["status"]["state"]
+
+
+def waiting(daemon):
+    """Is there a request beside this one that is not answered yet?"""
+    return int(re.search(r"^mayfly_http_open_connections (\d+)$", daemon.ask("GET", "/metrics")[1], re.M)[1]) > 1
+
+
+# ---- the queue
+
+def test_a_snapshot_and_a_pause_wait_behind_a_template(daemon):
+    daemon.start()
+    daemon.plan(snapshot="later")
+    box = daemon.create()
+    step(daemon, "snapshot")
+    snap = snapshot(daemon, box)
+    snapshot(daemon, box, 409)  # one of a kind waits
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        pause = pool.submit(post, daemon, box, "pause")
+        until(lambda: waiting(daemon))
+        assert "being changed by another request" in post(daemon, box, "pause", 409)["message"]
+        assert daemon.state(box) == "Running" and snapshot_state(daemon, snap) == "Creating"
+        daemon.plan(go="yes")
+        pause.result()
+    assert daemon.until(box, "Paused") == "Paused"
+    assert until(lambda: snapshot_state(daemon, snap) != "Creating" and snapshot_state(daemon, snap)) == "Ready", "it was asked for first"
+    post(daemon, box, "resume")
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+def test_a_delete_answers_everybody_who_waits(daemon):
+    daemon.start()
+    daemon.plan(snapshot="later")
+    box = daemon.create()
+    step(daemon, "snapshot")
+    snap = snapshot(daemon, box)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        pause = pool.submit(post, daemon, box, "pause", 409)
+        until(lambda: waiting(daemon))
+        assert "being changed by another request" in post(daemon, box, "pause", 409)["message"]
+        assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+        assert "deleted meanwhile" in pause.result()["message"]
+    assert until(lambda: snapshot_state(daemon, snap) == "Failed" and "Failed")
+    daemon.plan(go="yes")
+    daemon.settled(0)
+
+
+def test_a_request_waits_while_the_guest_is_frozen(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.plan(prep="slow")
+    snap = snapshot(daemon, box)
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    assert sum(s == "thaw" for _, s in daemon.steps()) == 1, "not before the guest went on"
+    until(lambda: snapshot_state(daemon, snap) == "Ready")
+
+
+def test_a_monitor_that_never_answers_a_snapshot(daemon):
+    """The guest is frozen then, and requests wait for it: for one step's deadline, not for ever."""
+    daemon.start({"runtime": {"templates": False, "step_timeout_seconds": 2}})
+    box = daemon.create()
+    daemon.plan(snapshot="hang")
+    snap = snapshot(daemon, box)
+    step(daemon, "snapshot")
+    status, e, _ = daemon.ask("POST", f"/{box}/44772/command", {"command": "echo on"}, timeout=30)
+    assert status == 409 and "Failed" in e["message"], e
+    assert "did not answer a snapshot request in time" in daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["status"]["message"]
+    until(lambda: snapshot_state(daemon, snap) == "Failed")
+
+
+def test_every_request_in_every_state(daemon):
+    """What the table refuses is answered with the state; nothing is refused that it allows."""
+    daemon.start(NO_TEMPLATES)
+    daemon.plan(entry="exit 3")
+    ended = daemon.create()
+    daemon.until(ended, "Failed")
+    daemon.plan()
+    box = daemon.create()
+    wrong = {"Failed": (ended, {"pause": "DOCKER::SANDBOX_NOT_RUNNING", "resume": "DOCKER::SANDBOX_NOT_PAUSED", "snapshots": "SNAPSHOT::INVALID_SOURCE_STATE"}),
+             "Running": (box, {"resume": "DOCKER::SANDBOX_NOT_PAUSED"})}
+    for state, (b, asks) in wrong.items():
+        for what, code in asks.items():
+            e = post(daemon, b, what, 409)
+            assert e["code"] == code and state in e["message"], e
+    for mode in ("disk", "resident"):
+        post(daemon, box, f"pause?mode={mode}")
+        for what, code in {"pause": "DOCKER::SANDBOX_NOT_RUNNING", "snapshots": "SNAPSHOT::INVALID_SOURCE_STATE"}.items():
+            e = post(daemon, box, what, 409)
+            assert e["code"] == code and "Paused" in e["message"], e
+        post(daemon, box, "resume")
+        assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    for b in (ended, box):
+        assert daemon.ask("DELETE", f"/v1/sandboxes/{b}")[0] == 204
+
+
+# ---- without a server
+
+@pytest.mark.parametrize("before", ["Running", "Paused in memory", "Paused"])
+def test_a_monitor_that_ended_while_no_server_was_running(daemon, before):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    if before != "Running":
+        post(daemon, box, "pause?mode=" + ("resident" if "memory" in before else "disk"))
+        daemon.until(box, "Paused")
+    daemon.end()
+    for pid in daemon.monitors():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not daemon.monitors())
+    daemon.again()
+    if before == "Paused":
+        post(daemon, box, "resume")
+        assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+        return
+    status = daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["status"]
+    assert (status["state"], status["reason"]) == ("Failed", "VM_ENDED") and "while no server was running" in status["message"], status
+    assert post(daemon, box, "pause", 409)["code"] == "DOCKER::SANDBOX_NOT_RUNNING"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    assert daemon.state(daemon.create()) == "Running", "its slot is free"
+
+
+# ---- records of sandboxes that ended
+
+def ended(daemon):
+    daemon.plan(entry="exit 1")
+    box = daemon.create()
+    daemon.until(box, "Failed")
+    daemon.plan()
+    return box
+
+
+def test_ended_sandboxes_take_no_place(daemon):
+    daemon.start(NO_TEMPLATES | {"limits": {"max_sandboxes": 2}})
+    for _ in range(3):
+        ended(daemon)
+    boxes = [daemon.create() for _ in range(2)]
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX)
+    assert status == 429 and "2 sandboxes are its limit" in e["message"], e
+    assert len(daemon.ask("GET", "/v1/sandboxes")[1]["items"]) == 5
+    daemon.ask("DELETE", f"/v1/sandboxes/{boxes[0]}")
+    daemon.create()
+
+
+def test_ended_sandboxes_are_forgotten_after_a_while(daemon):
+    daemon.start(NO_TEMPLATES | {"limits": {"ended_keep_seconds": 2}})
+    box, live = ended(daemon), daemon.create()
+    assert daemon.state(box) == "Failed"
+    assert until(lambda: daemon.state(box) == 404)
+    assert daemon.state(live) == "Running"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{live}")[0] == 204
+    box = ended(daemon)
+    daemon.end()
+    time.sleep(2)  # the time passes while no server runs
+    daemon.again()
+    assert until(lambda: daemon.state(box) == 404)
+
+
+def test_ended_sandboxes_are_bounded(daemon):
+    daemon.start(NO_TEMPLATES | {"limits": {"max_ended": 2}})
+    boxes = [ended(daemon) for _ in range(4)]
+    until(lambda: [daemon.state(b) for b in boxes] == [404, 404, "Failed", "Failed"])
+
+

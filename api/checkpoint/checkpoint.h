@@ -15,6 +15,7 @@
 #include "api/core/principal.h"
 
 struct cJSON;
+struct http_req;
 struct checkpoint;
 
 enum cp_state { CP_PENDING, CP_CREATING, CP_READY, CP_FAILED, CP_STATES };

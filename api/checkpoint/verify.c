@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 
 #include "api/checkpoint/checkpoint.h"
+#include "api/http/http.h"
 #include "lib/cow_tools.h"
 #include "lib/log.h"
 #include "lib/snap.h"

@@ -6,9 +6,7 @@
 #pragma once
 
 #include "api/core/config.h"
-#include "api/http/http.h"
 #include "api/core/metrics.h"
-#include "api/sandbox/create_queue.h"
 #include "lib/loop.h"
 
 struct blobs;
@@ -18,6 +16,9 @@ struct images;
 struct io_pool;
 struct privctl;
 struct router;
+struct http;
+struct router;
+struct turns;
 struct sandbox;
 struct sandbox_index;
 struct templates;
@@ -47,8 +48,8 @@ struct daemon {
 	size_t nsandboxes;
 	struct sandbox_index *index; /* the same by id, and what they use */
 	struct metrics metrics;
-	struct turns turns;
-	unsigned int cpus; /* of the host, as it was at the start */
+	struct turns *turns; /* creates that work, and those that wait */
+	unsigned int cpus;   /* of the host, as it was at the start */
 	int kernel_fd, initrd_fd, kvm_fd;
 	/* kernel, initrd, board and CPU class: what templates depend on besides image and size */
 	char boot_key[65];

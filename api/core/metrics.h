@@ -22,7 +22,8 @@ enum phase {
 	PH_COUNT
 };
 
-#define HIST_BUCKETS 20
+#define HIST_BUCKETS    20
+#define HIST_BUCKET0_NS 250000ull
 struct hist {
 	uint64_t bucket[HIST_BUCKETS + 1], count, sum_ns; /* powers of two from 0.25 ms */
 };
@@ -36,7 +37,5 @@ struct metrics {
 };
 
 struct daemon;
-struct http_req;
 extern const char *const phase_names[PH_COUNT];
 void hist_add(struct hist *h, uint64_t ns);
-void route_prometheus(struct http_req *r);

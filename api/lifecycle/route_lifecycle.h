@@ -47,6 +47,8 @@ void route_diag_summary(struct http_req *r);
 /* route_quarantine.c */
 void route_quarantine_list(struct http_req *r);
 void route_quarantine_delete(struct http_req *r);
+/* route_prometheus.c */
+void route_prometheus(struct http_req *r);
 /* route_egress.c */
 void route_policy_get(struct http_req *r);
 

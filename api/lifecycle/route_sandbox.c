@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "api/sandbox/admission.h"
-#include "api/core/idempotency.h"
+#include "api/lifecycle/idempotency.h"
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"

@@ -17,10 +17,6 @@
 #include "api/core/database.h"
 #include "api/core/principal.h"
 #include "api/links/images_int.h"
-#include "api/sandbox/sandbox.h"
-#include "api/checkpoint/snapshot.h"
-#include "api/checkpoint/image_template.h"
-#include "api/checkpoint/user_template.h"
 #include "lib/log.h"
 
 #define PIN_OWNER    "mayflyd"
@@ -52,7 +48,8 @@ struct images {
 	struct daemon *d;
 	struct store *store;
 	struct spawner *spawner;
-	struct image_job *jobs; /* oldest first */
+	const image_user_fn *users; /* whose records stand on images */
+	struct image_job *jobs;     /* oldest first */
 	int wake_fd;
 	struct watch *wake;
 	struct timer *reap, *again;
@@ -341,10 +338,10 @@ static bool pin_lives(void *arg, const char *image, const char *owner)
 
 	if (strcmp(owner, PIN_OWNER) != 0)
 		return true; /* somebody else's */
-	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
+	for (const image_user_fn *user = d->images->users; *user; user++)
+		if ((*user)(d, image))
 			return true;
-	return checkpoints_need_image(d, image) || templates_need_image(d, image);
+	return false;
 }
 
 static void reap_pins(void *arg)
@@ -353,7 +350,7 @@ static void reap_pins(void *arg)
 
 	d->images->reap_set = false;
 	/* a record that could not be read may need any image */
-	if (!database_complete(d->database))
+	if (!d->images->users || !database_complete(d->database))
 		return;
 	store_pins_reap(d->images->store, pin_lives, d);
 }
@@ -370,6 +367,11 @@ void images_process_exited(struct images *im, const struct priv_msg *ev)
 {
 	if (im)
 		spawner_exited(im->spawner, ev);
+}
+
+void images_users(struct images *im, const image_user_fn *users)
+{
+	im->users = users;
 }
 
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e)

@@ -30,6 +30,11 @@ struct images;
 struct priv_msg;
 /* The store under <state_dir>/images. bin_dir: where mayfly-image is, if there is no helper. */
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
+/* Does anything of one kind stand on the image of that digest (hex)? */
+typedef bool (*image_user_fn)(const struct daemon *d, const char *image);
+/* Who is asked before an image may be removed: a NULL-terminated table that lives as long as the daemon. Until it is
+ * set no image may be removed. */
+void images_users(struct images *im, const image_user_fn *users);
 /* A sandbox, snapshot or template is gone: soon after, images that no record stands on any more may
  * be removed (`mayfly image prune`). */
 void images_release(struct daemon *d);

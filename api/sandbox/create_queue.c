@@ -23,10 +23,10 @@ static void give_up_place(struct turn *t)
 		return;
 	t->working = false;
 	timer_remove(take_ptr(t->limit));
-	d->turns.working--;
+	d->turns->working--;
 	/* not from within the one that ends */
 	loop_undefer(d->loop, next, d);
-	if (d->turns.first && loop_defer(d->loop, next, d) < 0)
+	if (d->turns->first && loop_defer(d->loop, next, d) < 0)
 		next(d);
 }
 
@@ -37,7 +37,7 @@ static void took_long(void *arg)
 
 static void leave_queue(struct turn *t)
 {
-	struct turns *q = &t->d->turns;
+	struct turns *q = t->d->turns;
 
 	if (!t->waiting)
 		return;
@@ -50,7 +50,7 @@ static void leave_queue(struct turn *t)
 static void start(struct turn *t)
 {
 	t->working = true;
-	t->d->turns.working++;
+	t->d->turns->working++;
 	t->limit = loop_timer(t->d->loop, took_long, t);
 	if (t->limit)
 		timer_after(t->limit, (uint64_t)t->d->cfg.step_timeout_seconds * 1000000000u);
@@ -61,8 +61,8 @@ static void next(void *arg)
 {
 	struct daemon *d = arg;
 
-	while (d->turns.first && d->turns.working < places(d)) {
-		struct turn *t = d->turns.first;
+	while (d->turns->first && d->turns->working < places(d)) {
+		struct turn *t = d->turns->first;
 
 		leave_queue(t);
 		start(t);
@@ -71,7 +71,7 @@ static void next(void *arg)
 
 void turn_take(struct turn *t, struct sandbox *sb, void (*go)(struct sandbox *sb))
 {
-	struct turns *q = &sb->d->turns;
+	struct turns *q = sb->d->turns;
 
 	*t = (struct turn){.d = sb->d, .sb = sb, .go = go};
 	if (!q->first && q->working < places(sb->d)) {

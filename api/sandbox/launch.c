@@ -17,6 +17,7 @@
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/identity.h"
+#include "api/http/http.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
 #include "api/sandbox/take.h"

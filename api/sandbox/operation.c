@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/http/http.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/resident_pause.h"

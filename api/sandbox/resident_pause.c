@@ -10,6 +10,7 @@
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take.h"
+#include "api/http/http.h"
 #include "api/links/monitor_client.h"
 #include "lib/log.h"
 

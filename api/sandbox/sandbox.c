@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/http/http.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/links/images.h"
 #include "api/sandbox/fault.h"
@@ -305,6 +306,14 @@ void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns)
 {
 	sb->expires_ns = expires_ns;
 	sandbox_due(sb);
+}
+
+bool sandboxes_need_image(const struct daemon *d, const char *image)
+{
+	for (const struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (strcmp(sb->image_digest, image) == 0 || strstr(sb->disk.base, image))
+			return true;
+	return false;
 }
 
 void sandboxes_bound(struct daemon *d)

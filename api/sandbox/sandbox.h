@@ -102,6 +102,8 @@ void sandbox_renew_on_access(struct sandbox *sb);
 /* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */
 void sandbox_when_up(struct sandbox *sb, struct http_req *r);
 void sandboxes_wake(struct sandbox *sb);
+/* Does one stand on, or is one being made of, the image of that digest (hex)? */
+bool sandboxes_need_image(const struct daemon *d, const char *image);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */
 struct cJSON *sandbox_record(const struct sandbox *sb);

@@ -19,6 +19,7 @@
 #include "api/sandbox/take_int.h"
 #include "api/core/text.h"
 #include "api/checkpoint/image_template.h"
+#include "api/http/http.h"
 #include "api/links/monitor_client.h"
 #include "lib/log.h"
 

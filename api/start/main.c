@@ -21,10 +21,10 @@
 
 #include "api/checkpoint/blobs.h"
 #include "api/sandbox/entrypoint_log.h"
-#include "api/core/idempotency.h"
+#include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
 #include "api/links/helper_client.h"
-#include "api/core/reload.h"
+#include "api/start/reload.h"
 #include "api/start/routing.h"
 #include "api/core/seal.h"
 #include "api/sandbox/launch.h"
@@ -547,6 +547,10 @@ static void observe_turn(void *arg, uint64_t ns)
 	hist_add(arg, ns);
 }
 
+/* Whose records stand on images. */
+static const image_user_fn image_users[] = {
+	sandboxes_need_image, checkpoints_need_image, templates_need_image, NULL};
+
 static void start(bool no_jail)
 {
 	struct http_config hc = {.app = &D,
@@ -590,11 +594,13 @@ static void start(bool no_jail)
 	D.images = images_create(&D, bin_dir(), &e);
 	if (!D.images)
 		die("images", &e);
+	images_users(D.images, image_users);
 	open_kvm();
 	D.index = index_create();
+	D.turns = calloc(1, sizeof(*D.turns));
 	D.templates = templates_create(&D);
 	D.verify = verify_create(&D);
-	if (!D.index || !D.templates || !D.verify)
+	if (!D.index || !D.turns || !D.templates || !D.verify)
 		die("no memory", NULL);
 	take_up_all();
 	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)

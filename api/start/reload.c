@@ -3,7 +3,7 @@
  * reload.c: see reload.h. mayflyd's loop. The file is the administrator's. The helper opens it, as
  * it was given to the daemon at its start: the daemon itself can open nothing but its own folders.
  */
-#include "api/core/reload.h"
+#include "api/start/reload.h"
 
 #include <fcntl.h>
 

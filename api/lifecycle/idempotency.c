@@ -4,13 +4,14 @@
  * key is hostile: it is kept as the digest of itself and of the principal, so that one client cannot
  * ask for another's.
  */
-#include "api/core/idempotency.h"
+#include "api/lifecycle/idempotency.h"
 
 #include <cjson/cJSON.h>
 #include <openssl/sha.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "api/http/http.h"
 #include "api/sandbox/launch.h"
 #include "api/core/database.h"
 #include "lib/log.h"

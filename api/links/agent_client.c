@@ -10,9 +10,15 @@
 
 #include "lib/log.h"
 
+#define STREAMS_QUEUED ((size_t)MIB(16))
+#define CALL_BUCKETS   256u
+#define STRAYS_MAX     16u   /* answers to nothing, then the connection ends */
+#define PIECES_MAX     4096u /* of long answers that are no longer waited for */
+
 struct agent_call {
 	struct agentc *a;
-	struct agent_call *prev, *next;
+	struct agent_call *prev, *next; /* in the order of their ids */
+	struct agent_call *same;        /* the next one of the same bucket */
 	uint32_t id;
 	agent_reply_fn fn;
 	void *arg;
@@ -32,7 +38,13 @@ struct agentc {
 	struct aconn *control;
 	bool control_ready;
 	struct agent_call *first, *last;
-	size_t ncalls, nstreams;
+	struct agent_call *buckets[CALL_BUCKETS]; /* by id */
+	size_t ncalls, nstreams, queued;          /* queued: bytes of requests that were not sent */
+	/* Answers to requests that were sent and are no longer waited for may still come, one each. Others are strays. */
+	uint32_t owed, strays, pieces;
+	unsigned int losses; /* of the control connection, in a row */
+	uint64_t opened_ns;
+	bool waits; /* for the timer `again` */
 	uint32_t next_id;
 	struct agent_stream *streams,
 		*walk; /* walk: the next one of a loop over all, kept right by agent_stream_drop */
@@ -44,6 +56,19 @@ struct agentc {
 #define RECONNECT_NS 200000000ull
 
 static void control_open(struct agentc *a);
+
+uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n)
+{
+	return first_ns << MIN(n, 5u);
+}
+
+/* An agent that ends each connection at once is asked again later and later. */
+static void control_wait(struct agentc *a)
+{
+	a->waits = true;
+	timer_after(a->again, agent_backoff_ns(RECONNECT_NS, a->losses));
+	a->losses += a->losses < 5;
+}
 
 struct loop *agentc_loop(const struct agentc *a)
 {
@@ -88,19 +113,47 @@ int agent_err_read(struct cur body, struct agent_reply *r, char text[AGENT_TEXT_
 
 /* ---- calls */
 
+static struct agent_call **call_bucket(struct agentc *a, uint32_t id)
+{
+	return &a->buckets[id % CALL_BUCKETS];
+}
+
+static struct agent_call *call_find(struct agentc *a, uint32_t id)
+{
+	struct agent_call *c = *call_bucket(a, id);
+
+	while (c && c->id != id)
+		c = c->same;
+	return c;
+}
+
+static void call_link(struct agent_call *c)
+{
+	struct agentc *a = c->a;
+	struct agent_call **b = call_bucket(a, c->id);
+
+	c->same = *b;
+	*b = c;
+	c->prev = a->last;
+	*(a->last ? &a->last->next : &a->first) = c;
+	a->last = c;
+	a->ncalls++;
+	a->queued += c->payload.len;
+}
+
 static void call_unlink(struct agent_call *c)
 {
 	struct agentc *a = c->a;
+	struct agent_call **b = call_bucket(a, c->id);
 
-	if (c->prev)
-		c->prev->next = c->next;
-	else
-		a->first = c->next;
-	if (c->next)
-		c->next->prev = c->prev;
-	else
-		a->last = c->prev;
+	while (*b != c)
+		b = &(*b)->same;
+	*b = c->same;
+	*(c->prev ? &c->prev->next : &a->first) = c->next;
+	*(c->next ? &c->next->prev : &a->last) = c->prev;
 	a->ncalls--;
+	if (!c->sent)
+		a->queued -= c->payload.len;
 }
 
 static void call_free(struct agent_call *c)
@@ -124,13 +177,18 @@ static void call_end(struct agent_call *c, int err)
 
 void agent_call_cancel(struct agent_call *c)
 {
-	if (c)
-		call_free(c);
+	if (!c)
+		return;
+	c->a->owed += c->sent;
+	call_free(c);
 }
 
 static void call_timed_out(void *arg)
 {
-	call_end(arg, ETIMEDOUT);
+	struct agent_call *c = arg;
+
+	c->a->owed += c->sent;
+	call_end(c, ETIMEDOUT);
 }
 
 void agent_exec_finish(const struct agentc *a, struct buf *b)
@@ -143,13 +201,15 @@ static bool call_send(struct agent_call *c)
 {
 	size_t len = c->payload.len;
 
+	ASSERT(!c->sent);
 	if (c->type == AGENT_EXEC)
 		agent_exec_finish(c->a, &c->payload);
 	c->sent = aconn_send(c->a->control, c->type, c->id, c->payload.p, c->payload.len);
-	if (c->sent)
+	c->payload.len = len;
+	if (c->sent) {
+		c->a->queued -= len;
 		buf_fini(&c->payload);
-	else
-		c->payload.len = len;
+	}
 	return c->sent;
 }
 
@@ -159,7 +219,7 @@ struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf
 	struct agent_call *c;
 	size_t n = payload ? payload->len : 0;
 
-	if (a->gone || a->ncalls >= AGENTC_CALLS_MAX) {
+	if (a->gone || a->ncalls >= AGENTC_CALLS_MAX || a->queued + n > AGENTC_QUEUED_MAX) {
 		errno = EBUSY;
 		return NULL;
 	}
@@ -170,8 +230,7 @@ struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
-	*c = (struct agent_call){
-		.a = a, .id = ++a->next_id, .fn = fn, .arg = arg, .type = type, .prev = a->last};
+	*c = (struct agent_call){.a = a, .id = ++a->next_id, .fn = fn, .arg = arg, .type = type};
 	buf_init(&c->payload, AGENT_FRAME_MAX);
 	if (n)
 		buf_put(&c->payload, payload->p, n);
@@ -185,23 +244,39 @@ struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf
 	}
 	if (limit_ms)
 		timer_after(c->limit, limit_ms * 1000000ull);
-	*(a->last ? &a->last->next : &a->first) = c;
-	a->last = c;
-	a->ncalls++;
+	call_link(c);
 	if (a->control && a->control_ready && !call_send(c)) {
 		call_free(c);
 		errno = EBUSY;
 		return NULL;
 	}
-	if (a->up && !a->control)
+	if (a->up && !a->control && !a->waits)
 		control_open(a);
 	return c;
+}
+
+/* An answer that nobody waits for: a late one, or one that was never asked for. */
+static int control_stray(struct agentc *a, bool more)
+{
+	if (a->owed && (!more || a->pieces < PIECES_MAX)) {
+		if (more)
+			a->pieces++;
+		else
+			a->owed--;
+		return 0;
+	}
+	if (!a->owed && a->strays < STRAYS_MAX) {
+		a->strays++;
+		return 0;
+	}
+	log_limited(LOG_WARN, "agent: its connection ends: too many answers that nobody asked for");
+	return EPROTO;
 }
 
 static int control_frame(void *arg, const struct agent_hdr *h, struct cur body)
 {
 	struct agentc *a = arg;
-	struct agent_call *c = a->first;
+	struct agent_call *c = call_find(a, h->id);
 	struct agent_reply r = {.text = ""};
 	char text[AGENT_TEXT_MAX];
 	agent_reply_fn fn;
@@ -209,8 +284,6 @@ static int control_frame(void *arg, const struct agent_hdr *h, struct cur body)
 
 	if ((h->type != AGENT_OK && h->type != AGENT_ERR) || h->id == 0 || h->id > a->next_id)
 		return EPROTO;
-	while (c && c->id != h->id)
-		c = c->next;
 	if (h->type == AGENT_ERR) {
 		if (agent_err_read(body, &r, text))
 			return EPROTO;
@@ -219,7 +292,7 @@ static int control_frame(void *arg, const struct agent_hdr *h, struct cur body)
 		r.more = h->flags & AGENT_FL_MORE;
 	}
 	if (!c)
-		return 0; /* cancelled, or too late */
+		return control_stray(a, r.more);
 	if (!c->sent)
 		return EPROTO;
 	/* whoever asked anything else is called once, and then is gone */
@@ -240,6 +313,7 @@ static void control_ready(void *arg, uint64_t generation)
 	struct agent_call *next;
 
 	a->control_ready = true;
+	a->owed = a->strays = a->pieces = 0;
 	for (struct agent_call *c = a->first; c; c = next) {
 		next = c->next;
 		if (!c->sent && !call_send(c)) {
@@ -276,11 +350,13 @@ static void control_closed(void *arg, int err)
 	bool all = !a->control_ready && a->up && !older;
 
 	log_debug("agent control connection: %s", err ? strerror(err) : "closed");
+	a->losses = mono_ns() - a->opened_ns >= AGENT_GOOD_NS ? 0 : a->losses;
+	/* first: who hears of its lost request may ask again at once */
+	if (a->up && !a->gone && !older)
+		control_wait(a);
 	control_lost(a, err, all);
 	if (older && a->up)
 		control_open(a);
-	if (a->up && !a->gone && a->first && !a->control)
-		timer_after(a->again, RECONNECT_NS);
 }
 
 static const struct aconn_ops control_ops = {
@@ -293,16 +369,19 @@ static void control_open(struct agentc *a)
 {
 	struct aconn_target t = {.path = a->path, .port = a->port, .version = a->version};
 
+	a->opened_ns = mono_ns();
 	a->control = aconn_open(a->loop, &t, AGENT_CONN_CONTROL, &control_ops, a);
 	if (!a->control)
-		timer_after(a->again, RECONNECT_NS);
+		control_wait(a);
 }
 
 static void open_again(void *arg)
 {
 	struct agentc *a = arg;
 
-	if (a->up && !a->control)
+	a->waits = false;
+	/* without a request the next one opens it */
+	if (a->up && !a->control && a->first)
 		control_open(a);
 }
 
@@ -367,7 +446,12 @@ static const struct aconn_ops spare_ops = {.frame = spare_frame, .closed = spare
 static struct aconn *open_kind(
 	struct agentc *a, enum agent_conn kind, const struct aconn_ops *ops, void *arg)
 {
-	struct aconn_target t = {.path = a->path, .port = a->port, .version = a->version};
+	/* What waits for a guest that takes nothing has a share of one budget: the more streams, the less for a new one. */
+	struct aconn_target t = {.path = a->path,
+		.port = a->port,
+		.version = a->version,
+		.high = MAX(MIN(STREAMS_QUEUED / (a->nstreams + 1), (size_t)ACONN_HIGH),
+			(size_t)KIB(64))};
 
 	return aconn_open(a->loop, &t, kind, ops, arg);
 }
@@ -430,6 +514,8 @@ void agentc_up(struct agentc *a)
 	if (a->up)
 		return;
 	a->up = true;
+	a->losses = 0;
+	a->waits = false;
 	a->version = AGENT_VERSION; /* a restore may have brought another agent */
 	if (!a->control)
 		control_open(a);
@@ -444,6 +530,7 @@ void agentc_down(struct agentc *a)
 	if (!a->up)
 		return;
 	a->up = false;
+	a->waits = false;
 	timer_set(a->again, 0);
 	aconn_close(take_ptr(a->spare));
 	control_lost(a, ECONNRESET, false);

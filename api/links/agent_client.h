@@ -18,8 +18,10 @@
 struct agentc;
 
 #define AGENTC_CALLS_MAX                                                                           \
-	1024u                   /* requests in flight for one sandbox; more are refused with EBUSY \
+	1024u /* requests in flight for one sandbox; more are refused with EBUSY \
 				 */
+#define AGENTC_QUEUED_MAX                                                                          \
+	MIB(8) /* bytes of requests that wait for a connection; more are refused with EBUSY */
 #define AGENTC_STREAMS_MAX 512u /* commands, files and dials at one time */
 
 /* The answer to a request, or how a stream ended. */
@@ -75,6 +77,7 @@ struct agent_exec_spec {
 };
 struct agent_exec_ops {
 	void (*started)(void *arg, uint32_t pid);
+	/* NULL: nobody reads it. Then a second of it may have 1 MiB; the rest waits in the guest. */
 	void (*output)(void *arg, int stream /* 1, 2 */, const uint8_t *p, size_t n);
 	/* the last call. r->err: it did not start, or its output is lost for good; else state (enum
 	 * agent_state), code and r->text */

@@ -10,21 +10,25 @@
 
 #include <string.h>
 
-#define ACK_EVERY (128u * 1024)
-#define TRIES_MAX 20
-#define AGAIN_NS  250000000ull
-#define ID_START  1u
-#define ID_DETACH 2u
+#define ACK_EVERY  (128u * 1024)
+#define TRIES_MAX  20
+#define AGAIN_NS   50000000ull          /* doubled up to 1.6 s */
+#define DETACH_NS  (10ull * 1000000000) /* for a guest to say that it let a detached process go */
+#define UNREAD_MAX MIB(1)               /* of output that nobody reads, in each */
+#define UNREAD_NS  1000000000ull
+#define ID_START   1u
+#define ID_DETACH  2u
 
 struct agent_exec {
 	struct agent_stream stream;
 	const struct agent_exec_ops *ops;
 	void *arg;
 	struct aconn *conn;
-	struct timer *again;
+	struct timer *again, *slow; /* slow: until output that nobody reads may go on */
+	uint64_t opened_ns, unread, unread_ns;
 	char exec_id[64];
 	struct buf spec; /* AGENT_EXEC's payload; empty for one that was attached to */
-	bool asked, started, orphan, held, over;
+	bool asked, started, orphan, held, slowed, over;
 	bool busy, dead; /* inside output(): freed when it returns */
 	bool attaching;  /* the answer awaited is ATTACH's */
 	uint64_t off[3]; /* by stream number */
@@ -44,6 +48,7 @@ static void exec_free(struct agent_exec *x)
 	agent_stream_drop(&x->stream);
 	aconn_close(x->conn);
 	timer_remove(x->again);
+	timer_remove(x->slow);
 	buf_fini(&x->spec);
 	free(x);
 }
@@ -134,13 +139,43 @@ static int got_answer(struct agent_exec *x, const struct agent_hdr *h, struct cu
 	v = cur_u32(&body);
 	if (!cur_done(&body))
 		return EPROTO;
-	x->tries = 0;
 	if (x->started)
 		return 0;
 	x->started = true;
 	if (!x->orphan && x->ops->started)
 		x->ops->started(x->arg, x->attaching ? 0 : v);
 	return 0;
+}
+
+static void exec_hold(struct agent_exec *x)
+{
+	if (x->conn)
+		aconn_hold(x->conn, x->held || x->slowed);
+}
+
+static void exec_goes_on(void *arg)
+{
+	struct agent_exec *x = arg;
+
+	x->slowed = false;
+	exec_hold(x);
+}
+
+/* A process that prints without end costs the daemon a bounded part of its time: its pipe fills meanwhile. */
+static void exec_slow_down(struct agent_exec *x, size_t n)
+{
+	uint64_t now = mono_ns();
+
+	if (now - x->unread_ns >= UNREAD_NS) {
+		x->unread_ns = now;
+		x->unread = 0;
+	}
+	x->unread += n;
+	if (x->unread < UNREAD_MAX || x->slowed)
+		return;
+	x->slowed = true;
+	timer_set(x->slow, x->unread_ns + UNREAD_NS);
+	exec_hold(x);
 }
 
 static int got_output(struct agent_exec *x, struct cur body)
@@ -162,8 +197,10 @@ static int got_output(struct agent_exec *x, struct cur body)
 		return 0;
 	x->off[pos] += n - skip;
 	x->busy = true;
-	if (!x->orphan)
+	if (!x->orphan && x->ops->output)
 		x->ops->output(x->arg, stream, p + skip, n - skip);
+	else
+		exec_slow_down(x, n - skip);
 	x->busy = false;
 	if (x->dead)
 		exec_free(x);
@@ -238,12 +275,14 @@ static void exec_closed(void *arg, int err)
 	}
 	if (!agentc_is_up(x->stream.agentc))
 		return;
+	if (mono_ns() - x->opened_ns >= AGENT_GOOD_NS)
+		x->tries = 0;
 	if (++x->tries > TRIES_MAX)
 		exec_fail(x, err ? err : ECONNRESET);
 	else if (x->tries == 1)
 		exec_connect(x);
 	else
-		timer_after(x->again, AGAIN_NS);
+		timer_after(x->again, agent_backoff_ns(AGAIN_NS, (unsigned int)x->tries));
 }
 
 static const struct aconn_ops exec_conn_ops = {.frame = exec_frame, .closed = exec_closed};
@@ -252,21 +291,23 @@ static void exec_again(void *arg)
 {
 	struct agent_exec *x = arg;
 
-	if (!x->conn && agentc_is_up(x->stream.agentc))
+	if (x->orphan)
+		exec_fail(x, ETIMEDOUT);
+	else if (!x->conn && agentc_is_up(x->stream.agentc))
 		exec_connect(x);
 }
 
 static void exec_connect(struct agent_exec *x)
 {
+	x->opened_ns = mono_ns();
 	x->conn = agent_stream_open(&x->stream, AGENT_CONN_EXEC, &exec_conn_ops, x);
 	if (!x->conn) {
 		x->tries++;
-		timer_after(x->again, AGAIN_NS);
+		timer_after(x->again, agent_backoff_ns(AGAIN_NS, (unsigned int)x->tries));
 		return;
 	}
 	send_start(x);
-	if (x->held)
-		aconn_hold(x->conn, true);
+	exec_hold(x);
 }
 
 static void exec_up(struct agent_stream *s)
@@ -333,8 +374,9 @@ static struct agent_exec *exec_new(
 	memcpy(x->exec_id, id, strlen(id) + 1);
 	buf_init(&x->spec, AGENT_FRAME_MAX);
 	x->again = loop_timer(agentc_loop(a), exec_again, x);
-	if (!x->again || !agent_stream_add(a, &x->stream)) {
-		int saved = x->again ? errno : ENOMEM;
+	x->slow = loop_timer(agentc_loop(a), exec_goes_on, x);
+	if (!x->again || !x->slow || !agent_stream_add(a, &x->stream)) {
+		int saved = x->again && x->slow ? errno : ENOMEM;
 
 		exec_free(x);
 		errno = saved;
@@ -381,8 +423,7 @@ struct agent_exec *agent_exec_attach(struct agentc *a, const char *exec_id, uint
 void agent_exec_hold(struct agent_exec *x, bool hold)
 {
 	x->held = hold;
-	if (x->conn)
-		aconn_hold(x->conn, hold);
+	exec_hold(x);
 }
 
 bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n)
@@ -421,7 +462,9 @@ void agent_exec_close(struct agent_exec *x)
 	buf_str(&b, x->exec_id);
 	x->orphan = true;
 	if (x->conn && aconn_send(x->conn, AGENT_DETACH, ID_DETACH, b.p, b.len)) {
-		aconn_hold(x->conn, false);
+		x->held = false;
+		exec_hold(x);
+		timer_after(x->again, DETACH_NS);
 	} else {
 		agentc_call(x->stream.agentc, AGENT_DETACH, &b, 0, NULL, NULL);
 		exec_free(x);

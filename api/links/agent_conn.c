@@ -28,6 +28,7 @@ struct aconn {
 	enum agent_conn kind;
 	struct sockaddr_un addr;
 	uint32_t port, version;
+	size_t high;
 	int fd;
 	struct watch *watch;
 	struct timer *timer;
@@ -99,7 +100,7 @@ static int flush(struct aconn *c)
 	if (c->out_at == c->out.len) {
 		buf_reset(&c->out);
 		c->out_at = 0;
-	} else if (c->out_at > ACONN_HIGH) {
+	} else if (c->out_at > c->high) {
 		buf_consume(&c->out, c->out_at);
 		c->out_at = 0;
 	}
@@ -298,7 +299,8 @@ static void on_readable(struct aconn *c)
 
 static void told_drained(struct aconn *c)
 {
-	if (c->closing || c->state == AC_OVER || !c->was_full || c->out.len - c->out_at > ACONN_LOW)
+	if (c->closing || c->state == AC_OVER || !c->was_full ||
+		c->out.len - c->out_at > c->high / 4)
 		return;
 	c->was_full = false;
 	if (c->ops->drained)
@@ -420,6 +422,7 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 		.kind = kind,
 		.port = t->port,
 		.version = t->version,
+		.high = t->high ? t->high : ACONN_HIGH,
 		.fd = -1};
 	c->addr.sun_family = AF_UNIX;
 	memcpy(c->addr.sun_path, t->path, n);
@@ -455,7 +458,7 @@ static bool queued(struct aconn *c)
 	/* an error shows again in the loop, where it can be told */
 	if (!c->in_call && c->state >= AC_GREETING)
 		(void)flush(c);
-	if (c->out.len - c->out_at > ACONN_HIGH)
+	if (c->out.len - c->out_at > c->high)
 		c->was_full = true;
 	if (!c->in_call)
 		want(c);
@@ -504,7 +507,7 @@ void aconn_send_end(struct aconn *c)
 
 bool aconn_full(const struct aconn *c)
 {
-	return c->out.len - c->out_at > ACONN_HIGH;
+	return c->out.len - c->out_at > c->high;
 }
 
 void aconn_hold(struct aconn *c, bool hold)

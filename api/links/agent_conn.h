@@ -28,9 +28,10 @@ struct aconn_ops {
 	void (*closed)(void *arg, int err);
 };
 
-#define ACONN_HIGH (1024u * 1024)
-#define ACONN_LOW  (256u * 1024)
-#define ACONN_MAX  (8u * 1024 * 1024) /* queued bytes at which a connection is given up */
+#define ACONN_HIGH                                                                                 \
+	(1024u *                                                                                   \
+		1024) /* a connection's high mark where nothing else is said; its low mark is a quarter of it */
+#define ACONN_MAX (8u * 1024 * 1024) /* queued bytes at which a connection is given up */
 
 /* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port
  * 0: the socket is the agent's own. */
@@ -38,6 +39,7 @@ struct aconn_target {
 	const char *path;
 	uint32_t port;
 	uint32_t version; /* to greet with */
+	size_t high;      /* 0: ACONN_HIGH */
 };
 
 /* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later

@@ -61,16 +61,11 @@ static void entry_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 		last_words(sb, "");
 }
 
-static void entry_output(void *arg, int stream, const uint8_t *p, size_t n)
-{
-}
-
 static void entry_started(void *arg, uint32_t pid)
 {
 }
 
-static const struct agent_exec_ops entry_ops = {
-	.started = entry_started, .output = entry_output, .ended = entry_ended};
+static const struct agent_exec_ops entry_ops = {.started = entry_started, .ended = entry_ended};
 
 void entry_watch(struct sandbox *sb)
 {

@@ -314,7 +314,157 @@ static void hostile_answers_end_the_connection_only(void)
 	finish(p);
 }
 
+static void x_started(void *arg, uint32_t pid);
+static void x_ended(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code);
+static void next_exec_conn(struct peer *p);
+
+static _Atomic int strays_sent, opened;
+static _Atomic bool strays_over;
+
+static bool strays_lost(struct peer *p)
+{
+	return send(p->fd, NULL, 0, MSG_NOSIGNAL) < 0;
+}
+
+/* Answers a request for ever, with an id that it had before. */
+static void script_strays(struct peer *p)
+{
+	p_accept(p, true);
+	p_hello(p);
+	p_recv(p);
+	p_ok32(p, 1);
+	for (strays_sent = 0; strays_sent < 100000 && !strays_lost(p); strays_sent++)
+		p_ok32(p, 2);
+	strays_over = true;
+}
+
+static void answers_that_nobody_asked_for_end_the_connection(void)
+{
+	struct peer *p = begin(script_strays, VSOCK_PORT_AGENT);
+
+	agentc_up(T.a);
+	CHECK(agentc_call(T.a, AGENT_PING, NULL, 0, on_reply, tag("x")));
+	run(1);
+	CHECK_STR(T.log, "x:0/0//1 ");
+	for (uint64_t end = mono_ns() + 5000000000ull; !strays_over && mono_ns() < end;)
+		loop_turn(T.l, 10);
+	CHECK(strays_over && strays_sent < 100000);
+	finish(p);
+}
+
+/* Ends each connection after its greeting. */
+static void script_leaves(struct peer *p)
+{
+	for (opened = 0;; opened++) {
+		p_accept(p, true);
+		if (p->fd < 0)
+			return;
+		p_hello(p);
+		close_fd(&p->fd);
+	}
+}
+
+static void ask_again(void *arg, const struct agent_reply *r)
+{
+	if (r->err != ECANCELED)
+		agentc_call(T.a, AGENT_PING, NULL, 0, ask_again, NULL);
+}
+
+static void an_agent_that_leaves_is_asked_later_and_later(void)
+{
+	struct peer *p = begin(script_leaves, VSOCK_PORT_AGENT);
+	uint64_t end = mono_ns() + 700000000ull;
+
+	agentc_up(T.a);
+	CHECK(agentc_call(T.a, AGENT_PING, NULL, 0, ask_again, NULL));
+	while (mono_ns() < end)
+		loop_turn(T.l, 10);
+	/* 0.2 and 0.4 s after each other; without a pause there were thousands */
+	if (opened < 2 || opened > 5)
+		printf("opened %d times\n", opened);
+	CHECK(opened >= 2 && opened <= 5);
+	shutdown(p->listener, SHUT_RDWR);
+	finish(p);
+}
+
+static void script_nothing(struct peer *p)
+{
+}
+
+static void what_waits_for_an_agent_has_a_budget(void)
+{
+	struct peer *p = begin(script_nothing, 0);
+	struct agent_call *c[AGENTC_CALLS_MAX];
+	unsigned int n = 0;
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	(void)buf_room(&b, AGENT_FRAME_MAX);
+	memset(b.p, 'x', AGENT_FRAME_MAX);
+	b.len = AGENT_FRAME_MAX;
+	while (n < ARRAY_LEN(c) && (c[n] = agentc_call(T.a, AGENT_STAT, &b, 0, on_reply, tag("x"))))
+		n++;
+	CHECK_INT(n, AGENTC_QUEUED_MAX / AGENT_FRAME_MAX);
+	CHECK_INT(errno, EBUSY);
+	agent_call_cancel(c[0]);
+	CHECK(agentc_call(T.a, AGENT_STAT, &b, 0, on_reply, tag("x")));
+	buf_fini(&b);
+	T.pending = 1000;
+	finish(p);
+}
+
 /* ---- EXEC */
+
+static _Atomic size_t flooded;
+
+/* A process that prints without end. */
+static void script_flood(struct peer *p)
+{
+	static const char text[65536] = "";
+	struct buf b;
+	int control;
+
+	p_accept(p, false);
+	p_hello(p);
+	control = take_fd(&p->fd);
+	next_exec_conn(p);
+	p_ok32(p, 42);
+	for (flooded = 0;; flooded += sizeof(text)) {
+		struct agent_hdr h = {.len = 9 + sizeof(text), .type = AGENT_OUT};
+		bool lost;
+
+		buf_init(&b, 100000);
+		buf_u8(&b, 1);
+		buf_u64(&b, flooded);
+		buf_put(&b, text, sizeof(text));
+		lost = write_full(p->fd, &h, sizeof(h)) || write_full(p->fd, b.p, b.len);
+		buf_fini(&b);
+		if (lost)
+			break;
+	}
+	close(control);
+}
+
+static void output_that_nobody_reads_is_slow(void)
+{
+	struct peer *p = begin(script_flood, 0);
+	static const struct agent_exec_ops ops = {x_started, NULL, x_ended};
+	struct agent_exec *x;
+	uint64_t end = mono_ns() + 1200000000ull;
+
+	agentc_up(T.a);
+	x = agent_exec_attach(T.a, "entrypoint", 0, 0, &ops, NULL);
+	REQUIRE(x);
+	while (mono_ns() < end)
+		loop_turn(T.l, 10);
+	/* two seconds' shares, and what is on its way */
+	if (flooded < MIB(1) || flooded > MIB(5))
+		printf("%zu bytes of output\n", flooded);
+	CHECK(flooded >= MIB(1) && flooded <= MIB(5));
+	agent_exec_close(x);
+	T.pending = 9;
+	finish(p);
+}
 
 static void x_started(void *arg, uint32_t pid)
 {
@@ -835,6 +985,12 @@ static const struct test tests[] = {
 	{"a_lost_stream_goes_on_at_the_next_byte", a_lost_stream_goes_on_at_the_next_byte},
 	{"a_hole_in_the_output_is_an_error", a_hole_in_the_output_is_an_error},
 	{"closing_detaches", closing_detaches},
+	{"answers_that_nobody_asked_for_end_the_connection",
+		answers_that_nobody_asked_for_end_the_connection},
+	{"an_agent_that_leaves_is_asked_later_and_later",
+		an_agent_that_leaves_is_asked_later_and_later},
+	{"what_waits_for_an_agent_has_a_budget", what_waits_for_an_agent_has_a_budget},
+	{"output_that_nobody_reads_is_slow", output_that_nobody_reads_is_slow},
 	{"files_go_both_ways", files_go_both_ways},
 	{"a_dial_keeps_half_close", a_dial_keeps_half_close},
 };

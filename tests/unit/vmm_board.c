@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vmm_board: device tree, boot parameters, the ELF loader with malformed kernels, control messages,
- * CPU templates, options.
+ * options.
  */
 #include "lib/test.h"
 
@@ -14,7 +14,6 @@
 #include "vmm/board.h"
 #include "vmm/config.h"
 #include "vmm/ctlmsg.h"
-#include "vmm/x86_64/cpu.h"
 #include "vmm/x86_64/elf.h"
 
 static struct mem fake_mem(uint64_t bytes)
@@ -282,48 +281,6 @@ static void control_messages(void)
 	free(bo);
 }
 
-static struct kvm_cpuid_entry2 leaf(
-	uint32_t fn, uint32_t index, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-	return (struct kvm_cpuid_entry2){.function = fn,
-		.index = index,
-		.flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
-		.eax = a,
-		.ebx = b,
-		.ecx = c,
-		.edx = d};
-}
-
-static void templates(void)
-{
-	struct cpuid_list *host = calloc(3, sizeof(*host)), *l = host + 1, *v2 = host + 2;
-	struct err e = {0};
-
-	host->h.nent = 5;
-	host->e[0] = leaf(0, 0, 0x1f, 1, 2, 3);
-	host->e[1] = leaf(1, 0, 0, 0, ~0u, ~0u);
-	host->e[2] = leaf(7, 0, 1, ~0u, ~0u, ~0u);
-	host->e[3] = leaf(0xd, 0, 0x2e7, 0, 0, 0);
-	host->e[4] = leaf(0x80000001, 0, 0, 0, ~0u, ~0u);
-	*l = *host;
-	CHECK_INT(cpuid_make(l, "", &e), 0);
-	CHECK(!(l->e[1].ecx & 1u << 5) && !(l->e[4].ecx & 4)); /* no VMX, no SVM */
-	CHECK_INT(cpuid_compatible(host, l, &e), 0);
-	*v2 = *host;
-	CHECK_INT(cpuid_make(v2, "x86-64-v2", &e), 0);
-	CHECK(!(v2->e[1].ecx & 1u << 28) && v2->e[3].eax == 0);
-	CHECK_INT(cpuid_compatible(l, v2, &e),
-		0); /* the smaller runs on the larger, not the other way round */
-	CHECK(cpuid_compatible(v2, l, &e) < 0);
-	CHECK(strstr(e.msg, "leaf 1 ecx") != NULL);
-	l->e[0].ebx = 9;
-	CHECK(cpuid_compatible(host, l, &e) < 0);
-	CHECK(cpuid_make(l, "pentium", &e) < 0);
-	cpuid_for_vcpu(v2, 3, 4);
-	CHECK_INT(v2->e[1].ebx >> 24, 3);
-	free(host);
-}
-
 static int parse(struct config *c, const char *line, struct err *e)
 {
 	static char copy[256]; /* the strings stay pointed into */
@@ -492,7 +449,6 @@ static const struct test tests[] = {
 	{"kernels", kernels},
 	{"boot_parameters", boot_parameters},
 	{"control_messages", control_messages},
-	{"templates", templates},
 	{"serial_port", serial_port},
 	{"serial_hears", serial_hears},
 	{"options", options},

@@ -268,6 +268,208 @@ static void a_snapshot_of_before_loads(void)
 	buf_fini(&b);
 }
 
+/* ---- CPUID */
+
+static int cpuid_of(struct fake_kvm *f, const char *tmpl, struct cpuid_list *l, struct err *e)
+{
+	*l = (struct cpuid_list){.h.nent = f->ncpuid};
+	memcpy(l->e, f->cpuid, f->ncpuid * sizeof(f->cpuid[0]));
+	*e = (struct err){0};
+	return cpuid_make(l, tmpl, e);
+}
+
+static bool same_list(const struct cpuid_list *a, const struct cpuid_list *b)
+{
+	bool same = a->h.nent == b->h.nent && !memcmp(a->e, b->e, a->h.nent * sizeof(a->e[0]));
+
+	for (uint32_t i = 0; !same && i < MAX(a->h.nent, b->h.nent); i++)
+		if (memcmp(&a->e[i], &b->e[i], sizeof(a->e[i])))
+			printf("leaf %#x.%u: %x %x %x %x, leaf %#x.%u: %x %x %x %x\n",
+				a->e[i].function, a->e[i].index, a->e[i].eax, a->e[i].ebx,
+				a->e[i].ecx, a->e[i].edx, b->e[i].function, b->e[i].index,
+				b->e[i].eax, b->e[i].ebx, b->e[i].ecx, b->e[i].edx);
+	return same;
+}
+
+/* A later processor of the same vendor: other model, caches and brand, everything that KVM could ever list. */
+static void make_newer(struct fake_kvm *f)
+{
+	for (uint32_t i = 0; i < f->ncpuid; i++) {
+		struct kvm_cpuid_entry2 *x = &f->cpuid[i];
+
+		if (x->function == 0 || x->function == 0x80000000) {
+			x->eax += 10;
+		} else if (x->function != 0xd && (x->function & ~1u) != 0x40000000) {
+			x->eax = ~x->eax;
+			x->ebx = x->ecx = x->edx = ~0u;
+		}
+	}
+	f->cpuid[f->ncpuid++] = (struct kvm_cpuid_entry2){
+		.function = 0x80000021, .eax = ~0u, .ebx = ~0u, .ecx = ~0u};
+	f->cpuid[f->ncpuid++] =
+		(struct kvm_cpuid_entry2){.function = 7, .index = 2, .flags = 1, .edx = ~0u};
+}
+
+static void a_class_is_the_same_everywhere(void)
+{
+	static const char *const classes[] = {"x86-64-v2", "x86-64-v3"};
+	static struct cpuid_list a, b;
+
+	for (size_t i = 0; i < ARRAY_LEN(classes); i++) {
+		struct fake_kvm *f = fake_kvm_start();
+		struct err e;
+
+		CHECK_INT(cpuid_of(f, classes[i], &a, &e), 0);
+		make_newer(f);
+		CHECK_INT(cpuid_of(f, classes[i], &b, &e), 0);
+		CHECK(same_list(&a, &b));
+		close(f->fd);
+		fake_kvm_stop(f);
+	}
+	/* the smaller runs on the larger, not the other way round */
+	{
+		struct fake_kvm *f = fake_kvm_start();
+		struct err e;
+
+		CHECK_INT(cpuid_of(f, "x86-64-v2", &a, &e), 0);
+		CHECK_INT(cpuid_of(f, "x86-64-v3", &b, &e), 0);
+		CHECK_INT(cpuid_compatible(&b, &a, &e), 0);
+		CHECK(cpuid_compatible(&a, &b, &e) < 0);
+		CHECK(cpuid_of(f, "pentium", &a, &e) < 0);
+		says(&e, "pentium");
+		close(f->fd);
+		fake_kvm_stop(f);
+	}
+}
+
+static uint32_t *word(struct kvm_cpuid_entry2 *x, enum cpuid_reg reg)
+{
+	return reg == CPUID_EAX   ? &x->eax
+	       : reg == CPUID_EBX ? &x->ebx
+	       : reg == CPUID_ECX ? &x->ecx
+				  : &x->edx;
+}
+
+/* Each bit that a class shows, missing on the host: refused, and leaf, register and bit are named. */
+static void each_feature_of_a_class_missing(void)
+{
+	static struct cpuid_list l, shown;
+	unsigned int refused = 0;
+	struct err e;
+
+	{
+		struct fake_kvm *f = fake_kvm_start();
+
+		CHECK_INT(cpuid_of(f, "x86-64-v3", &shown, &e), 0);
+		close(f->fd);
+		fake_kvm_stop(f);
+	}
+	for (uint32_t k = 0; k < shown.h.nent; k++)
+		for (enum cpuid_reg reg = CPUID_EAX; reg <= CPUID_EDX; reg++)
+			for (unsigned int bit = 0; bit < 32; bit++) {
+				struct fake_kvm *f = fake_kvm_start();
+				struct kvm_cpuid_entry2 *x =
+					fake_cpuid(f, shown.e[k].function, shown.e[k].index);
+				char text[80];
+
+				if (x && (*word(&shown.e[k], reg) >> bit & 1)) {
+					*word(x, reg) &= ~(1u << bit);
+					if (cpuid_of(f, "x86-64-v3", &l, &e) < 0) {
+						snprintf(text, sizeof(text),
+							"leaf %#x index %u register e%cx bits %#x",
+							x->function, x->index, "abcd"[reg],
+							1u << bit);
+						if (x->function) /* another vendor, else */
+							says(&e, text);
+						refused++;
+					}
+				}
+				close(f->fd);
+				fake_kvm_stop(f);
+			}
+	/* SSE3 to hypervisor, basic ones, AVX2 and its like, state components, KVM's own, long mode and its like */
+	CHECK(refused > 60);
+}
+
+/* Every bit set on a host: what guests see is what the tables allow, and nothing of nested virtualization, counters or time. */
+static void nothing_beyond_the_list_is_shown(void)
+{
+	static const uint32_t gone[] = {
+		0xa, 0x12, 0x14, 0x15, 0x1f, 0x80000007, 0x8000000a, 0x8000001f, 0x80000022};
+	static const struct {
+		uint32_t leaf, index;
+		enum cpuid_reg reg;
+		unsigned int bit;
+	} hidden[] = {
+		{1, 0, CPUID_ECX, 3},
+		{1, 0, CPUID_ECX, 5},
+		{1, 0, CPUID_ECX, 15},
+		{7, 0, CPUID_EBX, 2},
+		{7, 0, CPUID_EBX, 4},
+		{7, 0, CPUID_EBX, 11},
+		{7, 0, CPUID_EBX, 14},
+		{7, 0, CPUID_EBX, 25},
+		{7, 0, CPUID_ECX, 5},
+		{7, 0, CPUID_ECX, 7},
+		{7, 0, CPUID_EDX, 20},
+		{7, 0, CPUID_EDX, 24},
+		{0xd, 1, CPUID_EAX, 4},
+		{CPUID_KVM, 0, CPUID_EAX, 4},
+		{CPUID_KVM, 0, CPUID_EAX, 14},
+		{0x80000001, 0, CPUID_ECX, 2},
+		{0x80000001, 0, CPUID_ECX, 23},
+	};
+	struct fake_kvm *f = fake_kvm_start();
+	static struct cpuid_list l;
+	struct err e;
+
+	for (uint32_t i = 0; i < f->ncpuid; i++)
+		if (f->cpuid[i].function && f->cpuid[i].function != 0x80000000)
+			f->cpuid[i].eax = f->cpuid[i].ebx = f->cpuid[i].ecx = f->cpuid[i].edx = ~0u;
+	for (size_t i = 0; i < ARRAY_LEN(gone); i++)
+		f->cpuid[f->ncpuid++] = (struct kvm_cpuid_entry2){
+			.function = gone[i], .eax = ~0u, .ebx = ~0u, .ecx = ~0u, .edx = ~0u};
+	CHECK_INT(cpuid_of(f, "", &l, &e), 0);
+	for (size_t i = 0; i < ARRAY_LEN(gone); i++)
+		CHECK(!cpuid_find(&l, gone[i], 0));
+	for (size_t i = 0; i < ARRAY_LEN(hidden); i++)
+		if (cpuid_bit(&l, hidden[i].leaf, hidden[i].index, hidden[i].reg, hidden[i].bit)) {
+			printf("leaf %#x.%u register %d bit %u is shown\n", hidden[i].leaf,
+				hidden[i].index, (int)hidden[i].reg, hidden[i].bit);
+			test_failures++;
+		}
+	/* the parts of the XSAVE area are those that are left, and so is its size */
+	CHECK_INT(cpuid_find(&l, 0xd, 0)->eax, 0x2e7);
+	close(f->fd);
+	fake_kvm_stop(f);
+}
+
+/* The ioctl ran on another CPU of the same host: its APIC id and topology stand in KVM's list. */
+static void the_cpu_that_answers_does_not_matter(void)
+{
+	static const char *const all[] = {"", "x86-64-v2", "x86-64-v3"};
+	static struct cpuid_list a, b;
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		struct fake_kvm *f = fake_kvm_start();
+		struct err e;
+
+		CHECK_INT(cpuid_of(f, all[i], &a, &e), 0);
+		fake_cpuid(f, 1, 0)->ebx ^= 0x55ff0000;
+		fake_cpuid(f, 0xb, 0)->edx = 99;
+		fake_cpuid(f, 0xb, 1)->edx = 99;
+		fake_cpuid(f, 0xd, 0)->ebx = 0xa88; /* that CPU's XCR0 */
+		f->cpuid[3].padding[1] = 7;
+		CHECK_INT(cpuid_of(f, all[i], &b, &e), 0);
+		CHECK(same_list(&a, &b));
+		cpuid_for_vcpu(&b, 3, 4);
+		CHECK_INT(cpuid_find(&b, 1, 0)->ebx >> 16, 3 << 8 | 4);
+		CHECK_INT(cpuid_find(&b, 0xb, 1)->ebx, 4);
+		close(f->fd);
+		fake_kvm_stop(f);
+	}
+}
+
 static void each_capability_refused(void)
 {
 	static const struct {
@@ -368,6 +570,10 @@ static const struct test tests[] = {
 	{"a_feature_without_its_register_is_hidden", a_feature_without_its_register_is_hidden},
 	{"each_msr_refused_for_writing", each_msr_refused_for_writing},
 	{"a_snapshot_of_before_loads", a_snapshot_of_before_loads},
+	{"a_class_is_the_same_everywhere", a_class_is_the_same_everywhere},
+	{"each_feature_of_a_class_missing", each_feature_of_a_class_missing},
+	{"nothing_beyond_the_list_is_shown", nothing_beyond_the_list_is_shown},
+	{"the_cpu_that_answers_does_not_matter", the_cpu_that_answers_does_not_matter},
 	{"each_capability_refused", each_capability_refused},
 	{"each_call_refused", each_call_refused},
 };

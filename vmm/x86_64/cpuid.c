@@ -1,91 +1,124 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpuid.c: what the guest is told about its processor. mayfly-vmm. Starts from what the host's KVM
- * supports; takes away what cannot be saved and restored (nested virtualization, performance
- * counters, asynchronous page faults, an invariant TSC) and what a template leaves out; makes the
- * topology one package of single-thread cores. A snapshot carries the result: cpuid_compatible
- * reads that list, which is hostile.
+ * cpuid.c: what the guest learns about its processor. mayfly-vmm. An allow-list: a leaf or a bit that is not in the tables below does not exist for
+ * guests. A bit is here if its state is saved (msr.c, XSAVE, SREGS) or if it has none.
+ *
+ * "host" shows what this host's KVM supports of column `host`. The classes x86-64-v2 and x86-64-v3 are constants: every host of one vendor
+ * that has all of their bits shows the same processor, down to its model and its caches; a host that lacks one is refused by name. The
+ * price of a class is what only some hosts have, above all the bits that say that a flaw was mended: its guests mend it themselves.
+ *
+ * The topology is one package of single-thread cores. A snapshot carries the resulting list: cpuid_compatible reads that, which is hostile.
  */
 #include "vmm/x86_64/cpu.h"
 
 #include <string.h>
 
-#define ANY      UINT32_MAX
-#define KVM_LEAF 0x40000000u
-#define HYP_BIT  31 /* leaf 1 ecx */
+#define ANY     UINT32_MAX
+#define HYP_BIT 31 /* leaf 1 ecx */
 #define DL_BIT                                                                                     \
-	24 /* leaf 1 ecx: TSC deadline timer; KVM emulates it but leaves it out of its list on     \
-	      some hosts */
-#define X2_BIT 21 /* leaf 1 ecx */
-#define BIT(n) (1u << (n))
+	24 /* leaf 1 ecx: TSC deadline timer; KVM emulates it but some hosts do not list it */
+#define X2_BIT            21 /* leaf 1 ecx */
+#define BIT(n)            (1u << (n))
+#define BITS2(a, b)       (BIT(a) | BIT(b))
+#define BITS4(a, b, c, d) (BITS2(a, b) | BITS2(c, d))
 
-/* One row: bits taken away, and why. */
-struct mask {
+/* Feature bits. host: may be shown where KVM supports them. v2, v3: the classes' constants; intel, amd: what v3 has on
+ * processors of that vendor besides, because all of them have it. */
+static const struct feature_row {
 	uint32_t leaf, index;
 	enum cpuid_reg reg;
-	uint32_t clear;
+	uint32_t host, v2, v3, intel, amd;
+} features[] = {
+	/* SSE3 SSSE3 CX16 SSE4.1 SSE4.2 x2APIC POPCNT deadline hypervisor; v3: PCLMUL FMA MOVBE AES XSAVE AVX F16C RDRAND; PCID on Intel.
+	 * Not: MONITOR VMX SMX EIST TM2 PDCM (power, counters, nested virtualization) */
+	{1, 0, CPUID_ECX, 0xfffa3203, 0x81b82201, 0xf7f83203, BIT(17), 0},
+	/* Classes: not VME, MCE and MCA (no machine check is ever injected), SS. HTT is computed. */
+	{1, 0, CPUID_EDX, 0x0f8bfbff, 0x078bbb7d, 0x078bbb7d, 0, 0},
+	{6, 0, CPUID_EAX, BIT(2), BIT(2), BIT(2), 0, 0}, /* the APIC timer never stops */
+	/* FSGSBASE TSC_ADJUST BMI1 AVX2 SMEP BMI2; ERMS INVPCID on Intel. Not: SGX HLE RTM MPX PT */
+	{7, 0, CPUID_EBX, 0xf1bf27eb, BIT(1), 0x000001ab, BITS2(9, 10), 0},
+	/* Not: WAITPKG, bus lock detection, SGX_LC, shadow stacks */
+	{7, 0, CPUID_ECX, 0x1a415f4e, 0, 0, 0, 0},
+	/* Not: AMX, TSXLDTRK, architectural LBR, indirect branch tracking */
+	{7, 0, CPUID_EDX, 0xbc80451c, 0, 0, 0, 0},
+	{7, 1, CPUID_EAX, 0x00801cb0, 0, 0, 0, 0},
+	{7, 1, CPUID_EDX, 0x00004030, 0, 0, 0, 0},
+	{7, 2, CPUID_EDX, 0x0000003f, 0, 0, 0, 0},
+	/* state components: x87 SSE AVX; host: AVX-512, PKRU. Not: MPX, AMX */
+	{0xd, 0, CPUID_EAX, 0x2e7, 0, 7, 0, 0},
+	/* XSAVEOPT; host: XSAVEC XGETBV1 XSAVES. Not: XFD */
+	{0xd, 1, CPUID_EAX, 0xf, 0, 1, 0, 0},
+	/* Not: asynchronous page faults (one in flight over a snapshot would never end), migration control */
+	{CPUID_KVM, 0, CPUID_EAX, 0x0100baeb, 0x01003acb, 0x01003acb, 0, 0},
+	/* LAHF; v3: LZCNT. Not: SVM IBS OSVW LWP WDT, counters */
+	{0x80000001, 0, CPUID_ECX, 0x006109f3, BIT(0), BITS2(0, 5), 0, 0},
+	/* SYSCALL NX RDTSCP LM; AMD repeats leaf 1 here */
+	{0x80000001, 0, CPUID_EDX, 0xefd3fbff, 0x28100800, 0x28100800, 0, 0x0183b37d},
+	/* Not: IBPB's kin that come with a register that is not in msr.c */
+	{0x80000008, 0, CPUID_EBX, 0x1702d205, 0, 0, 0, 0},
+	{0x80000021, 0, CPUID_EAX, 0x78000365, 0, 0, 0, 0},
+	{0x80000021, 0, CPUID_ECX, 0x00000006, 0, 0, 0, 0},
 };
 
-static const struct mask always[] = {
-	{1, ANY, CPUID_ECX,
-		BIT(2) | BIT(3) | BIT(5) | BIT(6)}, /* DTES64, MONITOR, VMX, SMX: no nested
-							     state is saved; MWAIT exits or burns */
-	{1, ANY, CPUID_ECX,
-		BIT(7) | BIT(8) | BIT(15)}, /* EIST, TM2, PDCM: host power and counters */
-	{7, 0, CPUID_EBX, BIT(2)},          /* SGX: enclaves do not migrate */
-	{7, 0, CPUID_ECX, BIT(5)},          /* WAITPKG: MSR_IA32_UMWAIT is not on every list */
-	{0x0a, ANY, CPUID_EAX, ~0u},        /* performance counters: architectural leaf all zero */
-	{0x0a, ANY, CPUID_EBX, ~0u}, {0x0a, ANY, CPUID_ECX, ~0u}, {0x0a, ANY, CPUID_EDX, ~0u},
-	{0x14, ANY, CPUID_EAX, ~0u}, /* processor trace */
-	{0x12, ANY, CPUID_EAX, ~0u},
-	{0x80000001, ANY, CPUID_ECX,
-		BIT(2) | BIT(10) | BIT(23) | BIT(24) |
-			BIT(28)}, /* SVM, IBS, PERFCTR core, nb, llc */
-	{0x80000007, ANY, CPUID_EDX,
-		BIT(8)},                   /* invariant TSC: kvmclock carries time over a restore */
-	{0x80000022, ANY, CPUID_EAX, ~0u}, /* PerfMonV2 */
-	{CPUID_KVM, ANY, CPUID_EAX,
-		BIT(4) | BIT(10) | BIT(14)},  /* async page faults: one in flight over a
-							     snapshot would never end */
-	{CPUID_KVM, ANY, CPUID_EAX, BIT(17)}, /* migration control */
+/* Leaves that are no features: as the host has them, in these registers. Topology fields in them are made for each vCPU. */
+static const struct plain_row {
+	uint32_t leaf, index;
+	uint32_t eax, ebx, ecx, edx;
+} plain[] = {
+	{0, 0, ~0u, ~0u, ~0u, ~0u},
+	{1, 0, 0x0fff3fff, 0x0000ff00, 0, 0}, /* model; size of a cache line */
+	{2, ANY, ~0u, ~0u, ~0u, ~0u},
+	{4, ANY, 0x00003fff, ~0u, ~0u, 7},
+	{0xb, ANY, 0, 0, 0xffff, 0},
+	{0x40000000, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000000, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000002, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000003, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000004, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000005, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000006, 0, ~0u, ~0u, ~0u, ~0u},
+	{0x80000008, 0, 0x0000ffff, 0, 0, 0}, /* sizes of addresses */
+	{0x8000001d, ANY, 0x00003fff, ~0u, ~0u, 3},
+	{0x8000001e, 0, 0, 0, 0, 0},
 };
 
-/* x86-64-v2: SSE4.2, POPCNT, CX16; no XSAVE and what needs it. Smallest state, and what QEMU before
- * 9 can nest. */
-static const struct mask tmpl_v2[] = {
-	{1, ANY, CPUID_ECX,
-		BIT(12) | BIT(26) | BIT(27) | BIT(28) |
-			BIT(29)}, /* FMA, XSAVE, OSXSAVE, AVX, F16C */
-	{7, 0, CPUID_EBX, BIT(3) | BIT(4) | BIT(5) | BIT(8) | BIT(11) | BIT(14) | 0xdc230000u},
-	{7, 0, CPUID_ECX,
-		BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(8) | BIT(9) | BIT(10) | BIT(11) | BIT(12) |
-			BIT(14)},
-	{7, 0, CPUID_EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
-	{7, 1, CPUID_EAX, ~0u}, {7, 1, CPUID_EDX, ~0u}, {0x0d, ANY, CPUID_EAX, ~0u},
-	{0x0d, ANY, CPUID_EBX, ~0u}, {0x0d, ANY, CPUID_ECX, ~0u}, {0x0d, ANY, CPUID_EDX, ~0u},
-	{0x80000001, ANY, CPUID_ECX,
-		BIT(5) | BIT(6) | BIT(11) | BIT(16) | BIT(21)}, /* ABM, SSE4A, XOP, FMA4, TBM */
+#define MAX_BASIC 0xdu
+#define MAX_EXT   0x80000021u
+
+enum vendor { OTHER, INTEL, AMD };
+
+/* What a class shows where "host" shows the host's own: a processor that has the class and no quirk that a kernel looks for. */
+static const struct class_leaf {
+	enum vendor vendor; /* OTHER: both */
+	uint32_t leaf, index;
+	uint32_t eax, ebx, ecx, edx;
+} class_leaves[] = {
+	{INTEL, 1, 0, 0x000306c3, 0x0800, 0, 0},   /* Haswell */
+	{AMD, 1, 0, 0x00830f10, 0x0800, 0, 0},     /* Zen 2 */
+	{INTEL, 2, 0, 0x00feff01, 0xf0, 0, 0},     /* "see leaf 4" */
+	{INTEL, 4, 0, 0x121, 0x01c0003f, 63, 0},   /* 32 KiB, data */
+	{INTEL, 4, 1, 0x122, 0x01c0003f, 63, 0},   /* 32 KiB, instructions */
+	{INTEL, 4, 2, 0x143, 0x01c0003f, 511, 0},  /* 256 KiB */
+	{INTEL, 4, 3, 0x163, 0x03c0003f, 8191, 6}, /* 8 MiB */
+	{INTEL, 4, 4, 0, 0, 0, 0}, {OTHER, 0xb, 0, 0, 0, 0x100, 0}, {OTHER, 0xb, 1, 0, 0, 0x201, 0},
+	{OTHER, 0xb, 2, 0, 0, 2, 0},
+	{AMD, 0x80000005, 0, 0xff40ff40, 0xff40ff40, 0x20080140, 0x40040140}, /* 32, 64 KiB */
+	{AMD, 0x80000006, 0, 0, 0, 0x02006140, 0x00408140},                   /* 512 KiB, 8 MiB */
+	{INTEL, 0x80000006, 0, 0, 0, 0x01006040, 0},
+	{OTHER, 0x80000008, 0, 0x3027, 0, 0, 0}, /* 39 and 48 bits */
 };
 
-/* x86-64-v3: AVX2, BMI, FMA; no AVX-512, AMX, protection keys */
-static const struct mask tmpl_v3[] = {
-	{7, 0, CPUID_EBX, BIT(4) | BIT(11) | BIT(14) | 0xdc230000u}, /* HLE, RTM, MPX, AVX-512 */
-	{7, 0, CPUID_ECX, BIT(1) | BIT(3) | BIT(4) | BIT(6) | BIT(11) | BIT(12) | BIT(14)},
-	{7, 0, CPUID_EDX, BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25)},
-	{7, 1, CPUID_EAX, ~0u},
-	{7, 1, CPUID_EDX, ~0u},
-	{0x80000001, ANY, CPUID_ECX, BIT(6) | BIT(11) | BIT(16) | BIT(21)},
-};
+enum class { CLASS_HOST, CLASS_V2, CLASS_V3 };
 
 static const struct {
 	const char *name;
-	const struct mask *m;
-	size_t n;
+	enum class class;
+	const char *brand; /* leaves 0x80000002 to 0x80000004 */
 } templates[] = {
-	{"", NULL, 0},
-	{"host", NULL, 0},
-	{"x86-64-v2", tmpl_v2, ARRAY_LEN(tmpl_v2)},
-	{"x86-64-v3", tmpl_v3, ARRAY_LEN(tmpl_v3)},
+	{"", CLASS_HOST, NULL},
+	{"host", CLASS_HOST, NULL},
+	{"x86-64-v2", CLASS_V2, "mayfly x86-64-v2"},
+	{"x86-64-v3", CLASS_V3, "mayfly x86-64-v3"},
 };
 
 static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
@@ -98,58 +131,233 @@ static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
 	return regs[r];
 }
 
-static void apply(struct cpuid_list *l, const struct mask *m, size_t n)
+static uint32_t read_reg(const struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
 {
-	for (size_t i = 0; i < n; i++)
-		for (uint32_t k = 0; k < l->h.nent; k++)
-			if (l->e[k].function == m[i].leaf &&
-				(m[i].index == ANY || l->e[k].index == m[i].index))
-				*reg_of(&l->e[k], m[i].reg) &= ~m[i].clear;
+	struct kvm_cpuid_entry2 copy = {0};
+
+	if (!e)
+		return 0;
+	copy = *e;
+	return *reg_of(&copy, r);
 }
 
-/* Leaf 0xd describes every state component of the host; the guest may only see those whose features
- * it was left. */
-static void trim_xsave(struct cpuid_list *l)
+static enum vendor vendor_of(const struct cpuid_list *l)
 {
-	const struct kvm_cpuid_entry2 *f = cpuid_find(l, 7, 0);
-	uint64_t drop = 0;
+	const struct kvm_cpuid_entry2 *e = cpuid_find(l, 0, 0);
 
-	if (f && !(f->ebx & BIT(16)))
-		drop |= 0xe0; /* AVX-512 */
-	if (f && !(f->ecx & BIT(3)))
-		drop |= 1u << 9; /* PKRU */
-	if (f && !(f->ebx & BIT(14)))
-		drop |= 0x18; /* MPX */
-	if (f && !(f->edx & BIT(24)))
-		drop |= 3u << 17; /* AMX */
+	if (e && e->ebx == 0x756e6547) /* "Genu" */
+		return INTEL;
+	return e && e->ebx == 0x68747541 ? AMD : OTHER; /* "Auth" */
+}
+
+/* ---- building a list */
+
+/* The entry, made if it is not there: there are fewer in our tables than a list holds. */
+static struct kvm_cpuid_entry2 *entry(struct cpuid_list *l, uint32_t leaf, uint32_t index)
+{
+	static const uint32_t indexed[] = {4, 7, 0xb, 0xd, 0x8000001d};
+	struct kvm_cpuid_entry2 *e;
+
+	for (uint32_t k = 0; k < l->h.nent; k++)
+		if (l->e[k].function == leaf && l->e[k].index == index)
+			return &l->e[k];
+	ASSERT(l->h.nent < CPU_MAX_CPUID);
+	e = &l->e[l->h.nent++];
+	*e = (struct kvm_cpuid_entry2){.function = leaf, .index = index};
+	for (size_t i = 0; i < ARRAY_LEN(indexed); i++)
+		if (leaf == indexed[i])
+			e->flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX;
+	return e;
+}
+
+static const struct plain_row *plain_find(uint32_t leaf, uint32_t index)
+{
+	for (size_t i = 0; i < ARRAY_LEN(plain); i++)
+		if (plain[i].leaf == leaf && (plain[i].index == ANY || plain[i].index == index))
+			return &plain[i];
+	return NULL;
+}
+
+static uint32_t shown_bits(const struct feature_row *f, enum class class, enum vendor v)
+{
+	switch (class) {
+	case CLASS_HOST:
+		return f->host;
+	case CLASS_V2:
+		return f->v2;
+	case CLASS_V3:
+		break;
+	}
+	return f->v3 | (v == INTEL ? f->intel : v == AMD ? f->amd : 0);
+}
+
+/* Bits that KVM emulates on every host whatever it lists, and those that it sets by itself while the guest runs. */
+static uint32_t always_there(uint32_t leaf, enum cpuid_reg reg)
+{
+	if (leaf == 1 && reg == CPUID_ECX)
+		return BITS4(HYP_BIT, DL_BIT, X2_BIT, 27);
+	return leaf == 6 ? BIT(2) : 0;
+}
+
+static int put_features(struct cpuid_list *to, const struct cpuid_list *host, enum class class,
+	const char *name, struct err *e)
+{
+	enum vendor v = vendor_of(host);
+
+	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
+		const struct feature_row *f = &features[i];
+		const struct kvm_cpuid_entry2 *h = cpuid_find(host, f->leaf, f->index);
+		uint32_t have = read_reg(h, f->reg) | always_there(f->leaf, f->reg);
+		uint32_t want = shown_bits(f, class, v);
+
+		if (class != CLASS_HOST && (want & ~have))
+			return err_plain(e, EOPNOTSUPP,
+				"CPU template %s: this host lacks CPUID leaf %#x index %u register "
+				"e%cx bits %#x",
+				name, f->leaf, f->index, "abcd"[f->reg], want & ~have);
+		/* an empty leaf of this host is none of a class */
+		if (class == CLASS_HOST ? !h : !want)
+			continue;
+		*reg_of(entry(to, f->leaf, f->index), f->reg) |= want & have;
+	}
+	return 0;
+}
+
+static void put_plain(struct cpuid_list *to, const struct cpuid_list *host)
+{
+	for (uint32_t k = 0; k < host->h.nent; k++) {
+		const struct kvm_cpuid_entry2 *h = &host->e[k];
+		const struct plain_row *p = plain_find(h->function, h->index);
+		struct kvm_cpuid_entry2 *n;
+
+		if (!p)
+			continue;
+		n = entry(to, h->function, h->index);
+		n->eax |= h->eax & p->eax;
+		n->ebx |= h->ebx & p->ebx;
+		n->ecx |= h->ecx & p->ecx;
+		n->edx |= h->edx & p->edx;
+	}
+}
+
+static void put_class(struct cpuid_list *to, const struct cpuid_list *host, const char *brand)
+{
+	static const uint32_t same[] = {0, 0x40000000, 0x80000000};
+	enum vendor v = vendor_of(host);
+	char text[48] = "";
+
+	for (size_t i = 0; i < ARRAY_LEN(same); i++) {
+		const struct kvm_cpuid_entry2 *h = cpuid_find(host, same[i], 0);
+
+		if (h)
+			*entry(to, same[i], 0) = *h;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(class_leaves); i++) {
+		const struct class_leaf *c = &class_leaves[i];
+		struct kvm_cpuid_entry2 *n;
+
+		if (c->vendor != OTHER && c->vendor != v)
+			continue;
+		n = entry(to, c->leaf, c->index);
+		n->eax |= c->eax;
+		n->ebx |= c->ebx;
+		n->ecx |= c->ecx;
+		n->edx |= c->edx;
+	}
+	memcpy(text, brand, strlen(brand));
+	for (uint32_t i = 0; i < 3; i++)
+		memcpy(&entry(to, 0x80000002 + i, 0)->eax, text + (size_t)16 * i, 16);
+}
+
+/* Leaf 0xd: the parts of the XSAVE area that the guest has, and its size. The offsets are architectural. */
+static void make_xsave(struct cpuid_list *l, const struct cpuid_list *host)
+{
+	const struct kvm_cpuid_entry2 *all = cpuid_find(l, 0xd, 0);
+	uint32_t parts = all ? all->eax : 0, bytes = 576; /* legacy area and header */
+
+	for (uint32_t i = 2; i < 32; i++) {
+		const struct kvm_cpuid_entry2 *h = cpuid_find(host, 0xd, i);
+
+		if (!(parts & BIT(i))) {
+			for (uint32_t k = 0; k < l->h.nent; k++)
+				if (l->e[k].function == 0xd && l->e[k].index == i)
+					l->e[k--] = l->e[--l->h.nent];
+			continue;
+		}
+		if (!h)
+			continue;
+		*entry(l, 0xd, i) = *h;
+		bytes = MAX(bytes, h->ebx + h->eax);
+	}
 	for (uint32_t k = 0; k < l->h.nent; k++) {
 		struct kvm_cpuid_entry2 *e = &l->e[k];
 
-		if (e->function != 0xd)
+		if (e->function != 0xd || e->index > 1)
 			continue;
-		if (e->index == 0)
-			e->eax &= (uint32_t)~drop;
-		else if (e->index < 64 && e->index > 1 && (drop >> e->index & 1))
-			e->eax = e->ebx = e->ecx = e->edx = 0;
+		/* the size in use: KVM follows XCR0 while the guest runs */
+		e->ebx = e->index == 0 && parts ? 576 : 0;
+		e->ecx = e->index == 0 && parts ? bytes : 0;
+		e->edx = 0;
 	}
+}
+
+static int entry_order(const void *a, const void *b)
+{
+	const struct kvm_cpuid_entry2 *x = a, *y = b;
+
+	if (x->function != y->function)
+		return x->function < y->function ? -1 : 1;
+	return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* The number of the last leaf: a constant in a class. */
+static void limit_leaf(struct cpuid_list *l, enum class class, uint32_t leaf, uint32_t max)
+{
+	for (uint32_t k = 0; k < l->h.nent; k++)
+		if (l->e[k].function == leaf)
+			l->e[k].eax = class == CLASS_HOST ? MIN(l->e[k].eax, max) : max;
+}
+
+/* Nothing in a list may come from the CPU that happened to answer, or two blanks of one host would differ. */
+static void normalise(struct cpuid_list *l, enum class class)
+{
+	struct kvm_cpuid_entry2 *e;
+
+	limit_leaf(l, class, 0, MAX_BASIC);
+	limit_leaf(l, class, 0x80000000, class == CLASS_HOST ? MAX_EXT : 0x80000008);
+	limit_leaf(l, class, 0x40000000, CPUID_KVM);
+	/* number of subleaves: those that are in the list */
+	e = entry(l, 7, 0);
+	e->eax = cpuid_find(l, 7, 2) ? 2 : cpuid_find(l, 7, 1) ? 1 : 0;
+	for (uint32_t k = 0; k < l->h.nent; k++)
+		memset(l->e[k].padding, 0, sizeof(l->e[k].padding));
+	cpuid_for_vcpu(l, 0, 1);
+	qsort(l->e, l->h.nent, sizeof(l->e[0]), entry_order);
 }
 
 int cpuid_make(struct cpuid_list *l, const char *tmpl, struct err *e)
 {
+	struct cpuid_list host = *l;
 	size_t t = 0;
+	int rc;
 
 	while (t < ARRAY_LEN(templates) && strcmp(templates[t].name, tmpl) != 0)
 		t++;
 	if (t == ARRAY_LEN(templates))
 		return err_plain(e, EINVAL,
 			"CPU template \"%s\": known are host, x86-64-v2, x86-64-v3", tmpl);
-	apply(l, always, ARRAY_LEN(always));
-	apply(l, templates[t].m, templates[t].n);
-	if (templates[t].n)
-		trim_xsave(l);
-	for (uint32_t k = 0; k < l->h.nent; k++)
-		if (l->e[k].function == 1)
-			l->e[k].ecx |= BIT(HYP_BIT) | BIT(DL_BIT) | BIT(X2_BIT);
+	*l = (struct cpuid_list){0};
+	rc = put_features(l, &host, templates[t].class, tmpl, e);
+	if (rc < 0) {
+		*l = host;
+		return rc;
+	}
+	if (templates[t].class == CLASS_HOST)
+		put_plain(l, &host);
+	else
+		put_class(l, &host, templates[t].brand);
+	make_xsave(l, &host);
+	normalise(l, templates[t].class);
 	return 0;
 }
 
@@ -233,19 +441,20 @@ const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t l
 	return NULL;
 }
 
-/* The leaves whose bits are features: each bit the guest was shown must be there. */
+/* The leaves whose bits are features: each bit the guest was shown must be there. Those of earlier builds are among them. */
 static const struct {
 	uint32_t leaf, index;
 	enum cpuid_reg reg;
 	uint32_t ignore; /* ours, or emulated whatever the host says */
 	const char *name;
-} features[] = {
+} compared[] = {
 	{1, 0, CPUID_ECX, BIT(HYP_BIT) | BIT(DL_BIT) | BIT(X2_BIT) | BIT(27), "leaf 1 ecx"},
 	{1, 0, CPUID_EDX, BIT(28), "leaf 1 edx"},
 	{7, 0, CPUID_EBX, 0, "leaf 7 ebx"},
 	{7, 0, CPUID_ECX, BIT(4), "leaf 7 ecx"},
 	{7, 0, CPUID_EDX, 0, "leaf 7 edx"},
 	{7, 1, CPUID_EAX, 0, "leaf 7.1 eax"},
+	{7, 1, CPUID_EDX, 0, "leaf 7.1 edx"},
 	{0xd, 0, CPUID_EAX, 0, "leaf 0xd eax (state components)"},
 	{0xd, 1, CPUID_EAX, 0, "leaf 0xd.1 eax"},
 	{0x80000001, 0, CPUID_ECX, 0, "leaf 0x80000001 ecx"},
@@ -254,16 +463,6 @@ static const struct {
 	{CPUID_KVM, 0, CPUID_EAX, 0, "KVM's own features"},
 };
 
-static uint32_t read_reg(const struct kvm_cpuid_entry2 *e, enum cpuid_reg r)
-{
-	struct kvm_cpuid_entry2 copy = {0};
-
-	if (!e)
-		return 0;
-	copy = *e;
-	return *reg_of(&copy, r);
-}
-
 int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *want, struct err *e)
 {
 	const struct kvm_cpuid_entry2 *a = cpuid_find(host, 0, 0), *b = cpuid_find(want, 0, 0);
@@ -271,18 +470,18 @@ int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *wan
 	if (!a || !b || a->ebx != b->ebx || a->ecx != b->ecx || a->edx != b->edx)
 		return err_plain(
 			e, EOPNOTSUPP, "the snapshot is from a processor of another vendor");
-	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(compared); i++) {
 		uint32_t have = read_reg(
-			cpuid_find(host, features[i].leaf, features[i].index), features[i].reg);
+			cpuid_find(host, compared[i].leaf, compared[i].index), compared[i].reg);
 		uint32_t need = read_reg(
-			cpuid_find(want, features[i].leaf, features[i].index), features[i].reg);
-		uint32_t missing = need & ~have & ~features[i].ignore;
+			cpuid_find(want, compared[i].leaf, compared[i].index), compared[i].reg);
+		uint32_t missing = need & ~have & ~compared[i].ignore;
 
 		if (missing)
 			return err_plain(e, EOPNOTSUPP,
 				"this host lacks CPU features that the snapshot uses: CPUID %s, "
 				"bits %#x",
-				features[i].name, missing);
+				compared[i].name, missing);
 	}
 	return 0;
 }
@@ -296,7 +495,7 @@ bool cpuid_bit(const struct cpuid_list *l, uint32_t leaf, uint32_t index, enum c
 void cpuid_hide(
 	struct cpuid_list *l, uint32_t leaf, uint32_t index, enum cpuid_reg reg, unsigned int bit)
 {
-	const struct mask m = {leaf, index, reg, BIT(bit)};
-
-	apply(l, &m, 1);
+	for (uint32_t k = 0; k < l->h.nent; k++)
+		if (l->e[k].function == leaf && l->e[k].index == index)
+			*reg_of(&l->e[k], reg) &= ~BIT(bit);
 }

@@ -136,6 +136,11 @@ int cow_flush(struct cow *c, struct err *e);
  * given are garbage. */
 int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped,
 	struct err *e);
+/* The same carrying in advance, a little at a time, while the disk is used: at most `units` of them, and none that busy(ctx, unit)
+ * says has a write in flight. 1: call again; 0: the next cow_freeze has next to nothing to carry, or need not; -errno: the disk
+ * is as before. */
+int cow_carry(struct cow *c, unsigned int units, bool (*busy)(void *ctx, uint64_t unit), void *ctx,
+	struct err *e);
 /* Makes the last freeze durable; also right in a forked child, on its copy. Nothing to do is fine.
  */
 int cow_freeze_finish(struct cow *c, struct err *e);

@@ -213,25 +213,66 @@ static unsigned int victim_find(const struct cow *c)
 	return best;
 }
 
+/* Does the unit that a reader sees come from this frozen layer? */
+static bool is_live(const struct cow *c, uint64_t unit, unsigned int layer)
+{
+	return c->index[unit] == layer + 1 && cow_state_get(c->map.state, unit) == COW_ABSENT;
+}
+
+static int unit_carry(struct cow *c, uint64_t unit)
+{
+	uint8_t bytes[COW_UNIT];
+	int r = cow_read_unit(c, unit, bytes);
+
+	if (r == 0)
+		r = c->io.write(c->io.ctx, c->fds.data, bytes, COW_UNIT, unit * COW_UNIT);
+	if (r == 0)
+		cow_mark_written(c, unit * COW_UNIT, COW_UNIT);
+	return r;
+}
+
 /* Copies what shows of a frozen layer into the private one. No reader sees a difference, so a
  * failure half way harms nothing. */
 static int victim_carry(struct cow *c, unsigned int victim, struct err *e)
 {
-	uint8_t unit[COW_UNIT];
-
 	for (uint64_t u = 0; u < cow_units(c->bytes); u++) {
-		int r;
+		int r = is_live(c, u, victim) ? unit_carry(c, u) : 0;
 
-		if (c->index[u] != victim + 1 || cow_state_get(c->map.state, u) != COW_ABSENT)
-			continue;
-		r = cow_read_unit(c, u, unit);
-		if (r == 0)
-			r = c->io.write(c->io.ctx, c->fds.data, unit, COW_UNIT, u * COW_UNIT);
 		if (r < 0)
 			return err_set(e, -r, "carry frozen layer %u along", victim);
-		cow_mark_written(c, u * COW_UNIT, COW_UNIT);
 	}
 	return 0;
+}
+
+#define CARRY_LOOKS 65536u /* units looked at in one call: a fraction of a millisecond */
+
+int cow_carry(struct cow *c, unsigned int units, bool (*busy)(void *ctx, uint64_t unit), void *ctx,
+	struct err *e)
+{
+	uint64_t end, all = cow_units(c->bytes);
+
+	if (cow_is_read_only(c) || c->fds.nfrozen < COW_MAX_FROZEN)
+		return 0;
+	if (!c->carry.on) {
+		c->carry.on = true;
+		c->carry.victim = victim_find(c);
+		c->carry.at = 0;
+	}
+	end = MIN(all, c->carry.at + CARRY_LOOKS);
+	for (; units && c->carry.at < end; c->carry.at++) {
+		int r;
+
+		if (!is_live(c, c->carry.at, c->carry.victim) || busy(ctx, c->carry.at))
+			continue;
+		r = unit_carry(c, c->carry.at);
+		if (r < 0) {
+			c->carry.on = false;
+			return err_set(e, -r, "carry frozen layer %u along", c->carry.victim);
+		}
+		units--;
+	}
+	c->carry.on = c->carry.at < all;
+	return c->carry.on;
 }
 
 /* 4096 units of the index of what is frozen now plus the private layer. True if any byte is not 0.
@@ -309,6 +350,7 @@ static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, str
 	c->fds.bitmap = nw->bitmap;
 	c->map = *map;
 	c->data_dirty = c->map_unsynced = true;
+	c->carry.on = false;
 }
 
 int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped,

@@ -62,6 +62,11 @@ struct cow {
 	bool map_unsynced; /* the bitmap file was written (or made) since it was last durable */
 	uint64_t at_page;
 	int flush_res;
+	struct {
+		bool on;
+		unsigned int victim;
+		uint64_t at; /* the next unit to look at */
+	} carry;
 };
 
 static inline enum cow_state cow_state_get(const uint8_t *state, uint64_t unit)

@@ -531,6 +531,31 @@ static void on_stopped(void *arg, int status)
 	job_free(j);
 }
 
+/* While the guest runs: what a freeze would copy of a full stack's oldest layers goes over in advance, in turns with everything
+ * else of this thread. The freeze itself then copies only what was being written just now. */
+static void carry_turn(void *arg)
+{
+	struct snapshot_job *j = arg;
+	struct snapshot_done *d = &j->done;
+	struct vm *vm = j->vm;
+	int more = 0, rc;
+
+	for (unsigned int i = 0; i < vm->ndisks && j->req.ndisks && more == 0; i++)
+		more = vblk_carry(vm->disk[i], &d->err);
+	if (more > 0 && loop_defer(vm->loop, carry_turn, j) == 0)
+		return;
+	j->t0 = mono_ns();
+	j->was_running = vm->state == VMM_S_RUNNING;
+	/* of a paused VM on_stopped() is called at once, and may have freed j */
+	rc = more < 0 ? more : vm_stop_for_snapshot(vm, on_stopped, j, &d->err);
+	if (rc == 0)
+		return;
+	d->status = rc;
+	j->req.replied(j->req.arg, d);
+	job_over(j);
+	job_free(j);
+}
+
 static unsigned int writable_disks(struct vm *vm)
 {
 	unsigned int n = 0;
@@ -554,21 +579,21 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 	j = calloc(1, sizeof(*j));
 	if (!j)
 		return err_set(e, ENOMEM, "snapshot");
-	*j = (struct snapshot_job){.vm = vm,
+	*j = (struct snapshot_job){
+		.vm = vm,
 		.req = *req,
 		.pipe_fd = -1,
-		.t0 = mono_ns(),
-		.was_running = vm->state == VMM_S_RUNNING};
+	};
 	j->done.ctx = req->ctx;
 	j->done.ndisks = req->ndisks;
 	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++)
 		j->done.dropped[i] = -1;
-	vm->job = j;
-	rc = vm_stop_for_snapshot(vm, on_stopped, j, e);
+	rc = vm_may_snapshot(vm, e);
 	if (rc < 0) {
-		/* the descriptors and the answer are still the caller's */
-		vm->job = NULL;
-		free(j);
+		free(j); /* the descriptors and the answer are still the caller's */
+		return rc;
 	}
-	return rc;
+	vm->job = j;
+	carry_turn(j);
+	return 0;
 }

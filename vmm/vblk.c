@@ -363,3 +363,21 @@ struct cow *vblk_cow(struct vblk *b)
 {
 	return b->cow;
 }
+
+#define CARRY_UNITS                                                                                \
+	64u /* in one turn: a quarter of a MiB, which delays the other devices by about a millisecond */
+
+static bool unit_busy(void *ctx, uint64_t unit)
+{
+	return vblk_unit_busy(ctx, unit);
+}
+
+int vblk_carry(struct vblk *b, struct err *e)
+{
+	int rc;
+
+	virtio_lock(&b->dev);
+	rc = cow_carry(b->cow, CARRY_UNITS, unit_busy, b, e);
+	virtio_unlock(&b->dev);
+	return rc;
+}

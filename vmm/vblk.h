@@ -82,5 +82,8 @@ int vblk_create(
 /* Nothing in flight (quiesced, or bio drained). NULL is fine. */
 void vblk_destroy(struct vblk *b);
 struct virtio_dev *vblk_dev(struct vblk *b);
+/* Prepares the freeze of a snapshot while the guest runs: copies a little of what the freeze would have to copy while it stands.
+ * 1: call again, 0: done, -errno. */
+int vblk_carry(struct vblk *b, struct err *e);
 /* For the freeze of a snapshot, between quiesce and resume. */
 struct cow *vblk_cow(struct vblk *b);

@@ -90,6 +90,11 @@ static bool conflicts(const struct vblk *b, uint64_t off, uint64_t len, bool alo
 	return false;
 }
 
+bool vblk_unit_busy(const struct vblk *b, uint64_t unit)
+{
+	return conflicts(b, unit * COW_UNIT, COW_UNIT, true);
+}
+
 static struct vop *op_get(
 	struct vblk *b, struct vreq *r, enum op_kind kind, uint64_t off, uint64_t len)
 {

@@ -91,6 +91,8 @@ struct vblk {
 	uint64_t n_read, n_written, n_flush, n_discard, n_errors, n_copy_up, n_bad;
 };
 
+/* Is a write in flight that touches this unit? */
+bool vblk_unit_busy(const struct vblk *b, uint64_t unit);
 /* Issues what can be issued of a request, and ends it when nothing is left. */
 void vblk_advance(struct vblk *b, struct vreq *r);
 /* The request's status goes to the guest, its memory is free again. */

@@ -114,15 +114,29 @@ static int refusal(enum vmm_state s)
 	return EBUSY;
 }
 
+/* 0, or why not; e may be NULL. */
+static int vm_may(const struct vm *vm, enum vm_event ev, struct err *e)
+{
+	if (next_state[vm->state][ev] != NO)
+		return 0;
+	return e ? err_plain(e, refusal(vm->state), "%s: the VM is %s", event_names[ev],
+			   state_names[vm->state])
+		 : -refusal(vm->state);
+}
+
+int vm_may_snapshot(const struct vm *vm, struct err *e)
+{
+	return vm_may(vm, VM_E_SNAPSHOT, e);
+}
+
 /* The one place where the state changes. Less than 0: not in this state, and nothing has changed; e may be NULL. */
 static int vm_step(struct vm *vm, enum vm_event ev, struct err *e)
 {
 	enum vmm_state next = next_state[vm->state][ev];
+	int rc = vm_may(vm, ev, e);
 
-	if (next == NO)
-		return e ? err_plain(e, refusal(vm->state), "%s: the VM is %s", event_names[ev],
-				   state_names[vm->state])
-			 : -refusal(vm->state);
+	if (rc < 0)
+		return rc;
 	TRACE("%s: %s -> %s", event_names[ev], state_names[vm->state], state_names[next]);
 	vm->state = next;
 	return 0;

@@ -133,6 +133,8 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 
 /* Stops vCPUs and devices, within VMM_STOP_LIMIT_S: 0, and `fn` will be called; less than 0: not in this state. */
 int vm_pause(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
+/* Could vm_stop_for_snapshot() be called now? */
+int vm_may_snapshot(const struct vm *vm, struct err *e);
 int vm_stop_for_snapshot(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
 /* The snapshot has what it needs of the stopped VM. run: the guest goes on; otherwise it stays paused. */
 void vm_snapshot_taken(struct vm *vm, bool run);

@@ -312,6 +312,60 @@ static void the_ninth_layer_carries_one_along(void)
 	cf_close_all(&f);
 }
 
+static bool unit_is_odd(void *ctx, uint64_t unit)
+{
+	*(unsigned int *)ctx += unit % 2;
+	return unit % 2;
+}
+
+/* The same in advance, one unit at a time, with writes in between; units that are busy are left to the freeze. */
+static void carrying_in_advance_changes_nothing(void)
+{
+	struct cow_fds f = cf_disk(BYTES, BYTES);
+	struct cow *c = open_ok(&f);
+	unsigned int turns = 0, busy = 0;
+	uint8_t want[64];
+	struct err e = {0};
+	int dropped = -1;
+
+	REQUIRE(c);
+	for (unsigned int u = 0; u < 64; u++)
+		want[u] = cf_base_byte(u);
+	for (unsigned int k = 0; k < 20; k++) {
+		int more;
+
+		for (unsigned int i = 0; i < 6; i++) {
+			unsigned int u = (k * 3 + i * 5) % 64;
+
+			want[u] = (uint8_t)('A' + k);
+			CHECK_INT(cf_fill(c, u * U, U, want[u]), 0);
+		}
+		/* a stack with room has nothing to carry */
+		for (; (more = cow_carry(c, 1, unit_is_odd, &busy, &e)) == 1; turns++) {
+			unsigned int u = (k + turns * 11) % 64;
+
+			want[u] = (uint8_t)('a' + turns % 26);
+			CHECK_INT(cf_fill(c, u * U, U, want[u]), 0);
+			if (turns % 3 == 0)
+				CHECK_INT(cow_flush(c, NULL), 0);
+		}
+		CHECK_INT(more, 0);
+		for (unsigned int u = 0; u < 64; u++)
+			CHECK(cf_all(c, u * U, U, want[u]));
+		REQUIRE(freeze(c, &f, &dropped) == 0);
+		CHECK((dropped >= 0) == (k >= COW_MAX_FROZEN));
+		CHECK_INT(cow_freeze_finish(c, NULL), 0);
+		cow_close(c);
+		c = open_ok(&f);
+		REQUIRE(c);
+		for (unsigned int u = 0; u < 64; u++)
+			CHECK(cf_all(c, u * U, U, want[u]));
+	}
+	CHECK(turns > 10 && busy > 5);
+	cow_close(c);
+	cf_close_all(&f);
+}
+
 static void poke(int fd, uint64_t off, uint8_t v)
 {
 	CHECK_INT(pwrite_full(fd, &v, 1, off), 0);
@@ -489,6 +543,7 @@ static const struct test tests[] = {
 	{"marks_during_a_flush_wait_for_the_next", marks_during_a_flush_wait_for_the_next},
 	{"clones_of_a_frozen_layer_part", clones_of_a_frozen_layer_part},
 	{"the_ninth_layer_carries_one_along", the_ninth_layer_carries_one_along},
+	{"carrying_in_advance_changes_nothing", carrying_in_advance_changes_nothing},
 	{"damage_is_named", damage_is_named},
 	{"create_refuses_what_cannot_be", create_refuses_what_cannot_be},
 };

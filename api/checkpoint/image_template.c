@@ -227,7 +227,8 @@ static bool take_again(struct image_template *t, const struct sandbox *sb)
 		g->d = t->c.d;
 		snprintf(g->key, sizeof(g->key), "%s", t->key);
 	}
-	begun = g && s.image && s.entrypoint && build_start(t->c.d, &s, NULL, again_built, g, &x);
+	begun = g && s.image && s.entrypoint &&
+		build_start(t->c.d, &s, sb->owner, NULL, again_built, g, &x);
 	if (!begun) {
 		free(g);
 		log_warn("template of %s is not taken again yet: %s", t->image,
@@ -534,8 +535,11 @@ void route_auto_template_create(struct http_req *r)
 	if (rc == 0 && !(a = calloc(1, sizeof(*a))))
 		rc = refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	if (a) {
+		char owner[OWNER_MAX];
+
+		principal_owner(&r->principal, owner);
 		a->r = r;
-		a->b = build_start(d, &s, NULL, ahead_built, a, &x);
+		a->b = build_start(d, &s, owner, NULL, ahead_built, a, &x);
 		rc = a->b ? 0 : -EINVAL;
 	}
 	spec_fini(&s);

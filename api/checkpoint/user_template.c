@@ -171,7 +171,7 @@ static void build(struct utemplate *t)
 	t->stale = false;
 	if (rc == 0) {
 		checkpoint_set(&t->c, CP_CREATING, false, "", "", NULL, NULL);
-		t->build = build_start(t->c.d, &s, &p, built, t, &x);
+		t->build = build_start(t->c.d, &s, t->c.owner, &p, built, t, &x);
 	}
 	spec_fini(&s);
 	if (rc < 0 || !t->build)

@@ -107,6 +107,9 @@ static const struct key {
 	{"images", "private_registries", STR(private_registries), "",
 		"registries (HOST or HOST:PORT, with blanks between) that may be on loopback or "
 		"private addresses"},
+	{"images", "shared_store", K_BOOL, AT(shared_store), 0, 0, "false",
+		"every key may use every image in the store, also private ones that another key "
+		"pulled with its own credentials"},
 	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false",
 		"plain HTTP and private addresses for all registries"},
 	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false",

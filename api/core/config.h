@@ -45,7 +45,7 @@ struct config {
 	/* [images] */
 	char default_registry[128];
 	char private_registries[1024];
-	bool insecure_registries;
+	bool insecure_registries, shared_store;
 	/* [debug] */
 	bool faults;
 };

@@ -31,7 +31,8 @@ struct image_job {
 	image_fn fn;
 	void *arg;
 	void (*progress)(void *arg, const char *text);
-	char name[REF_MAX], user[256], password[4096], owner[OWNER_MAX];
+	char name[REF_MAX], user[256], password[4096], owner[OWNER_MAX],
+		group[OWNER_MAX]; /* the owner's namespace; "": what is in the store is for all */
 	enum job_state state;
 	pthread_t thread;
 	_Atomic bool cancelled;
@@ -177,6 +178,7 @@ static void *work(void *arg)
 		.source = -1,
 		.user = j->user,
 		.password = j->password,
+		.group = j->group[0] ? j->group : NULL,
 		.lim = IMAGE_LIMITS_DEFAULT,
 		.bases = &j->base,
 		.nbases = j->nbases};
@@ -254,7 +256,8 @@ static void pump(struct images *im)
 			continue;
 		if (atomic_load(&j->cancelled)) {
 			j->state = JOB_OVER;
-		} else if (store_resolve(im->store, j->name, &j->info, &j->err) == 0) {
+		} else if (image_usable(im->store, j->name, j->group[0] ? j->group : NULL, &j->info,
+				   &j->err) == 0) {
 			give(j, &j->info);
 		} else if (j->err.code != ENOENT) {
 			j->state = JOB_OVER;
@@ -312,6 +315,8 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	str_copy(j->user, sizeof(j->user), user ? user : "");
 	str_copy(j->password, sizeof(j->password), password ? password : "");
 	snprintf(j->owner, sizeof(j->owner), "%s", owner);
+	if (!d->cfg.shared_store && !owner_may(owner, OWNER_OPERATOR))
+		snprintf(j->group, sizeof(j->group), "%.*s", (int)strcspn(owner, "/"), owner);
 	for (at = &d->images->jobs; *at; at = &(*at)->next)
 		;
 	*at = j;

@@ -285,8 +285,8 @@ const struct sandbox *build_sandbox(const struct build *b)
 	return b->sb;
 }
 
-struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn,
-	void *arg, struct refusal *x)
+struct build *build_start(struct daemon *d, struct spec *spec, const char *owner,
+	const struct probe *p, build_fn fn, void *arg, struct refusal *x)
 {
 	struct build *b = calloc(1, sizeof(*b));
 	struct sandbox *sb = NULL;
@@ -325,6 +325,7 @@ struct build *build_start(struct daemon *d, struct spec *spec, const struct prob
 	}
 	sandbox_ref(sb);
 	sb->internal = true;
+	snprintf(sb->owner, sizeof(sb->owner), "%s", owner);
 	sb->build = b;
 	launch_create(sb);
 	return b;

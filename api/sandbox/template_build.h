@@ -31,8 +31,8 @@ typedef void (*build_fn)(void *arg, int err, const char *text, struct disk *disk
 
 /* spec is taken. p NULL: no point is taken, the sandbox only leaves its image's template behind.
  * NULL: x says why. */
-struct build *build_start(struct daemon *d, struct spec *spec, const struct probe *p, build_fn fn,
-	void *arg, struct refusal *x);
+struct build *build_start(struct daemon *d, struct spec *spec, const char *owner,
+	const struct probe *p, build_fn fn, void *arg, struct refusal *x);
 /* fn will not be called. */
 void build_cancel(struct build *b);
 const struct sandbox *build_sandbox(const struct build *b);

@@ -115,12 +115,14 @@ static int on_need(struct run *r, struct cur *c, struct err *e)
 	if (!cur_str(c, text, sizeof(text)) || digest_parse(text, &d) < 0)
 		return err_plain(e, EPROTO, "image job: malformed message");
 	size = cur_u64(c);
-	fd = store_blob_open(r->s, &d);
+	/* to name a digest is not to know the bytes: a pull gets no blob that its group did not fetch before */
+	if (r->allowed || store_may_use(r->s, &d, r->q->group))
+		fd = store_blob_open(r->s, &d);
 	if (fd >= 0) {
 		there = JOB_THERE;
 		give = is_allowed(r, &d);
 	} else if (!r->allowed) {
-		fd = store_part_open(r->s, &d);
+		fd = r->q->group ? -1 : store_part_open(r->s, &d);
 		give = fd >= 0;
 		there = give ? JOB_PART_THERE : JOB_NOT_THERE;
 		k = room_for(r, size, e);
@@ -279,6 +281,16 @@ static int take_blobs(struct run *r, struct err *e)
 	return 0;
 }
 
+/* What was fetched whole and verified is the group's from now on. */
+static int grant_all(struct run *r, struct err *e)
+{
+	int k = store_grant(r->s, &r->manifest, r->q->group, e);
+
+	for (size_t i = 0; i < r->blobs.n && k == 0; i++)
+		k = store_grant(r->s, &r->blobs.v[i].d, r->q->group, e);
+	return k;
+}
+
 static int slurp_blob(struct store *s, const struct digest *d, size_t max, int *fd, void **p,
 	size_t *n, struct err *e)
 {
@@ -409,9 +421,24 @@ static int obtain(struct run *r, const struct image_ref *ref, const char *canoni
 			k = build(r, canonical, e);
 	}
 	if (k == 0)
+		k = grant_all(r, e);
+	if (k == 0)
 		k = store_name_set(r->s, ref, &r->manifest, r->q->local, e);
 	store_stage_end(r->s, &r->stage);
 	return k;
+}
+
+int image_usable(
+	struct store *s, const char *name, const char *group, struct image_info *out, struct err *e)
+{
+	int k = store_resolve(s, name, out, e);
+
+	/* a local name is the operator's word */
+	if (k < 0 || out->local || store_may_use(s, &out->id, group))
+		return k;
+	image_info_fini(out);
+	return err_plain(
+		e, ENOENT, "%s is in the store, but this key has not fetched it yet", name);
 }
 
 int image_obtain(struct store *s, const struct image_spawner *sp, const struct image_request *q,
@@ -437,7 +464,7 @@ int image_obtain(struct store *s, const struct image_spawner *sp, const struct i
 	lock = store_name_lock(s, canonical, e);
 	if (lock < 0)
 		return -e->code;
-	if (q->always || q->source >= 0 || store_resolve(s, canonical, &info, NULL) < 0) {
+	if (q->always || q->source >= 0 || image_usable(s, canonical, q->group, &info, NULL) < 0) {
 		k = obtain(&r, &ref, canonical, e);
 		blob_list_fini(&r.blobs);
 		if (k < 0)

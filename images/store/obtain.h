@@ -29,8 +29,11 @@ struct image_request {
 	const char *name; /* as people write it: what is pulled, and the name it gets */
 	int source;       /* -1: pull; else a file or folder to import */
 	enum job_source kind;
-	bool local;               /* the name is an alias of ours */
-	bool always;              /* pull even if the name is there */
+	bool local;  /* the name is an alias of ours */
+	bool always; /* pull even if the name is there */
+	/* Whose request it is. NULL: the operator's own, and what is obtained is for all. Else what is here already counts only as
+	 * far as this group may use it (store.h): everything else is fetched again, with the credentials of this request. */
+	const char *group;
 	struct platform platform; /* zeros: this machine's */
 	const char *user, *password,
 		*token; /* NULL, or for this request only: never stored, never logged */
@@ -42,6 +45,9 @@ struct image_request {
 /* A non-zero result of progress stops it all (-ECANCELED). total may be 0. */
 typedef int (*image_progress_fn)(void *arg, enum job_phase phase, uint64_t done, uint64_t total);
 
+/* What image_obtain would answer without a job. -ENOENT: not here, or not for this group. */
+int image_usable(struct store *s, const char *name, const char *group, struct image_info *out,
+	struct err *e);
 /* out may be NULL. Two calls for one name do one pull: the second waits, and finds it done. */
 int image_obtain(struct store *s, const struct image_spawner *sp, const struct image_request *q,
 	image_progress_fn fn, void *arg, struct image_info *out, struct err *e);

@@ -25,6 +25,7 @@ static const char *const folders[STORE_FOLDERS] = {
 	[F_STAGING] = "staging",
 	[F_LOCKS] = "locks",
 	[F_PARTS] = "parts",
+	[F_GRANTS] = "grants",
 };
 
 void image_info_fini(struct image_info *i)

@@ -10,7 +10,7 @@
  * local} pins/HEX.OWNER         OWNER uses that image's disk: it is not removed staging/ID/ one
  * job's folder, locked by whoever runs it; what nobody locks is removed parts/HEX              what
  * pulls that were killed have of a blob: not verified, the beginning of the next download locks/HEX
- * one name's pull
+ * one name's pull grants/HEX.GROUP      members of GROUP showed a registry's proof for this manifest or blob; grants/HEX: it is for all
  */
 #pragma once
 
@@ -58,6 +58,11 @@ int store_unpin(struct store *s, const struct digest *id, const char *owner);
 /* Pins that `lives` denies are dropped: the daemon's reconciliation. image: hex of its digest */
 int store_pins_reap(
 	struct store *s, bool (*lives)(void *arg, const char *image, const char *owner), void *arg);
+
+/* ---- who may use what: a manifest, and each blob of it, by groups of users (namespaces). A group that pulled all of it from a registry
+ * may use it without pulling again. NULL: all groups (what the operator placed here). */
+bool store_may_use(struct store *s, const struct digest *d, const char *group);
+int store_grant(struct store *s, const struct digest *d, const char *group, struct err *e);
 
 /* Takes the name away, and with the last one the image and the blobs only it had. -EBUSY: pinned.
  */

@@ -6,7 +6,7 @@
 
 #include "images/store/store.h"
 
-enum { F_BLOBS, F_IMAGES, F_NAMES, F_PINS, F_STAGING, F_LOCKS, F_PARTS, STORE_FOLDERS };
+enum { F_BLOBS, F_IMAGES, F_NAMES, F_PINS, F_STAGING, F_LOCKS, F_PARTS, F_GRANTS, STORE_FOLDERS };
 
 struct store {
 	char path[320];

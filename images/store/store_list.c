@@ -313,6 +313,53 @@ int store_pins_reap(
 	return each_entry(s->dir[F_PINS], reap_pin, &r);
 }
 
+/* ---- grants: beside the blobs, because one blob may be part of a public and of a private image ---- */
+
+static void grant_path(const struct digest *d, const char *group, char out[DIGEST_HEX + 80])
+{
+	char hex[DIGEST_HEX];
+
+	/* the digest comes first, so no group's name is a path */
+	snprintf(out, DIGEST_HEX + 80, "%s%s%.64s", digest_hex(d, hex), group ? "." : "",
+		group ? group : "");
+}
+
+static bool grant_there(struct store *s, const struct digest *d, const char *group)
+{
+	char path[DIGEST_HEX + 80];
+
+	grant_path(d, group, path);
+	return faccessat(s->dir[F_GRANTS], path, F_OK, 0) == 0;
+}
+
+bool store_may_use(struct store *s, const struct digest *d, const char *group)
+{
+	return !group || grant_there(s, d, NULL) || grant_there(s, d, group);
+}
+
+int store_grant(struct store *s, const struct digest *d, const char *group, struct err *e)
+{
+	char path[DIGEST_HEX + 80];
+	_cleanup_close_ int fd = -1;
+
+	grant_path(d, group, path);
+	fd = openat(s->dir[F_GRANTS], path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	return fd < 0 ? err_set(e, errno, "grant %s", path) : 0;
+}
+
+/* A grant whose blob and image are both gone. */
+static int sweep_grant(void *arg, const char *name)
+{
+	struct store *s = arg;
+	char hex[DIGEST_HEX];
+
+	snprintf(hex, sizeof(hex), "%s", name);
+	if (faccessat(s->dir[F_BLOBS], hex, F_OK, 0) < 0 && errno == ENOENT &&
+		faccessat(s->dir[F_IMAGES], hex, F_OK, 0) < 0 && errno == ENOENT)
+		unlinkat(s->dir[F_GRANTS], name, 0);
+	return 0;
+}
+
 /* ---- removing: under the exclusive lock ---- */
 
 static int drop_image(struct store *s, const struct digest *id, struct err *e)
@@ -402,6 +449,8 @@ static int sweep_blobs(struct store *s, bool keep_layers, struct prune *p, struc
 	r = store_list(s, note_blobs, &u, e);
 	if (r == 0)
 		r = each_entry(s->dir[F_BLOBS], drop_unused_blob, &u);
+	if (r == 0 && !(p && p->dry_run))
+		r = each_entry(s->dir[F_GRANTS], sweep_grant, s);
 	free(u.v);
 	return r;
 }

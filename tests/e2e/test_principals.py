@@ -5,11 +5,14 @@ import http.client
 import json
 import os
 import socket
+import time
 import uuid
 
 import pytest
 
 from hostdaemon import BOX, HostDaemon
+from imagekit import small_layout
+from registrykit import WHO, Registry, Serving
 
 KEYS = {"server.keys.a": {"key": "key-a"}, "server.keys.a2": {"key": "key-a2", "namespace": "a"}, "server.keys.b": {"key": "key-b"},
         "server.keys.node": {"key": "key-node", "role": "peer"}, "runtime": {"templates": False}}
@@ -255,3 +258,66 @@ def test_a_daemon_may_listen_on_the_socket_only(daemon, tmp_path):
         time.sleep(0.01)
     assert local(path, "/v1/sandboxes")[0] == 200
     assert " port " not in daemon.log_path.read_text()
+
+
+# ---- images: what one key pulled with its credentials is not given to another
+
+@pytest.fixture
+def private(tmp_path):
+    """A registry with a password, and an image in it."""
+    registry = Registry(tmp_path / "registry", "htpasswd")
+    layout = small_layout(tmp_path / "layout", 5000)
+    yield registry.push(layout, "secret/app:1"), layout, registry
+    registry.close()
+
+
+def image_fails(daemon, key, uri, **auth):
+    """The message of a create that fails because of its image, or None."""
+    image = {"uri": uri} | ({"auth": auth} if auth else {})
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"image": image}, by(key))
+    if status != 202:
+        return e["message"]
+    daemon.headers = by(key)
+    if daemon.until(e["id"], "Failed", "Running") == "Running":
+        return None
+    return daemon.ask("GET", f"/v1/sandboxes/{e['id']}", headers=by(key))[1]["status"]["message"]
+
+
+def test_a_private_image_is_not_given_to_another_key(daemon, private):
+    name, layout, registry = private
+    daemon.start(KEYS | {"images": {"private_registries": f"{name.split('/')[0]}"}}, api_key="root")
+    who = {"username": WHO[0], "password": WHO[1]}
+    assert image_fails(daemon, "key-a", name, **who) is None
+    assert image_fails(daemon, "key-a", name) is None, "it is in the store, and this key fetched it"
+    assert image_fails(daemon, "key-a2", name) is None, "the same namespace"
+    assert "credentials are needed" in image_fails(daemon, "key-b", name)
+    status, t, _ = daemon.ask("POST", "/v1/templates", {"image": name, "publish": "s3://local/x", "resourceLimits": {"memory": "256Mi"}}, by("key-b"))
+    assert status == 201, t
+    end = time.monotonic() + 60
+    while (got := daemon.ask("GET", f"/v1/templates/{t['templateId']}", headers=by("key-b"))[1]["status"])["phase"] != "Failed":
+        assert time.monotonic() < end and got["phase"] != "Succeeded", got
+        time.sleep(0.05)
+    assert "credentials are needed" in str(got)
+    assert image_fails(daemon, "key-b", name, **who) is None, "with the password it is fetched, and shared from then on"
+    assert image_fails(daemon, "key-b", name) is None
+    assert image_fails(daemon, "root", name) is None, "the store is the operator's"
+
+
+def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private, tmp_path):
+    """A registry of one's own serves a manifest that names the digest of a private layer, and does not have the layer."""
+    name, layout, registry = private
+    forged = Serving()
+
+    def answer(blob):
+        return forged.serve(layout, blob)
+    mine = answer(lambda h, data, n: h.reply(404))
+    try:
+        daemon.start(KEYS | {"images": {"private_registries": f"{name.split('/')[0]} 127.0.0.1:{forged.port}"}}, api_key="root")
+        assert image_fails(daemon, "key-a", name, username=WHO[0], password=WHO[1]) is None
+        assert "404" in image_fails(daemon, "key-b", mine)
+        # an operator may declare the store shared, in so many words
+        daemon.end()
+        daemon.start(KEYS | {"images": {"private_registries": f"127.0.0.1:{forged.port}", "shared_store": True}}, api_key="root")
+        assert image_fails(daemon, "key-b", name) is None
+    finally:
+        forged.close()

@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #include "api/core/daemon.h"
+#include "api/http/authenticate.h"
 #include "api/http/response_parser.h"
 
 #define REQUEST_HEAD_MAX (256u * 1024)
@@ -25,7 +26,7 @@ struct proxy {
 	struct timer *limit;
 	struct buf head; /* of the request; then what is left of a piece of the answer */
 	const char *connection;
-	bool strip; /* the documented proxy path: credentials of the browser stay here */
+	bool documented; /* [/v1]/sandboxes/ID/proxy/PORT, as the protocol has it; else /ID/PORT */
 	bool has_body, chunked, body_done, opened, streaming, done;
 };
 
@@ -86,6 +87,8 @@ static const char *const never[] = {"host", "content-length", "expect", "open-sa
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
 	"forwarded", "x-real-ip"};
 static const char *const credentials[] = {"authorization", "cookie"};
+/* Of an answer: it would speak for this server's whole origin, which all sandboxes and the API share. */
+static const char *const of_origin[] = {"service-worker-allowed", "clear-site-data"};
 
 static bool listed(const char *const *list, size_t n, const char *name)
 {
@@ -121,12 +124,21 @@ static bool value_is_clean(const char *v)
 	return true;
 }
 
+/* Cookies are of this server's origin, so they may be another sandbox's. An Authorization is the application's, unless it holds a key of ours. */
+static bool is_secret(const struct proxy *x, const char *k, const char *v)
+{
+	if (x->documented)
+		return LISTED(credentials, k);
+	return !strcasecmp(k, "cookie") ||
+	       (!strcasecmp(k, "authorization") && holds_our_key(x->r, v));
+}
+
 static void pass_header(void *arg, const char *k, const char *v)
 {
 	struct proxy *x = arg;
 
 	if (LISTED(hop_by_hop, k) || LISTED(never, k) || !strncasecmp(k, "x-forwarded-", 12) ||
-		connection_names(x->connection, k) || (x->strip && LISTED(credentials, k)))
+		connection_names(x->connection, k) || is_secret(x, k, v))
 		return;
 	if (http1_token(k, strlen(k)) && value_is_clean(v))
 		buf_printf(&x->head, "%s: %s\r\n", k, v);
@@ -265,6 +277,7 @@ static void begin_answer(struct proxy *x)
 		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
 			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
 			connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
+			LISTED(of_origin, k) || (!x->documented && !strcasecmp(k, "set-cookie")) ||
 			!strncasecmp(k, "access-control-", 15))
 			continue;
 		if (!strcasecmp(k, "location"))
@@ -362,7 +375,7 @@ static void dial_closed(void *arg, const struct agent_reply *rep)
 
 static const struct agent_dial_ops dial_ops = {dial_opened, dial_bytes, dial_drained, dial_closed};
 
-static void proxy_start(struct http_req *r, const char *path, uint16_t port, bool strip)
+static void proxy_start(struct http_req *r, const char *path, uint16_t port, bool documented)
 {
 	struct agentc *a = sandbox_agentc(r->sandbox);
 	struct proxy *x = http_alloc(r, sizeof(*x));
@@ -380,7 +393,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		return;
 	}
 	x->r = r;
-	x->strip = strip;
+	x->documented = documented;
 	buf_init(&x->head, REQUEST_HEAD_MAX);
 	r->user = x;
 	http_on_free(r, proxy_free);
@@ -407,8 +420,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		http_body_read(r, proxy_body);
 }
 
-/* /sandboxes/ID/proxy/PORT... strips what a browser would send to this host; /ID/PORT... is an
- * origin of its own and keeps it */
+/* The protocol says what passes there; /ID/PORT is ours to say. */
 static bool behind_documented_path(const struct http_req *r)
 {
 	return strstr(r->prefix, "/sandboxes/") != NULL;

@@ -61,6 +61,19 @@ static const char *key_of(struct http_req *r, bool bearer)
 	return *auth ? auth : NULL;
 }
 
+bool holds_our_key(const struct http_req *r, const char *authorization)
+{
+	const struct daemon *d = r->app;
+	const char *word = strchr(authorization, ' ');
+
+	if (!d)
+		return false;
+	if (word)
+		word += strspn(word, " ");
+	return principal_of_key(&d->cfg, authorization) ||
+	       (word && principal_of_key(&d->cfg, word));
+}
+
 bool authenticate(struct http_req *r, bool bearer)
 {
 	const struct daemon *d = r->app;

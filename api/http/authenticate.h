@@ -14,3 +14,6 @@ bool request_is_local(struct http_req *r, bool origin_too);
 /* Sets r->principal: by OPEN-SANDBOX-API-KEY, by "Authorization: Bearer" if bearer, by the user id at the other end of the Unix socket; the
  * operator where no key is configured. false: answered with 401. */
 bool authenticate(struct http_req *r, bool bearer);
+
+/* Is this the value of an Authorization header with a key of ours: "KEY", "Bearer KEY"? */
+bool holds_our_key(const struct http_req *r, const char *authorization);

@@ -346,6 +346,10 @@ static void wait_for(_Atomic int *v, int want)
 static void simple_requests(void)
 {
 	CHECK_INT(ask("GET /hello HTTP/1.1\r\n" H "\r\n", "hello"), 200);
+	/* headers without a value, or with blanks around it, are no folds */
+	CHECK_INT(ask("GET /hello HTTP/1.1\r\n" H "X-A:\r\nX-B: \r\nX-C: \t  d \r\nX-E:f\r\n\r\n",
+			  "hello"),
+		200);
 	CHECK(strstr(answer, "X-Request-ID: "));
 	CHECK(strstr(answer, "Date: "));
 	CHECK_INT(
@@ -392,6 +396,18 @@ static void two_lengths_are_refused(void)
 		"\r\n",
 		"DELETE /none HTTP/1.1\r\n" H
 		"Content-Length: 2\r\nContent-Length: 40\r\n\r\nokGET /hello HTTP/1.1\r\n" H "\r\n",
+		/* folded: whoever is in front reads the two lines as one */
+		"POST /echo HTTP/1.1\r\n" H
+		"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\nGET /hello "
+		"HTTP/1.1\r\n" H "\r\n",
+		"POST /echo HTTP/1.1\r\n" H
+		"Transfer-Encoding: \r\n\tchunked\r\n\r\n0\r\n\r\nGET /hello "
+		"HTTP/1.1\r\n" H "\r\n",
+		"POST /echo HTTP/1.1\r\n" H
+		"Transfer-Enc: chunked\r\n oding\r\n\r\n0\r\n\r\nGET /hello "
+		"HTTP/1.1\r\n" H "\r\n",
+		"GET /hello HTTP/1.1\r\n" H "X-A: b\r\n c\r\n\r\n",
+		"POST /echo HTTP/1.1\r\n" H "Content-Length2: 2\r\n\r\nok",
 		"PATCH /none HTTP/1.1\r\n" H
 		"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nokGET /hello HTTP/1.1\r\n" H
 		"\r\n",

@@ -156,7 +156,7 @@ test:
 	$(Q)$(MAKE) -s -j2 kernels test-bins
 	$(Q)tests/run
 # what end-to-end tests ask make for: there before two sides ask at once
-E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_terminal agent_freeze agent_soak api_execd)
+E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_terminal agent_isolated agent_freeze agent_soak api_execd)
 test-bins: all $(UNIT_BINS) $(E2E_BINS) replay-bins
 e2e: all kernels $(E2E_BINS)
 	$(Q)tests/run e2e

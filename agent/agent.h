@@ -24,7 +24,7 @@ struct session;
 
 struct agent_counters {
 	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
-	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left,
+	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, stores,
 		jobs_total, dials;
 };
 
@@ -33,6 +33,7 @@ struct agent_opts {
 	const char *listen_path; /* NULL: vsock */
 	const char *record_path; /* NULL: none */
 	const char *cgroup_dir;  /* NULL: found at boot, or none */
+	const char *state_dir;   /* storage of isolated sessions; NULL: there are none */
 	const char *run_dir;     /* where generation, machine-id and boot-id live */
 	/* the program that dumps a session's environment; NULL: /proc/self/exe */
 	const char *helper;
@@ -72,7 +73,7 @@ struct agent {
 
 	char cgroup[256];            /* "" = none */
 	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
-	uint64_t next_cgroup;
+	uint64_t next_cgroup, next_store;
 	int ready_fd;
 	struct watch *ready_w;
 	struct timer *ready_timer, *shutdown_timer;

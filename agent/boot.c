@@ -197,6 +197,7 @@ void boot_init(struct agent_opts *o)
 	reboot(RB_DISABLE_CAD);
 	o->init = true;
 	o->run_dir = "/run/mayfly";
+	o->state_dir = "/var/lib/mayfly-sessions";
 	o->cgroup_dir = "/sys/fs/cgroup";
 }
 

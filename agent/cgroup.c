@@ -84,6 +84,46 @@ bool cgroup_kill(struct agent *a, const struct cgroup *g)
 	return text_poke(path, "1") == 0;
 }
 
+static int poke_number(struct agent *a, const struct cgroup *g, const char *file, uint64_t v)
+{
+	char path[sizeof(a->cgroup) + sizeof(g->name) + 32], text[32];
+
+	snprintf(path, sizeof(path), "%s/%s/%s", a->cgroup, g->name, file);
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
+	return text_poke(path, text);
+}
+
+int cgroup_limit(struct agent *a, const struct cgroup *g, uint64_t memory_bytes, uint32_t pids)
+{
+	char path[sizeof(a->cgroup) + 40];
+	int rc;
+
+	if (!g->name[0])
+		return -ENOTSUP;
+	/* from the top: each level hands its controllers down */
+	snprintf(path, sizeof(path), "%s/../cgroup.subtree_control", a->cgroup);
+	rc = text_poke(path, "+memory +pids");
+	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", a->cgroup);
+	if (rc == 0)
+		rc = text_poke(path, "+memory +pids");
+	if (rc == 0 && memory_bytes)
+		rc = poke_number(a, g, "memory.max", memory_bytes);
+	if (rc == 0 && pids)
+		rc = poke_number(a, g, "pids.max", pids);
+	return rc == -ENOENT ? -ENOTSUP : rc;
+}
+
+uint64_t cgroup_id(struct agent *a, const struct cgroup *g)
+{
+	char path[sizeof(a->cgroup) + sizeof(g->name) + 2];
+	struct stat st;
+
+	if (!g->name[0])
+		return 0;
+	snprintf(path, sizeof(path), "%s/%s", a->cgroup, g->name);
+	return stat(path, &st) < 0 ? 0 : st.st_ino;
+}
+
 int cgroup_open(struct agent *a, const struct cgroup *g, const char *file)
 {
 	char path[sizeof(a->cgroup) + sizeof(g->name) + 32];

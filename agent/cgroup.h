@@ -20,6 +20,11 @@ void cgroup_make_spare(struct agent *a);
 void cgroups_fini(struct agent *a);
 /* SIGKILL to all in it; false: there is none. */
 bool cgroup_kill(struct agent *a, const struct cgroup *g);
+/* Bounds what is in it; 0 = no bound. 0 or -errno (ENOTSUP: this guest has no such controllers). The controllers are turned on with the first
+ * bound: a cgroup takes longer to make from then on. */
+int cgroup_limit(struct agent *a, const struct cgroup *g, uint64_t memory_bytes, uint32_t pids);
+/* Its number, as the kernel names it elsewhere; 0: none. */
+uint64_t cgroup_id(struct agent *a, const struct cgroup *g);
 /* Opens one of its files for reading, or -errno. */
 int cgroup_open(struct agent *a, const struct cgroup *g, const char *file);
 /* Lets it go; it is removed as soon as it is empty. */

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "agent/procio.h"
+#include "agent/session.h"
 
 #define OUT_MAX   MIB(8) /* answers nobody takes: the connection ends */
 #define OUT_MANY  MIB(1) /* no further request is read */
@@ -30,6 +31,7 @@ struct conn {
 	struct buf in, out;
 	size_t out_at; /* of out: sent */
 	struct proc *proc;
+	struct session *view; /* of the request at hand */
 	bool held, dead, busy;
 };
 
@@ -342,6 +344,37 @@ static void hello(struct conn *c, const struct frame *f)
 	buf_fini(&p);
 }
 
+struct session *conn_view(const struct conn *c)
+{
+	return c->view;
+}
+
+static bool is_about_files(uint16_t type)
+{
+	return (type >= AGENT_STAT && type <= AGENT_REPLACE) || type == AGENT_READ ||
+	       type == AGENT_WRITE;
+}
+
+/* AGENT_FL_SESSION: false: answered. */
+static bool take_view(struct conn *c, const struct frame *f, struct cur *body)
+{
+	char name[64];
+	struct session *s;
+
+	if (!is_about_files(f->h.type) || !cur_str(body, name, sizeof(name))) {
+		conn_error(c, f->h.id, EINVAL, AGENT_STEP_NONE, "request %u takes no session",
+			f->h.type);
+		return false;
+	}
+	s = session_find(c->a, name);
+	if (!s || !s->iso) {
+		conn_error(c, f->h.id, ENOENT, AGENT_STEP_NONE, "no isolated session %s", name);
+		return false;
+	}
+	c->view = s;
+	return true;
+}
+
 static void dispatch(struct conn *c, const struct frame *f)
 {
 	const struct request *r;
@@ -361,7 +394,9 @@ static void dispatch(struct conn *c, const struct frame *f)
 		conn_error(c, f->h.id, EINVAL, AGENT_STEP_NONE,
 			"request %u does not belong on this connection", f->h.type);
 	} else {
-		r->fn(c->a, c, f->h.id, &body);
+		if (!(f->h.flags & AGENT_FL_SESSION) || take_view(c, f, &body))
+			r->fn(c->a, c, f->h.id, &body);
+		c->view = NULL;
 	}
 }
 

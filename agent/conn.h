@@ -33,6 +33,9 @@ uint32_t conn_version(const struct conn *c);
 size_t conn_backlog(const struct conn *c);
 #define CONN_FEW KIB(128)
 
+/* The isolated session in whose view the request at hand is to be done; NULL: none. */
+struct session *conn_view(const struct conn *c);
+
 /* The process whose stream an EXEC connection is (procio.c); NULL takes it away. */
 void conn_set_proc(struct conn *c, struct proc *p);
 struct proc *conn_proc(struct conn *c);

@@ -15,6 +15,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "agent/hooks.h"
+#include "agent/isolate.h"
 #include "agent/procio.h"
 #include "agent/session.h"
 #include "agent/spawn.h"
@@ -112,8 +114,8 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 		rc = -EINVAL;
 	if (rc == 0 && (r->flags & PROC_X_REPLAY))
 		rc = -EINVAL;
-	if (rc == 0 && r->session[0] &&
-		(r->argc != 1 || !(r->flags & AGENT_X_SHELL) || (r->flags & AGENT_X_BACKGROUND)))
+	/* in the background only an isolated session runs something: isolate_run and exec_start look */
+	if (rc == 0 && r->session[0] && (r->argc != 1 || !(r->flags & AGENT_X_SHELL)))
 		rc = -EINVAL;
 	if (rc < 0)
 		exec_req_free(r);
@@ -274,28 +276,35 @@ static int set_tries(struct launch *l, const struct exec_req *r)
 	return 0;
 }
 
-/* Who it runs as: what the request says, else the image's user. */
-static int set_user(struct launch *l, const struct exec_req *r, struct err *e)
+int exec_user(struct agent *a, const char *user, uint32_t uid, uint32_t gid, struct user *u,
+	struct err *e)
 {
-	const char *spec = r->user[0] ? r->user : l->a->user ? l->a->user : "";
+	const char *spec = user[0] ? user : a->user ? a->user : "";
 	bool plain_root = !*spec || !strcmp(spec, "root") || !strcmp(spec, "0");
 	struct userdb db = {0};
 	int rc = 0;
 
-	if (r->uid == AGENT_NO_ID && r->gid != AGENT_NO_ID)
+	if (uid == AGENT_NO_ID && gid != AGENT_NO_ID)
 		return err_plain(e, EINVAL, "a group without a user");
-	if (r->uid == AGENT_NO_ID && plain_root && !r->user[0]) {
-		l->user = (struct user){.home = "/root", .name = "root", .ngroups = 1};
+	if (uid == AGENT_NO_ID && plain_root && !user[0]) {
+		*u = (struct user){.home = "/root", .name = "root", .ngroups = 1};
 	} else {
 		userdb_load(&db);
-		if (r->uid != AGENT_NO_ID)
-			user_by_id(&db, r->uid, r->gid, &l->user);
+		if (uid != AGENT_NO_ID)
+			user_by_id(&db, uid, gid, u);
 		else
-			rc = user_by_spec(&db, spec, &l->user);
+			rc = user_by_spec(&db, spec, u);
 		userdb_free(&db);
 	}
+	return rc < 0 ? err_plain(e, ENOENT, "no user %s in this image", spec) : 0;
+}
+
+static int set_user(struct launch *l, const struct exec_req *r, struct err *e)
+{
+	int rc = exec_user(l->a, r->user, r->uid, r->gid, &l->user, e);
+
 	if (rc < 0)
-		return err_plain(e, ENOENT, "no user %s in this image", spec);
+		return rc;
 	l->s.uid = l->user.uid;
 	l->s.gid = l->user.gid;
 	l->s.groups = l->user.groups;
@@ -310,6 +319,11 @@ static int set_env(struct launch *l, const struct exec_req *r, struct session *s
 	bool own_user = r->user[0] || r->uid != AGENT_NO_ID;
 	int rc = 0;
 
+	if (r->inner) {
+		l->env = env_ref(r->env);
+		l->s.envp = l->env->kv;
+		return 0;
+	}
 	l->env = exec_base_env(l->a);
 	if (!l->env)
 		return -ENOMEM;
@@ -445,24 +459,6 @@ static int open_stdio(struct launch *l, struct proc *p, const struct exec_req *r
 	return l->s.fd[2] < 0 ? -EMFILE : 0;
 }
 
-static void keep_argv(struct proc *p, const struct exec_req *r)
-{
-	size_t bytes = 4;
-	uint32_t n = 0;
-
-	while (n < r->argc && bytes + strlen(r->argv[n]) + 4 <= PROC_ARGV_KEPT)
-		bytes += strlen(r->argv[n++]) + 4;
-	if (n == 0 && r->argc) {
-		/* one text that is too long: its beginning */
-		buf_u32(&p->argv, 1);
-		buf_blob(&p->argv, r->argv[0], PROC_ARGV_KEPT - 8);
-		return;
-	}
-	buf_u32(&p->argv, n);
-	for (uint32_t i = 0; i < n; i++)
-		buf_str(&p->argv, r->argv[i]);
-}
-
 /* The child has executed, or said why not. */
 static void launch_event(void *arg, uint32_t events)
 {
@@ -502,10 +498,41 @@ static void launch_event(void *arg, uint32_t events)
 		procio_pump(p);
 }
 
+/* The child puts descriptors at these numbers one after the other: a source among them would be overwritten. */
+static int keep_fd(struct launch *l, size_t i, int *fd, int as)
+{
+	if (*fd >= ISO_FD_STATUS && *fd <= SESSION_DUMP_FD) {
+		int above = fcntl(*fd, F_DUPFD_CLOEXEC, SESSION_DUMP_FD + 1);
+
+		if (above < 0)
+			return -errno;
+		close(*fd);
+		*fd = above;
+	}
+	l->s.keep_fd[i] = *fd;
+	l->s.keep_as[i] = as;
+	return 0;
+}
+
+static int keep_inner(struct launch *l, struct proc *p, const struct exec_inner *in)
+{
+	l->s.keep_fd[0] = l->a->exe_fd;
+	l->s.keep_as[0] = SESSION_HELPER_FD;
+	for (size_t i = 0; i < ARRAY_LEN(in->fd); i++) {
+		l->s.keep_fd[i + 1] = in->fd[i];
+		l->s.keep_as[i + 1] = in->as[i];
+	}
+	l->s.new_namespaces = in->new_namespaces;
+	l->s.drop_caps = 0; /* it gives them up itself */
+	return in->memory_bytes || in->pids
+		       ? cgroup_limit(l->a, &p->cgroup, in->memory_bytes, in->pids)
+		       : 0;
+}
+
 static int launch_spawn(
 	struct launch *l, struct proc *p, struct session *s, const struct exec_req *r)
 {
-	int dump = -1;
+	int dump = -1, rc = 0;
 	pid_t pid;
 
 	if (s) {
@@ -515,16 +542,23 @@ static int launch_spawn(
 		fchmod(dump, 0600);
 		if (l->s.set_ids && fchown(dump, l->user.uid, l->user.gid) < 0)
 			log_debug("a session's dump stays root's: %s", strerror(errno));
+		rc = keep_fd(l, 1, &dump, SESSION_DUMP_FD);
+		if (rc < 0) {
+			close(dump);
+			return rc;
+		}
 		l->s.keep_fd[0] = l->a->exe_fd;
 		l->s.keep_as[0] = SESSION_HELPER_FD;
-		l->s.keep_fd[1] = dump;
-		l->s.keep_as[1] = SESSION_DUMP_FD;
 		session_run_begins(s, p, env_ref(l->env), dump, r->cwd[0] != 0);
 		p->run_cwd = strdup(l->cwd);
 		if (!p->run_cwd)
 			return -ENOMEM;
 	}
 	cgroup_make(l->a, &p->cgroup);
+	if (r->inner)
+		rc = keep_inner(l, p, r->inner);
+	if (rc < 0)
+		return rc;
 	l->s.cgroup_fd = p->cgroup.dir_fd;
 	pid = spawn_child(&l->s);
 	if (pid < 0)
@@ -548,7 +582,8 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	l->pipe_fd = l->s.err_fd = l->s.cgroup_fd = -1;
 	for (size_t i = 0; i < 3; i++)
 		l->s.fd[i] = -1;
-	l->s.keep_fd[0] = l->s.keep_fd[1] = -1;
+	for (size_t i = 0; i < ARRAY_LEN(l->s.keep_fd); i++)
+		l->s.keep_fd[i] = -1;
 	l->s.reset_oom = a->opts.init;
 	/* root without this one cannot look into the agent: not its memory, environment, root or descriptors */
 	if (a->opts.init || a->opts.guarded)
@@ -591,6 +626,26 @@ static int launch_take_argv(struct launch *l, const struct exec_req *r, bool ses
 	return 0;
 }
 
+static int find_session(struct agent *a, const struct exec_req *r, struct session **s,
+	enum agent_step *step, struct err *e)
+{
+	if (!r->session[0])
+		return 0;
+	*s = session_find(a, r->session);
+	if (!*s)
+		return err_plain(e, ENOENT, "no session %s", r->session);
+	if ((*s)->kind == AGENT_SE_ISOLATED)
+		return 0;
+	if ((*s)->kind == AGENT_SE_SHELL && session_busy(*s))
+		return err_plain(e, EBUSY, "session %s is busy", r->session);
+	*step = AGENT_STEP_NONE;
+	if ((*s)->kind == AGENT_SE_TERMINAL)
+		return err_plain(e, EINVAL, "session %s is a terminal: attach to it", r->session);
+	if ((r->flags & AGENT_X_BACKGROUND) && strcmp(r->session, HOOKS_SCRIPT_ID) != 0)
+		return err_plain(e, EINVAL, "session %s takes no background run", r->session);
+	return 0;
+}
+
 int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e)
 {
@@ -605,12 +660,11 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 			e, EBUSY, "the sandbox is %s", a->frozen ? "frozen" : "being shut down");
 	if (proc_find(a, r->id))
 		return err_plain(e, EEXIST, "there is a process %s", r->id);
-	if (r->session[0] && !(s = session_find(a, r->session)))
-		return err_plain(e, ENOENT, "no session %s", r->session);
-	if (s && s->kind == AGENT_SE_TERMINAL)
-		return err_plain(e, EINVAL, "session %s is a terminal: attach to it", r->session);
-	if (s && session_busy(s))
-		return err_plain(e, EBUSY, "session %s is busy", r->session);
+	rc = find_session(a, r, &s, step, e);
+	if (rc < 0)
+		return rc;
+	if (s && s->kind == AGENT_SE_ISOLATED)
+		return isolate_run(s, r, fn, arg, step, e);
 	*step = AGENT_STEP_START;
 	l = launch_make(a, r);
 	if (!l || launch_take_argv(l, r, s != NULL) < 0)
@@ -630,7 +684,7 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 	p = proc_create(a, r->id, r->flags);
 	if (!p)
 		return err_plain(e, EAGAIN, "too many processes");
-	keep_argv(p, r);
+	proc_keep_argv(p, r->argv, r->argc);
 	rc = open_stdio(l, p, r);
 	/* watched before it exists: once the child runs in our memory there is no way back */
 	if (rc == 0 && !(l->w = loop_watch(a->loop, l->pipe_fd, EPOLLIN, launch_event, l)))

@@ -9,10 +9,21 @@
 #include "agent/env.h"
 #include "agent/proc.h"
 #include "agent/spawn.h"
+#include "agent/users.h"
 
 #define EXEC_ARGS_MAX 4096u
 
+/* What the agent itself adds to a request: the first process of an isolated session. */
+struct exec_inner {
+	uint64_t new_namespaces;
+	int fd[3], as[3]; /* further descriptors, borrowed; -1 none */
+	uint64_t memory_bytes;
+	uint32_t pids; /* limits of its cgroup; 0 none */
+};
+
 struct exec_req {
+	const struct exec_inner *
+		inner; /* NULL: none. Otherwise argv[0] is the agent's own program, env the whole environment */
 	char id[PROC_ID_MAX + 1], session[64], user[128];
 	uint32_t flags, uid, gid;
 	char *cwd;
@@ -42,6 +53,9 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 	enum agent_step *step, struct err *e);
 
 /* Variables of every command: image, setup, pre-script, the file, without the agent's own. NULL: no memory. */
+/* Who a command runs as: user if it is not "", else uid and gid, else the image's user. */
+int exec_user(struct agent *a, const char *user, uint32_t uid, uint32_t gid, struct user *u,
+	struct err *e);
 struct envset *exec_base_env(struct agent *a);
 /* One that the sandbox was set up with, the agent's own included. NULL: not set. */
 const char *exec_setup_var(const struct agent *a, const char *name);

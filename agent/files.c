@@ -13,6 +13,7 @@
 #include "agent/env.h"
 #include "agent/exec.h"
 #include "agent/fsutil.h"
+#include "agent/isolate.h"
 #include "agent/request.h"
 #include "agent/tree.h"
 
@@ -36,6 +37,16 @@ struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t typ
 		job_free(j);
 		req_bad(a, c, id);
 		return NULL;
+	}
+	if (conn_view(c)) {
+		j->ns_fd = isolate_view_fd(conn_view(c)->iso);
+		j->own_thread = true;
+		if (j->ns_fd < 0) {
+			job_free(j);
+			conn_error(c, id, ESRCH, AGENT_STEP_NONE,
+				"the shell of session %s has ended", conn_view(c)->id);
+			return NULL;
+		}
 	}
 	if (memchr(j->in.p, '$', j->in.len) || memchr(j->in.p, '~', j->in.len))
 		j->env = exec_base_env(a);

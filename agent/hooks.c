@@ -24,7 +24,6 @@
 #define WAITS_MAX 8u
 
 #define SCRIPT_VAR      "EXECD_BOOTSTRAP_PRE_SCRIPT"
-#define SCRIPT_ID       "mayfly.pre-script" /* the session, while the script runs */
 #define SCRIPT_LIMIT_MS 300000
 
 struct hook {
@@ -353,7 +352,7 @@ static void script_ended(struct agent *a, struct proc *p)
 
 	p->on_end = NULL;
 	session_drop(a->pre_script);
-	a->pre_script = session_take(a, SCRIPT_ID);
+	a->pre_script = session_take(a, HOOKS_SCRIPT_ID);
 	if (p->state == AGENT_EXITED && !p->code) {
 		pre_start(a);
 		return;
@@ -373,7 +372,7 @@ static void script_started(struct agent *a, struct proc *p, void *arg, int code,
 		p->on_end = script_ended;
 		return;
 	}
-	(void)session_destroy(a, SCRIPT_ID);
+	(void)session_destroy(a, HOOKS_SCRIPT_ID);
 	script_failed(a, code, text);
 }
 
@@ -397,12 +396,13 @@ static void script_run(struct agent *a, const char *path)
 	int rc;
 
 	snprintf(r.id, sizeof(r.id), "hook.preScript");
-	snprintf(r.session, sizeof(r.session), "%s", SCRIPT_ID);
+	snprintf(r.session, sizeof(r.session), "%s", HOOKS_SCRIPT_ID);
 	r.cwd = strdup("");
 	r.env = env_new();
 	rc = r.cwd && r.env ? env_set(r.env, SCRIPT_VAR, path) : -ENOMEM;
 	if (rc == 0)
-		rc = session_create(a, SCRIPT_ID, a->workdir && *a->workdir ? a->workdir : "/");
+		rc = session_create(
+			a, HOOKS_SCRIPT_ID, a->workdir && *a->workdir ? a->workdir : "/");
 	if (rc == 0)
 		rc = exec_start(a, &r, script_started, NULL, &step, &e);
 	r.argv = NULL;

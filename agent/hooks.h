@@ -17,3 +17,4 @@ void hooks_clock_changed(struct agent *a);
  * false: nothing is to wait for. */
 bool hooks_wait(struct agent *a, struct conn *c, uint32_t id);
 void hooks_fini(struct agent *a);
+#define HOOKS_SCRIPT_ID "mayfly.pre-script" /* the session of the pre-script, while it runs */

@@ -10,6 +10,7 @@
 #include "agent/jobs.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -70,6 +71,7 @@ void job_free(struct job *j)
 	buf_fini(&j->out);
 	env_unref(j->env);
 	close_fd(&j->fd);
+	close_fd(&j->ns_fd);
 	free(j);
 }
 
@@ -86,7 +88,8 @@ struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t ty
 			.uid = AGENT_NO_ID,
 			.gid = AGENT_NO_ID,
 			.run = run,
-			.fd = -1};
+			.fd = -1,
+			.ns_fd = -1};
 		buf_init(&j->in, AGENT_FRAME_MAX);
 		buf_init(&j->out, AGENT_FRAME_MAX);
 		buf_put(&j->in, body->p, cur_left(body));
@@ -97,6 +100,24 @@ struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t ty
 		conn_error(c, id, ENOMEM, AGENT_STEP_NONE, "no memory");
 		return NULL;
 	}
+	return j;
+}
+
+struct job *job_own(struct agent *a, void (*run)(struct job *j))
+{
+	struct job *j = calloc(1, sizeof(*j));
+
+	if (!j)
+		return NULL;
+	*j = (struct job){.a = a,
+		.uid = AGENT_NO_ID,
+		.gid = AGENT_NO_ID,
+		.run = run,
+		.no_answer = true,
+		.fd = -1,
+		.ns_fd = -1};
+	buf_init(&j->in, AGENT_FRAME_MAX);
+	buf_init(&j->out, AGENT_FRAME_MAX);
 	return j;
 }
 
@@ -158,11 +179,22 @@ static void reset_ids(struct job *j)
 	syscall(SYS_setgroups, 0, NULL);
 }
 
+/* The thread's own root and mounts from now on, and it ends with this job. A path is then what the session's programs see, links included. */
+static bool enter_view(struct job *j)
+{
+	if (j->ns_fd < 0)
+		return true;
+	ASSERT(j->own_thread);
+	return unshare(CLONE_FS) == 0 && setns(j->ns_fd, CLONE_NEWNS) == 0;
+}
+
 static void run_job(struct jobs *js, struct job *j)
 {
 	struct answer *w = calloc(1, sizeof(*w));
 
-	if (set_ids(j))
+	if (!enter_view(j))
+		job_fail(j, errno, AGENT_STEP_NONE, "cannot enter the session");
+	else if (set_ids(j))
 		j->run(j);
 	else
 		job_fail(j, EPERM, AGENT_STEP_USER, "cannot act as user %u", j->uid);
@@ -289,7 +321,7 @@ static void finish(struct agent *a, struct answer *w)
 	}
 	if (c && j->code)
 		conn_error(c, j->id, j->code, j->step, "%s", j->text);
-	else if (c)
+	else if (c && !j->no_answer)
 		conn_ok(c, j->id, &j->out);
 	if (j->done)
 		j->done(a, j);

@@ -25,8 +25,10 @@ struct job {
 	enum agent_step step;
 	char text[300];
 	struct envset *env; /* for expansion; read only */
-	bool own_thread;    /* bulk: does not count against the pool */
-	int fd;             /* bulk: the connection's socket, the job's own */
+	bool no_answer;     /* done() answers when all went well */
+	int ns_fd; /* a mount namespace in which it works; -1: the agent's. Needs own_thread */
+	bool own_thread; /* bulk: does not count against the pool */
+	int fd;          /* bulk: the connection's socket, the job's own */
 	struct job *next;
 };
 
@@ -36,6 +38,8 @@ void jobs_fini(struct agent *a);
 /* A job for this request, with its payload copied; NULL: it was answered with ENOMEM. */
 struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
 	const struct cur *body, void (*run)(struct job *j));
+/* One that nobody asked for. NULL: no memory. */
+struct job *job_own(struct agent *a, void (*run)(struct job *j));
 /* Hands it over; it frees itself. -EAGAIN: no thread can be had, the job is still the caller's. */
 int job_submit(struct job *j);
 void job_free(struct job *j);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * main.c: mayfly-agent. As PID 1 it is the guest's init; with --listen it is an ordinary process for tests. --dump-env is the helper
- * by which a session's shell hands over its environment (session.h).
+ * by which a session's shell hands over its environment (session.h), --isolate the first process of an isolated session (isolate_init.c).
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include "agent/agent.h"
 #include "agent/boot.h"
+#include "agent/isolate_conf.h"
 #include "agent/session.h"
 
 static const char usage[] =
@@ -49,6 +50,8 @@ int main(int argc, char **argv)
 
 	if (argc == 3 && !strcmp(argv[1], "--dump-env"))
 		return session_helper(argv[2]);
+	if (argc == 2 && !strcmp(argv[1], "--isolate"))
+		return isolate_main();
 	log_init("mayfly-agent", 2, false);
 	if (getpid() == 1) {
 		wipe_environment();

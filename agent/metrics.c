@@ -170,6 +170,7 @@ void req_self(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		{"orphans_reaped", a->n.orphans_reaped},
 		{"sinks", a->n.sinks},
 		{"cgroups", a->n.cgroups},
+		{"session_stores", a->n.stores},
 		{"jobs_total", a->n.jobs_total},
 		{"jobs_running", jobs_running(a)},
 		{"dials", a->n.dials},

@@ -8,10 +8,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #include "agent/conn.h"
 #include "agent/env.h"
+#include "agent/isolate.h"
 #include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/session.h"
@@ -24,7 +26,13 @@ static void limit_fired(void *arg)
 {
 	struct proc *p = arg;
 
-	if (p->exited || !p->pid)
+	if (p->exited)
+		return;
+	if (p->run_number) {
+		isolate_timeout(p);
+		return;
+	}
+	if (!p->pid)
 		return;
 	p->timed_out = true;
 	proc_signal(p, SIGKILL);
@@ -73,6 +81,8 @@ void proc_destroy(struct proc *p)
 		session_run_lost(p);
 	if (p->terminal)
 		terminal_take_back(p->terminal, p);
+	if (p->iso)
+		isolate_lost(p);
 	procio_fini(p);
 	timer_remove(p->limit_timer);
 	timer_remove(p->kill_timer);
@@ -117,6 +127,17 @@ void proc_started(struct proc *p, uint64_t timeout_ms)
 		limit_fired(p); /* a limit that cannot be kept must not be none */
 }
 
+static void end(struct proc *p, enum agent_state state, uint32_t code)
+{
+	p->exited = true;
+	p->finished_ns = wall_ns();
+	p->state = state;
+	p->code = code;
+	timer_remove(p->limit_timer);
+	timer_remove(p->kill_timer);
+	p->limit_timer = p->kill_timer = NULL;
+}
+
 void proc_reaped(struct proc *p, int wait_status)
 {
 	if (!p->started) {
@@ -125,21 +146,12 @@ void proc_reaped(struct proc *p, int wait_status)
 		return;
 	}
 	p->pid = 0;
-	p->exited = true;
-	p->finished_ns = wall_ns();
-	timer_remove(p->limit_timer);
-	timer_remove(p->kill_timer);
-	p->limit_timer = p->kill_timer = NULL;
-	if (p->timed_out) {
-		p->state = AGENT_TIMED_OUT;
-		p->code = SIGKILL;
-	} else if (WIFSIGNALED(wait_status)) {
-		p->state = AGENT_SIGNALED;
-		p->code = (uint32_t)WTERMSIG(wait_status);
-	} else {
-		p->state = AGENT_EXITED;
-		p->code = (uint32_t)WEXITSTATUS(wait_status);
-	}
+	if (p->timed_out)
+		end(p, AGENT_TIMED_OUT, SIGKILL);
+	else if (WIFSIGNALED(wait_status))
+		end(p, AGENT_SIGNALED, (uint32_t)WTERMSIG(wait_status));
+	else
+		end(p, AGENT_EXITED, (uint32_t)WEXITSTATUS(wait_status));
 	if (p->session)
 		session_run_ended(p);
 	/* its end is told first, which somebody waits for */
@@ -154,8 +166,39 @@ void proc_reaped(struct proc *p, int wait_status)
 	proc_destroy(p);
 }
 
+void proc_ended(struct proc *p, enum agent_state state, uint32_t code)
+{
+	int n = 0;
+
+	/* the shell wrote its end after the last byte of the run: what comes behind them is of others, who may never stop */
+	if (p->out[0].fd >= 0 && ioctl(p->out[0].fd, FIONREAD, &n) == 0)
+		p->drain_left = (size_t)n;
+	end(p, state, code);
+	procio_drain(p);
+}
+
+void proc_keep_argv(struct proc *p, char *const *argv, uint32_t argc)
+{
+	size_t bytes = 4;
+	uint32_t n = 0;
+
+	while (n < argc && bytes + strlen(argv[n]) + 4 <= PROC_ARGV_KEPT)
+		bytes += strlen(argv[n++]) + 4;
+	if (n == 0 && argc) {
+		/* one text that is too long: its beginning */
+		buf_u32(&p->argv, 1);
+		buf_blob(&p->argv, argv[0], PROC_ARGV_KEPT - 8);
+		return;
+	}
+	buf_u32(&p->argv, n);
+	for (uint32_t i = 0; i < n; i++)
+		buf_str(&p->argv, argv[i]);
+}
+
 int proc_signal(struct proc *p, int sig)
 {
+	if (p->run_number)
+		return p->iso ? isolate_signal(p, sig) : -ESRCH;
 	if (!p->pid || p->exited)
 		return -ESRCH;
 	/* a child between clone and setsid has no group yet */

@@ -17,6 +17,7 @@
 #define PROC_X_REPLAY (1u << 31)
 
 struct conn;
+struct iso;
 struct terminal;
 
 /* Output that the host has not acknowledged: ring.p[0] is the byte at offset `base` of the stream.
@@ -68,7 +69,11 @@ struct proc {
 	struct terminal *terminal; /* whose shell it is */
 	struct buf
 		marks; /* PROC_X_REPLAY: struct mark: which stream the bytes of out[0] came from */
-	bool forget;   /* nobody knows it any more: destroy it when it ends */
+	struct iso *iso;     /* a run of this isolated session, or its first process */
+	uint64_t run_number; /* its number there; 0: no such run */
+	uint32_t inner_pid;  /* a background run's process, in the session's own numbers */
+	size_t drain_left; /* a run that ended: so much of what stands in the session's pipe is its */
+	bool forget;       /* nobody knows it any more: destroy it when it ends */
 	struct envset *given; /* what a session's shell was started with */
 	char *run_cwd;
 	void (*on_end)(struct agent *a, struct proc *p); /* of the agent's own: hooks */
@@ -85,6 +90,10 @@ struct proc *proc_find_pid(struct agent *a, pid_t pid);
 void proc_started(struct proc *p, uint64_t timeout_ms);
 /* waitpid said so. */
 void proc_reaped(struct proc *p, int wait_status);
+/* It has no process of its own, and has ended so. */
+void proc_ended(struct proc *p, enum agent_state state, uint32_t code);
+/* What AGENT_STATUS shows of its arguments. */
+void proc_keep_argv(struct proc *p, char *const *argv, uint32_t argc);
 /* To its group; SIGKILL to everything in its cgroup. 0, -ESRCH. */
 int proc_signal(struct proc *p, int sig);
 /* SIGKILL after so long, should it still run; 0 never. */

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "agent/conn.h"
+#include "agent/isolate.h"
 
 #define READ_MAX  KIB(64)
 #define CHUNK_MAX KIB(64)
@@ -165,6 +166,11 @@ static enum got stream_read(struct proc *p, int i)
 
 	if (fd < 0)
 		return GOT_END;
+	if (p->run_number && p->exited) {
+		if (!p->drain_left)
+			return GOT_NONE;
+		room = MIN(room, p->drain_left);
+	}
 	if (!room)
 		return GOT_FULL;
 	/* grow with what really comes: most commands say little */
@@ -181,6 +187,8 @@ static enum got stream_read(struct proc *p, int i)
 		return GOT_NONE;
 	if (k <= 0) /* a terminal whose last user left says EIO */
 		return GOT_END;
+	if (p->exited)
+		p->drain_left -= MIN(p->drain_left, (size_t)k);
 	if (p->discard) {
 		s->base += (uint64_t)k;
 		s->sent = s->base;
@@ -284,14 +292,21 @@ void procio_drain(struct proc *p)
 			stream_close(s);
 	}
 	p->ended = true;
-	for (int i = 0; i < 2; i++)
-		sink_make(p, &p->out[i]);
+	for (int i = 0; i < 2; i++) {
+		/* a run's pipe is its session's, which reads on */
+		if (p->run_number)
+			stream_close(&p->out[i]);
+		else
+			sink_make(p, &p->out[i]);
+	}
 	watch_remove(p->in_w);
 	p->in_w = NULL;
 	close_fd(&p->in_fd);
 	buf_fini(&p->in);
 	if (p->conn)
 		conn_hold(p->conn, false);
+	if (p->iso)
+		isolate_drained(p);
 	procio_pump(p);
 }
 

@@ -9,6 +9,7 @@
 
 #include "agent/exec.h"
 #include "agent/fsutil.h"
+#include "agent/isolate.h"
 #include "agent/jobs.h"
 #include "agent/request.h"
 #include "agent/session.h"
@@ -69,6 +70,7 @@ void session_req_free(struct session_req *r)
 {
 	free(r->terminal.command);
 	env_unref(r->terminal.env);
+	iso_req_free(&r->iso);
 	free(r->note);
 	*r = (struct session_req){0};
 }
@@ -103,11 +105,17 @@ int session_parse(struct cur *b, uint32_t version, struct session_req *r)
 		rc = r->terminal.env && r->terminal.command ? env_parse(r->terminal.env, b)
 							    : -ENOMEM;
 		r->note = take_text(b, AGENT_NOTE_MAX);
+	} else if (r->kind == AGENT_SE_ISOLATED) {
+		rc = iso_req_parse(b, &r->iso);
+		if (rc == 0)
+			r->note = take_ptr(r->iso.note);
 	} else if (r->kind != AGENT_SE_SHELL) {
 		rc = -EINVAL;
 	}
 	if (b->bad || (rc == 0 && !cur_done(b)))
 		rc = -EPROTO;
+	if (rc == 0 && r->kind == AGENT_SE_ISOLATED && r->cwd[0] && r->cwd[0] != '/')
+		rc = -EINVAL;
 	if (rc < 0)
 		session_req_free(r);
 	return rc;
@@ -130,16 +138,21 @@ static int session_cwd_of(
 	return rc;
 }
 
-static int session_begin(struct agent *a, struct session_req *r, const char *cwd)
+/* *later: the request is answered by the session. */
+static int session_begin(struct agent *a, struct conn *c, uint32_t id, struct session_req *r,
+	const char *cwd, bool *later, struct err *e)
 {
 	struct session *s;
 	int rc = session_make(a, r->id, cwd, (enum agent_session_kind)r->kind, &s);
 
 	if (rc < 0)
-		return rc;
+		return err_set(e, -rc, "session %s", r->id);
 	s->note = take_ptr(r->note);
-	if (r->kind == AGENT_SE_TERMINAL)
-		rc = terminal_make(s, &r->terminal);
+	if (r->kind == AGENT_SE_TERMINAL && terminal_make(s, &r->terminal) < 0)
+		rc = err_plain(e, ENOMEM, "no memory for a session");
+	*later = r->kind == AGENT_SE_ISOLATED;
+	if (*later)
+		rc = isolate_make(s, c, id, &r->iso, e);
 	if (rc < 0)
 		(void)session_destroy(a, r->id);
 	return rc;
@@ -148,6 +161,8 @@ static int session_begin(struct agent *a, struct session_req *r, const char *cwd
 void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
 	struct session_req r;
+	struct err e = {0};
+	bool later = false;
 	char missing[64];
 	struct buf path;
 	int rc;
@@ -157,6 +172,10 @@ void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 		return;
 	}
 	rc = session_parse(b, conn_version(c), &r);
+	if (rc == 0 && r.kind == AGENT_SE_ISOLATED && !a->opts.state_dir) {
+		session_req_free(&r);
+		rc = -ENOTSUP;
+	}
 	if (rc < 0) {
 		a->n.frames_bad += rc == -EPROTO;
 		conn_error(c, id, rc, AGENT_STEP_NONE, "not a session to create");
@@ -168,10 +187,10 @@ void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 		conn_error(c, id, EINVAL, AGENT_STEP_CWD, "variable %s is not set", missing);
 	} else {
 		if (rc == 0)
-			rc = session_begin(a, &r, buf_cstr(&path));
+			rc = session_begin(a, c, id, &r, buf_cstr(&path), &later, &e);
 		if (rc < 0)
-			conn_error(c, id, rc, AGENT_STEP_CWD, "%s: %s", r.cwd, strerror(-rc));
-		else
+			conn_error(c, id, rc, AGENT_STEP_CWD, "%s", e.msg);
+		else if (!later)
 			session_dir(a, c, id, r.id, buf_cstr(&path));
 	}
 	buf_fini(&path);
@@ -193,19 +212,22 @@ void req_session_del(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 static void put_session(struct buf *b, const struct session *s)
 {
 	uint32_t state = 0, code = 0;
-	bool runs = s->run != NULL;
+	bool runs = s->run && !s->run->exited, dead = s->iso && isolate_is_dead(s->iso);
 
 	if (s->terminal) {
 		runs = terminal_runs(s->terminal);
 		terminal_exit(s->terminal, &state, &code);
+	} else if (s->iso) {
+		runs = isolate_runs(s->iso);
+		isolate_exit(s->iso, &state, &code);
 	}
 	buf_str(b, s->id);
 	buf_u32(b, s->kind);
-	buf_u32(b, AGENT_SE_ACTIVE);
+	buf_u32(b, dead ? AGENT_SE_DEAD : AGENT_SE_ACTIVE);
 	buf_u32(b, runs);
 	buf_u64(b, s->created_ns);
 	buf_u64(b, s->last_run_ns);
-	buf_u64(b, UINT64_MAX);
+	buf_u64(b, s->iso ? isolate_idle_left_ms(s->iso) : UINT64_MAX);
 	buf_u64(b, s->terminal ? terminal_offset(s->terminal) : 0);
 	buf_u32(b, state);
 	buf_u32(b, code);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "agent/conn.h"
+#include "agent/isolate_conf.h"
 #include "agent/terminal.h"
 
 void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
@@ -18,6 +19,7 @@ struct session_req {
 	char id[64], cwd[AGENT_PATH_MAX];
 	uint32_t kind;
 	struct terminal_req terminal;
+	struct iso_req iso;
 	char *note;
 };
 /* A parser of the host's bytes: 0 or -errno; it frees what it made on failure. */

@@ -13,6 +13,7 @@
 #include "agent/ports.h"
 #include "agent/req_exec.h"
 #include "agent/req_session.h"
+#include "agent/upper.h"
 #include "agent/usage.h"
 
 #define CTL (1u << AGENT_CONN_CONTROL)
@@ -47,6 +48,8 @@ static const struct request requests[] = {
 	{AGENT_SESSION_LIST, CTL, req_session_list},
 	{AGENT_SESSION_GET, CTL, req_session_get},
 	{AGENT_SESSION_ATTACH, EXE, req_session_attach},
+	{AGENT_SESSION_DIFF, CTL, req_session_diff},
+	{AGENT_SESSION_COMMIT, CTL, req_session_commit},
 	{AGENT_STAT, CTL, req_stat},
 	{AGENT_LIST, CTL, req_list},
 	{AGENT_SEARCH, CTL, req_search},

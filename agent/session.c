@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "agent/env.h"
+#include "agent/isolate.h"
 #include "agent/terminal.h"
 
 #define DUMP_MAX     (1u << 20)
@@ -24,7 +25,9 @@ static void session_free(struct session *s)
 {
 	if (s->run)
 		s->run->session = NULL;
+	s->run = NULL;
 	terminal_free(s->terminal);
+	isolate_free(s->iso);
 	free(s->cwd);
 	free(s->note);
 	env_unref(s->set);
@@ -101,7 +104,7 @@ int session_destroy(struct agent *a, const char *id)
 
 	if (!s)
 		return -ENOENT;
-	if (s->run)
+	if (s->run && s->kind == AGENT_SE_SHELL)
 		proc_signal(s->run, SIGKILL);
 	session_free(s);
 	return 0;

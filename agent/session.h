@@ -9,6 +9,7 @@
 
 struct envset;
 struct exec_req;
+struct iso;
 struct terminal;
 
 struct session {
@@ -27,6 +28,7 @@ struct session {
 	bool own_cwd;
 
 	struct terminal *terminal; /* TERMINAL */
+	struct iso *iso;           /* ISOLATED; its foreground run is `run` */
 };
 
 /* Makes a session and puts it into the registry. 0, -EINVAL, -EEXIST, -ENOMEM. *made may be NULL. */

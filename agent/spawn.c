@@ -193,7 +193,7 @@ static long clone_into(struct clone_args *ca, void (*fn)(void *), void *arg)
 
 pid_t spawn_child(struct spawn *s)
 {
-	struct clone_args ca = {.exit_signal = SIGCHLD};
+	struct clone_args ca = {.exit_signal = SIGCHLD, .flags = s->new_namespaces};
 	long rc;
 
 	if (SHARED_MEMORY) {

@@ -26,8 +26,10 @@ struct spawn {
 	size_t ntries;
 	char **argv, **envp;
 	const char *cwd;
-	int fd[3];                  /* become 0, 1, 2; all above 2 */
-	int keep_fd[2], keep_as[2]; /* further ones, -1 none */
+	int fd[3]; /* become 0, 1, 2; all above 2 */
+	int keep_fd[4],
+		keep_as[4];      /* further ones, -1 none; no source may have a number of keep_as */
+	uint64_t new_namespaces; /* CLONE_NEW* */
 	int err_fd;    /* close-on-exec; struct spawn_fail is written if it comes to nothing */
 	int cgroup_fd; /* -1: none */
 	bool set_ids, tty, reset_oom;

@@ -336,14 +336,11 @@ static int remove_below(int fd, int top, unsigned depth, unsigned *moved)
 	return rc;
 }
 
-int tree_remove(const char *path)
+int tree_empty(int top)
 {
-	_cleanup_close_ int top = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	unsigned moved = 0, before;
-	int rc = 0, fd;
+	int rc, fd;
 
-	if (top < 0)
-		return -errno;
 	/* once more for what was brought up; somebody who fills it faster than we empty it gets
 	 * ENOTEMPTY */
 	do {
@@ -351,6 +348,17 @@ int tree_remove(const char *path)
 		fd = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		rc = fd < 0 ? -errno : remove_below(fd, top, 0, &moved);
 	} while (rc == 0 && moved != before && moved < 1000000);
+	return rc;
+}
+
+int tree_remove(const char *path)
+{
+	_cleanup_close_ int top = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int rc;
+
+	if (top < 0)
+		return -errno;
+	rc = tree_empty(top);
 	if (rc == 0 && rmdir(path) < 0)
 		rc = -errno;
 	return rc;

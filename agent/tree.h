@@ -14,3 +14,5 @@ void tree_run_search(struct job *j);
 int tree_remove(const char *path);
 /* Shell pattern on one name: * ? [set] [!set] \x; ** is *. */
 bool tree_match(const char *pat, const char *name);
+/* Removes what is in the directory, not itself. 0 or -errno. */
+int tree_empty(int dir);

@@ -108,9 +108,12 @@ enum agent_type {
 	/* Sessions. The three kinds share one set of ids and the requests DEL, LIST and GET. docs/agent.md has the rules.
 	 * SHELL: each run is an AGENT_EXEC with its `session` set. Working directory and exported variables are kept.
 	 * TERMINAL: one shell on a terminal or on pipes, used through AGENT_SESSION_ATTACH.
+	 * ISOLATED: one shell in namespaces of its own. A run is an AGENT_EXEC with `session` and AGENT_X_SHELL, in the foreground (the shell is busy
+	 * meanwhile: EBUSY) or with AGENT_X_BACKGROUND. File requests with AGENT_FL_SESSION act on what the session sees.
 	 * str id, str cwd -> {}: a SHELL. From version 3 on: str id, str cwd, u32 kind, then
 	 *   SHELL: nothing more
 	 *   TERMINAL: str command ("" = a plain shell), u32 uid, u32 gid, str user, u32 envc, envc x {str k, str v}, str note
+	 *   ISOLATED: see "an isolated session" below. Answered when its shell is ready.
 	 * The note is the host's own text of at most AGENT_NOTE_MAX bytes: AGENT_SESSION_GET gives it back. */
 	AGENT_SESSION_NEW = 60,
 	/* str id -> {}: whatever runs in it is killed */
@@ -123,6 +126,11 @@ enum agent_type {
 	 * AGENT_SIGNAL and AGENT_RESIZE take the session's id as the exec_id while a shell runs.
 	 * ENOENT: no such session. EBUSY: another connection holds it. ESRCH: a viewer came and no shell runs. */
 	AGENT_SESSION_ATTACH = 64,
+	/* what an overlay mount of an isolated session changed: str id, str dest ("" = its first overlay), u32 max -> u32 more, u32 n, n x {u8 'A'dded,
+	 * 'M'odified or 'D'eleted, file item with a path relative to the mount}: may come in several AGENT_OK with flag AGENT_FL_MORE */
+	AGENT_SESSION_DIFF = 65,
+	/* str id, str dest: applies those changes to the directory below the overlay -> u64 entries */
+	AGENT_SESSION_COMMIT = 66,
 
 	/* files (CONTROL); each request begins with u32 uid, u32 gid: AGENT_NO_ID = as the agent (root). In every path a leading ~, $NAME and
 	 * ${NAME} are expanded as a command's cwd is; EINVAL with AGENT_STEP_PATH for an undefined one. Items carry the expanded path. */
@@ -156,7 +164,9 @@ enum agent_type {
 
 #define AGENT_NO_ID   UINT32_MAX
 #define AGENT_NO_MODE UINT32_MAX
-#define AGENT_FL_MORE 1u /* struct agent_hdr.flags: another answer with this id follows */
+/* struct agent_hdr.flags of a file request: its payload begins with str session, an isolated one, in whose view it is done */
+#define AGENT_FL_SESSION 2u
+#define AGENT_FL_MORE    1u /* struct agent_hdr.flags: another answer with this id follows */
 
 enum { AGENT_RM_TREE = 1, AGENT_RM_MISSING_OK = 2, AGENT_RM_NO_DIR = 4 };
 enum { AGENT_RD_LINES = 1 };
@@ -182,7 +192,7 @@ enum agent_exec_flags {
 };
 
 #define AGENT_NOTE_MAX (64u * 1024)
-enum agent_session_kind { AGENT_SE_SHELL = 1, AGENT_SE_TERMINAL = 2 };
+enum agent_session_kind { AGENT_SE_SHELL = 1, AGENT_SE_TERMINAL = 2, AGENT_SE_ISOLATED = 3 };
 /* ACTIVE: a run or an attach is possible. DEAD: the shell of an isolated session ended. */
 enum agent_session_state { AGENT_SE_ACTIVE = 1, AGENT_SE_DEAD = 2 };
 enum agent_session_attach {
@@ -220,6 +230,34 @@ enum agent_step {
 	AGENT_STEP_CLOCK,
 	AGENT_STEP_IDENTITY,
 	AGENT_STEP_FREEZE
+};
+
+/* an isolated session, after its kind: u32 profile (enum agent_profile), u32 flags (AGENT_IS_*), u32 uid, u32 gid, str user,
+ * u64 idle_ms (it is deleted when nothing ran for so long; 0 = never), u64 memory_bytes, u32 pids, u64 upper_bytes (0 = no limit of its own; with one its
+ * writes are kept in memory), u32 n, n x str allowed (absolute directories, for AGENT_IM_CHECKED), u32 n, n x mount, u32 env_mode (enum agent_env_mode),
+ * u32 n, n x str name, u32 envc, envc x {str k, str v}, str note. The session's cwd is where its shell starts.
+ * mount: u32 mode (enum agent_mount_mode), u32 flags (AGENT_IM_*), str source, str dest ("" = source). Sources are paths of the sandbox, dests of the
+ * session. EACCES: a source is not below an allowed directory. */
+#define AGENT_MOUNTS_MAX  64u
+#define AGENT_ALLOWED_MAX 32u
+#define AGENT_NAMES_MAX   256u
+enum agent_profile {
+	AGENT_STRICT = 1,   /* a /tmp of its own */
+	AGENT_BALANCED = 2, /* the sandbox's /tmp */
+};
+enum { AGENT_IS_NO_NET = 1 /* a network namespace of its own, without devices */ };
+enum agent_mount_mode { AGENT_IM_RO = 1, AGENT_IM_RW = 2, AGENT_IM_OVERLAY = 3 };
+enum {
+	AGENT_IM_CHECKED = 1, /* the source must resolve to a path below an allowed directory */
+	AGENT_IM_EPHEMERAL =
+		2, /* an overlay whose changes are kept in memory, without diff and commit */
+	AGENT_IM_MAKE = 4, /* make the source directory if it is missing */
+};
+enum agent_env_mode {
+	AGENT_EM_FILTER =
+		0, /* the sandbox's variables without configuration and credentials (agent/isolate_env.c) */
+	AGENT_EM_ALLOW = 1, /* only PATH, HOME and the names given */
+	AGENT_EM_DENY = 2,  /* as FILTER, and without the names given */
 };
 
 /* identity (in SETUP and THAW): u64 generation, str entropy (64 bytes), u64 wall_ns, str hostname, str machine_id (32 hex), str boot_id (uuid),

@@ -22,6 +22,7 @@
 
 #include "agent/agent.h"
 #include "agent/frame.h"
+#include "agent/isolate_conf.h"
 #include "agent/session.h"
 #include "lib/proto_vmm.h"
 
@@ -61,12 +62,15 @@ static inline void host_child(struct host *h, int ready)
 		.run_dir = h->dir,
 		.set_names = h->own_ns,
 		.guarded = h->own_ns};
-	char cgroup[80], rec[80];
+	char cgroup[80], rec[80], state[80];
 	struct agent a;
 	struct err e = {0};
 
 	snprintf(cgroup, sizeof(cgroup), "%s/cg", h->dir);
 	snprintf(rec, sizeof(rec), "%s/record", h->dir);
+	snprintf(state, sizeof(state), "%s/state", h->dir);
+	if (h->own_ns)
+		o.state_dir = state;
 	if (h->with_cgroup && mkdir(cgroup, 0755) == 0)
 		o.cgroup_dir = cgroup;
 	if (h->with_record)
@@ -452,6 +456,8 @@ static inline bool host_end(struct host *h, int ctl)
 	{                                                                                          \
 		if (argc == 3 && !strcmp(argv[1], "--dump-env"))                                   \
 			return session_helper(argv[2]);                                            \
+		if (argc == 2 && !strcmp(argv[1], "--isolate"))                                    \
+			return isolate_main();                                                     \
 		signal(SIGPIPE, SIG_IGN);                                                          \
 		return test_main(argc, argv, table, ARRAY_LEN(table));                             \
 	}

@@ -10,7 +10,8 @@ import pytest
 
 from conftest import BIN, CACHE, TOP, has
 
-TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid", "rm", "mkdir", "date"]
+TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid", "rm", "mkdir", "date",
+         "ls", "wc", "grep", "env", "touch", "sort", "readlink", "ln", "chmod", "cp", "hostname", "yes", "printf", "cut", "rmdir", "mkfifo", "test", "mv"]
 BUSYBOX = shutil.which("busybox") or "/bin/busybox"
 PROGRAM = r'#include <unistd.h>' "\n" r'int main(void) { return write(1, "hello from the image\n", 21) == 21 ? 5 : 1; }' "\n"
 
@@ -74,7 +75,7 @@ def neither(root):
 
 
 # the programs that ran in each kind of guest; agent_freeze comes last, as it leaves its guest unable to wake
-TESTS = {glibc: ["agent_exec", "agent_terminal", "agent_freeze"], musl: ["agent_exec", "agent_terminal", "agent_soak"], neither: ["agent_exec", "agent_terminal"]}
+TESTS = {glibc: ["agent_exec", "agent_terminal", "agent_isolated", "agent_freeze"], musl: ["agent_exec", "agent_terminal", "agent_isolated", "agent_soak"], neither: ["agent_exec", "agent_terminal", "agent_isolated"]}
 # 50 of them killed midway; in `make stress` 1,000
 SOAK = 10000 if os.environ.get("MAYFLY_STRESS") else 500
 

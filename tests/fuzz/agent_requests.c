@@ -30,7 +30,10 @@ static void try_session(struct cur *c, uint32_t version)
 
 	if (session_parse(c, version, &r) < 0)
 		return;
-	ASSERT(r.kind == AGENT_SE_SHELL || (r.terminal.command && r.terminal.env && r.note));
+	ASSERT(r.kind == AGENT_SE_SHELL || r.note);
+	ASSERT(r.kind != AGENT_SE_TERMINAL || (r.terminal.command && r.terminal.env));
+	for (size_t i = 0; i < r.iso.nmounts; i++)
+		ASSERT(r.iso.mounts[i].source[0] == '/' && r.iso.mounts[i].dest[0] == '/');
 	session_req_free(&r);
 }
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Texts that the image's programs or a client wrote: the environment file, paths with variables, passwd and group, schedules, glob
- * patterns, a session's dump. The first byte chooses.
+ * patterns, a session's dump, what an isolated session's programs say and what it is made from. The first byte chooses.
  */
 #include <string.h>
 
 #include "agent/agent.h"
 #include "agent/env.h"
 #include "agent/schedule.h"
+#include "agent/isolate_conf.h"
 #include "agent/session.h"
 #include "agent/tree.h"
 #include "agent/users.h"
@@ -72,6 +73,27 @@ static void try_dump(const char *text, size_t n)
 	env_unref(given);
 }
 
+/* what an isolated session says */
+static void try_line(const char *text)
+{
+	struct iso_line l;
+
+	if (iso_line_parse(text, &l))
+		ASSERT(l.text >= text && l.text <= text + strlen(text));
+	iso_env_is_private(text, strlen(text));
+}
+
+static void try_conf(const char *text, size_t n)
+{
+	static struct iso_conf c;
+	struct cur b = cur_of(text, n);
+
+	if (iso_conf_parse(&b, &c) < 0)
+		return;
+	ASSERT(c.user.ngroups <= USER_GROUPS_MAX && c.r.nmounts <= AGENT_MOUNTS_MAX);
+	iso_conf_free(&c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
 	char *text, *mid;
@@ -82,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	ASSERT(text);
 	memcpy(text, p + 1, n - 1);
 	text[n - 1] = 0;
-	switch (p[0] % 5) {
+	switch (p[0] % 7) {
 	case 0:
 		try_env(text);
 		break;
@@ -98,8 +120,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 			*mid = 0;
 		tree_match(text, mid ? mid + 1 : "some.name");
 		break;
-	default:
+	case 4:
 		try_dump(text, n - 1);
+		break;
+	case 5:
+		try_line(text);
+		break;
+	default:
+		try_conf(text, n - 1);
 	}
 	free(text);
 	return 0;

@@ -146,6 +146,12 @@ static void processes(void)
 	buf_u32(&B, 0);
 	CHECK_INT(ask_on(exec_fd, AGENT_SESSION_ATTACH), EINVAL); /* a terminal: agent_terminal */
 	close(exec_fd);
+	for (uint16_t t = AGENT_SESSION_DIFF; t <= AGENT_SESSION_COMMIT; t++) {
+		buf_str(&B, "s");
+		buf_str(&B, "");
+		buf_u32(&B, 1);
+		CHECK_INT(ask(t), ENOENT); /* an isolated one: agent_isolated */
+	}
 	buf_str(&B, "s");
 	CHECK_INT(ask(AGENT_SESSION_DEL), 0);
 }

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * isolate_init.c: process 1 of an isolated session. The agent clones it into the session's namespaces and executes this very program with
+ * --isolate, so none of the agent's memory is there. It builds the view, starts the shell as process 2, gives up everything, and reaps until the
+ * shell ends; the kernel then kills what is left in the session.
+ *
+ * The shell is one for all runs. It reads the name of a file to run from ISO_SHELL_CMD, sources it with that descriptor closed, and writes
+ * the exit code to ISO_SHELL_STATUS: no program of a run inherits the two.
+ */
+#include "agent/isolate_conf.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <sched.h>
+
+#include "agent/seal.h"
+#include "agent/text.h"
+
+/* SIGINT ends the run, not the shell. bash: the trap leaves the function or file that runs, and from then on a DEBUG trap lets every command of
+ * the files around it return as well (functrace and extdebug, code 2), until the loop is reached: there no file is sourced. Other shells leave
+ * one function with each SIGINT, and end with an error of syntax in a file that they source: so it is tried first. A run in the background keeps ISO_SHELL_STATUS until it has started. */
+static const char driver[] =
+	"EXECD_INT=\n"
+	"[ -z \"$BASH_VERSION\" ] || set -T\n"
+	"printf 'r\\n' >&9\n"
+	"while trap '[ -z \"$BASH_VERSION\" ] || { EXECD_INT=1; shopt -s extdebug; trap "
+	"'\\''[ ${#BASH_SOURCE[@]} = 0 ] || test a b c 2>/dev/null'\\'' DEBUG; }; "
+	"return 130 2>/dev/null' INT; IFS= read -r EXECD_RUN <&8; do\n"
+	"case $EXECD_RUN in\n"
+	"b*) . \"" ISO_RUN_DIR "/$EXECD_RUN\" </dev/null 8<&- ;;\n"
+	"*) if [ -n \"$BASH_VERSION\" ] || sh -n \"" ISO_RUN_DIR "/c${EXECD_RUN#?}\"; then\n"
+	". \"" ISO_RUN_DIR "/$EXECD_RUN\" </dev/null 8<&- 9>&-\n"
+	"EXECD_CODE=$?\n"
+	"else EXECD_CODE=2; fi\n"
+	"[ -z \"$EXECD_INT\" ] || { EXECD_INT=; trap - DEBUG; shopt -u extdebug; EXECD_CODE=130; "
+	"}\n"
+	"printf 'd %s\\n' \"$EXECD_CODE\" >&9 ;;\n"
+	"esac\n"
+	"done\n";
+
+#define CLOSE_CLOEXEC 4u /* CLOSE_RANGE_CLOEXEC */
+
+static void say(const char *text)
+{
+	(void)!write(ISO_FD_STATUS, text, strlen(text));
+}
+
+static int failed(int code, const char *text)
+{
+	char line[ISO_LINE_MAX];
+
+	snprintf(line, sizeof(line), "f %d %.500s\n", code < 0 ? -code : code, text);
+	for (char *p = line; *p && p[1]; p++)
+		if (*p == '\n')
+			*p = ' ';
+	say(line);
+	return 1;
+}
+
+static int read_conf(struct iso_conf *c)
+{
+	_cleanup_free_ uint8_t *p = NULL;
+	struct stat st;
+	struct cur b;
+
+	if (fstat(ISO_FD_CONF, &st) < 0)
+		return -errno;
+	p = malloc((size_t)st.st_size + 1);
+	if (!p || pread_full(ISO_FD_CONF, p, (size_t)st.st_size, 0) < 0)
+		return -EIO;
+	b = cur_of(p, (size_t)st.st_size);
+	return iso_conf_parse(&b, c);
+}
+
+/* bash, or sh, from the environment's PATH. */
+static void exec_shell(void)
+{
+	static const char *const names[] = {"bash", "sh"};
+	const char *path = getenv("PATH");
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {
+			size_t n = strcspn(p, ":");
+			char file[AGENT_PATH_MAX];
+
+			if (*p == '/' && snprintf(file, sizeof(file), "%.*s/%s", (int)n, p,
+						 names[i]) < (int)sizeof(file))
+				execl(file, names[i], "-c", driver, names[i], (char *)NULL);
+			p += n + (p[n] == ':');
+		}
+	}
+}
+
+_noreturn_ static void shell_child(const struct iso_conf *c)
+{
+	sigset_t none;
+	int rc;
+
+	/* above the two it is to have, whatever their numbers */
+	dup2(ISO_FD_CMD, ISO_SHELL_CMD);
+	dup2(ISO_FD_STATUS, ISO_SHELL_STATUS);
+	text_poke("/proc/self/oom_score_adj", "0");
+	rc = seal_session(c->user.uid, c->user.gid, c->user.groups, c->user.ngroups);
+	if (rc < 0) {
+		failed(rc, "sealing the session");
+		_exit(127);
+	}
+	if (chdir(c->cwd) < 0) {
+		failed(errno, c->cwd);
+		_exit(127);
+	}
+	prctl(PR_SET_DUMPABLE, 1);
+	/* the shell inherits 0, 1, 2 and its two, and nothing else */
+	syscall(SYS_close_range, 3, ISO_SHELL_CMD - 1, CLOSE_CLOEXEC);
+	syscall(SYS_close_range, ISO_SHELL_STATUS + 1, ~0u, CLOSE_CLOEXEC);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	exec_shell();
+	failed(errno, "no shell in the session's PATH");
+	_exit(127);
+}
+
+/* Reaps until the shell has ended; its wait status. */
+static int reap(pid_t shell)
+{
+	for (;;) {
+		int st;
+		pid_t pid = waitpid(-1, &st, 0);
+
+		if (pid == shell)
+			return st;
+		if (pid < 0 && errno != EINTR)
+			return 0;
+	}
+}
+
+int isolate_main(void)
+{
+	static struct iso_conf c;
+	struct err e = {0};
+	char line[40];
+	sigset_t all;
+	pid_t shell;
+	int rc;
+
+	/* what is sent to the session's group is for the shell */
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	prctl(PR_SET_NAME, "execd-session");
+	prctl(PR_SET_DUMPABLE, 0);
+	rc = read_conf(&c);
+	if (rc < 0)
+		return failed(rc, "the session's configuration");
+	if (unshare(CLONE_NEWCGROUP) < 0 && errno != EINVAL)
+		return failed(errno, "a cgroup namespace");
+	if (sethostname("sandbox", 7) < 0)
+		return failed(errno, "a host name");
+	rc = isolate_view(&c, &e);
+	if (rc < 0)
+		return failed(rc, e.msg);
+	text_poke("/proc/self/oom_score_adj", "-500");
+	close(ISO_FD_CONF);
+	shell = fork();
+	if (shell == 0)
+		shell_child(&c);
+	if (shell < 0)
+		return failed(errno, "a process for the shell");
+	for (int fd = 0; fd < 3; fd++)
+		close(fd);
+	syscall(SYS_close_range, 3, ISO_FD_STATUS - 1, 0);
+	syscall(SYS_close_range, ISO_FD_STATUS + 1, ~0u, 0);
+	rc = seal_session(c.user.uid, c.user.gid, c.user.groups, c.user.ngroups);
+	if (rc < 0)
+		return failed(rc, "sealing the session's first process");
+	snprintf(line, sizeof(line), "x %d\n", reap(shell));
+	say(line);
+	return 0;
+}

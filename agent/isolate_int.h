@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * isolate_int.h: what isolate.c (life and death of a session) and isolate_run.c (its runs) share.
+ */
+#pragma once
+
+#include "agent/isolate.h"
+
+enum iso_state { ISO_MAKES, ISO_LIVES, ISO_DEAD };
+
+struct iso {
+	struct agent *a;
+	struct session *s; /* NULL: deleted */
+	struct iso_conf conf;
+	struct envset *env;
+	enum iso_state state;
+	uint64_t conn; /* who waits for it, while it is made */
+	uint32_t id;
+	struct proc *first; /* process 1 */
+	pid_t pid;
+	uint64_t cgroup;
+	int cmd_fd, status_fd, out_fd, view_fd, run_fd;
+	struct watch *status_w, *out_w;
+	struct buf line;
+	uint64_t nruns;
+	size_t background; /* that run */
+	struct timer *idle, *prod;
+	uint64_t idle_at_ns;
+	unsigned prods;
+	bool storing, stored, tmpfs; /* a job makes DIR; it is there; a tmpfs is mounted on it */
+	bool finished;
+	uint32_t exit_state, exit_code;
+};
+
+/* The shell waits for nobody now: arms the idle timer. */
+void iso_idle(struct iso *i);
+/* Reads and drops what programs in the shell's background write between runs. */
+void iso_drop_output(struct iso *i);
+void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code);
+struct proc *iso_background_run(struct iso *i, uint64_t n);
+/* Timers' functions. */
+void iso_idle_fired(void *arg);
+void iso_prod_fired(void *arg);

@@ -1,0 +1,931 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * agent_isolated: isolated sessions through the real agent, as root in namespaces of its own (or in a guest): the persistent shell, runs in
+ * the foreground and background, the view with its workspace modes, the environment's filter, limits, and every way out of a session that
+ * its programs can try.
+ */
+#include "tests/agent_host.h"
+
+#include <inttypes.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+static struct host H;
+static struct got G;
+static int ctl = -1;
+static uint64_t procs_before, mounts_before, stores_before;
+
+/* on a machine with others: ours only */
+#define MOUNTS "grep -c -e agent-test -e mayfly-sessions /proc/self/mounts; true"
+
+struct mnt {
+	uint32_t mode, flags;
+	const char *source, *dest;
+};
+
+/* What a session is asked for. */
+struct want {
+	const char *id, *cwd;
+	uint32_t profile, flags, uid;
+	uint64_t idle_ms, memory, upper;
+	uint32_t pids, env_mode;
+	const char *allowed[4], *names[4];
+	struct mnt mounts[6];
+};
+
+static void put_list(struct buf *b, const char *const *v, size_t max)
+{
+	uint32_t n = 0;
+
+	while (n < max && v[n])
+		n++;
+	buf_u32(b, n);
+	for (uint32_t i = 0; i < n; i++)
+		buf_str(b, v[i]);
+}
+
+/* 0 or the error's errno. */
+static int make(const struct want *w)
+{
+	struct buf b;
+	uint32_t n = 0;
+	bool ok;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_str(&b, w->id);
+	buf_str(&b, w->cwd ? w->cwd : "/");
+	buf_u32(&b, AGENT_SE_ISOLATED);
+	buf_u32(&b, w->profile ? w->profile : AGENT_STRICT);
+	buf_u32(&b, w->flags);
+	buf_u32(&b, w->uid);
+	buf_u32(&b, w->uid);
+	buf_str(&b, "");
+	buf_u64(&b, w->idle_ms);
+	buf_u64(&b, w->memory);
+	buf_u32(&b, w->pids);
+	buf_u64(&b, w->upper);
+	put_list(&b, w->allowed, 4);
+	while (n < 6 && w->mounts[n].mode)
+		n++;
+	buf_u32(&b, n);
+	for (uint32_t i = 0; i < n; i++) {
+		buf_u32(&b, w->mounts[i].mode);
+		buf_u32(&b, w->mounts[i].flags);
+		buf_str(&b, w->mounts[i].source);
+		buf_str(&b, w->mounts[i].dest ? w->mounts[i].dest : "");
+	}
+	buf_u32(&b, w->env_mode);
+	put_list(&b, w->names, 4);
+	buf_u32(&b, 1);
+	buf_str(&b, "MINE");
+	buf_str(&b, "it's");
+	buf_str(&b, "a note");
+	ok = host_ask(&H, ctl, AGENT_SESSION_NEW, &b, &G);
+	buf_fini(&b);
+	return ok ? 0 : G.code ? G.code : -1;
+}
+
+static int drop(const char *id)
+{
+	struct buf b;
+	bool ok;
+
+	buf_init(&b, 128);
+	buf_str(&b, id);
+	ok = host_ask(&H, ctl, AGENT_SESSION_DEL, &b, &G);
+	buf_fini(&b);
+	return ok ? 0 : G.code;
+}
+
+struct result {
+	int err; /* AGENT_ERR */
+	uint32_t state, code;
+	char out[8192];
+};
+
+static int next_id;
+
+static int begin_run(const char *session, const char *id, const char *text, uint64_t limit_ms,
+	const char *const *env)
+{
+	const char *argv[] = {text, NULL};
+	int fd = host_open(&H, AGENT_CONN_EXEC, &G);
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, id, AGENT_X_SHELL | AGENT_X_MERGE, "", limit_ms, session, argv, env);
+	host_send(fd, AGENT_EXEC, 5, &b);
+	buf_fini(&b);
+	return fd;
+}
+
+static struct result *run_in(
+	const char *session, const char *text, uint64_t limit_ms, const char *const *env)
+{
+	static struct result r;
+	struct ran ran;
+	char id[40];
+	int fd;
+
+	memset(&r, 0, sizeof(r));
+	snprintf(id, sizeof(id), "run%d", next_id++);
+	fd = begin_run(session, id, text, limit_ms, env);
+	ran_init(&ran);
+	if (!host_recv(fd, &ran.g))
+		r.err = -1;
+	else if (ran.g.h.type != AGENT_OK)
+		r.err = ran.g.code;
+	else
+		CHECK(ran_wait(&ran, fd));
+	snprintf(r.out, sizeof(r.out), "%s", buf_cstr(&ran.out));
+	r.state = ran.state;
+	r.code = ran.code;
+	close(fd);
+	ran_fini(&ran);
+	return &r;
+}
+
+static const char *say(const char *session, const char *text)
+{
+	struct result *r = run_in(session, text, 0, NULL);
+
+	CHECK_INT(r->err, 0);
+	CHECK_INT(r->state, AGENT_EXITED);
+	return r->out;
+}
+
+/* An ordinary command of the sandbox. */
+static const char *outside(const char *text)
+{
+	static char out[8192];
+	struct result *r = run_in("", text, 0, NULL);
+
+	CHECK_INT(r->err, 0);
+	snprintf(out, sizeof(out), "%s", r->out);
+	return out;
+}
+
+static uint32_t state_of(const char *id, uint32_t *runs)
+{
+	char name[64];
+	struct buf b;
+	uint32_t state = 0;
+
+	buf_init(&b, 128);
+	buf_str(&b, id);
+	if (host_ask(&H, ctl, AGENT_SESSION_GET, &b, &G)) {
+		cur_str(&G.c, name, sizeof(name));
+		CHECK_INT(cur_u32(&G.c), AGENT_SE_ISOLATED);
+		state = cur_u32(&G.c);
+		*runs = cur_u32(&G.c);
+	}
+	buf_fini(&b);
+	return state;
+}
+
+static uint64_t count_of(const char *text)
+{
+	return strtoull(outside(text), NULL, 10);
+}
+
+static void start(void)
+{
+	ctl = host_begin(&H, &G);
+	REQUIRE(ctl >= 0);
+	if (!H.own_ns || geteuid() != 0) {
+		printf("needs root and namespaces\n");
+		exit(77);
+	}
+	/* several of these tests at a time: the mount is in the agent's own namespace. A guest may have no such program, and is alone */
+	outside("mkdir -p /tmp/iso; mount -t tmpfs none /tmp/iso 2>/dev/null; mkdir -p "
+		"/tmp/iso/ws/sub /tmp/iso/data /tmp/iso/other; echo low > "
+		"/tmp/iso/ws/file; echo keep > /tmp/iso/ws/sub/keep; "
+		"ln -s /etc /tmp/iso/data/out; echo d > /tmp/iso/data/d; chmod 755 /tmp/iso "
+		"/tmp/iso/ws");
+	procs_before = host_self(&H, ctl, "procs", &G);
+	stores_before = host_self(&H, ctl, "session_stores", &G);
+	mounts_before = count_of(MOUNTS);
+}
+
+#define WS                                                                                         \
+	{                                                                                          \
+		AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", "/ws"                                          \
+	}
+
+static void one_shell_for_all_runs(void)
+{
+	static const char *const env[] = {"A", "x'y", NULL};
+	struct want w = {
+		.id = "s1", .cwd = "/tmp", .mounts = {{AGENT_IM_RW, 0, "/tmp/iso/ws", "/tmp/ws"}}};
+	struct result *r;
+	uint32_t runs = 9;
+
+	REQUIRE(make(&w) == 0);
+	CHECK_STR(say("s1", "echo $$; pwd; hostname; echo out; echo err >&2; echo $MINE"),
+		"2\n/tmp\nsandbox\nout\nerr\nit's\n");
+	CHECK_STR(say("s1", "plain=1; export EXP=2; f() { echo in f $plain; }; cd /usr"), "");
+	CHECK_STR(say("s1", "f; echo $EXP; pwd"), "in f 1\n2\n/usr\n");
+	r = run_in("s1", "(exit 7)", 0, NULL);
+	CHECK_INT(r->code, 7);
+	r = run_in("s1", "return 5; echo never", 0, NULL);
+	CHECK_INT(r->code, 5);
+	CHECK_STR(r->out, "");
+	/* with variables of its own a run is in a subshell */
+	r = run_in("s1", "echo \"$A $plain\"; plain=changed", 0, env);
+	CHECK_STR(r->out, "x'y 1\n");
+	CHECK_STR(say("s1", "echo \"$plain|${A-unset}\""), "1|unset\n");
+	/* an error of syntax ends the run only */
+	r = run_in("s1", "if then ( ", 0, NULL);
+	CHECK(r->code != 0);
+	CHECK_STR(say("s1", "echo on"), "on\n");
+	/* the code's end is not the shell's: neither input nor descriptors are to be had */
+	CHECK_STR(say("s1", "cat; read x; echo r$?; for f in /proc/self/fd/*; do case $f in "
+			    "*/0|*/1|*/2|*/3) ;; *) readlink $f | grep pipe: ;; esac; done; true"),
+		"r1\n");
+	CHECK_INT(state_of("s1", &runs), AGENT_SE_ACTIVE);
+	CHECK_INT(runs, 0);
+	/* what others write later is not the next run's */
+	CHECK_STR(say("s1", "(sleep 0.2; echo late) & echo now"), "now\n");
+	poll(NULL, 0, 400);
+	CHECK_STR(say("s1", "echo next"), "next\n");
+	/* nor does somebody who never stops writing hold the run's end up */
+	CHECK(strstr(say("s1", "yes & echo begun; sleep 0.1"), "begun\n") != NULL);
+	say("s1", "kill $!; wait $! 2>/dev/null");
+	/* its end is the session's */
+	r = run_in("s1", "echo bye; exit 3", 0, NULL);
+	CHECK_STR(r->out, "bye\n");
+	CHECK_INT(r->state, AGENT_EXITED);
+	CHECK_INT(r->code, 3);
+	CHECK_INT(state_of("s1", &runs), AGENT_SE_DEAD);
+	CHECK_INT(run_in("s1", "true", 0, NULL)->err, ESRCH);
+	CHECK_INT(drop("s1"), 0);
+	CHECK_INT(drop("s1"), ENOENT);
+}
+
+static void busy_timeouts_and_interrupts(void)
+{
+	struct want w = {.id = "s2"};
+	struct result *r;
+	struct ran ran;
+	struct buf b;
+	uint32_t runs = 0;
+	bool bash; /* other shells go on behind a function that was interrupted */
+	int fd;
+
+	REQUIRE(make(&w) == 0);
+	buf_init(&b, 256);
+	ran_init(&ran);
+	bash = !strcmp(say("s2", "kept=yes; echo ${BASH_VERSION:+bash}"), "bash\n");
+	fd = begin_run("s2", "long", "echo on; sleep 100; echo never", 0, NULL);
+	CHECK(host_recv(fd, &ran.g) && ran.g.h.type == AGENT_OK);
+	while (!ran.out.len && ran_step(&ran, fd, true))
+		;
+	CHECK_INT(run_in("s2", "true", 0, NULL)->err, EBUSY);
+	CHECK_INT(state_of("s2", &runs), AGENT_SE_ACTIVE);
+	CHECK_INT(runs, 1);
+	buf_str(&b, "long");
+	buf_u32(&b, SIGINT);
+	buf_u32(&b, 0);
+	CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	CHECK(ran_wait(&ran, fd));
+	CHECK_STR(buf_cstr(&ran.out), "on\n");
+	CHECK_INT(ran.code, 130);
+	close(fd);
+	ran_fini(&ran);
+	CHECK_STR(say("s2", "echo $kept"), "yes\n");
+	r = run_in("s2",
+		"f() { while :; do sleep 0.01; done; }; g() { f; f; }; echo a; g; echo never", 200,
+		NULL);
+	CHECK_INT(r->state, AGENT_TIMED_OUT);
+	if (bash)
+		CHECK_STR(r->out, "a\n");
+	/* deaf to everything but SIGKILL */
+	r = run_in("s2", "(trap '' INT TERM; while :; do sleep 0.05; done); echo never", 200, NULL);
+	CHECK_INT(r->state, AGENT_TIMED_OUT);
+	CHECK(!strstr(r->out, "never"));
+	CHECK_STR(say("s2", "echo $kept"), "yes\n");
+	/* the shell itself does not leave: it is lost, and says so */
+	r = run_in("s2", "trap '' INT; while :; do :; done", 100, NULL);
+	CHECK_INT(r->state, AGENT_TIMED_OUT);
+	CHECK_INT(state_of("s2", &runs), AGENT_SE_DEAD);
+	CHECK_INT(drop("s2"), 0);
+	/* deleted while it runs */
+	REQUIRE(make(&w) == 0);
+	ran_init(&ran);
+	fd = begin_run("s2", "last", "echo on; sleep 100", 0, NULL);
+	CHECK(host_recv(fd, &ran.g) && ran.g.h.type == AGENT_OK);
+	while (!ran.out.len && ran_step(&ran, fd, true))
+		;
+	CHECK_INT(drop("s2"), 0);
+	CHECK(ran_wait(&ran, fd));
+	CHECK_INT(ran.state, AGENT_SIGNALED);
+	close(fd);
+	ran_fini(&ran);
+	buf_fini(&b);
+}
+
+static void background_runs(void)
+{
+	static const char *const
+		argv[] = {"echo out; echo err >&2; sleep 0.3; echo \"$EXP $(pwd)\"; exit 4", NULL},
+		*const forever[] = {
+			"trap 'echo got; exit 9' TERM; echo up; while :; do sleep 0.05; done",
+			NULL};
+	struct want w = {.id = "s3"};
+	uint32_t code = 0;
+	struct buf b;
+
+	REQUIRE(make(&w) == 0);
+	buf_init(&b, AGENT_FRAME_MAX);
+	CHECK_STR(say("s3", "export EXP=seen; cd /usr"), "");
+	host_exec_body(&b, "bg1", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "s3", argv, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	/* the shell is free meanwhile */
+	CHECK_STR(say("s3", "echo free"), "free\n");
+	CHECK_INT(host_wait_state(&H, ctl, "bg1", &code, &G), AGENT_EXITED);
+	CHECK_INT(code, 4);
+	buf_str(&b, "bg1");
+	buf_u64(&b, 4);
+	buf_u32(&b, 1000);
+	CHECK(host_ask(&H, ctl, AGENT_LOGS, &b, &G));
+	CHECK_INT(cur_u64(&G.c), 8 + 10);
+	CHECK(!memcmp(G.c.p, "err\nseen /usr\n", 14));
+	host_exec_body(&b, "bg2", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "s3", forever, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	for (int i = 0; i < 1000; i++) {
+		buf_str(&b, "bg2");
+		buf_u64(&b, 0);
+		buf_u32(&b, 1000);
+		CHECK(host_ask(&H, ctl, AGENT_LOGS, &b, &G));
+		if (cur_u64(&G.c) >= 3)
+			break;
+		poll(NULL, 0, 5);
+	}
+	buf_str(&b, "bg2");
+	buf_u32(&b, SIGTERM);
+	buf_u32(&b, 0);
+	CHECK(host_ask(&H, ctl, AGENT_SIGNAL, &b, &G));
+	CHECK_INT(host_wait_state(&H, ctl, "bg2", &code, &G), AGENT_EXITED);
+	CHECK_INT(code, 9);
+	/* one that lives as long as its session */
+	host_exec_body(&b, "bg3", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "s3", forever, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	CHECK_INT(drop("s3"), 0);
+	CHECK_INT(host_wait_state(&H, ctl, "bg3", &code, &G), AGENT_SIGNALED);
+	buf_fini(&b);
+}
+
+static void the_view(void)
+{
+	struct want w = {.id = "s4",
+		.cwd = "/tmp/iso/ws",
+		.allowed = {"/tmp/iso/data", "/tmp/iso/other"},
+		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL},
+			{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/iso/other", NULL},
+			{AGENT_IM_RO, AGENT_IM_CHECKED, "/tmp/iso/data", "/tmp/ro"}}};
+
+	REQUIRE(make(&w) == 0);
+	/* / is read-only, its mounts too; /tmp is new, with what was mounted into it */
+	CHECK_STR(
+		say("s4", "for d in / /etc /usr /opt /var; do touch $d/x 2>/dev/null && echo wrote "
+			  "$d; done; ls /tmp | sort | tr '\\n' ' '; cat file; cat /tmp/ro/d; echo"),
+		"iso ro low\nd\n\n");
+	CHECK_STR(say("s4", "echo new > file; echo a > added; rm sub/keep; mkdir dir; cat file"),
+		"new\n");
+	CHECK_STR(say("s4", "echo x > /tmp/ro/x; echo y > /tmp/iso/other/y; echo z > /run/z; echo "
+			    "q > /tmp/q; cat /run/z /tmp/q") == NULL
+			  ? ""
+			  : "ok",
+		"ok");
+	CHECK_STR(outside("cat /tmp/iso/ws/file; ls /tmp/iso/ws /tmp/iso/data /tmp/iso/other | tr "
+			  "'\\n' ' '; ls /tmp/q 2>&1 | grep -c No"),
+		"low\n/tmp/iso/data: d out  /tmp/iso/other: y  /tmp/iso/ws: file sub 1\n");
+	/* nothing of the sandbox's processes, names, devices, variables file, storage */
+	CHECK_STR(say("s4", "set -- /proc/[0-9]*; [ $# -lt 8 ] && echo few; cat /proc/1/comm; ls "
+			    "/dev | "
+			    "tr '\\n' ' '; echo; "
+			    "ls /dev/shm | wc -l; test -s /opt/opensandbox/.env && echo shown; ls "
+			    "/var/lib/mayfly-sessions 2>/dev/null"),
+		"few\nexecd-session\nfd full null ptmx pts random shm stderr stdin stdout tty "
+		"urandom zero \n0\n");
+	CHECK_INT(drop("s4"), 0);
+	CHECK_STR(outside("cat /tmp/iso/ws/file; ls /tmp/iso/ws; rm -f /tmp/iso/other/y"),
+		"low\nfile\nsub\n");
+}
+
+static void paths_are_checked(void)
+{
+	static const struct {
+		struct mnt m;
+		const char *allowed;
+		int err;
+	} rows[] = {
+		{{AGENT_IM_RW, AGENT_IM_CHECKED, "/etc", NULL}, "/tmp/iso", EACCES},
+		{{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/iso/data/out", "/tmp/x"}, "/tmp/iso",
+			EACCES},
+		{{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/iso/data/../../../etc", "/tmp/x"},
+			"/tmp/iso", EACCES},
+		{{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/isolated", "/tmp/x"}, "/tmp/iso", ENOENT},
+		{{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/iso", "/tmp/x"}, "/tmp/iso/data", EACCES},
+		{{AGENT_IM_RW, 0, "/proc/self/root", "/tmp/x"}, NULL, ELOOP},
+		{{AGENT_IM_RW, 0, "/proc", "/tmp/x"}, NULL, EACCES},
+		{{AGENT_IM_RO, 0, "/dev", "/tmp/x"}, NULL, EACCES},
+		{{AGENT_IM_RW, 0, "/", "/tmp/x"}, NULL, EACCES},
+		{{AGENT_IM_OVERLAY, 0, "/", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, 0, "/tmp/iso/data", "/"}, NULL, EINVAL},
+		{{AGENT_IM_RW, 0, "/tmp/iso/data", "/proc/sys"}, NULL, EINVAL},
+		{{AGENT_IM_RW, 0, "/tmp/iso/data", "/no/such/place"}, NULL, EROFS},
+		{{AGENT_IM_RW, 0, "/dev/null", "/tmp/x"}, NULL, EACCES},
+		{{AGENT_IM_OVERLAY, 0, "/tmp/iso/data/d", "/tmp/x"}, NULL, ENOTDIR},
+		{{AGENT_IM_RW, 0, "relative", "/tmp/x"}, NULL, EPROTO},
+	};
+	uint32_t runs;
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct want w = {.id = "s5", .allowed = {rows[i].allowed}, .mounts = {rows[i].m}};
+		int rc = make(&w);
+
+		if (rc != rows[i].err)
+			printf("row %zu: %s\n", i, G.text);
+		CHECK_INT(rc, rows[i].err);
+		CHECK_INT(state_of("s5", &runs), 0);
+	}
+	{
+		/* a directory that is missing, wanted; a cwd that is not there */
+		struct want w = {.id = "s5",
+			.cwd = "/tmp/iso/made/x",
+			.mounts = {{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/made/x", NULL}}};
+
+		CHECK_INT(make(&w), 0);
+		CHECK_STR(say("s5", "pwd"), "/tmp/iso/made/x\n");
+		CHECK_INT(drop("s5"), 0);
+		w = (struct want){.id = "s5", .cwd = "/no/such/dir"};
+		CHECK_INT(make(&w), ENOENT);
+	}
+}
+
+static void variables_are_filtered(void)
+{
+	static const uint32_t modes[] = {AGENT_EM_FILTER, AGENT_EM_ALLOW, AGENT_EM_DENY};
+	static const char *const want[] = {"one|||\n", "|two|tok|\n", "one|||\n"};
+	struct buf b;
+
+	buf_init(&b, 4096);
+	buf_u32(&b, 4);
+	buf_str(&b, "ONE");
+	buf_str(&b, "one");
+	buf_str(&b, "TWO");
+	buf_str(&b, "two");
+	buf_str(&b, "GITHUB_TOKEN");
+	buf_str(&b, "tok");
+	buf_str(&b, "AWS_REGION");
+	buf_str(&b, "aws");
+	CHECK(host_ask(&H, ctl, AGENT_SET_ENV, &b, &G));
+	for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+		struct want w = {.id = "s6",
+			.env_mode = modes[i],
+			.names = {"TWO", modes[i] == AGENT_EM_ALLOW ? "GITHUB_TOKEN" : NULL}};
+
+		REQUIRE(make(&w) == 0);
+		CHECK_STR(say("s6", "echo \"$ONE|$TWO|$GITHUB_TOKEN|$AWS_REGION\""), want[i]);
+		CHECK_STR(say("s6", "env | grep -c EXECD_ENVS"), "0\n");
+		CHECK_STR(say("s6", "echo $MINE"), "it's\n");
+		CHECK_INT(drop("s6"), 0);
+	}
+	buf_u32(&b, 0);
+	CHECK(host_ask(&H, ctl, AGENT_SET_ENV, &b, &G));
+	buf_fini(&b);
+}
+
+static void one_stat(const char *session, const char *path, uint32_t *err, uint64_t *size)
+{
+	char got[AGENT_PATH_MAX];
+	struct buf b;
+
+	buf_init(&b, 8192);
+	buf_str(&b, session);
+	buf_u32(&b, AGENT_NO_ID);
+	buf_u32(&b, AGENT_NO_ID);
+	buf_u32(&b, 1);
+	buf_str(&b, path);
+	{
+		struct buf f;
+		uint32_t id = ++H.next_id;
+
+		buf_init(&f, 16384);
+		frame_put(&f, AGENT_STAT, AGENT_FL_SESSION, id, b.p, b.len);
+		(void)!write_full(ctl, f.p, f.len);
+		buf_fini(&f);
+		CHECK(host_recv(ctl, &G) && G.h.id == id);
+	}
+	*err = G.h.type == AGENT_OK ? cur_u32(&G.c) : (uint32_t)G.code;
+	*size = 0;
+	if (G.h.type == AGENT_OK) {
+		cur_str(&G.c, got, sizeof(got));
+		cur_u8(&G.c);
+		*size = cur_u64(&G.c);
+	}
+	buf_fini(&b);
+}
+
+static void files_are_the_session_s(void)
+{
+	struct want w = {.id = "s7", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	uint32_t err;
+	uint64_t size;
+
+	REQUIRE(make(&w) == 0);
+	CHECK_STR(say("s7", "printf 12345 > /tmp/iso/ws/file; rm -r /tmp/iso/ws/sub; ln -s "
+			    "/run/mine /tmp/iso/ws/link; printf 123 > /run/mine"),
+		"");
+	one_stat("s7", "/tmp/iso/ws/file", &err, &size);
+	CHECK_INT(err, 0);
+	CHECK_INT(size, 5);
+	one_stat("s7", "/tmp/iso/ws/sub/keep", &err, &size);
+	CHECK_INT(err, ENOENT);
+	/* an absolute link is the session's */
+	one_stat("s7", "/tmp/iso/ws/link/../mine", &err, &size);
+	one_stat("s7", "/run/mine", &err, &size);
+	CHECK_INT(err, 0);
+	CHECK_INT(size, 3);
+	one_stat("none", "/", &err, &size);
+	CHECK_INT(err, ENOENT);
+	CHECK_INT(drop("s7"), 0);
+	one_stat("s7", "/", &err, &size);
+	CHECK_INT(err, ENOENT);
+	CHECK_STR(outside("cat /tmp/iso/ws/file"), "low\n");
+}
+
+/* "A added" and the like, sorted as they come. */
+static int diff(const char *session, char to[2000])
+{
+	struct buf b;
+	uint32_t n;
+
+	buf_init(&b, 256);
+	buf_str(&b, session);
+	buf_str(&b, "");
+	buf_u32(&b, 1000);
+	to[0] = 0;
+	if (!host_ask(&H, ctl, AGENT_SESSION_DIFF, &b, &G)) {
+		buf_fini(&b);
+		return G.code;
+	}
+	CHECK_INT(cur_u32(&G.c), 0);
+	n = cur_u32(&G.c);
+	for (uint32_t i = 0; i < n; i++) {
+		char path[AGENT_PATH_MAX], text[100];
+		uint8_t change = cur_u8(&G.c);
+
+		cur_str(&G.c, path, sizeof(path));
+		cur_u8(&G.c);
+		for (int k = 0; k < 3; k++)
+			cur_u64(&G.c);
+		for (int k = 0; k < 2; k++)
+			cur_str(&G.c, text, sizeof(text));
+		for (int k = 0; k < 3; k++)
+			cur_u32(&G.c);
+		cur_str(&G.c, text, sizeof(text));
+		snprintf(to + strlen(to), 2000 - strlen(to), "%c %s\n", change, path);
+	}
+	CHECK(cur_done(&G.c));
+	buf_fini(&b);
+	return 0;
+}
+
+static bool has(const char *text, const char *line)
+{
+	const char *p = strstr(text, line);
+
+	if (!p)
+		printf("no \"%s\" in:\n%s", line, text);
+	return p != NULL;
+}
+
+static void changes_are_listed_and_committed(void)
+{
+	struct want w = {.id = "s7c",
+		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL},
+			{AGENT_IM_OVERLAY, AGENT_IM_EPHEMERAL, "/tmp/iso/data", NULL}}};
+	char text[2000];
+	struct buf b;
+
+	buf_init(&b, 256);
+	outside("cd /tmp/iso/ws; mkdir -p gone/deep repl same; echo a > gone/deep/a; echo old > "
+		"repl/old; echo s > same/s; echo f > tofile; mkdir todir; "
+		"ln -s nowhere lnk; echo outside > /tmp/iso/other/target; chmod 755 "
+		"/tmp/iso/ws/same");
+	REQUIRE(make(&w) == 0);
+	CHECK_INT(diff("s7c", text), 0);
+	CHECK_STR(text, "");
+	CHECK_STR(
+		say("s7c", "cd /tmp/iso/ws; rm -r gone; rm -r repl; mkdir repl; echo new > "
+			   "repl/new; echo t > same/t; rm tofile; mkdir tofile; echo x > tofile/x; "
+			   "rmdir todir; echo y > todir; rm lnk; ln -s /tmp/iso/other/target lnk; "
+			   "echo z > file; printf '#!' > suid; chmod 4755 suid; mkfifo fifo "
+			   "2>/dev/null; echo e > /tmp/iso/data/e"),
+		"");
+	CHECK_INT(diff("s7c", text), 0);
+	CHECK(has(text, "D gone\n") && has(text, "M repl\n") && has(text, "A repl/new\n") &&
+		has(text, "A same/t\n"));
+	CHECK(has(text, "M tofile\n") && has(text, "A tofile/x\n") && has(text, "M todir\n") &&
+		has(text, "M lnk\n") && has(text, "M file\n") && has(text, "A suid\n"));
+	CHECK(!strstr(text, "same\n") && !strstr(text, "deep"));
+	CHECK_STR(outside("cat /tmp/iso/ws/file"), "low\n");
+	buf_str(&b, "s7c");
+	buf_str(&b, "/tmp/iso/ws");
+	CHECK(host_ask(&H, ctl, AGENT_SESSION_COMMIT, &b, &G));
+	CHECK(cur_u64(&G.c) >= 10);
+	CHECK_STR(outside("cd /tmp/iso/ws; ls gone 2>/dev/null; ls repl same tofile; cat todir "
+			  "file; readlink lnk; test -u suid && echo set-id; ls -l suid | cut "
+			  "-c1-10; cat /tmp/iso/other/target; ls /tmp/iso/data"),
+		"repl:\nnew\n\nsame:\ns\nt\n\ntofile:\nx\ny\nz\n/tmp/iso/other/"
+		"target\n-rwxr-xr-x\noutside\nd\nout\n");
+	/* the session sees the same as before */
+	CHECK_STR(say("s7c", "cat file todir; ls repl gone 2>/dev/null"), "z\ny\nrepl:\nnew\n");
+	buf_str(&b, "s7c");
+	buf_str(&b, "/tmp/iso/data");
+	CHECK(!host_ask(&H, ctl, AGENT_SESSION_COMMIT, &b, &G));
+	CHECK_INT(G.code, EINVAL);
+	/* another directory has the name by now: nothing is written there */
+	outside("cd /tmp/iso; mv ws ws.old; ln -s other ws");
+	buf_str(&b, "s7c");
+	buf_str(&b, "");
+	CHECK(!host_ask(&H, ctl, AGENT_SESSION_COMMIT, &b, &G));
+	CHECK_INT(G.code, ESTALE);
+	CHECK_STR(outside("cd /tmp/iso; ls other; rm ws; mv ws.old ws"), "target\n");
+	CHECK_INT(drop("s7c"), 0);
+	CHECK_INT(diff("s7c", text), ENOENT);
+	outside("cd /tmp/iso/ws; rm -rf repl same tofile todir lnk suid; echo low > file");
+	buf_fini(&b);
+}
+
+/* Started in a session with "escape WHAT": tries it, and says how that went. */
+static int escape(const char *what)
+{
+	int rc = -1;
+
+	errno = 0;
+	if (!strcmp(what, "mount"))
+		rc = mount("none", "/tmp", "tmpfs", 0, NULL);
+	else if (!strcmp(what, "remount"))
+		rc = mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL);
+	else if (!strcmp(what, "umount"))
+		rc = umount2("/proc/sys", MNT_DETACH);
+	else if (!strcmp(what, "pivot"))
+		rc = (int)syscall(SYS_pivot_root, ".", ".");
+	else if (!strcmp(what, "chroot"))
+		rc = chroot("/tmp");
+	else if (!strcmp(what, "unshare"))
+		rc = unshare(CLONE_NEWUSER | CLONE_NEWNS);
+	else if (!strcmp(what, "clone"))
+		rc = (int)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+	else if (!strcmp(what, "clone3"))
+		rc = (int)syscall(SYS_clone3, NULL, 0);
+	else if (!strcmp(what, "setns"))
+		rc = setns(open("/proc/1/ns/mnt", O_RDONLY), 0);
+	else if (!strcmp(what, "mknod"))
+		rc = mknod("/tmp/sda", S_IFBLK | 0600, 0xfe00);
+	else if (!strcmp(what, "whiteout"))
+		rc = mknod("/tmp/white", S_IFCHR, 0);
+	else if (!strcmp(what, "vsock"))
+		rc = socket(40, SOCK_STREAM, 0);
+	else if (!strcmp(what, "ptrace1"))
+		rc = (int)ptrace(PTRACE_ATTACH, 1, NULL, NULL);
+	else if (!strcmp(what, "bpf"))
+		rc = (int)syscall(SYS_bpf, 0, NULL, 0);
+	else if (!strcmp(what, "uring"))
+		rc = (int)syscall(SYS_io_uring_setup, 1, NULL);
+	else if (!strcmp(what, "keyctl"))
+		rc = (int)syscall(SYS_keyctl, 0, -3, 1);
+	else if (!strcmp(what, "handle"))
+		rc = (int)syscall(SYS_open_by_handle_at, -1, NULL, 0);
+	else if (!strcmp(what, "kill"))
+		rc = kill(-1, 0) == 0 && kill(1, SIGKILL) == 0 ? -1 : -1;
+	else if (!strcmp(what, "opentree"))
+		rc = (int)syscall(428, AT_FDCWD, "/", 1);
+	else if (!strcmp(what, "hostname"))
+		rc = sethostname("x", 1);
+	printf("%s %s\n", what, rc < 0 ? strerror(errno) : "WORKED");
+	return 0;
+}
+
+static void escapes_are_refused(void)
+{
+	static const char *const tries[] = {"mount", "remount", "umount", "pivot", "chroot",
+		"unshare", "clone", "setns", "mknod", "whiteout", "vsock", "ptrace1", "bpf",
+		"uring", "keyctl", "handle", "opentree", "hostname"};
+	struct want w = {.id = "s8", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	char self[200], cmd[400], line[100];
+	ssize_t k;
+
+	/* this program, where the session can see it */
+	k = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	self[k > 0 ? k : 0] = 0;
+	for (uint32_t uid = 0; uid <= 1000; uid += 1000) {
+		w.uid = uid;
+		REQUIRE(make(&w) == 0);
+		if (!H.guest)
+			for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
+				snprintf(cmd, sizeof(cmd), "%s escape %s", self, tries[i]);
+				snprintf(line, sizeof(line), "%s Operation not permitted\n",
+					tries[i]);
+				CHECK_STR(say("s8", cmd), line);
+			}
+		CHECK_STR(say("s8", "grep -E 'CapEff|CapBnd|CapPrm|NoNewPrivs|Seccomp:' "
+				    "/proc/self/status | tr -d '\\t\\n'"),
+			"CapPrm:0000000000000000CapEff:0000000000000000CapBnd:"
+			"0000000000000000NoNewPrivs:1Seccomp:2");
+		/* files of the kernel that uid 0 may write without a capability; another process's root; the agent */
+		CHECK_STR(say("s8", "exec 2>/dev/null; for f in /proc/sys/kernel/core_pattern "
+				    "/proc/sysrq-trigger /sys/kernel/uevent_helper "
+				    "/sys/fs/cgroup/cgroup.procs /proc/1/mem /proc/1/environ; do "
+				    "(echo x > $f) && echo wrote $f; done; readlink /proc/1/root "
+				    "/proc/1/exe; cat /proc/1/environ; "
+				    "ls /proc/1/fd/ | wc -l > /dev/null; cat /proc/kcore | head -c "
+				    "1 | wc -c | tr -d ' '; "
+				    "mkdir /sys/fs/cgroup/x && echo made; echo end"),
+			"0\nend\n");
+		/* no set-id program gives anything; none of the devices of the disk is there */
+		CHECK_STR(say("s8", "cp /bin/cat /tmp/c 2>/dev/null; chmod u+s /tmp/c; grep ' /tmp "
+				    "' /proc/mounts | grep -c nosuid; ls /dev/vda /dev/kvm "
+				    "/dev/mem 2>/dev/null | wc -l | tr -d ' '"),
+			"1\n0\n");
+		/* the shell survives what is sent to everybody */
+		CHECK_STR(say("s8", "kill -9 1; kill -TERM 1; echo alive"), "alive\n");
+		CHECK_INT(drop("s8"), 0);
+	}
+}
+
+static void a_session_has_bounds(void)
+{
+	struct want w = {.id = "s9",
+		.upper = MIB(2),
+		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	struct want w2 = {.id = "s10", .idle_ms = 300};
+	uint32_t runs;
+
+	REQUIRE(make(&w) == 0);
+	CHECK_STR(say("s9", "head -c 5000000 /dev/zero > /tmp/iso/ws/big 2>/dev/null && echo fits; "
+			    "ls /tmp/iso/ws/file; rm /tmp/iso/ws/big; echo again > "
+			    "/tmp/iso/ws/small; cat /tmp/iso/ws/small"),
+		"/tmp/iso/ws/file\nagain\n");
+	CHECK_INT(drop("s9"), 0);
+	/* idle: gone by itself; a run holds it */
+	REQUIRE(make(&w2) == 0);
+	CHECK_STR(say("s10", "sleep 0.6; echo done"), "done\n");
+	CHECK_INT(state_of("s10", &runs), AGENT_SE_ACTIVE);
+	for (int i = 0; i < 400 && state_of("s10", &runs); i++)
+		poll(NULL, 0, 10);
+	CHECK_INT(state_of("s10", &runs), 0);
+	w2 = (struct want){.id = "s11", .pids = 10, .memory = MIB(32)};
+	if (H.guest) {
+		REQUIRE(make(&w2) == 0);
+		CHECK_STR(say("s11", "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/memory.max"),
+			"10\n33554432\n");
+		/* more than it may have, of both: the sandbox goes on, whatever becomes of the session */
+		run_in("s11", "( while :; do sleep 3 & done ) 2>/dev/null", 1000, NULL);
+		CHECK_STR(outside("echo fine"), "fine\n");
+		CHECK_INT(drop("s11"), 0);
+		REQUIRE(make(&w2) == 0);
+		run_in("s11", "( x=$(head -c 100000000 /dev/zero | tr '\\000' a); echo ${#x} )",
+			20000, NULL);
+		CHECK_STR(outside("echo fine"), "fine\n");
+		CHECK_INT(drop("s11"), 0);
+	} else {
+		/* this host's cgroups are not the agent's: a bound that cannot be kept is not promised */
+		CHECK_INT(make(&w2), ENOTSUP);
+	}
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+#define ROUNDS 15
+static double middle_ms(uint64_t v[ROUNDS])
+{
+	qsort(v, ROUNDS, sizeof(*v), by_time);
+	return (double)v[ROUNDS / 2] / 1e6;
+}
+
+/* Says what things take beside each other; no time is demanded. */
+static void times(void)
+{
+	uint64_t plain[ROUNDS], shell[ROUNDS], run[ROUNDS], made[ROUNDS], gone[ROUNDS], t;
+	struct want w = {.id = "t", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	struct buf b;
+
+	buf_init(&b, 256);
+	buf_str(&b, "plain");
+	buf_str(&b, "/");
+	CHECK(host_ask(&H, ctl, AGENT_SESSION_NEW, &b, &G));
+	for (int i = 0; i < ROUNDS; i++) {
+		t = mono_ns();
+		outside("true");
+		plain[i] = mono_ns() - t;
+		t = mono_ns();
+		CHECK_INT(run_in("plain", "true", 0, NULL)->code, 0);
+		shell[i] = mono_ns() - t;
+		t = mono_ns();
+		REQUIRE(make(&w) == 0);
+		made[i] = mono_ns() - t;
+		t = mono_ns();
+		CHECK_STR(say("t", "true"), "");
+		run[i] = mono_ns() - t;
+		t = mono_ns();
+		CHECK_INT(drop("t"), 0);
+		gone[i] = mono_ns() - t;
+	}
+	CHECK_INT(drop("plain"), 0);
+	buf_fini(&b);
+	printf("command %.1f ms, in a shell session %.1f, in an isolated one %.1f, made in %.1f, "
+	       "deleted in %.1f (middle of %d)\n",
+		middle_ms(plain), middle_ms(shell), middle_ms(run), middle_ms(made),
+		middle_ms(gone), ROUNDS);
+}
+
+static void wait_for_nothing_left(void)
+{
+	for (int i = 0; i < 1000; i++) {
+		if (host_self(&H, ctl, "session_stores", &G) == stores_before &&
+			host_self(&H, ctl, "procs_running", &G) == 0 &&
+			host_self(&H, ctl, "jobs_running", &G) == 0)
+			break;
+		poll(NULL, 0, 10);
+	}
+	CHECK_INT(host_self(&H, ctl, "session_stores", &G), stores_before);
+	CHECK_INT(host_self(&H, ctl, "procs_running", &G), 0);
+}
+
+static void many_leave_nothing(void)
+{
+	const char *e = getenv("SESSIONS");
+	int n = e ? atoi(e) : 40;
+	uint64_t fds, rss = 0, began;
+
+	wait_for_nothing_left();
+	fds = host_self(&H, ctl, "descriptors", &G);
+	began = mono_ns();
+	for (int i = 0; i < n && !test_failures; i++) {
+		struct want w = {.id = "m",
+			.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}},
+			.upper = i % 4 == 1 ? MIB(1) : 0};
+
+		CHECK_INT(make(&w), 0);
+		if (i % 3 == 0)
+			CHECK_STR(say("m", "echo x > /tmp/iso/ws/file; cat /tmp/iso/ws/file; sleep "
+					   "100 &"),
+				"x\n");
+		CHECK_INT(drop("m"), 0);
+		if (i == n / 3)
+			rss = host_self(&H, ctl, "resident_bytes", &G);
+	}
+	printf("%d sessions: %.2f ms each, resident %" PRIu64 " -> %" PRIu64 " KiB\n", n,
+		(double)(mono_ns() - began) / 1e6 / n, rss / 1024,
+		host_self(&H, ctl, "resident_bytes", &G) / 1024);
+	wait_for_nothing_left();
+	CHECK_INT(host_self(&H, ctl, "descriptors", &G), fds);
+	CHECK_INT(count_of(MOUNTS), mounts_before);
+	if (!H.guest) {
+		char cmd[200];
+
+		snprintf(cmd, sizeof(cmd), "ls %s/state | wc -l", H.dir);
+		CHECK_INT(count_of(cmd), 0);
+	}
+	CHECK_INT(count_of("ls /var/lib/mayfly-sessions 2>/dev/null | wc -l"), 0);
+	CHECK_INT(count_of("grep -l execd-session /proc/[0-9]*/comm 2>/dev/null | wc -l"), 0);
+	outside("rm -rf /tmp/iso 2>/dev/null");
+	CHECK(host_end(&H, ctl));
+}
+
+static const struct test tests[] = {
+	{"start", start},
+	{"one_shell_for_all_runs", one_shell_for_all_runs},
+	{"busy_timeouts_and_interrupts", busy_timeouts_and_interrupts},
+	{"background_runs", background_runs},
+	{"the_view", the_view},
+	{"paths_are_checked", paths_are_checked},
+	{"variables_are_filtered", variables_are_filtered},
+	{"files_are_the_session_s", files_are_the_session_s},
+	{"changes_are_listed_and_committed", changes_are_listed_and_committed},
+	{"escapes_are_refused", escapes_are_refused},
+	{"a_session_has_bounds", a_session_has_bounds},
+	{"times", times},
+	{"many_leave_nothing", many_leave_nothing},
+};
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--dump-env"))
+		return session_helper(argv[2]);
+	if (argc == 2 && !strcmp(argv[1], "--isolate"))
+		return isolate_main();
+	if (argc == 3 && !strcmp(argv[1], "escape"))
+		return escape(argv[2]);
+	signal(SIGPIPE, SIG_IGN);
+	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+}

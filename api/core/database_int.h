@@ -55,7 +55,8 @@ struct database {
 	pthread_t thread;
 	bool started, ending;
 	struct transaction *todo, **todo_last;
-	struct transaction *running; /* what the thread commits now; for database_forget() */
+	struct transaction
+		*running; /* what is being committed now, by the thread or by one that waits */
 	struct transaction *done, **done_last;
 	int wake_fd;
 	struct watch *wake;

@@ -144,9 +144,12 @@ void route_diag_logs(struct http_req *r)
 static char *events_text(struct http_req *r, const struct sandbox *sb, unsigned int max, bool *cut)
 {
 	unsigned int n = MIN(sb->nevents, max);
-	size_t room = n * (sizeof(sb->events[0]) + 1) + 1;
-	char *text = http_alloc(r, room), *at = text;
+	size_t room = 1;
+	char *text, *at;
 
+	for (unsigned int i = 0; i < n; i++)
+		room += strlen(sb->events[i]) + 1;
+	at = text = http_alloc(r, room);
 	*cut = sb->nevents > max;
 	for (unsigned int i = 0; i < n; i++)
 		at += snprintf(at, room - (size_t)(at - text), "%s\n", sb->events[i]);

@@ -109,23 +109,28 @@ void sandbox_unref(struct sandbox *sb)
 	cJSON_Delete(sb->image_config);
 	operation_fini(sb);
 	timer_remove(sb->expiry);
+	for (unsigned int i = 0; i < sb->nevents; i++)
+		free(sb->events[i]);
 	free(sb);
 }
 
 void sandbox_note(struct sandbox *sb, const char *fmt, ...)
 {
-	char text[120], when[TIME_TEXT];
+	char text[120], when[TIME_TEXT], *line;
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	/* without memory for it, it is not noted */
+	if (asprintf(&line, "%s %s", time_format((int64_t)wall_ns(), when), text) < 0)
+		return;
 	if (sb->nevents == ARRAY_LEN(sb->events)) {
-		memmove(sb->events[0], sb->events[1], sizeof(sb->events) - sizeof(sb->events[0]));
+		free(sb->events[0]);
+		memmove(&sb->events[0], &sb->events[1], sizeof(sb->events) - sizeof(sb->events[0]));
 		sb->nevents--;
 	}
-	snprintf(sb->events[sb->nevents++], sizeof(sb->events[0]), "%s %s",
-		time_format((int64_t)wall_ns(), when), text);
+	sb->events[sb->nevents++] = line;
 }
 
 int sandbox_save(struct sandbox *sb, bool sync)

@@ -60,7 +60,7 @@ struct sandbox {
 	struct waiter *waiters; /* execd requests held until it runs */
 	uint64_t phase_ns[PH_COUNT];
 	uint64_t renewed_ns;
-	char events[40][160];
+	char *events[40]; /* lines, the oldest first */
 	unsigned int nevents;
 };
 

@@ -136,12 +136,13 @@ static bool expect(
 	struct client *c, int status, const char *method, const char *path, const char *body)
 {
 	bool whole = ask(c, method, path, body);
+	const char *text = c->a.n ? strstr(c->a.text, "\r\n\r\n") : NULL;
 
 	if (whole && c->a.status == status)
 		return true;
 	if (atomic_fetch_add(&G.errors, 1) == 0)
 		snprintf(G.first_error, sizeof(G.first_error), "%s %s: %s %.300s", method, path,
-			whole ? "" : strerror(errno), c->a.n ? c->a.text : "");
+			whole ? "" : strerror(errno), text ? text + 4 : "");
 	if (!whole) {
 		close(c->fd);
 		c->fd = -1;

@@ -422,7 +422,35 @@ static void a_failed_allocation_is_not_an_empty_table(void)
 	rig_down();
 }
 
+/* Some wait in the loop's thread while others are committed by the writer: all arrive, in their order. */
+static void waiting_and_not_waiting_together(void)
+{
+	struct err e;
+	cJSON *o;
+
+	REQUIRE(rig_up());
+	REQUIRE(database_start(G.db, &e) == 0);
+	for (int i = 0; i < 300; i++) {
+		if (i % 3 == 2) {
+			o = doc(i);
+			CHECK_INT(database_put(G.db, DB_SANDBOX, "same", o, i % 9 == 2, &e), 0);
+			cJSON_Delete(o);
+		} else {
+			database_commit(G.db, row(DB_SANDBOX, "same", i), ended, NULL);
+		}
+		if (i % 10 == 0)
+			loop_turn(G.loop, 1);
+	}
+	until(200);
+	CHECK_INT(G.failed, 0);
+	REQUIRE(database_get(G.db, DB_SANDBOX, "same", &o, &e) == 0 && o);
+	CHECK_INT(cJSON_GetObjectItemCaseSensitive(o, "n")->valueint, 299);
+	cJSON_Delete(o);
+	rig_down();
+}
+
 static const struct test tests[] = {
+	{"waiting_and_not_waiting_together", waiting_and_not_waiting_together},
 	{"callbacks_come_from_the_loop_in_order", callbacks_come_from_the_loop_in_order},
 	{"before_the_start_the_callback_comes_from_the_loop_too",
 		before_the_start_the_callback_comes_from_the_loop_too},

@@ -20,6 +20,8 @@
 
 #define RECORD_AGAIN_NS (1ull * 1000000000)
 
+#define WAITERS_MAX 256u
+
 struct waiter {
 	struct waiter *next;
 	struct http_req *r;
@@ -255,6 +257,30 @@ static enum use sandbox_use(const struct sandbox *sb)
 	return act == ACT_GO ? USE_NOW : USE_NEVER;
 }
 
+/* Its client left: it does not wait any more, and gives its place and its body back. */
+static void waiter_gone(struct http_req *r)
+{
+	struct waiter **at = &r->sandbox->waiters, *w;
+
+	while (*at && (*at)->r != r)
+		at = &(*at)->next;
+	w = *at;
+	if (w) {
+		*at = w->next;
+		free(w);
+	}
+	http_abort(r);
+}
+
+static size_t waiters_count(const struct sandbox *sb)
+{
+	size_t n = 0;
+
+	for (const struct waiter *w = sb->waiters; w; w = w->next)
+		n++;
+	return n;
+}
+
 void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 {
 	enum use use = sandbox_use(sb);
@@ -264,6 +290,12 @@ void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 		r->route->fn(r);
 		return;
 	}
+	if (use == USE_LATER && waiters_count(sb) >= WAITERS_MAX) {
+		http_add_header(r, "Retry-After", "1");
+		http_error(r, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
+			"%u requests wait for sandbox %s already.", WAITERS_MAX, sb->id);
+		return;
+	}
 	w = use == USE_LATER ? calloc(1, sizeof(*w)) : NULL;
 	if (!w) {
 		answer_not_running(r, sb);
@@ -271,6 +303,7 @@ void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 	}
 	*w = (struct waiter){.next = sb->waiters, .r = r};
 	sb->waiters = w;
+	http_on_gone(r, waiter_gone);
 }
 
 void sandboxes_wake(struct sandbox *sb)
@@ -284,6 +317,7 @@ void sandboxes_wake(struct sandbox *sb)
 	while (w) {
 		struct waiter *next = w->next;
 
+		http_on_gone(w->r, NULL);
 		if (http_client_gone(w->r))
 			http_abort(w->r);
 		else if (use == USE_NOW)

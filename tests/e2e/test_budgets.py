@@ -86,3 +86,34 @@ def test_environment_and_extensions_are_bounded(daemon):
         status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX | more)
         assert status == 413, (status, e)
     assert daemon.ask("POST", "/v1/sandboxes", BOX | {"env": {f"K{i}": "v" for i in range(500)}})[0] == 202
+
+
+def test_requests_that_wait_for_a_sandbox_are_bounded(tmp_path):
+    """What is sent to a sandbox that is still made waits for it: 256 requests, and those whose clients left do not count."""
+    d = HostDaemon(tmp_path).plan(boot="hang").start({"runtime": {"templates": False, "pending_after_seconds": 1}}, max_connections=4096)
+    try:
+        status, box, _ = d.ask("POST", "/v1/sandboxes", BOX)
+        assert status == 202 and box["status"]["state"] == "Pending"
+
+        def asks():
+            s = socket.create_connection(("127.0.0.1", d.port), timeout=WAIT_S)
+            s.sendall(f"GET /{box['id']}/44772/ping HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            return s
+
+        for _ in range(3):
+            waiting = [asks() for _ in range(256)]
+            time.sleep(0.5)
+            more = asks()
+            assert more.recv(100).startswith(b"HTTP/1.1 429"), "one too many"
+            for s in waiting + [more]:
+                s.close()
+            time.sleep(0.5)
+        last = asks()
+        last.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            last.recv(1)
+        assert d.ask("DELETE", f"/v1/sandboxes/{box['id']}")[0] == 204
+        last.settimeout(WAIT_S)
+        assert last.recv(100).startswith(b"HTTP/1.1 404")
+    finally:
+        d.clean()

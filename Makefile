@@ -61,7 +61,7 @@ UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
 UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
-.PHONY: all unit clean help kernel kernels deps tools warnings up down quickstart test test-bins e2e stress check asan tsan tidy cppcheck format fuzz-all \
+.PHONY: all unit clean help kernel kernels deps tools warnings up down quickstart test test-bins e2e stress hardware check asan tsan tidy cppcheck format fuzz-all \
 	fuzz-replay replay-bins coverage bench bench-deps bench-bins install package layering headers
 .SECONDARY:
 all: $(PROGS:%=$(BIN)/%) $(TOOLS:%=$(B)/tools/%) bench-bins $(B)/testinit.cpio $(B)/initramfs.cpio
@@ -162,6 +162,9 @@ e2e: all kernels $(E2E_BINS)
 	$(Q)tests/run e2e
 stress: all kernels $(E2E_BINS)
 	$(Q)E2E_LIMIT_S=14400 MAYFLY_STRESS=1 tests/run e2e
+# what only a machine with KVM can answer: build/hardware/report.html
+hardware: all kernels $(E2E_BINS)
+	$(Q)tests/hardware
 asan tsan:
 	$(Q)$(MAKE) -s SAN=$@ unit
 coverage:

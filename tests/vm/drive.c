@@ -2,7 +2,7 @@
  *
  * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them.
  * Runs where KVM is (inside the appliance). drive VMM KERNEL INITRD DIR model CLONES | rate
- * RESTORES | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS. Prints one line a
+ * RESTORES | rounds SECONDS | classes | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS. Prints one line a
  * step; exits 1 at the first thing that is not as it must be.
  */
 #include <dirent.h>
@@ -129,6 +129,13 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static int compare_u64(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
 static void print_times(const char *what, double *t, unsigned int n)
 {
 	qsort(t, n, sizeof(*t), compare);
@@ -139,6 +146,7 @@ static void print_times(const char *what, double *t, unsigned int n)
 static void rate(unsigned int n)
 {
 	double *t = calloc(n, sizeof(*t));
+	uint64_t *seen = calloc(n, sizeof(*seen));
 	unsigned int good = 0;
 	struct stored base;
 	struct vmctl v;
@@ -157,8 +165,10 @@ static void rate(unsigned int n)
 		if (vmctl_wait_ready(&v, 20000)) {
 			t[good] = (double)(mono_ns() - t0) / 1e6;
 			if (vmctl_guest(&v, &m) && m.a == 0 && m.b == 1000 && vmctl_guest(&v, &c) &&
-				c.b == 0)
+				c.b == 0) {
+				seen[good] = ask(&v, TG_RANDOM, 0, 0, 0).a;
 				good++;
+			}
 		}
 		vmctl_kill(&v);
 	}
@@ -166,6 +176,11 @@ static void rate(unsigned int n)
 	if (good)
 		print_times("restore request to the guest's announcement", t, good);
 	MUST(good == n);
+	qsort(seen, n, sizeof(*seen), compare_u64);
+	for (unsigned int i = 1; i < n; i++)
+		MUST(seen[i] != seen[i - 1]);
+	printf("ok the first random numbers of %u restores all differ\n", n);
+	free(seen);
 	free(t);
 }
 
@@ -360,6 +375,10 @@ int main(int argc, char **argv)
 		model((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
 	else if (!strcmp(argv[5], "rate"))
 		rate((unsigned int)atoi(argc > 6 ? argv[6] : "20"));
+	else if (!strcmp(argv[5], "rounds"))
+		rounds((unsigned int)atoi(argc > 6 ? argv[6] : "10"));
+	else if (!strcmp(argv[5], "classes"))
+		classes();
 	else if (!strcmp(argv[5], "boots"))
 		boots((unsigned int)atoi(argc > 6 ? argv[6] : "5"),
 			(uint32_t)atoi(argc > 7 ? argv[7] : "2"));

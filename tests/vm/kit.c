@@ -24,6 +24,21 @@ int make_file(const char *what, int number)
 	return fd;
 }
 
+/* Closes and removes it: hours of rounds fill a disk. */
+static void forget_file(int fd)
+{
+	char link[64], path[300];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path) - 1);
+	if (n > 0) {
+		path[n] = 0;
+		unlink(path);
+	}
+	close(fd);
+}
+
 struct tg_msg ask(struct vmctl *v, uint32_t cmd, uint64_t a, uint64_t b, uint32_t seed)
 {
 	struct tg_msg m = {.cmd = cmd, .a = a, .b = b, .seed = seed};
@@ -103,6 +118,20 @@ void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t flags, bo
 	if (say)
 		printf(" ms\n");
 	buf_fini(&out);
+}
+
+void close_stored(const struct stored *old, const struct stored *now)
+{
+	for (unsigned int i = 0; i < old->n; i++) {
+		bool used = false;
+
+		for (unsigned int k = 0; k < now->n; k++)
+			used |= old->mem[i] == now->mem[k];
+		if (!used)
+			forget_file(old->mem[i]);
+	}
+	if (old->n)
+		forget_file(old->state);
 }
 
 static int layer_number;

@@ -50,6 +50,11 @@ void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed);
  * layer. */
 struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags, uint64_t *stopped);
 
-/* scenarios: busy.c, ends.c */
+/* Closes those memory files and the state of `old` that `now` does not stand on. */
+void close_stored(const struct stored *old, const struct stored *now);
+
+/* scenarios: busy.c, ends.c, hardware.c */
+void rounds(unsigned int seconds);
+void classes(void);
 void busy(unsigned int clones, uint32_t vcpus);
 void ends(void);

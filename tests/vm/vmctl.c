@@ -18,6 +18,7 @@
 
 #include "lib/fdpass.h"
 
+const char *vmctl_template = "";
 const char *vmctl_program = "mayfly-vmm";
 
 static int listen_at(const char *path)
@@ -165,7 +166,7 @@ int vmctl_prepare(struct vmctl *v, uint64_t mem, uint32_t vcpus)
 	buf_init(&b, 256);
 	buf_u64(&b, mem);
 	buf_u32(&b, vcpus);
-	buf_str(&b, "");
+	buf_str(&b, vmctl_template);
 	buf_u32(&b, 0);
 	rc = vmctl_call(v, VMM_PREPARE, &b, NULL, 0, NULL);
 	buf_fini(&b);

@@ -40,6 +40,8 @@ struct vmctl {
 };
 
 extern const char *vmctl_program; /* path of mayfly-vmm */
+extern const char
+	*vmctl_template; /* CPU template of what is prepared from now on; "": the host's */
 
 void vmctl_start(struct vmctl *v);
 /* Sends and waits for the reply (events on the way are noted). Returns its status; out, if not

@@ -72,6 +72,7 @@ struct agent {
 	char *workdir, *user;
 
 	char cgroup[256];            /* "" = none */
+	uint64_t memory_limit;       /* of all processes in it; 0 = the whole machine */
 	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
 	uint64_t next_cgroup, next_store;
 	int ready_fd;

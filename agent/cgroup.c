@@ -25,6 +25,27 @@ int cgroups_init(struct agent *a, const char *root)
 	return 0;
 }
 
+int cgroups_memory(struct agent *a, uint64_t bytes)
+{
+	char path[sizeof(a->cgroup) + 32], text[32];
+	int rc;
+
+	if (!a->cgroup[0])
+		return -EOPNOTSUPP;
+	/* "sandbox" is a child of the root: only the root can hand it the controller */
+	snprintf(path, sizeof(path), "%s/../cgroup.subtree_control", a->cgroup);
+	rc = text_poke(path, "+memory");
+	if (rc < 0)
+		return rc == -ENOENT || rc == -EINVAL ? -EOPNOTSUPP : rc;
+	snprintf(path, sizeof(path), "%s/memory.max", a->cgroup);
+	if (bytes)
+		snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
+	rc = text_poke(path, bytes ? text : "max");
+	if (rc == 0)
+		a->memory_limit = bytes;
+	return rc;
+}
+
 static void make(struct agent *a, struct cgroup *g)
 {
 	char path[sizeof(a->cgroup) + sizeof(g->name) + 2];

@@ -14,6 +14,8 @@ struct cgroup {
 
 /* Makes a->cgroup ready. 0 or -errno. */
 int cgroups_init(struct agent *a, const char *root);
+/* What all processes below the sandbox's cgroup may use together; 0: no limit. 0 or -errno. */
+int cgroups_memory(struct agent *a, uint64_t bytes);
 void cgroup_make(struct agent *a, struct cgroup *g);
 /* One for the next process, made when nobody waits for it. */
 void cgroup_make_spare(struct agent *a);

@@ -44,6 +44,23 @@ void req_set_env(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	conn_ok(c, id, NULL);
 }
 
+void req_limits(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
+{
+	uint64_t memory = cur_u64(b);
+	int rc;
+
+	if (!cur_done(b)) {
+		req_bad(a, c, id);
+		return;
+	}
+	rc = cgroups_memory(a, memory);
+	if (rc < 0)
+		conn_error(c, id, -rc, AGENT_STEP_NONE, "limit of %llu bytes of memory: %s",
+			(unsigned long long)memory, strerror(-rc));
+	else
+		conn_ok(c, id, NULL);
+}
+
 /* The entrypoint could not be started: a process of that name says so to whoever asks. */
 static void entrypoint_failed(struct agent *a, int code, const char *text)
 {

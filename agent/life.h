@@ -9,6 +9,7 @@
 void req_ping(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_set_env(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+void req_limits(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 /* After something ended: nothing left to wait for? */
 void shutdown_check(struct agent *a);

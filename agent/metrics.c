@@ -99,6 +99,10 @@ void req_metrics(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	}
 	read_cpu(&u);
 	read_mem(&u);
+	if (a->memory_limit && a->memory_limit < u.mem_total) {
+		u.mem_total = a->memory_limit;
+		u.mem_used = MIN(u.mem_used, u.mem_total);
+	}
 	read_disk(&u);
 	read_net(&u);
 	buf_init(&ok, 256);

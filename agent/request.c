@@ -31,6 +31,7 @@ static const struct request requests[] = {
 	{AGENT_SELF, CTL, req_self},
 	{AGENT_WAIT_PORT, CTL, req_wait_port},
 	{AGENT_SET_ENV, CTL, req_set_env},
+	{AGENT_LIMITS, CTL, req_limits},
 	{AGENT_EXEC, CTL | EXE, req_exec},
 	{AGENT_ATTACH, EXE, req_attach},
 	{AGENT_ACK, EXE, req_ack},

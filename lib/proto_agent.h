@@ -60,6 +60,9 @@ enum agent_type {
 	AGENT_SELF = 16,
 	/* u16 port, u32 limit_ms -> {} as soon as something listens on it, ETIMEDOUT */
 	AGENT_WAIT_PORT = 17,
+	/* u64 memory_bytes (0: no limit) -> {}: what all processes of the sandbox may use together, below the memory of
+	 * the machine. EOPNOTSUPP: the guest has no cgroup for it. */
+	AGENT_LIMITS = 19,
 	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host keeps open: u32 magic, u32 version, u64 generation,
 	 * u32 prepared (1: AGENT_THAW is due). A restore's transport reset makes the agent connect and say it again. */
 	AGENT_READY = 20,

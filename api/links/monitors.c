@@ -698,7 +698,7 @@ int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_di
 	return rc;
 }
 
-void vm_limits(struct vm *vm, uint32_t cpu_millis, uint64_t memory_bytes)
+void vm_limits(struct vm *vm, uint32_t cpu_millis)
 {
 	struct priv_msg m = {.op = PRIV_GROUP_LIMITS, .group = vm->slot};
 

@@ -81,8 +81,9 @@ struct vm_restore_fds {
 };
 int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk,
 	uint32_t flags);
-/* The CPU and memory this sandbox really gets, below its class. */
-void vm_limits(struct vm *vm, uint32_t cpu_millis, uint64_t memory_bytes);
+/* The CPU that this sandbox really gets, below its class. The host's memory limit is the size of the machine: a guest
+ * fills what it sees with its page cache, and a smaller limit would kill it. Its agent keeps the processes to less. */
+void vm_limits(struct vm *vm, uint32_t cpu_millis);
 void vm_kill(struct vm *vm); /* ended() follows */
 /* The same, for a reason that ended() tells if the monitor has no other. */
 void vm_fail(struct vm *vm, const char *why);

@@ -191,11 +191,46 @@ static void setup_done(void *arg, const struct agent_reply *r)
 		now_running(sb);
 }
 
+static void limits_set(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (r->err == ECANCELED || !sb->op.launch || !r->err)
+		return;
+	/* A checkpoint may bring an agent that is older than this request. */
+	if (r->err == ENOSYS)
+		sandbox_note(sb, "its agent is older than memory limits: it has the whole machine");
+	else
+		launch_fail(sb, 500, START_FAILED, "%s", *r->text ? r->text : strerror(r->err));
+}
+
+/* The machine is as large as its size class. What its processes may use together is what was asked for: the guest's
+ * kernel keeps them to it, as a container's limit does. Sent ahead of the next request, which does not wait for it. */
+/* false: failed, and answered */
+static bool limits_send(struct sandbox *sb)
+{
+	struct buf b;
+
+	bool sent;
+
+	if (!sb->spec.memory_bytes || sb->spec.memory_bytes >= MIB(sb->cls.mem_mib))
+		return true;
+	buf_init(&b, 16);
+	buf_u64(&b, sb->spec.memory_bytes);
+	sent = agentc_call(sb->agent, AGENT_LIMITS, &b, 0, limits_set, sb) != NULL;
+	buf_fini(&b);
+	if (!sent)
+		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
+	return sent;
+}
+
 static void do_setup(struct sandbox *sb)
 {
 	struct buf b;
 
 	operation_step(sb, STEP_SETUP);
+	if (!limits_send(sb))
+		return;
 	buf_init(&b, AGENT_FRAME_MAX);
 	setup_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, 0, setup_done, sb))
@@ -221,6 +256,8 @@ static void do_thaw(struct sandbox *sb)
 	struct buf b;
 
 	operation_step(sb, STEP_THAW);
+	if (!resuming(sb) && !limits_send(sb))
+		return;
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, 0, thaw_done, sb))
@@ -384,7 +421,7 @@ static void load(struct sandbox *sb)
 			launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 		return;
 	}
-	vm_limits(sb->vm, sb->spec.cpu_millis, sb->spec.memory_bytes);
+	vm_limits(sb->vm, sb->spec.cpu_millis);
 	if (*l->from.state) {
 		operation_step(sb, STEP_RESTORE);
 		rc = restore(sb, &disk, &e);

@@ -66,6 +66,20 @@ def sandbox(daemon):
     call(daemon, "DELETE", f"/v1/sandboxes/{sb['id']}")
 
 
+def test_memory_is_what_was_asked_for(daemon):
+    """The machine has the size of its class (512 MiB); its processes together have what the client asked for, booted and restored."""
+    boxes = [create(daemon, resourceLimits={"cpu": "1", "memory": "300Mi"})["id"] for _ in range(2)]
+    for box in boxes:
+        assert run(daemon, box, "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; echo $?").strip() == "0"
+        assert run(daemon, box, "dd if=/dev/zero of=/dev/null bs=400M count=1 2>/dev/null; echo $?").strip() == "137"
+        status, m, _ = call(daemon, "GET", f"/{box}/44772/metrics")
+        assert status == 200 and m["mem_total_mib"] == 300, m
+    whole = create(daemon, resourceLimits={"cpu": "1", "memory": "512Mi"})["id"]
+    assert run(daemon, whole, "dd if=/dev/zero of=/dev/null bs=400M count=1 2>/dev/null; echo $?").strip() == "0"
+    for box in (*boxes, whole):
+        call(daemon, "DELETE", f"/v1/sandboxes/{box}")
+
+
 def test_second_one_is_restored(daemon, sandbox):
     """The first of an image boots and leaves a template; the next is restored from it, and is another machine."""
     end = time.monotonic() + SLOW

@@ -71,6 +71,8 @@ static void life(void)
 	buf_str(&B, "LATER");
 	buf_str(&B, "1");
 	CHECK_INT(ask(AGENT_SET_ENV), 0);
+	buf_u64(&B, MIB(300));
+	CHECK_INT(ask(AGENT_LIMITS), EOPNOTSUPP); /* no cgroup here; with one: test_lifecycle */
 }
 
 static void processes(void)

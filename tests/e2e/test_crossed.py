@@ -84,7 +84,7 @@ def test_a_monitor_that_answers_what_failed_already(daemon):
     box = daemon.create()
     daemon.plan(snapshot="lies")
     assert taken(daemon, snapshot(daemon, box))["state"] == "Failed"
-    time.sleep(0.5)  # its late answer
+    step(daemon, "late")  # its answer to what failed
     assert daemon.ask("GET", "/health")[0] == 200
 
 
@@ -93,7 +93,7 @@ def test_an_agent_that_answers_twice(daemon):
     box = daemon.create()
     daemon.plan(prep="more")
     snap = snapshot(daemon, box)
-    time.sleep(1.5)  # the second answer comes after a second
+    step(daemon, "again")  # the second answer, a second later
     assert taken(daemon, snap)["state"] == "Failed" and daemon.ask("GET", "/health")[0] == 200
 
 
@@ -106,7 +106,7 @@ def test_half_a_message_costs_nothing(daemon):
     daemon.start(NO_TEMPLATES)
     daemon.plan(ready="partial")
     daemon.create()
-    time.sleep(1.2)  # it comes after one
+    step(daemon, "half")  # it comes after a second
     before = cpu_ticks(daemon.proc.pid)
     time.sleep(2)
     assert cpu_ticks(daemon.proc.pid) - before < 20  # of 200
@@ -138,7 +138,7 @@ def test_a_template_asked_for_ahead_whose_makers_all_fail(daemon):
         step(daemon, "prep")
         asked = pool.submit(daemon.ask, "POST", "/v1/mayfly/templates", ahead)
         step(daemon, "setup")
-        time.sleep(0.3)
+        daemon.settled(1)  # the sandbox that was started for it is gone: the request waits for the other one's template
         daemon.plan(boot="die")
         assert asked.result()[0] == 503
 
@@ -215,7 +215,7 @@ def test_a_removal_of_images_holds_up_creates_only(daemon):
     with open(daemon.dir / "state" / "images" / "lock") as lock, concurrent.futures.ThreadPoolExecutor(1) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as `mayfly image rm` does, for as long as the disk likes
         made = pool.submit(daemon.create)
-        time.sleep(0.5)
+        until(lambda: "getting the image" in str(daemon.ask("GET", "/v1/sandboxes", timeout=5)[1]))
         assert daemon.ask("GET", "/health", timeout=5)[0] == 200 and not made.done()
         fcntl.flock(lock, fcntl.LOCK_UN)
         assert daemon.state(made.result()) == "Running"
@@ -298,10 +298,10 @@ def test_a_server_that_answers_while_it_is_asked_does_not_hang(daemon):
 
 def test_words_cut_inside_a_character(daemon):
     daemon.start(NO_TEMPLATES)
-    other = daemon.create()
-    daemon.create()
+    other, box = daemon.create(), daemon.create()
     daemon.plan(entry="notstarted")
-    time.sleep(0.5)
+    for b in (other, box):
+        daemon.until(b, "Failed")
     status, boxes, _ = daemon.ask("GET", "/v1/sandboxes")
     assert status == 200 and other in {b["id"] for b in boxes["items"]}
     status, e, _ = daemon.ask("GET", "/v1/sandboxes/%ff")

@@ -195,7 +195,7 @@ def test_every_path_parameter(daemon, method, pattern):
 
 def test_every_path_parameter_of_every_route(daemon):
     """As /openapi.json names them, so that a new one is tried, too; the others of the path are good ones (nothing listens on port 1)."""
-    good, asked = {"id": "BOX", "port": "1", "name": "x", "uid": "0", "gid": "0", "rest": "a"}, 0
+    good, asked = {"id": "BOX", "port": "1", "name": "x", "uid": "0", "gid": "0", "rest": "a", "table": "sandboxes"}, 0
     for path, ops in daemon.ask("GET", "/openapi.json")[1]["paths"].items():
         names = re.findall(r"\{(\w+)\}", path)
         for at, _ in enumerate(names):

@@ -216,11 +216,11 @@ up: all kernel ; $(Q)guest/up
 down: ; $(Q)guest/down
 quickstart: ; +$(Q)MAKE="$(MAKE)" guest/quickstart
 
-# install into PREFIX, or make a package of exactly that
+# install into PREFIX, or make packages of that: a tar file, and two .deb for this machine's release
 PREFIX ?= /usr/local
 VERSION := 0.1.0
 install: all kernel ; $(Q).ci/install "$(DESTDIR)" "$(PREFIX)"
-package: all kernel ; $(Q).ci/install --package $(VERSION)
+package: all kernel ; $(Q).ci/install --package $(VERSION) && .ci/deb $(VERSION)
 
 help: ; @sed 's/^	//' tests/check/help.txt
 clean: ; rm -rf build

@@ -61,19 +61,29 @@ static void base_from(struct client *c, const char *domain)
 		c->base[n - 3] = 0;
 }
 
-/* A value of the environment, else what `make up` left in client.env ("NAME=value" lines). */
+int client_settings(char *text, size_t cap)
+{
+	char path[PATH_MAX];
+	struct err e;
+
+	if (machine_root(path, sizeof(path), &e) == 0) {
+		snprintf(path + strlen(path) - strlen("/machine"), sizeof("/client.env"),
+			"/client.env");
+		if (file_read(path, text, cap) == 0)
+			return 0;
+	}
+	return file_read("/etc/mayfly/client.env", text, cap);
+}
+
+/* A value of the environment, else what `make up` or the package left ("NAME=value" lines). */
 static void setting(const char *name, char *to, size_t cap)
 {
 	const char *v = getenv(name);
-	char path[PATH_MAX], text[2048], *save = NULL;
+	char text[2048], *save = NULL;
 	size_t n = strlen(name);
-	struct err e;
 
 	snprintf(to, cap, "%s", v ? v : "");
-	if (v || machine_root(path, sizeof(path), &e) < 0)
-		return;
-	snprintf(path + strlen(path) - strlen("/machine"), sizeof("/client.env"), "/client.env");
-	if (file_read(path, text, sizeof(text)) < 0)
+	if (v || client_settings(text, sizeof(text)) < 0)
 		return;
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
 		if (!strncmp(line, name, n) && line[n] == '=')

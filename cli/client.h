@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * client.h: the daemon as the command line sees it: HTTP only, by libcurl. Where it is: --url, else
- * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else a running `mayfly
- * machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
+ * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else what an installed
+ * package left, else a running `mayfly machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
  */
 #pragma once
 
@@ -21,6 +21,9 @@ struct client {
 	void *tick_arg;
 	long limit_s; /* a whole request; 0: none */
 };
+
+/* The text of client.env ("NAME=value" lines): the user's own, else the host's. 0 or -errno. */
+int client_settings(char *text, size_t cap);
 
 /* options that every command of the daemon has; the tables begin with them */
 struct client_opts {

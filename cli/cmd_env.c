@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_env.c: `mayfly env`: what the official SDKs and osb read from the environment, as `make up` left
+ * cmd_env.c: `mayfly env`: what the official SDKs and osb read from the environment, as `make up` or the package left
  * it. Read as data, printed quoted.
  */
 #include "cli/cli.h"
@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "cli/client.h"
-#include "cli/appliance/machine.h"
 #include "cli/run.h"
 
 /* Values are host:port and hexadecimal keys; anything else would have to be quoted for a shell, and
@@ -24,21 +23,18 @@ static bool is_plain(const char *s)
 
 int cmd_env(int argc, char **argv)
 {
-	char path[PATH_MAX], text[2048], *save = NULL;
+	char text[2048], *save = NULL;
 	struct err e = {0};
 	cJSON *o = NULL;
 	bool json;
-	size_t n;
 	int rest, rc = plain_options(argc, argv, "mayfly env", &json, &rest);
 
 	if (rc >= 0)
 		return rc;
-	if (machine_root(path, sizeof(path), &e) < 0)
-		return complain(EXIT_FAILED, &e);
-	n = strlen(path) - strlen("/machine");
-	snprintf(path + n, sizeof(path) - n, "/client.env");
-	if (file_read(path, text, sizeof(text)) < 0) {
-		err_plain(&e, ENOENT, "nothing is known of a running daemon: make up");
+	if (client_settings(text, sizeof(text)) < 0) {
+		err_plain(&e, ENOENT,
+			"no daemon is known: make up starts one. An installed one writes "
+			"/etc/mayfly/client.env for the group mayfly");
 		return complain(EXIT_FAILED, &e);
 	}
 	if (json)
@@ -46,7 +42,7 @@ int cmd_env(int argc, char **argv)
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!is_plain(line)) {
 			err_plain(&e, EINVAL,
-				"%s holds what is no plain value: make up writes it anew", path);
+				"client.env holds what is no plain value: make up writes it again");
 			cJSON_Delete(o);
 			return complain(EXIT_FAILED, &e);
 		}

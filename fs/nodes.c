@@ -393,7 +393,7 @@ static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth)
 	uint32_t parent = r->parent;
 	char name[NAME_MAX + 1];
 	struct statx st;
-	int64_t btime_ns;
+	int64_t btime_ns = 0;
 	int dir, fd, rc;
 
 	if (r->flags & NODE_NAMELESS || !parent || depth > DEPTH_MAX)

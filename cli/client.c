@@ -126,7 +126,7 @@ bool client_begin(struct client *c, struct client_opts *co, const char *usage, c
 	if (co->help || argc - at < words) {
 		fprintf(co->help ? stdout : stderr, "usage: mayfly %s\n", usage);
 		if (co->help)
-			opt_help(o, n);
+			opt_help(stdout, o, n);
 		*code = co->help ? EXIT_OK : EXIT_USAGE;
 		return false;
 	}

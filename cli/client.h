@@ -9,7 +9,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-#include "cli/opt.h"
+#include "lib/opt.h"
 #include "lib/buf.h"
 
 struct client {

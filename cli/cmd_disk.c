@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli/opt.h"
+#include "lib/opt.h"
 #include "lib/cow.h"
 #include "lib/cow_tools.h"
 
@@ -244,7 +244,7 @@ int cmd_disk(int argc, char **argv)
 	for (size_t i = 0; i < ARRAY_LEN(subs); i++)
 		printf("  %-10s %s\n", subs[i].name, subs[i].help);
 	printf("\n");
-	opt_help(opts, ARRAY_LEN(opts));
+	opt_help(stdout, opts, ARRAY_LEN(opts));
 	return a.help || (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
 		       ? EXIT_OK
 		       : EXIT_USAGE;

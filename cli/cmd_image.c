@@ -5,7 +5,7 @@
  */
 #include "cli/cli.h"
 #include "cli/cmd_image.h"
-#include "cli/opt.h"
+#include "lib/opt.h"
 #include "images/store/obtain.h"
 
 #include <fcntl.h>
@@ -142,7 +142,7 @@ static int parse(const struct opt *o, size_t n, int argc, char **argv, const cha
 	if (*help || argc - *rest < min || argc - *rest > max) {
 		fprintf(*help ? stdout : stderr, "usage: mayfly image %s [OPTIONS] %s\n", argv[0],
 			words);
-		opt_help(o, n);
+		opt_help(stdout, o, n);
 		return *help ? EXIT_OK : EXIT_USAGE;
 	}
 	return -1;

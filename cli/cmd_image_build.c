@@ -5,7 +5,7 @@
  */
 #include "cli/cli.h"
 #include "cli/cmd_image.h"
-#include "cli/opt.h"
+#include "lib/opt.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -112,7 +112,7 @@ int cmd_image_build(int argc, char **argv)
 		return complain(EXIT_USAGE, &e);
 	if (help || rest >= argc) {
 		fprintf(help ? stdout : stderr, "usage: mayfly image build [OPTIONS] RECIPE...\n");
-		opt_help(opts, ARRAY_LEN(opts));
+		opt_help(stdout, opts, ARRAY_LEN(opts));
 		return help ? EXIT_OK : EXIT_USAGE;
 	}
 	r = find_recipes(path, sizeof(path), &e);

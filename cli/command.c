@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/opt.h"
+#include "lib/opt.h"
 
 #ifndef MAYFLY_VERSION
 #define MAYFLY_VERSION "0.1.0"
@@ -55,7 +55,7 @@ int plain_options(int argc, char **argv, const char *usage_text, bool *json, int
 		return -1;
 	printf("usage: %s\n\n", usage_text);
 	fflush(stdout);
-	opt_help(opts, ARRAY_LEN(opts));
+	opt_help(stdout, opts, ARRAY_LEN(opts));
 	return EXIT_OK;
 }
 

@@ -5,7 +5,6 @@
  * On SIGTERM it ends the daemon and itself; the sandboxes go on, and the next helper finds them.
  */
 #include <fcntl.h>
-#include <getopt.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "lib/fdpass.h"
 #include "lib/jail.h"
 #include "lib/log.h"
+#include "lib/opt.h"
 #include "lib/procfs.h"
 #include "priv/serve.h"
 #include "priv/spawn.h"
@@ -339,128 +339,85 @@ static int set_up(struct err *e)
 	return 0;
 }
 
-static const struct option options[] = {
-	{"bin-dir", required_argument, NULL, 'b'},
-	{"run-dir", required_argument, NULL, 'r'},
-	{"state-dir", required_argument, NULL, 's'},
-	{"show", required_argument, NULL, 'S'},
-	{"cgroup", required_argument, NULL, 'g'},
-	{"user", required_argument, NULL, 'u'},
-	{"lease", required_argument, NULL, 'l'},
-	{"uid-base", required_argument, NULL, 'U'},
-	{"uid-count", required_argument, NULL, 'C'},
-	{"slots", required_argument, NULL, 'n'},
-	{"verbose", no_argument, NULL, 'v'},
-	{"help", no_argument, NULL, 'h'},
-	{NULL, 0, NULL, 0},
-};
-
-static const char usage[] =
-	"usage: mayfly-priv [options] [-- mayflyd's arguments]\n"
-	"  --bin-dir DIR    where mayflyd, mayfly-vmm, mayfly-image are (default: beside this "
-	"program)\n"
-	"  --run-dir DIR    sockets of the daemon (/run/mayfly)\n"
-	"  --state-dir DIR  what lasts (/var/lib/mayfly)\n"
-	"  --show PATH      one more file or folder that mayflyd may read (a kernel or initramfs "
-	"that its configuration names); up to 8\n"
-	"  --cgroup PATH    cgroup v2 folder to make groups in (default: our own)\n"
-	"  --user NAME|UID  the daemon's user (mayfly)\n"
-	"  --lease PATH[,memory=BYTES][,cpu=MILLIS]\n"
-	"                   cgroup v2 folder in which sandboxes may be placed, instead of "
-	"--cgroup;\n"
-	"                   repeat it for more: leases are numbered from 0 in this order\n"
-	"  --uid-base N     first user id for jails (300000)\n"
-	"  --uid-count N    user ids for jails from there on: five for each slot (20480)\n"
-	"  --slots N        processes in jails at a time (4096)\n"
-	"  --verbose        log every request\n";
-
-static uint32_t number(const char *s, uint32_t min, uint32_t max, const char *what)
+_noreturn_ static void bad_options(const struct err *e)
 {
-	char *end;
-	unsigned long long v = strtoull(s, &end, 10);
-
-	if (!*s || *end || v < min || v > max) {
-		fprintf(stderr, "mayfly-priv: %s must be a number from %u to %u, not \"%s\"\n",
-			what, min, max, s);
-		exit(2);
-	}
-	return (uint32_t)v;
-}
-
-static void add_show(const char *path)
-{
-	for (size_t i = 0; i < ARRAY_LEN(P.daemon.show); i++)
-		if (!P.daemon.show[i]) {
-			P.daemon.show[i] = path;
-			return;
-		}
-	fputs(usage, stderr);
+	fprintf(stderr, "mayfly-priv: %s\n", e->msg);
 	exit(2);
 }
 
-static void parse(int argc, char **argv)
+/* Everything behind "--" is the daemon's; its name takes the place before it. */
+static void daemon_options(char **argv, int rest)
 {
-	int o;
-
-	while ((o = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
-		switch (o) {
-		case 'b':
-			P.daemon.bin_dir = optarg;
-			break;
-		case 'r':
-			P.daemon.run_dir = optarg;
-			break;
-		case 's':
-			P.daemon.state_dir = optarg;
-			break;
-		case 'S':
-			add_show(optarg);
-			break;
-		case 'g':
-			P.cgroup = optarg;
-			break;
-		case 'u':
-			P.user = optarg;
-			break;
-		case 'U':
-			P.uid_base = number(optarg, 1000, 4000000000u, "--uid-base");
-			break;
-		case 'C':
-			P.uid_count = number(optarg, PRIV_UID_RANGES,
-				PRIV_UID_RANGES * PRIV_MAX_SLOTS, "--uid-count");
-			break;
-		case 'l':
-			if (P.nleases == LEASES_MAX) {
-				fprintf(stderr, "mayfly-priv: more than %u leases\n", LEASES_MAX);
-				exit(2);
-			}
-			P.leases[P.nleases++] = optarg;
-			break;
-		case 'n':
-			P.nslots = number(optarg, 1, PRIV_MAX_SLOTS, "--slots");
-			break;
-		case 'v':
-			log_level = LOG_DEBUG;
-			break;
-		case 'h':
-			fputs(usage, stdout);
-			exit(0);
-		default:
-			fputs(usage, stderr);
-			exit(2);
-		}
-	}
-	if (P.nslots > P.uid_count / PRIV_UID_RANGES) {
-		fprintf(stderr, "mayfly-priv: %u slots need %u user ids, --uid-count gives %u\n",
-			P.nslots, P.nslots * PRIV_UID_RANGES, P.uid_count);
-		exit(2);
-	}
-	/* everything after "--" is the daemon's; its name takes the place before it */
-	P.daemon.argv = argv + optind - 1;
+	P.daemon.argv = argv + rest - 1;
 	P.daemon.argv[0] = (char *)(uintptr_t) "mayflyd";
 	for (char **a = P.daemon.argv; *a; a++)
 		if (!strcmp(*a, "--config"))
 			P.serve.config = a[1];
+}
+
+static void parse(int argc, char **argv)
+{
+	uint64_t uid_base = P.uid_base, uid_count = P.uid_count, slots = P.nslots;
+	struct opt_list shown = {0}, leases = {0};
+	unsigned int verbose = 0;
+	bool help = false;
+	const struct opt opts[] = {
+		{"bin-dir", 0, OPT_STR, &P.daemon.bin_dir, "DIR",
+			"mayflyd, mayfly-vmm, mayfly-image (beside this program)"},
+		{"run-dir", 0, OPT_STR, &P.daemon.run_dir, "DIR",
+			"sockets of the daemon (/run/mayfly)"},
+		{"state-dir", 0, OPT_STR, &P.daemon.state_dir, "DIR",
+			"what lasts (/var/lib/mayfly)"},
+		{"show", 0, OPT_LIST, &shown, "PATH",
+			"one more file or folder that mayflyd may read (a kernel or initramfs of "
+			"its "
+			"configuration); up to 8"},
+		{"cgroup", 0, OPT_STR, &P.cgroup, "PATH",
+			"cgroup v2 folder to make groups in (our own)"},
+		{"user", 0, OPT_STR, &P.user, "NAME", "the daemon's user, or its number (mayfly)"},
+		{"lease", 0, OPT_LIST, &leases, "PATH",
+			"PATH[,memory=BYTES][,cpu=MILLIS]: cgroup v2 folder in which sandboxes may "
+			"be placed, "
+			"instead of --cgroup; repeat it for more: leases are numbered from 0 in "
+			"this order"},
+		{"uid-base", 0, OPT_UINT, &uid_base, "N", "first user id for jails (300000)"},
+		{"uid-count", 0, OPT_UINT, &uid_count, "N",
+			"user ids for jails from there on: five for each slot (20480)"},
+		{"slots", 0, OPT_UINT, &slots, "N", "processes in jails at a time (4096)"},
+		{"verbose", 'v', OPT_COUNT, &verbose, NULL, "log every request"},
+		{"help", 'h', OPT_FLAG, &help, NULL, "print this text"},
+	};
+	struct err e;
+	int rest;
+
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0)
+		bad_options(&e);
+	if (help) {
+		puts("usage: mayfly-priv [OPTIONS] [-- mayflyd's arguments]");
+		opt_help(stdout, opts, ARRAY_LEN(opts));
+		exit(0);
+	}
+	if (opt_range("uid-base", uid_base, 1000, 4000000000u, &e) < 0 ||
+		opt_range("uid-count", uid_count, PRIV_UID_RANGES, PRIV_UID_RANGES * PRIV_MAX_SLOTS,
+			&e) < 0 ||
+		opt_range("slots", slots, 1, PRIV_MAX_SLOTS, &e) < 0 ||
+		opt_range("show", shown.n, 0, ARRAY_LEN(P.daemon.show), &e) < 0 ||
+		opt_range("lease", leases.n, 0, LEASES_MAX, &e) < 0)
+		bad_options(&e);
+	P.uid_base = (uint32_t)uid_base;
+	P.uid_count = (uint32_t)uid_count;
+	P.nslots = (uint32_t)slots;
+	memcpy(P.daemon.show, shown.v, shown.n * sizeof(shown.v[0]));
+	memcpy(P.leases, leases.v, leases.n * sizeof(leases.v[0]));
+	P.nleases = (uint32_t)leases.n;
+	if (verbose)
+		log_level = LOG_DEBUG;
+	if (P.nslots > P.uid_count / PRIV_UID_RANGES) {
+		err_plain(&e, EINVAL, "%u slots need %u user ids, --uid-count gives %u", P.nslots,
+			P.nslots * PRIV_UID_RANGES, P.uid_count);
+		bad_options(&e);
+	}
+	daemon_options(argv, rest);
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,6 @@
 #include <arpa/inet.h>
 #include <cjson/cJSON.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
@@ -39,6 +38,7 @@
 #include "lib/fdpass.h"
 #include "lib/jail.h"
 #include "lib/log.h"
+#include "lib/opt.h"
 
 #define BOARD_VERSION "1"
 /* What the guest sees of the processor, by name: a memory file is only good for that. The only class so
@@ -63,63 +63,46 @@ _noreturn_ static void die(const char *what, const struct err *e)
 
 struct options {
 	const char *config, *init_config;
-	bool check, faults;
+	bool check, faults, version, help;
 	unsigned int no_jail, verbose;
 };
 
-static void usage(void)
-{
-	fputs("usage: mayflyd [--config FILE] [--check] [--no-jail] [-v]\n"
-	      "       mayflyd init-config [FILE]\n"
-	      "  --config FILE   the configuration; without it the defaults\n"
-	      "  --check         read it, say what is wrong, and end\n"
-	      "  --faults        allow debug.faults, for tests: files in run_dir then make the "
-	      "daemon die\n"
-	      "  --no-jail       start VMs directly, without mayfly-priv: for debugging (as root: "
-	      "twice)\n"
-	      "  -v              more log; again for more\n",
-		stderr);
-	exit(2);
-}
-
+/* The table fills o; argv[1] may be init-config. */
 static struct options parse_options(int argc, char **argv)
 {
-	static const struct option table[] = {{"config", 1, NULL, 'c'}, {"check", 0, NULL, 'n'},
-		{"no-jail", 0, NULL, 'J'}, {"faults", 0, NULL, 'F'}, {"verbose", 0, NULL, 'v'},
-		{"version", 0, NULL, 'V'}, {"help", 0, NULL, 'h'}, {0}};
 	struct options o = {0};
-	int c;
+	const struct opt opts[] = {
+		{"config", 'c', OPT_STR, &o.config, "FILE",
+			"the configuration; without it the defaults"},
+		{"check", 'n', OPT_FLAG, &o.check, NULL, "read it, report what is wrong, and end"},
+		{"faults", 0, OPT_FLAG, &o.faults, NULL,
+			"allow debug.faults, for tests: files in run_dir then kill the daemon"},
+		{"no-jail", 0, OPT_COUNT, &o.no_jail, NULL,
+			"start VMs directly, without mayfly-priv: for debugging (as root: twice)"},
+		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; again for still more"},
+		{"version", 'V', OPT_FLAG, &o.version, NULL, "print the version"},
+		{"help", 'h', OPT_FLAG, &o.help, NULL, "print this text"},
+	};
+	struct err e;
+	int rest;
 
 	if (argc > 1 && !strcmp(argv[1], "init-config")) {
 		o.init_config = argc > 2 ? argv[2] : "-";
 		return o;
 	}
-	while ((c = getopt_long(argc, argv, "c:nvVh", table, NULL)) >= 0) {
-		switch (c) {
-		case 'c':
-			o.config = optarg;
-			break;
-		case 'n':
-			o.check = true;
-			break;
-		case 'J':
-			o.no_jail++;
-			break;
-		case 'F':
-			o.faults = true;
-			break;
-		case 'v':
-			o.verbose++;
-			break;
-		case 'V':
-			puts("mayflyd " MAYFLY_VERSION " (protocol " PROTOCOL_VERSION ")");
-			exit(0);
-		default:
-			usage();
-		}
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0)
+		die_with(BAD_CONFIG, "options", &e);
+	if (o.version) {
+		puts("mayflyd " MAYFLY_VERSION " (protocol " PROTOCOL_VERSION ")");
+		exit(0);
 	}
-	if (optind < argc)
-		usage();
+	if (o.help || rest < argc) {
+		FILE *to = o.help ? stdout : stderr;
+
+		fputs("usage: mayflyd [OPTIONS]\n       mayflyd init-config [FILE]\n", to);
+		opt_help(to, opts, ARRAY_LEN(opts));
+		exit(o.help ? 0 : BAD_CONFIG);
+	}
 	return o;
 }
 

@@ -18,7 +18,7 @@
 #include <sys/sysinfo.h>
 
 #include "cli/cli.h"
-#include "cli/opt.h"
+#include "lib/opt.h"
 #include "cli/run.h"
 
 enum { ANSWER_WAIT_MS = 90000, STOP_WAIT_MS = 20000, PING_MS = 3000, PUBLISHED_KEPT = 8 };
@@ -343,7 +343,7 @@ static int usage(FILE *to, const struct opt *o, size_t n)
 		fprintf(to, "  %-10s %s\n", subs[i].name, subs[i].help);
 	if (to == stdout) {
 		puts("");
-		opt_help(o, n);
+		opt_help(stdout, o, n);
 	}
 	return to == stdout ? EXIT_OK : EXIT_USAGE;
 }

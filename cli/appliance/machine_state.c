@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "cli/opt.h"
+#include "lib/opt.h"
 #include "cli/run.h"
 
 int machine_root(char *to, size_t cap, struct err *e)

@@ -6,6 +6,7 @@
 #include "images/job/job.h"
 #include "images/job/seal.h"
 #include "lib/log.h"
+#include "lib/opt.h"
 
 #include <curl/curl.h>
 #include <locale.h>
@@ -20,27 +21,22 @@ static int usage(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long uid = 0;
+	uint64_t uid = 0;
 	bool net = false, job = false;
+	const struct opt opts[] = {
+		{"job", 0, OPT_FLAG, &job, NULL, "started by the command line"},
+		{"net", 0, OPT_FLAG, &net, NULL, "the job pulls"},
+		{"jail-net", 0, OPT_FLAG, &net, NULL, "the same, in a jail"},
+		{"jail", 0, OPT_UINT, &uid, "UID", "the user to become"},
+	};
 	struct err e = {0};
+	int rest;
 
 	log_init("mayfly-image", 2, false);
-	for (int i = 1; i < argc; i++) {
-		char *end = NULL;
-
-		if (strcmp(argv[i], "--job") == 0) {
-			job = true;
-		} else if (strcmp(argv[i], "--net") == 0 || strcmp(argv[i], "--jail-net") == 0) {
-			net = true;
-		} else if (strcmp(argv[i], "--jail") == 0 && i + 1 < argc) {
-			uid = strtoul(argv[++i], &end, 10);
-			if (*end || uid == 0 || uid >= UINT32_MAX)
-				return usage();
-			job = true;
-		} else {
-			return usage();
-		}
-	}
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0 || rest < argc ||
+		uid >= UINT32_MAX)
+		return usage();
+	job |= uid != 0;
 	if (!job)
 		return usage();
 	/* libarchive hands names over in the locale's encoding: UTF-8, or they could not all be
@@ -49,7 +45,7 @@ int main(int argc, char **argv)
 		log_warn("no UTF-8 locale: names beyond ASCII will be refused");
 	if (net && curl_global_init(CURL_GLOBAL_DEFAULT) != 0)
 		return 1;
-	if (job_sandbox(uid, net, &e) < 0) {
+	if (job_sandbox((uid_t)uid, net, &e) < 0) {
 		log_error("%s", e.msg);
 		return 1;
 	}

@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opt.h: command line options by table, shared by parsing and --help. Options end at the first word
+ * opt.h: the command line options of every program, by table, shared by parsing and --help. Options end at the first word
  * that is none, or after "--".
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "lib/err.h"
 
-enum opt_kind { OPT_FLAG, OPT_STR, OPT_UINT, OPT_BYTES, OPT_LIST };
+enum opt_kind {
+	OPT_FLAG,
+	OPT_COUNT, /* each one counts: -v -v, -vv */
+	OPT_STR,
+	OPT_UINT,
+	OPT_BYTES,
+	OPT_LIST,
+};
 
 struct opt {
 	const char *name; /* "memory": --memory X, --memory=X */
 	char letter;      /* 0 = none */
 	enum opt_kind kind;
-	void *to; /* bool *, const char **, uint64_t *, uint64_t * (K, M, G), struct opt_list * */
+	/* bool *, unsigned int *, const char **, uint64_t *, uint64_t * (K, M, G), struct opt_list * */
+	void *to;
 	const char *arg, *help;
 };
 
@@ -25,7 +35,9 @@ struct opt_list {
 /* Parses argv[1..]; *rest is the index of the first word that is no option. 0, or -EINVAL with the
  * reason in e. */
 int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, struct err *e);
-void opt_help(const struct opt *o, size_t n);
+void opt_help(FILE *to, const struct opt *o, size_t n);
+/* 0, or -EINVAL: the number of --name is outside. */
+int opt_range(const char *name, uint64_t v, uint64_t min, uint64_t max, struct err *e);
 /* "512M" and the like. */
 bool bytes_parse(const char *s, uint64_t *to);
 bool uint_parse(const char *s, uint64_t *to);

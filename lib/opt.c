@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opt.c: the option tables of the command line. `mayfly` only.
+ * opt.c: see opt.h. Whoever starts a program is trusted with its options.
  */
-#include "cli/opt.h"
+#include "lib/opt.h"
 
-#include <stdio.h>
 #include <string.h>
 
 bool uint_parse(const char *s, uint64_t *to)
@@ -61,28 +60,39 @@ static const struct opt *find(const struct opt *o, size_t n, const char *word, c
 	return NULL;
 }
 
+/* -vvv */
+static bool is_repeated(const char *word)
+{
+	return word[1] != '-' && strspn(word + 1, (char[]){word[1], 0}) == strlen(word + 1);
+}
+
 static int store(const struct opt *o, const char *v, struct err *e)
 {
 	struct opt_list *l = o->to;
+	uint64_t number = 0;
 	bool ok = true;
 
 	switch (o->kind) {
 	case OPT_FLAG:
 		*(bool *)o->to = true;
 		break;
+	case OPT_COUNT:
+		*(unsigned int *)o->to += v ? 1 + (unsigned int)strlen(v) : 1;
+		break;
 	case OPT_STR:
 		*(const char **)o->to = v;
 		break;
 	case OPT_UINT:
-		ok = uint_parse(v, o->to);
-		break;
 	case OPT_BYTES:
-		ok = bytes_parse(v, o->to);
+		ok = o->kind == OPT_UINT ? uint_parse(v, &number) : bytes_parse(v, &number);
+		if (ok)
+			*(uint64_t *)o->to = number;
 		break;
 	case OPT_LIST:
-		ok = l->n < ARRAY_LEN(l->v);
-		if (ok)
-			l->v[l->n++] = v;
+		if (l->n == ARRAY_LEN(l->v))
+			return err_plain(e, EINVAL, "--%s can be given %llu times", o->name,
+				(unsigned long long)l->n);
+		l->v[l->n++] = v;
 		break;
 	}
 	return ok ? 0 : err_plain(e, EINVAL, "--%s: '%s' is not a %s", o->name, v, o->arg);
@@ -104,9 +114,10 @@ int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, s
 		hit = find(o, n, argv[i], &value);
 		if (!hit)
 			return err_plain(e, EINVAL, "unknown option '%s'", argv[i]);
-		if (hit->kind == OPT_FLAG && value)
+		if ((hit->kind == OPT_FLAG && value) ||
+			(hit->kind == OPT_COUNT && value && !is_repeated(argv[i])))
 			return err_plain(e, EINVAL, "--%s takes no value", hit->name);
-		if (hit->kind != OPT_FLAG && !value) {
+		if (hit->kind > OPT_COUNT && !value) {
 			if (++i >= argc)
 				return err_plain(e, EINVAL, "--%s wants a %s", hit->name, hit->arg);
 			value = argv[i];
@@ -119,7 +130,15 @@ int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, s
 	return 0;
 }
 
-void opt_help(const struct opt *o, size_t n)
+int opt_range(const char *name, uint64_t v, uint64_t min, uint64_t max, struct err *e)
+{
+	if (v >= min && v <= max)
+		return 0;
+	return err_plain(e, EINVAL, "--%s must be a number from %llu to %llu, not %llu", name,
+		(unsigned long long)min, (unsigned long long)max, (unsigned long long)v);
+}
+
+void opt_help(FILE *to, const struct opt *o, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		char left[64];
@@ -127,6 +146,6 @@ void opt_help(const struct opt *o, size_t n)
 		snprintf(left, sizeof(left), "%c%c%c --%s %s", o[i].letter ? '-' : ' ',
 			o[i].letter ? o[i].letter : ' ', o[i].letter ? ',' : ' ', o[i].name,
 			o[i].arg ? o[i].arg : "");
-		printf("  %-28s %s\n", left, o[i].help);
+		fprintf(to, "  %-28s %s\n", left, o[i].help);
 	}
 }

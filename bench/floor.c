@@ -104,7 +104,7 @@ static int make_objects(struct floor_vm *v, struct err *e)
 
 static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, struct err *e)
 {
-	int fd[SNAP_MAX_FILES], rc = mem_make_plain(&v->mem, e);
+	int fd[SNAP_MAX_FILES];
 
 	if (nfiles != v->snap.head.nfiles)
 		return err_plain(
@@ -114,13 +114,7 @@ static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, str
 		if (fd[i] < 0)
 			return err_set(e, errno, "%s", files[i]);
 	}
-	for (unsigned int i = 0; rc == 0 && i < v->snap.nextents; i++) {
-		const struct snap_extent *x = &v->snap.ext[i];
-
-		rc = mem_map_file(
-			&v->mem, GPA(x->gpa), x->len, fd[x->file], SNAP_HEAD_PAGE + x->off, e);
-	}
-	return rc;
+	return mem_map_files(&v->mem, v->snap.ext, v->snap.nextents, fd, e);
 }
 
 static int load_state(struct floor_vm *v, struct err *e)

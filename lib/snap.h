@@ -7,8 +7,9 @@
  * State file: struct snap_head, then sections one behind the other (struct snap_sec + bytes, padded
  * to 8), each with its checksum; the head has the checksum of itself. It names the memory files it
  * stands on by id, oldest first, and where each piece of memory is. Memory file: one page (struct
- * snap_mem_head), dense data, then one checksum for each SNAP_CHUNK of data. The head is written
- *   last: a file that a crash cut off has none. Immutable afterwards.
+ * snap_mem_head), data, then one checksum for each SNAP_CHUNK of data. Between the pieces of data
+ * there may be holes, which no extent names and which count as zeros in the checksums. The head is
+ * written last: a file that a crash cut off has none. Immutable afterwards.
  * Working-set file: struct snap_ws_head and ranges.
  * All little endian (the structures are read in place: x86-64 and arm64 are).
  */
@@ -149,10 +150,15 @@ struct snap_mem_writer {
 	uint32_t sum; /* of the chunk under way */
 	struct buf sums;
 };
-/* reserve: bytes of data that will come, for fallocate (0: do not) */
-int snap_mem_begin(struct snap_mem_writer *w, int fd, uint64_t reserve, struct err *e);
-int snap_mem_put(
-	struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e); /* whole pages */
+int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e);
+/* Disk space for n bytes of data at off that will be put. A file system without fallocate: nothing
+ * happens. */
+int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e);
+/* Whole pages, behind what was put before. Written in pieces that end where the file's offset is a
+ * multiple of 2 MiB: the page cache then holds whole pieces in one folio, and maps them so. */
+int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e);
+/* n bytes of zeros, whole pages: a hole of the file. */
+void snap_mem_skip(struct snap_mem_writer *w, uint64_t n);
 /* Sums, data to disk, head, head to disk. */
 int snap_mem_finish(struct snap_mem_writer *w, struct err *e);
 void snap_mem_fini(struct snap_mem_writer *w);

@@ -106,20 +106,43 @@ int snap_mem_verify_some(int fd, const struct snap_file *want, const uint8_t *on
 	return 0;
 }
 
-int snap_mem_begin(struct snap_mem_writer *w, int fd, uint64_t reserve, struct err *e)
+int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e)
 {
 	*w = (struct snap_mem_writer){.fd = fd,
 		.head = {.magic = SNAP_MEM_MAGIC, .version = SNAP_VERSION, .chunk = SNAP_CHUNK}};
 	buf_init(&w->sums, MAX_CHUNKS * 4);
 	random_bytes(w->head.id, sizeof(w->head.id));
+	return 0;
+}
+
+int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e)
+{
 	/* without it delayed allocation throttles the sixth writer of one disk; not every file
 	 * system has it */
-	if (reserve &&
-		fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(SNAP_HEAD_PAGE + reserve)) < 0 &&
+	if (fallocate(w->fd, FALLOC_FL_KEEP_SIZE, (off_t)(SNAP_HEAD_PAGE + off), (off_t)n) < 0 &&
 		errno != EOPNOTSUPP)
-		return err_set(e, errno, "memory file: reserve %llu KiB",
-			(unsigned long long)reserve >> 10);
+		return err_set(
+			e, errno, "memory file: reserve %llu KiB", (unsigned long long)n >> 10);
 	return 0;
+}
+
+/* Counts n bytes into the checksums: p, or zeros where p is NULL. */
+static void sum_bytes(struct snap_mem_writer *w, const uint8_t *p, uint64_t n)
+{
+	static const uint8_t zeros[PAGE_BYTES];
+
+	while (n) {
+		uint64_t k = MIN(n, p ? SNAP_CHUNK - w->at % SNAP_CHUNK : PAGE_BYTES);
+
+		w->sum = snap_crc(w->sum, p ? p : zeros, k);
+		w->at += k;
+		p = p ? p + k : NULL;
+		n -= k;
+		if (w->at % SNAP_CHUNK == 0) {
+			buf_u32(&w->sums, w->sum);
+			w->sum = 0;
+		}
+	}
 }
 
 int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e)
@@ -128,21 +151,22 @@ int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct er
 
 	ASSERT(n % PAGE_BYTES == 0);
 	while (n) {
-		uint64_t k = MIN(n, SNAP_CHUNK - w->at % SNAP_CHUNK);
+		uint64_t k = MIN(n, MIB(2) - (SNAP_HEAD_PAGE + w->at) % MIB(2));
 		int rc = pwrite_full(w->fd, at, k, SNAP_HEAD_PAGE + w->at);
 
 		if (rc < 0)
 			return err_set(e, -rc, "memory file: write");
-		w->sum = snap_crc(w->sum, at, k);
-		w->at += k;
+		sum_bytes(w, at, k);
 		at += k;
 		n -= k;
-		if (w->at % SNAP_CHUNK == 0) {
-			buf_u32(&w->sums, w->sum);
-			w->sum = 0;
-		}
 	}
 	return 0;
+}
+
+void snap_mem_skip(struct snap_mem_writer *w, uint64_t n)
+{
+	ASSERT(n % PAGE_BYTES == 0);
+	sum_bytes(w, NULL, n);
 }
 
 int snap_mem_finish(struct snap_mem_writer *w, struct err *e)

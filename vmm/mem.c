@@ -57,11 +57,12 @@ int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e)
 	if (at > p)
 		munmap(p, (size_t)(at - p));
 	munmap(at + span, (size_t)(p + MEM_ALIGN - at));
+	madvise(at, span, MADV_NOHUGEPAGE);
 	*m = (struct mem){.base = at, .ram_bytes = ram_bytes, .low_bytes = low, .span_bytes = span};
 	return 0;
 }
 
-int mem_make_plain(struct mem *m, struct err *e)
+static int mem_make_plain(struct mem *m, struct err *e)
 {
 	uint64_t high = m->ram_bytes - m->low_bytes;
 
@@ -76,22 +77,64 @@ int mem_make_anon(struct mem *m, struct err *e)
 {
 	int rc = mem_make_plain(m, e);
 
+	if (rc == 0 && memtable_init(&m->table, m->ram_bytes) < 0)
+		rc = err_set(e, ENOMEM, "table of guest memory");
 	/* the guest's first touch of every page costs a fault: huge pages make 512 of them one */
 	if (rc == 0)
 		madvise(m->base, m->span_bytes, MADV_HUGEPAGE);
 	return rc;
 }
 
-int mem_map_file(struct mem *m, gpa_t gpa, uint64_t len, int fd, uint64_t off, struct err *e)
+bool mem_extent_is_huge(const struct snap_extent *x)
 {
-	void *at = mem_ptr(m, gpa, len);
+	return x->gpa % MIB(2) == (SNAP_HEAD_PAGE + x->off) % MIB(2) &&
+	       ALIGN_UP(x->gpa, MIB(2)) + MIB(2) <= x->gpa + x->len;
+}
 
-	ASSERT(at && gpa.v % PAGE_BYTES == 0 && off % PAGE_BYTES == 0);
+static int map_extent(struct mem *m, const struct snap_extent *x, int fd, struct err *e)
+{
+	void *at = mem_ptr(m, GPA(x->gpa), x->len);
+
+	ASSERT(at && x->gpa % PAGE_BYTES == 0 && x->off % PAGE_BYTES == 0);
 	/* MAP_NORESERVE on every replacement: without it an ENOMEM can leave the range unmapped */
-	if (mmap(at, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
-		    (off_t)off) == MAP_FAILED)
+	if (mmap(at, x->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
+		    (off_t)(SNAP_HEAD_PAGE + x->off)) == MAP_FAILED)
 		return err_set(e, errno, "map %llu KiB of a memory file at %#llx",
-			(unsigned long long)len >> 10, (unsigned long long)gpa.v);
+			(unsigned long long)x->len >> 10, (unsigned long long)x->gpa);
+	/* pages that come from the disk are then read 2 MiB at a time, into one folio */
+	if (mem_extent_is_huge(x))
+		madvise(at, x->len, MADV_HUGEPAGE);
+	return 0;
+}
+
+int mem_map_files(
+	struct mem *m, const struct snap_extent *x, unsigned int n, const int *fd, struct err *e)
+{
+	int rc = mem_make_plain(m, e);
+
+	for (unsigned int i = 0; rc == 0 && i < n; i++)
+		rc = map_extent(m, &x[i], fd[x[i].file], e);
+	if (rc == 0 && memtable_load(&m->table, m->ram_bytes, x, n) < 0)
+		rc = err_set(e, ENOMEM, "table of guest memory");
+	return rc;
+}
+
+int mem_discard(struct mem *m, gpa_t gpa, uint64_t len, struct err *e)
+{
+	struct mem_range r = {.gpa = gpa.v, .len = len, .kind = MEM_DISCARDED};
+	void *at = mem_ptr(m, gpa, len);
+	int rc;
+
+	ASSERT(at && (gpa.v | len) % PAGE_BYTES == 0);
+	rc = memtable_set(&m->table, &r);
+	if (rc < 0)
+		return err_set(e, -rc, "table of guest memory");
+	/* MADV_DONTNEED on a file mapping would bring the file's bytes back */
+	if (mmap(at, len, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+		return err_set(e, errno, "discard %llu KiB at %#llx", (unsigned long long)len >> 10,
+			(unsigned long long)gpa.v);
+	madvise(at, len, MADV_NOHUGEPAGE);
 	return 0;
 }
 
@@ -99,5 +142,6 @@ void mem_fini(struct mem *m)
 {
 	if (m->base)
 		munmap(m->base, m->span_bytes);
+	memtable_fini(&m->table);
 	*m = (struct mem){0};
 }

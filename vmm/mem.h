@@ -8,6 +8,7 @@
 
 #include "lib/base.h"
 #include "lib/err.h"
+#include "vmm/memtable.h"
 
 typedef struct {
 	uint64_t v;
@@ -19,9 +20,10 @@ typedef struct {
 
 struct mem {
 	uint8_t *base; /* host address of guest-physical 0; the hole is reserved but never mapped */
-	uint64_t ram_bytes;  /* what the guest has, hole not counted */
-	uint64_t low_bytes;  /* below the hole */
-	uint64_t span_bytes; /* address range reserved, hole included */
+	uint64_t ram_bytes;     /* what the guest has, hole not counted */
+	uint64_t low_bytes;     /* below the hole */
+	uint64_t span_bytes;    /* address range reserved, hole included */
+	struct mem_table table; /* what stands behind each piece; the device thread's */
 };
 
 /* The range [gpa, gpa+len) as a host pointer, or NULL if any byte of it is not RAM. len 0 is NULL.
@@ -31,12 +33,21 @@ void *mem_ptr(const struct mem *m, gpa_t gpa, uint64_t len);
 bool mem_read(const struct mem *m, gpa_t gpa, void *to, uint64_t len);
 bool mem_write(const struct mem *m, gpa_t gpa, const void *from, uint64_t len);
 
-/* Reserves the address range without access (blank), or with (boot: anonymous memory everywhere).
- * Plain malloc'd fakes in unit tests fill the struct themselves. */
+/* Reserves the address range without access. Huge pages are off for it, whatever the host's setting
+ * is: a restored guest touches scattered pages, and each would cost 2 MiB. Plain malloc'd fakes in
+ * unit tests fill the struct themselves. */
 int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e);
+/* Boot: anonymous memory everywhere, in huge pages where the host has them. */
 int mem_make_anon(struct mem *m, struct err *e);
-/* Restore: everything accessible and empty, then file bytes [off, off+len) privately over [gpa,
- * gpa+len). Whole pages, all of it RAM. */
-int mem_make_plain(struct mem *m, struct err *e);
-int mem_map_file(struct mem *m, gpa_t gpa, uint64_t len, int fd, uint64_t off, struct err *e);
+/* Restore: everything accessible and empty, then the extents of a snapshot mapped privately over it.
+ * fd[i] is memory file i. */
+int mem_map_files(
+	struct mem *m, const struct snap_extent *x, unsigned int n, const int *fd, struct err *e);
+/* The guest gave the range back: it reads as zeros from now on and holds no host memory. Whole
+ * pages, all of it RAM. Later snapshots leave it out. */
+int mem_discard(struct mem *m, gpa_t gpa, uint64_t len, struct err *e);
 void mem_fini(struct mem *m);
+
+/* Does this extent lie in its file so that the kernel can map 2 MiB of it with one entry? Guest
+ * address and file offset must agree modulo 2 MiB, and a whole 2 MiB must be in it. */
+bool mem_extent_is_huge(const struct snap_extent *x);

@@ -113,10 +113,55 @@ static int carry(struct pm_list *w, const struct memplan *p, uint32_t file)
 	return rc;
 }
 
+/* Where an extent must start in the file's data to be mapped by 2 MiB, from `off` on. */
+static uint64_t huge_place(const struct snap_extent *x, uint64_t off)
+{
+	return off + (x->gpa - (SNAP_HEAD_PAGE + off)) % MIB(2);
+}
+
+static bool is_large(const struct snap_extent *x)
+{
+	return ALIGN_UP(x->gpa, MIB(2)) + MIB(2) <= x->gpa + x->len;
+}
+
+static uint64_t put_at(struct memplan *p, unsigned int i, uint64_t off)
+{
+	p->ext[i].file = p->new_file;
+	p->ext[i].off = off;
+	p->order[p->nnew++] = (uint16_t)i;
+	p->pages += p->ext[i].len / PAGE_BYTES;
+	return off + p->ext[i].len;
+}
+
+/* Small extents that are not placed yet, as many as fit before `end`. */
+static uint64_t fill_gap(struct memplan *p, uint64_t off, uint64_t end)
+{
+	for (unsigned int i = 0; i < p->n; i++)
+		if (p->ext[i].file == NEW && !is_large(&p->ext[i]) && p->ext[i].len <= end - off)
+			off = put_at(p, i, off);
+	return off;
+}
+
+static void place_new(struct memplan *p)
+{
+	uint64_t off = 0;
+
+	p->pages = p->nnew = 0;
+	for (unsigned int i = 0; i < p->n; i++) {
+		uint64_t at;
+
+		if (p->ext[i].file != NEW || !is_large(&p->ext[i]))
+			continue;
+		at = huge_place(&p->ext[i], off);
+		fill_gap(p, off, at);
+		off = put_at(p, i, at);
+	}
+	p->bytes = fill_gap(p, off, UINT64_MAX);
+}
+
 static void number_files(struct memplan *p, const uint64_t *live, unsigned int nfiles)
 {
 	uint32_t map[SNAP_MAX_FILES];
-	uint64_t off = 0;
 
 	p->kept = 0;
 	p->nfiles = 0;
@@ -126,18 +171,10 @@ static void number_files(struct memplan *p, const uint64_t *live, unsigned int n
 			p->kept |= 1u << f;
 		}
 	p->new_file = p->nfiles++;
-	for (unsigned int i = 0; i < p->n; i++) {
-		struct snap_extent *x = &p->ext[i];
-
-		if (x->file != NEW) {
-			x->file = map[x->file];
-			continue;
-		}
-		x->file = p->new_file;
-		x->off = off;
-		off += x->len;
-	}
-	p->bytes = off;
+	for (unsigned int i = 0; i < p->n; i++)
+		if (p->ext[i].file != NEW)
+			p->ext[i].file = map[p->ext[i].file];
+	place_new(p);
 }
 
 static int plan_once(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,

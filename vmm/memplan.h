@@ -6,6 +6,10 @@
  * Rules: pieces closer than 256 KiB are written as one; at most 256 extents, reached by wider gaps;
  * at most SNAP_MAX_FILES files, reached by carrying the file with the fewest live bytes along; a
  * file of which nothing lives is dropped.
+ *
+ * Place in the new file: an extent that holds a whole aligned 2 MiB of guest memory starts where
+ * guest address and file offset agree modulo 2 MiB, so that the kernel can map 2 MiB with one
+ * entry. The gaps before such extents are filled with small extents; what stays is a hole.
  */
 #pragma once
 
@@ -20,7 +24,10 @@ struct memplan {
 	unsigned int n;
 	unsigned int nfiles, new_file; /* the new one is last */
 	uint32_t kept;                 /* bit i: base file i stays */
-	uint64_t bytes;                /* to write: the extents with file == new_file, in order */
+	uint64_t bytes; /* of the new file's data, with the holes between its pieces */
+	uint64_t pages; /* to write */
+	unsigned int nnew;
+	uint16_t order[SNAP_MAX_EXTENTS]; /* the new file's extents by their place in it */
 };
 
 /* w: what has to be written, ascending. base: what everything else stands on (nbase extents in

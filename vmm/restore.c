@@ -172,19 +172,6 @@ static int verify_prefetched(
 	return rc;
 }
 
-static int fill_memory(struct vm *vm, const struct snap *s, const int *mem_fd, struct err *e)
-{
-	int rc = mem_make_plain(&vm->mem, e);
-
-	for (unsigned int i = 0; rc == 0 && i < s->nextents; i++) {
-		const struct snap_extent *x = &s->ext[i];
-
-		rc = mem_map_file(
-			&vm->mem, GPA(x->gpa), x->len, mem_fd[x->file], SNAP_HEAD_PAGE + x->off, e);
-	}
-	return rc;
-}
-
 static void remember(struct vm *vm, const struct snap *s)
 {
 	struct restored_mem *m = malloc(sizeof(*m));
@@ -193,8 +180,7 @@ static void remember(struct vm *vm, const struct snap *s)
 	vm->restored = m;
 	if (!m)
 		return; /* then a difference is written as a whole */
-	*m = (struct restored_mem){.next = s->nextents, .nfiles = s->head.nfiles};
-	memcpy(m->ext, s->ext, s->nextents * sizeof(m->ext[0]));
+	*m = (struct restored_mem){.nfiles = s->head.nfiles};
 	memcpy(m->file, s->head.file, sizeof(m->file));
 }
 
@@ -297,7 +283,7 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 			return rc;
 		mark(ph, "verify");
 	}
-	rc = fill_memory(vm, &p->snap, mem_fd, e);
+	rc = mem_map_files(&vm->mem, p->snap.ext, p->snap.nextents, mem_fd, e);
 	if (rc == 0)
 		rc = fault_at(vm, FAULT_VMM_MAPPED, e);
 	mark(ph, "map");

@@ -19,10 +19,8 @@ struct restore_phases { /* what took how long, in order */
 	uint64_t last_ns;
 };
 
-/* What the memory stands on, kept for differences. */
+/* The files that the memory stands on (vmm/memtable.h says where), kept for differences. */
 struct restored_mem {
-	struct snap_extent ext[SNAP_MAX_EXTENTS];
-	unsigned int next;
 	struct snap_file file[VMM_MAX_MEM];
 	unsigned int nfiles;
 };

@@ -176,22 +176,22 @@ static int add_nonzero(const struct mem *m, uint64_t gpa, uint64_t len, struct p
  * the zero pages. */
 static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *out)
 {
-	const struct restored_mem *b = vm->restored;
-	uint64_t at = 0;
+	const struct mem_table *t = &vm->mem.table;
 	unsigned int x = 0;
+	uint64_t at = 0;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i <= priv->n; i++) {
 		uint64_t from = i < priv->n ? priv->r[i].gpa : UINT64_MAX;
 
 		/* file pages before this private range */
-		for (; rc == 0 && b && x < b->next && b->ext[x].gpa < from; x++) {
-			uint64_t end = b->ext[x].gpa + b->ext[x].len, lo = MAX(at, b->ext[x].gpa),
-				 hi = MIN(end, from);
+		for (; rc == 0 && x < t->n && t->r[x].gpa < from; x++) {
+			const struct mem_range *r = &t->r[x];
+			uint64_t lo = MAX(at, r->gpa), hi = MIN(r->gpa + r->len, from);
 
-			if (lo < hi)
+			if (lo < hi && memtable_in_file(r))
 				rc = add_nonzero(&vm->mem, lo, hi - lo, out);
-			if (end > from)
+			if (r->gpa + r->len > from)
 				break;
 		}
 		if (rc == 0 && i < priv->n) {
@@ -202,18 +202,104 @@ static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *o
 	return rc;
 }
 
+/* What a difference leaves out: private pages in runs of zeros that are too long to be written
+ * along with their neighbours. The table then says that nothing stands there. */
+static int drop_zeros(
+	struct vm *vm, const struct pm_list *priv, struct pm_list *out, struct pm_list *zeros)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < priv->n; i++) {
+		uint64_t end = priv->r[i].gpa + priv->r[i].len, run = priv->r[i].gpa;
+
+		for (uint64_t at = run; rc == 0 && at < end; at += PAGE_BYTES) {
+			if (is_zero(mem_ptr(&vm->mem, GPA(at), PAGE_BYTES)))
+				continue;
+			if (at - run >= MEMPLAN_GAP)
+				rc = pm_list_add(zeros, run, at - run, true);
+			else if (at > run)
+				rc = pm_list_add(out, run, at - run, true);
+			if (rc == 0)
+				rc = pm_list_add(out, at, PAGE_BYTES, true);
+			run = at + PAGE_BYTES;
+		}
+		if (rc == 0 && end - run >= MEMPLAN_GAP)
+			rc = pm_list_add(zeros, run, end - run, true);
+		else if (rc == 0 && end > run)
+			rc = pm_list_add(out, run, end - run, true);
+	}
+	return rc;
+}
+
+/* The table's pieces that stand in files, without the ranges in `zeros`. False: more than cap. */
+static bool base_pieces(const struct mem_table *t, const struct pm_list *zeros,
+	struct snap_extent *x, unsigned int cap, unsigned int *n)
+{
+	size_t z = 0;
+
+	*n = 0;
+	for (unsigned int i = 0; i < t->n; i++) {
+		const struct mem_range *r = &t->r[i];
+		uint64_t at = r->gpa, end = r->gpa + r->len;
+
+		if (!memtable_in_file(r))
+			continue;
+		while (z < zeros->n && zeros->r[z].gpa + zeros->r[z].len <= at)
+			z++;
+		for (size_t k = z; at < end; k++) {
+			bool cut = k < zeros->n && zeros->r[k].gpa < end;
+			uint64_t to = cut ? MAX(at, zeros->r[k].gpa) : end;
+
+			if (to > at && *n == cap)
+				return false;
+			if (to > at)
+				x[(*n)++] = (struct snap_extent){.gpa = at,
+					.len = to - at,
+					.off = r->off + (at - r->gpa),
+					.file = r->file};
+			at = cut ? zeros->r[k].gpa + zeros->r[k].len : end;
+		}
+	}
+	return true;
+}
+
+static int plan_difference(
+	struct vm *vm, const struct pm_list *priv, struct memplan *p, struct err *e)
+{
+	struct snap_extent base[SNAP_MAX_EXTENTS];
+	struct pm_list written = {0}, zeros = {0};
+	unsigned int n;
+	int rc = drop_zeros(vm, priv, &written, &zeros);
+
+	if (rc < 0)
+		err_set(e, -rc, "list of pages");
+	/* too many pieces: then the zeros are written, too */
+	else if (base_pieces(&vm->mem.table, &zeros, base, ARRAY_LEN(base), &n))
+		rc = memplan_make(p, &written, base, n, vm->restored->nfiles, e);
+	else
+		rc = -E2BIG;
+	if (rc == -E2BIG) {
+		pm_list_fini(&zeros);
+		rc = base_pieces(&vm->mem.table, &zeros, base, ARRAY_LEN(base), &n)
+			     ? memplan_make(p, priv, base, n, vm->restored->nfiles, e)
+			     : -E2BIG;
+	}
+	pm_list_fini(&written);
+	pm_list_fini(&zeros);
+	return rc;
+}
+
 static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *pages, struct err *e)
 {
-	const struct restored_mem *b = vm->restored;
 	struct pm_list priv = {0}, all = {0};
 	int rc = pagemap_list(vm->proc_fd, &vm->mem, true, false, &priv, e);
 
 	if (rc < 0)
 		return rc;
-	/* without a mapped base there is nothing to be different from */
-	if (diff && b) {
-		rc = memplan_make(p, &priv, b->ext, b->next, b->nfiles, e);
-	} else {
+	/* without a mapped base there is nothing to be different from; a table in too many pieces
+	 * is written as a whole, too */
+	rc = diff && vm->restored ? plan_difference(vm, &priv, p, e) : -E2BIG;
+	if (rc == -E2BIG) {
 		rc = list_all(vm, &priv, &all);
 		if (rc < 0)
 			err_set(e, -rc, "list of pages");
@@ -221,13 +307,13 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 			rc = memplan_make(p, &all, NULL, 0, 0, e);
 	}
 	if (rc == 0)
-		*pages = p->bytes / PAGE_BYTES;
+		*pages = p->pages;
 	pm_list_fini(&priv);
 	pm_list_fini(&all);
 	return rc;
 }
 
-#define WRITE_PIECE MIB(8) /* a whole number of the file's checksum chunks */
+#define WRITE_PIECE MIB(8) /* pieces end at its multiples, so that 2 MiB of the file are one write */
 
 /* In the writer: what is written goes at once. A page of a live snapshot that the source writes is copied, and both
  * copies count against the sandbox's limit; one that the writer has dropped is the source's alone. */
@@ -236,25 +322,49 @@ static int write_extent(
 {
 	int rc = 0;
 
-	for (uint64_t done = 0; rc == 0 && done < len; done += WRITE_PIECE) {
-		uint64_t n = MIN(len - done, WRITE_PIECE);
-		void *p = mem_ptr(&vm->mem, GPA(gpa + done), n);
+	for (uint64_t done = 0, n; rc == 0 && done < len; done += n) {
+		void *p;
 
+		n = MIN(len - done, WRITE_PIECE - (gpa + done) % WRITE_PIECE);
+		p = mem_ptr(&vm->mem, GPA(gpa + done), n);
 		rc = snap_mem_put(w, p, n, e);
 		(void)madvise(p, n, MADV_DONTNEED);
 	}
 	return rc;
 }
 
+/* Disk space first, in the order of the file: pieces that touch are one call. */
+static int reserve_space(struct snap_mem_writer *w, const struct memplan *p, struct err *e)
+{
+	uint64_t from = 0, to = 0;
+	int rc = 0;
+
+	for (unsigned int i = 0; rc == 0 && i < p->nnew; i++) {
+		const struct snap_extent *x = &p->ext[p->order[i]];
+
+		if (x->off != to) {
+			rc = to > from ? snap_mem_reserve(w, from, to - from, e) : 0;
+			from = x->off;
+		}
+		to = x->off + x->len;
+	}
+	return rc == 0 && to > from ? snap_mem_reserve(w, from, to - from, e) : rc;
+}
+
 static int write_memory(
 	struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
 {
 	struct snap_mem_writer w;
-	int rc = snap_mem_begin(&w, fd, p->bytes, e);
+	int rc = snap_mem_begin(&w, fd, e);
 
-	for (unsigned int i = 0; rc == 0 && i < p->n; i++)
-		if (p->ext[i].file == p->new_file)
-			rc = write_extent(vm, &w, p->ext[i].gpa, p->ext[i].len, e);
+	if (rc == 0)
+		rc = reserve_space(&w, p, e);
+	for (unsigned int i = 0; rc == 0 && i < p->nnew; i++) {
+		const struct snap_extent *x = &p->ext[p->order[i]];
+
+		snap_mem_skip(&w, x->off - w.at);
+		rc = write_extent(vm, &w, x->gpa, x->len, e);
+	}
 	if (rc == 0)
 		rc = snap_mem_finish(&w, e);
 	memcpy(f->id, w.head.id, sizeof(f->id));

@@ -7,8 +7,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "lib/snap.h"
+#include "vmm/mem.h"
 #include "vmm/memplan.h"
 
 #define MEM MIB(256)
@@ -129,7 +131,8 @@ static int make_mem(uint64_t pages, struct snap_file *f)
 	uint8_t page[4096];
 	struct err e;
 
-	CHECK_INT(snap_mem_begin(&w, fd, pages * 4096, &e), 0);
+	CHECK_INT(snap_mem_begin(&w, fd, &e), 0);
+	CHECK_INT(snap_mem_reserve(&w, 0, pages * 4096, &e), 0);
 	for (uint64_t i = 0; i < pages; i++) {
 		memset(page, (int)i + 1, sizeof(page));
 		CHECK_INT(snap_mem_put(&w, page, sizeof(page), &e), 0);
@@ -283,6 +286,80 @@ static void check_plan(const struct memplan *p, const struct pm_list *w,
 		}
 }
 
+/* In the new file the pieces follow `order` without overlapping, and large ones can be mapped by
+ * 2 MiB. */
+static void check_places(const struct memplan *p)
+{
+	uint64_t at = 0, pages = 0;
+	unsigned int n = 0;
+
+	for (unsigned int i = 0; i < p->n; i++)
+		n += p->ext[i].file == p->new_file;
+	CHECK_INT(p->nnew, n);
+	for (unsigned int i = 0; i < p->nnew; i++) {
+		const struct snap_extent *x = &p->ext[p->order[i]];
+
+		CHECK_INT(x->file, p->new_file);
+		CHECK(x->off >= at);
+		at = x->off + x->len;
+		pages += x->len / 4096;
+		if (ALIGN_UP(x->gpa, MIB(2)) + MIB(2) <= x->gpa + x->len)
+			CHECK(mem_extent_is_huge(x));
+	}
+	CHECK_INT(p->bytes, at);
+	CHECK_INT(p->pages, pages);
+}
+
+static void large_pieces_lie_at_two_mebibytes(void)
+{
+	static const struct {
+		uint64_t gpa, len;
+	} in[] = {{0, KIB(200)}, {MIB(1), MIB(1)}, {MIB(4), MIB(3)}, {MIB(8) + KIB(512), MIB(5)},
+		{MIB(15), KIB(900)}, {MIB(20), MIB(2)}};
+	struct memplan *p = calloc(1, sizeof(*p));
+	struct pm_list w = {0};
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(in); i++)
+		CHECK_INT(pm_list_add(&w, in[i].gpa, in[i].len, true), 0);
+	CHECK_INT(memplan_make(p, &w, NULL, 0, 0, &e), 0);
+	CHECK_INT(p->n, ARRAY_LEN(in));
+	check_places(p);
+	/* the small ones stand in the gaps: what is lost is less than 2 MiB a large one */
+	CHECK(p->bytes < p->pages * 4096 + 3 * MIB(2));
+	CHECK_INT(p->ext[0].off, 0);
+	pm_list_fini(&w);
+	free(p);
+}
+
+static void holes_of_a_memory_file_are_zeros(void)
+{
+	int fd = memfd_create("mem", MFD_CLOEXEC);
+	struct snap_mem_writer w;
+	struct snap_file f = {.data_bytes = MIB(5)};
+	uint8_t *p = malloc(MIB(3)), page[4096], zeros[4096] = {0};
+	struct stat st;
+	struct err e;
+
+	memset(p, 7, MIB(3));
+	CHECK_INT(snap_mem_begin(&w, fd, &e), 0);
+	CHECK_INT(snap_mem_put(&w, p, KIB(4), &e), 0);
+	snap_mem_skip(&w, MIB(2) - KIB(4));
+	CHECK_INT(snap_mem_put(&w, p, MIB(3), &e), 0);
+	CHECK_INT(snap_mem_finish(&w, &e), 0);
+	memcpy(f.id, w.head.id, sizeof(f.id));
+	snap_mem_fini(&w);
+	CHECK_INT(snap_mem_verify(fd, &f, &e), 0);
+	CHECK(fstat(fd, &st) == 0 && st.st_blocks * 512ull < MIB(4));
+	CHECK_INT(pread_full(fd, page, sizeof(page), SNAP_HEAD_PAGE + MIB(1)), 0);
+	CHECK(!memcmp(page, zeros, sizeof(page)));
+	/* what somebody writes into a hole is damage */
+	CHECK(pwrite(fd, "x", 1, SNAP_HEAD_PAGE + (off_t)MIB(1)) == 1);
+	CHECK(snap_mem_verify(fd, &f, &e) < 0);
+	close(fd);
+	free(p);
+}
+
 static void plans_cover_everything(void)
 {
 	uint32_t seed = 1;
@@ -318,6 +395,7 @@ static void plans_cover_everything(void)
 		CHECK_INT(memplan_make(p, &w, base, nbase, nfiles, &e), 0);
 		CHECK(p->n <= SNAP_MAX_EXTENTS);
 		check_plan(p, &w, base, nbase, nfiles);
+		check_places(p);
 		pm_list_fini(&w);
 		free(p);
 	}
@@ -335,7 +413,8 @@ static void a_fifth_file_carries_the_smallest(void)
 	pm_list_add(&w, MIB(14), 4096, true);
 	CHECK_INT(memplan_make(p, &w, base, 4, 4, &e), 0);
 	CHECK_INT(p->kept, 1 | 2 | 8);
-	CHECK_INT(p->bytes, 8192);
+	CHECK_INT(p->pages, 2);
+	check_places(p);
 	CHECK_INT(p->nfiles, 4);
 	pm_list_fini(&w);
 	free(p);
@@ -350,6 +429,8 @@ static const struct test tests[] = {
 	{"working_sets", working_sets},
 	{"crc_is_castagnoli", crc_is_castagnoli},
 	{"plans_cover_everything", plans_cover_everything},
+	{"large_pieces_lie_at_two_mebibytes", large_pieces_lie_at_two_mebibytes},
+	{"holes_of_a_memory_file_are_zeros", holes_of_a_memory_file_are_zeros},
 	{"a_fifth_file_carries_the_smallest", a_fifth_file_carries_the_smallest},
 };
 TEST_MAIN(tests)

@@ -76,6 +76,7 @@ class Control:
         """The objects are made; the agent may announce itself."""
         self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
         self.call(PORTS, struct.pack("<HI", 1, PORT_READY))
+        time.sleep(0.1)  # what a blank monitor makes ready after its answer is not the restore's
 
     def request(self, kind, payload, files, disk=""):
         """A boot or a restore with files to read, and a read-only root disk behind them."""

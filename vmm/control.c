@@ -228,12 +228,22 @@ static int do_hello(struct request *r, struct err *e)
 	return 0;
 }
 
+static void wait_for_restore(void *arg)
+{
+	vm_wait_for_restore(arg);
+}
+
 static int do_prepare(struct request *r, struct err *e)
 {
 	struct vm_size s;
 	int rc = ctl_parse_prepare(&r->in, &s, e);
 
-	return rc ? rc : vm_prepare(r->ctl->vm, &s, e);
+	if (rc == 0)
+		rc = vm_prepare(r->ctl->vm, &s, e);
+	/* after the answer: nobody waits for it */
+	if (rc == 0)
+		loop_defer(r->ctl->vm->loop, wait_for_restore, r->ctl->vm);
+	return rc;
 }
 
 /* The disks' descriptors are the devices' now: the request must not close them. */

@@ -7,9 +7,9 @@
  * at most SNAP_MAX_FILES files, reached by carrying the file with the fewest live bytes along; a
  * file of which nothing lives is dropped.
  *
- * Place in the new file: an extent that holds a whole aligned 2 MiB of guest memory starts where
- * guest address and file offset agree modulo 2 MiB, so that the kernel can map 2 MiB with one
- * entry. The gaps before such extents are filled with small extents; what stays is a hole.
+ * Place in the new file: an extent is large if it holds a whole aligned 2 MiB of guest memory. It
+ * starts where guest address and file offset agree modulo 2 MiB. The kernel can then map 2 MiB with
+ * one entry. Small extents fill the gaps before large ones; what stays is a hole.
  */
 #pragma once
 

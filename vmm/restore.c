@@ -8,18 +8,13 @@
 #include "vmm/restore.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "lib/log.h"
 #include "vmm/devices.h"
 #include "vmm/fault.h"
 #include "vmm/pagemap.h"
+#include "vmm/populate.h"
 #include "vmm/vblk.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 static void mark(struct restore_phases *ph, const char *name)
 {
@@ -37,12 +32,17 @@ struct plan { /* what a restore reads before it does anything */
 	struct snap snap;
 	struct snap_ws_range *ws;
 	uint32_t nws;
+	struct vm *vm;
+	struct populate_plan populate;
 };
 
 static void plan_free(struct plan **p)
 {
 	if (!*p)
 		return;
+	if ((*p)->vm)
+		populate_wait((*p)->vm->populate);
+	populate_plan_fini(&(*p)->populate);
 	free((*p)->state);
 	free((*p)->ws);
 	free(*p);
@@ -172,33 +172,35 @@ static int verify_prefetched(
 	return rc;
 }
 
-static void remember(struct vm *vm, const struct snap *s)
+void restored_free(struct restored_mem *m)
+{
+	if (m)
+		pm_list_fini(&m->along);
+	free(m);
+}
+
+static void remember(struct vm *vm, struct plan *p)
 {
 	struct restored_mem *m = malloc(sizeof(*m));
 
-	free(vm->restored);
+	restored_free(vm->restored);
 	vm->restored = m;
 	if (!m)
 		return; /* then a difference is written as a whole */
-	*m = (struct restored_mem){.nfiles = s->head.nfiles};
-	memcpy(m->file, s->head.file, sizeof(m->file));
+	*m = (struct restored_mem){.nfiles = p->snap.head.nfiles, .along = p->populate.along};
+	p->populate.along = (struct pm_list){0};
+	memcpy(m->file, p->snap.head.file, sizeof(m->file));
 }
 
-static void each_ws(struct vm *vm, const struct plan *p, bool into_kvm)
+static int populate(struct vm *vm, struct plan *p, const int *mem_fd, struct err *e)
 {
-	for (uint32_t i = 0; i < p->nws; i++) {
-		uint64_t gpa = (uint64_t)p->ws[i].page * PAGE_BYTES,
-			 len = (uint64_t)p->ws[i].npages * PAGE_BYTES;
-		void *at = mem_ptr(&vm->mem, GPA(gpa), len);
+	int rc = populate_plan_make(
+		&p->populate, &vm->mem.table, p->ws, p->nws, populate_room(vm->populate));
 
-		if (!at)
-			continue; /* reaches into the hole */
-		if (!into_kvm)
-			madvise(at, len,
-				p->ws[i].written ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-		else if (kvm_pre_fault(&vm->kvm, vm->vcpus.v[0].fd, gpa, len) < 0)
-			return; /* the host has it not, or not for this: the guest faults them in */
-	}
+	if (rc < 0)
+		return err_set(e, -rc, "restore");
+	p->vm = vm;
+	return populate_start(vm->populate, &vm->mem, &p->populate, mem_fd, e);
 }
 
 static int load_section(
@@ -262,6 +264,15 @@ static int load_devices(struct vm *vm, const struct snap *s, struct err *e)
 	return rc;
 }
 
+/* What the restore did not take of the pages made ready. The guest runs already. */
+static void drop_reserve(void *arg)
+{
+	struct vm *vm = arg;
+
+	populate_destroy(vm->populate);
+	vm->populate = NULL;
+}
+
 int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem, int ws_fd,
 	uint32_t flags, struct restore_phases *ph, struct err *e)
 {
@@ -288,7 +299,7 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 		rc = fault_at(vm, FAULT_VMM_MAPPED, e);
 	mark(ph, "map");
 	if (rc == 0)
-		each_ws(vm, p, false);
+		rc = populate(vm, p, mem_fd, e);
 	mark(ph, "populate");
 	if (rc == 0)
 		rc = load_cpus(vm, &p->snap, e);
@@ -298,16 +309,19 @@ int restore_vm(struct vm *vm, int state_fd, const int *mem_fd, unsigned int nmem
 	if (rc == 0)
 		rc = fault_at(vm, FAULT_VMM_LOADED, e);
 	mark(ph, "devices");
+	populate_wait(vm->populate);
+	mark(ph, "mapped");
 	if (rc < 0) {
 		vm_broken(vm);
 		return rc;
 	}
-	each_ws(vm, p, true);
+	populate_nested(&vm->kvm, vm->vcpus.v[0].fd, &p->populate);
 	mark(ph, "prefault");
-	remember(vm, &p->snap);
+	remember(vm, p);
 	board_new_generation(&vm->board, true);
 	vm_restored(vm, (flags & VMM_F_RUN) != 0);
 	mark(ph, "run");
+	loop_defer(vm->loop, drop_reserve, vm);
 	return fault_at(vm, FAULT_VMM_RUNS, e);
 }
 
@@ -329,12 +343,47 @@ int restore_peek(int state_fd, struct vm_size *s, struct err *e)
 	return 0;
 }
 
+struct ws_out {
+	struct snap_ws_range *r;
+	uint32_t n;
+	uint64_t pages[2]; /* read, written */
+};
+
+static void ws_add(struct ws_out *o, uint64_t gpa, uint64_t end, bool written)
+{
+	uint32_t pages = (uint32_t)((end - gpa) / PAGE_BYTES);
+
+	if (gpa >= end || o->n == SNAP_MAX_WS)
+		return;
+	o->r[o->n++] = (struct snap_ws_range){.page = (uint32_t)(gpa / PAGE_BYTES),
+		.npages = pages & 0x7fffffffu,
+		.written = written};
+	o->pages[written] += pages;
+}
+
+/* What this restore copied along counts as read, or each recording would copy more than the last. */
+static void ws_add_private(struct ws_out *o, const struct pm_range *r, const struct pm_list *along)
+{
+	uint64_t at = r->gpa, end = r->gpa + r->len;
+
+	for (size_t i = 0; i < along->n && along->r[i].gpa < end; i++) {
+		uint64_t from = MAX(at, along->r[i].gpa),
+			 to = MIN(end, along->r[i].gpa + along->r[i].len);
+
+		if (to <= at)
+			continue;
+		ws_add(o, at, from, true);
+		ws_add(o, from, to, false);
+		at = to;
+	}
+	ws_add(o, at, end, true);
+}
+
 int restore_record_workset(
 	struct vm *vm, int fd, uint64_t *nread, uint64_t *nwritten, struct err *e)
 {
-	struct snap_ws_range *r;
+	struct ws_out o = {0};
 	struct pm_list l;
-	uint32_t n = 0;
 	int rc;
 
 	if (!vm->restored)
@@ -343,18 +392,17 @@ int restore_record_workset(
 	rc = pagemap_list(vm->proc_fd, &vm->mem, false, false, &l, e);
 	if (rc < 0)
 		return rc;
-	r = malloc(SNAP_MAX_WS * sizeof(*r));
-	for (size_t i = 0; r && i < l.n && n < SNAP_MAX_WS; i++) {
-		uint32_t pages = (uint32_t)(l.r[i].len / PAGE_BYTES);
-
-		r[n++] = (struct snap_ws_range){.page = (uint32_t)(l.r[i].gpa / PAGE_BYTES),
-			.npages = pages & 0x7fffffffu,
-			.written = l.r[i].priv};
-		*(l.r[i].priv ? nwritten : nread) += pages;
-	}
+	o.r = malloc(SNAP_MAX_WS * sizeof(*o.r));
+	for (size_t i = 0; o.r && i < l.n; i++)
+		if (l.r[i].priv)
+			ws_add_private(&o, &l.r[i], &vm->restored->along);
+		else
+			ws_add(&o, l.r[i].gpa, l.r[i].gpa + l.r[i].len, false);
 	pm_list_fini(&l);
-	rc = r ? snap_ws_write(fd, vm->restored->file[vm->restored->nfiles - 1].id, r, n, e)
-	       : err_set(e, ENOMEM, "working set");
-	free(r);
+	*nread = o.pages[0];
+	*nwritten = o.pages[1];
+	rc = o.r ? snap_ws_write(fd, vm->restored->file[vm->restored->nfiles - 1].id, o.r, o.n, e)
+		 : err_set(e, ENOMEM, "working set");
+	free(o.r);
 	return rc;
 }

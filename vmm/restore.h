@@ -6,6 +6,7 @@
 #pragma once
 
 #include "lib/snap.h"
+#include "vmm/pagemap.h"
 #include "vmm/vm.h"
 
 #define RESTORE_MAX_PHASES 16u
@@ -19,11 +20,14 @@ struct restore_phases { /* what took how long, in order */
 	uint64_t last_ns;
 };
 
-/* The files that the memory stands on (vmm/memtable.h says where), kept for differences. */
+/* The files that memory is mapped from, for differences. vmm/memtable.h says which piece is where. */
 struct restored_mem {
 	struct snap_file file[VMM_MAX_MEM];
 	unsigned int nfiles;
+	struct pm_list
+		along; /* private pages that the restore copied and nobody wrote (populate.h) */
 };
+void restored_free(struct restored_mem *m);
 
 /* The VM is prepared and its disks are attached. Descriptors are borrowed; flags are VMM_F_*. On
  * failure the VM is of no use any more (it may have parts of the state) and says so by its state.

@@ -76,7 +76,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "guest memory, extents, kvm_run, heap"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "guest memory, heap"),
 	JAIL_CALL(munmap, "heap, a child drops kvm_run"),
-	JAIL_CALL(mremap, "large buffers grow", .unseen = GROWS),
+	JAIL_CALL(mremap, "populate.c moves ready pages into the guest; large buffers grow"),
 	JAIL_CALL(madvise, "huge pages, populate, thread stacks"),
 	JAIL_CALL(brk, "heap"),
 	/* threads, the snapshot child */
@@ -103,7 +103,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL(clock_gettime, "where the vDSO cannot", .unseen = NO_VDSO),
 	JAIL_CALL(getrandom, "rng device, vmgenid"),
 	JAIL_CALL(getrusage, "VMM_STATS"),
-	JAIL_CALL(exit, "threads", .unseen = THREAD_ENDS),
+	JAIL_CALL(exit, "populate.c: its thread ends when the working set is there"),
 	JAIL_CALL(exit_group, "the end"),
 };
 

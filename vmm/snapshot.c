@@ -313,7 +313,8 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 	return rc;
 }
 
-#define WRITE_PIECE MIB(8) /* pieces end at its multiples, so that 2 MiB of the file are one write */
+#define WRITE_PIECE                                                                                \
+	MIB(8) /* pieces end at its multiples, so that 2 MiB of the file are one write */
 
 /* In the writer: what is written goes at once. A page of a live snapshot that the source writes is copied, and both
  * copies count against the sandbox's limit; one that the writer has dropped is the source's alone. */

@@ -24,6 +24,7 @@
 #include "vmm/bio.h"
 #include "vmm/crash.h"
 #include "vmm/devices.h"
+#include "vmm/populate.h"
 #include "vmm/restore.h"
 #include "vmm/seal.h"
 
@@ -541,7 +542,8 @@ void vm_fini(struct vm *vm)
 	if (vm->board_up)
 		board_fini(&vm->board);
 	bio_destroy(vm->bio);
-	free(vm->restored);
+	populate_destroy(vm->populate);
+	restored_free(vm->restored);
 	arch_cpu_destroy(vm->cpu);
 	kvmstat_close(&vm->kvmstat);
 	kvm_close(&vm->kvm);
@@ -630,6 +632,12 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 	return vm_step(vm, VM_E_PREPARED, e);
 }
 
+void vm_wait_for_restore(struct vm *vm)
+{
+	if (vm->state == VMM_S_PREPARED && !vm->populate)
+		vm->populate = populate_create();
+}
+
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e)
 {
 	_cleanup_free_ void *fdt = malloc(ARCH_FDT_MAX);
@@ -642,6 +650,8 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 		return err_plain(e, EBUSY, "a VM can be started once, after it was prepared");
 	if (!fdt)
 		return err_set(e, ENOMEM, "device tree");
+	populate_destroy(vm->populate);
+	vm->populate = NULL;
 	buf_init(&line, 65536);
 	board_cmdline(&vm->board, &line);
 	if (*cmdline)

@@ -99,6 +99,7 @@ struct vm {
 
 	/* what the memory stands on since the last restore, for differences */
 	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
+	struct populate *populate;     /* of a blank: pages made ready for a restore; else NULL */
 	struct snapshot_job *job;      /* one at a time */
 	bool resume_restored; /* restored without VMM_F_RUN: the first continue is a restore's */
 
@@ -118,6 +119,9 @@ void vm_fini(struct vm *vm);
 /* The blank: reservation, VM, slots, interrupt controllers, vCPUs, threads, the devices that every
  * VM has. Refuses impossible sizes. */
 int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e);
+
+/* The blank waits: makes pages ready that a restore would have to ask for (vmm/populate.h). */
+void vm_wait_for_restore(struct vm *vm);
 
 struct vm_disk {
 	uint32_t flags; /* VMM_DISK_* */

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * populate.h: makes the working set present before a restored guest runs. mayfly-vmm.
+ *
+ * Pages that earlier restores wrote are copied into ready pages, which are then moved into place: a
+ * blank monitor holds them (the reserve), so that a restore neither allocates nor faults for them.
+ * What is only read is mapped from the page cache, by a second thread where the monitor has one.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "lib/snap.h"
+#include "vmm/kvm.h"
+#include "vmm/mem.h"
+#include "vmm/pagemap.h"
+
+/* A copy costs two system calls and splits a mapping, about as much as six page faults. So it may
+ * take pages along that lie between two written ones, and holds at least this many written pages.
+ * With costs measured on one host (6 us a copy, 1.05 us a fault) and a recorded set of 446 written
+ * pages in 169 ranges: 31 copies and 27 faults are 0.56 of the cost of 446 faults. To copy every
+ * written page is 0.68 of it. */
+#define POPULATE_GAP_PAGES 8u
+#define POPULATE_COPY_MIN  3u
+/* The kernel maps up to this many pages of a file around a fault (its default, 64 KiB). */
+#define POPULATE_AROUND_PAGES 16u
+
+#define POPULATE_NO_FILE UINT32_MAX
+
+struct populate_copy {
+	uint64_t gpa, len, off;
+	uint32_t file;    /* POPULATE_NO_FILE: zeros */
+	uint64_t written; /* pages of it that were written */
+};
+
+struct populate_area {
+	uint64_t gpa, len;
+	bool in_file;
+};
+
+/* Pure arithmetic on tables, unit-tested without a VM. */
+struct populate_plan {
+	struct populate_copy *copy; /* ascending */
+	struct populate_area *area; /* ascending: everything, what is copied included */
+	unsigned int ncopy, narea;
+	struct pm_list write; /* what was written and is not copied */
+	struct pm_list along; /* pages that are copied although nobody wrote them */
+};
+/* reserve_bytes: at most this much is copied. -ENOMEM. */
+int populate_plan_make(struct populate_plan *p, const struct mem_table *t,
+	const struct snap_ws_range *ws, uint32_t n, uint64_t reserve_bytes);
+void populate_plan_fini(struct populate_plan *p);
+
+/* The reserve of a blank monitor and its thread. NULL: there is none, then a restore maps and
+ * faults as it goes. */
+struct populate;
+#define POPULATE_RESERVE MIB(4)
+struct populate *populate_create(void);
+/* Frees what was not used; waits for the thread. NULL is fine. */
+void populate_destroy(struct populate *s);
+/* Bytes that can be copied: 0 for NULL. */
+uint64_t populate_room(const struct populate *s);
+
+/* Copies; then begins to map the rest, in the thread of s if there is one. fd[i] is memory file i.
+ * An error leaves guest memory incomplete: the VM is of no use. The plan stays the caller's and
+ * must outlive populate_wait. */
+int populate_start(struct populate *s, struct mem *m, const struct populate_plan *p, const int *fd,
+	struct err *e);
+/* Everything is mapped. */
+void populate_wait(struct populate *s);
+/* The same pages in the guest's nested tables, where the host can. The vCPU must not run. */
+void populate_nested(struct kvm *k, int vcpu_fd, const struct populate_plan *p);

@@ -143,7 +143,7 @@ def created(c, files, ws, disk):
 
 
 def make_point(ctx, disk):
-    """A snapshot at the agent's announcement, as an image's template is, with its working set as the daemon records it."""
+    """A snapshot at the agent's announcement, as an image's template is, with a working set of three restores, as the daemon records it."""
     d = os.path.join(ctx.tmp, "counts")
     os.makedirs(d, exist_ok=True)
     files = [os.path.join(d, f) for f in ("state", "mem.0")]
@@ -161,17 +161,24 @@ def make_point(ctx, disk):
             raise Failed("snapshot: " + os.strerror(-status))
     finally:
         c.close()
+    for i in range(3):
+        record(ctx, files, ws, disk, i)
+    return files, ws
+
+
+def record(ctx, files, ws, disk, turn):
+    """One restore records what it touched; the later ones have what the earlier ones recorded, as in the daemon."""
     c = Control(ctx.tmp)
     try:
         c.prepared()
-        created(c, files, "", disk)
+        created(c, files, ws if turn else "", disk)
         time.sleep(1.5)
-        fd = os.open(ws, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = os.open(ws + ".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         c.call(WORKSET, b"", [fd])
         os.close(fd)
+        os.rename(ws + ".new", ws)
     finally:
         c.close()
-    return files, ws
 
 
 class Restore(Path):

@@ -6,7 +6,8 @@
 
 #include "lib/base.h"
 
-#define FDPASS_MAX 32
+/* More than any protocol here sends in one message (each asserts it); Linux takes 253. */
+#define FDPASS_MAX 128
 
 /* Sends the bytes and lends the descriptors. 0 or -errno (-EAGAIN on a full non-blocking socket:
  * nothing was sent). */

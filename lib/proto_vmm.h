@@ -92,6 +92,9 @@ enum vmm_type {
 /* a disk in a payload: u32 flags (VMM_DISK_*), str serial (<= 20), u16 nfrozen; its fds: base,
  * and unless read-only: nfrozen data files (oldest first), the merged index if nfrozen > 0, private data, private bitmap */
 enum { VMM_DISK_RO = 1 };
+#define VMM_DISK_FDS_MAX (VMM_MAX_FROZEN + 4u)
+/* the largest message: a restore with a working set and every disk */
+#define VMM_FDS_MAX (1u + VMM_MAX_MEM + 1u + VMM_MAX_DISKS * VMM_DISK_FDS_MAX)
 
 enum vmm_flags {
 	VMM_F_RUN = 1,

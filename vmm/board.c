@@ -51,6 +51,30 @@ static int init_lines(struct board *b, struct err *e)
 	return 0;
 }
 
+/* For every slot, also those that get a device only when a guest is restored: KVM waits for a grace
+ * period at each, which a blank monitor has time for and a restore has not. */
+static int init_notify(struct board *b, struct err *e)
+{
+	int rc = 0;
+
+	for (unsigned int i = 0; rc == 0 && b->kvm && i < BOARD_VIRTIO_SLOTS; i++) {
+		uint64_t at = BOARD_VIRTIO_BASE + i * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
+
+		b->notify_fd[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (b->notify_fd[i] < 0)
+			return err_set(e, errno, "eventfd of device slot %u", i);
+		rc = kvm_ioeventfd(b->kvm, b->notify_fd[i], at, true, e);
+	}
+	return rc;
+}
+
+static int take_notify_fd(void *ctx, unsigned int slot)
+{
+	struct board *b = ctx;
+
+	return take_fd(&b->notify_fd[slot]);
+}
+
 static void dev_needs_reset(void *ctx, const char *dev, const char *why)
 {
 	struct board *b = ctx;
@@ -61,13 +85,22 @@ static void dev_needs_reset(void *ctx, const char *dev, const char *why)
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
+	int rc;
+
 	*b = (struct board){.hooks = *h, .kvm = k};
-	b->env = (struct dev_env){
-		.mem = m, .loop = l, .ctx = b, .irq = pulse, .needs_reset = dev_needs_reset};
+	b->env = (struct dev_env){.mem = m,
+		.loop = l,
+		.ctx = b,
+		.irq = pulse,
+		.needs_reset = dev_needs_reset,
+		.take_notify_fd = take_notify_fd};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		b->notify_fd[i] = -1;
 	serial_init(&b->serial, b, serial_irq, serial_byte);
-	return init_lines(b, e);
+	rc = init_lines(b, e);
+	return rc ? rc : init_notify(b, e);
 }
 
 void board_fini(struct board *b)
@@ -77,17 +110,18 @@ void board_fini(struct board *b)
 			b->destroy[i](b->dev[i]);
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		close_fd(&b->irq_fd[i]);
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		close_fd(&b->notify_fd[i]);
 }
 
 int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 	void (*destroy)(struct virtio_dev *d), struct err *e)
 {
-	uint64_t at = BOARD_VIRTIO_BASE + slot * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
-
-	ASSERT(slot < BOARD_VIRTIO_SLOTS && !b->dev[slot]);
+	if (slot >= BOARD_VIRTIO_SLOTS || b->dev[slot])
+		return err_plain(e, EBUSY, "device slot %u is taken", slot);
 	b->dev[slot] = d;
 	b->destroy[slot] = destroy;
-	return b->kvm ? kvm_ioeventfd(b->kvm, d->kick_fd, at, true, e) : 0;
+	return 0;
 }
 
 static void on_pvpanic(struct board *b, uint8_t *p, uint32_t len, bool write)

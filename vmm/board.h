@@ -32,6 +32,7 @@ struct board {
 	struct virtio_dev *dev[BOARD_VIRTIO_SLOTS];
 	void (*destroy[BOARD_VIRTIO_SLOTS])(struct virtio_dev *d);
 	int irq_fd[BOARD_LINES];
+	int notify_fd[BOARD_VIRTIO_SLOTS]; /* KVM signals these; each until a device takes it */
 	bool serial_on;
 	struct serial serial;
 	_Atomic uint64_t unknown_mmio, unknown_pio;
@@ -43,8 +44,7 @@ struct board {
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e);
 void board_fini(struct board *b);
-/* Puts a device into its slot and has the kernel signal its notifications. Takes d; destroyed by
- * board_fini. */
+/* Puts a device into its slot. Takes d; destroyed by board_fini. */
 int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 	void (*destroy)(struct virtio_dev *d), struct err *e);
 

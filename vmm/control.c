@@ -26,6 +26,8 @@
 #define MAX_QUEUED 256u
 #define BUILD      "mayfly-vmm 0.1"
 
+static_assert(VMM_FDS_MAX <= FDPASS_MAX, "a message holds what the protocol promises");
+
 struct msg { /* header and payload */
 	struct msg *next;
 	size_t n;

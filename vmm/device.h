@@ -49,6 +49,9 @@ struct dev_env {
 	/* something the daemon must hear of: on the device thread, at most ten a minute and device,
 	 * device's lock held */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
+	/* The event descriptor that KVM signals for notifications of a slot; the device's from now on.
+	 * -1, and where this is NULL: the device makes one that nobody else signals. */
+	int (*take_notify_fd)(void *ctx, unsigned int slot);
 };
 
 struct virtio_dev; /* vmm/virtio.h: transport, queues, ops table */

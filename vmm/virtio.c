@@ -149,7 +149,10 @@ int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct
 	pthread_mutex_init(&d->lock, NULL);
 	for (unsigned int i = 0; i < ops->nqueues; i++)
 		virtq_init(&d->queue[i], env->mem, ops->queue_max);
-	d->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (env->take_notify_fd)
+		d->kick_fd = env->take_notify_fd(env->ctx, slot);
+	if (d->kick_fd < 0)
+		d->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (d->kick_fd >= 0)
 		d->watch = loop_watch(env->loop, d->kick_fd, EPOLLIN, on_kick, d);
 	if (!d->watch) {

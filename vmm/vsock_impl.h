@@ -99,7 +99,8 @@ struct vsock {
 	struct watch *listen_watch;
 	bool accept_more; /* a client waits, but there was no room */
 	struct stream *streams, *free;
-	unsigned int nstreams, nused, nguest;
+	/* Streams from `nmade` on were never used: their memory is untouched, and stays so. */
+	unsigned int nstreams, nmade, nused, nguest;
 	uint8_t *slab;
 	struct stream *hash[VSOCK_HASH];
 	uint32_t hash_seed;
@@ -126,6 +127,7 @@ struct vsock {
 int vsock_streams_init(struct vsock *v, struct err *e);
 void vsock_streams_fini(struct vsock *v);
 struct stream *vsock_find(struct vsock *v, uint32_t gport, uint32_t hport);
+bool vsock_has_room(const struct vsock *v);
 /* Something of the stream is due: queue it behind the others, if so. */
 void stream_poke(struct stream *s);
 void stream_unqueue(struct stream *s);

@@ -188,7 +188,7 @@ void stream_end(struct stream *s)
 void vsock_end_all(struct vsock *v)
 {
 	v->accept_more = false;
-	for (unsigned int i = 0; i < v->nstreams; i++) {
+	for (unsigned int i = 0; i < v->nmade; i++) {
 		struct stream *s = &v->streams[i];
 
 		/* a client that waits for its turn has lost nothing */
@@ -204,10 +204,20 @@ void vsock_end_all(struct vsock *v)
 	accept_clients(v);
 }
 
+bool vsock_has_room(const struct vsock *v)
+{
+	return v->free || v->nmade < v->nstreams;
+}
+
 static struct stream *stream_new(struct vsock *v, int fd)
 {
 	struct stream *s = v->free;
 
+	if (!s) {
+		s = v->free = &v->streams[v->nmade];
+		*s = (struct stream){
+			.v = v, .fd = -1, .buf = v->slab + v->nmade++ * VSOCK_BUF_BYTES};
+	}
 	s->watch = loop_watch(v->dev.env->loop, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_sock, s);
 	if (!s->watch)
 		return NULL;
@@ -227,7 +237,7 @@ static void accept_clients(struct vsock *v)
 		struct stream *s;
 		int fd;
 
-		if (!v->free) {
+		if (!vsock_has_room(v)) {
 			v->accept_more = true;
 			return;
 		}
@@ -284,7 +294,7 @@ void vsock_open_waiting(struct vsock *v)
 {
 	if (!guest_ready(v))
 		return;
-	for (unsigned int i = 0; i < v->nstreams; i++)
+	for (unsigned int i = 0; i < v->nmade; i++)
 		if (v->streams[i].state == ST_WAIT)
 			ask_guest(&v->streams[i]);
 }
@@ -354,8 +364,8 @@ bool vsock_guest_request(struct vsock *v, const struct vsock_hdr *h)
 	for (unsigned int i = 0; i < v->nports; i++)
 		allowed |= v->ports[i] == h->dst_port;
 	/* a guest that opens streams for ever must leave room for the host's */
-	if (!allowed || !v->cfg.guest_conn || !v->free || v->nguest >= MAX(v->nstreams / 4, 1u) ||
-		!guest_token(v)) {
+	if (!allowed || !v->cfg.guest_conn || !vsock_has_room(v) ||
+		v->nguest >= MAX(v->nstreams / 4, 1u) || !guest_token(v)) {
 		v->n.guest_refused++;
 		return false;
 	}
@@ -612,15 +622,6 @@ int vsock_streams_init(struct vsock *v, struct err *e)
 	v->guest_tokens = VSOCK_GUEST_BURST * 1000000000ull;
 	v->guest_filled_ns = mono_ns();
 	random_bytes(&v->hash_seed, sizeof(v->hash_seed));
-	for (unsigned int i = v->nstreams; i-- > 0;) {
-		struct stream *s = &v->streams[i];
-
-		*s = (struct stream){.v = v,
-			.fd = -1,
-			.buf = v->slab + i * VSOCK_BUF_BYTES,
-			.free_next = v->free};
-		v->free = s;
-	}
 	if (v->cfg.listen_fd < 0)
 		return 0;
 	fd_set_nonblock(v->cfg.listen_fd, true);
@@ -633,7 +634,7 @@ void vsock_streams_fini(struct vsock *v)
 {
 	watch_remove(v->listen_watch);
 	v->listen_watch = NULL;
-	for (unsigned int i = 0; v->streams && i < v->nstreams; i++)
+	for (unsigned int i = 0; v->streams && i < v->nmade; i++)
 		drop_fd(&v->streams[i]);
 	timer_remove(v->close_timer);
 	free(v->streams);

@@ -12,6 +12,7 @@
 #include "lib/err.h"
 #include "lib/fdpass.h"
 #include "lib/loop.h"
+#include "lib/proto_vmm.h"
 
 static void errors_wrap_and_are_cut(void)
 {
@@ -185,6 +186,26 @@ static void a_child_keeps_what_it_is_told(void)
 	}
 }
 
+/* A restore with every disk at its most layers is the largest message there is. */
+static void the_largest_message_holds_all_its_descriptors(void)
+{
+	int s[2], fds[FDPASS_MAX], got[FDPASS_MAX];
+	size_t n = ARRAY_LEN(got);
+	char text[3];
+
+	CHECK(VMM_FDS_MAX == 102);
+	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s), 0);
+	for (unsigned int i = 0; i < VMM_FDS_MAX; i++)
+		fds[i] = s[0];
+	CHECK_INT(fdpass_send(s[0], "abc", 3, fds, VMM_FDS_MAX), 0);
+	CHECK_INT(fdpass_recv(s[1], text, sizeof(text), got, &n), 3);
+	CHECK_INT(n, VMM_FDS_MAX);
+	for (size_t i = 0; i < n; i++)
+		close(got[i]);
+	close(s[0]);
+	close(s[1]);
+}
+
 static const struct test tests[] = {
 	{"errors_wrap_and_are_cut", errors_wrap_and_are_cut},
 	{"cursor_never_reads_past_its_end", cursor_never_reads_past_its_end},
@@ -192,5 +213,7 @@ static const struct test tests[] = {
 	{"descriptors_travel_and_extras_are_closed", descriptors_travel_and_extras_are_closed},
 	{"a_child_keeps_what_it_is_told", a_child_keeps_what_it_is_told},
 	{"timers_fire_in_order_and_watches_go", timers_fire_in_order_and_watches_go},
+	{"the_largest_message_holds_all_its_descriptors",
+		the_largest_message_holds_all_its_descriptors},
 };
 TEST_MAIN(tests)

@@ -72,5 +72,5 @@ class Life:
         """An identity, no environment, an image's command that sleeps."""
         ident = struct.pack("<Q", 2) + text(os.urandom(64)) + struct.pack("<Q", time.time_ns()) + text(b"bench") + text(b"0" * 32)
         ident += text(b"00000000-0000-4000-8000-000000000000") + struct.pack("<I", 0) + text(b"")
-        argv = [b"tail", b"-f", b"/dev/null"]
+        argv = [b"sleep", b"86400"]  # busybox's tail -f wakes up once a second
         self.call(SETUP, ident + struct.pack("<I", 0) + text(b"") + text(b"") + struct.pack("<I", len(argv)) + b"".join(map(text, argv)) + text(b""))

@@ -154,9 +154,13 @@ int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e);
 /* Disk space for n bytes of data at off that will be put. A file system without fallocate: nothing
  * happens. */
 int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e);
-/* Whole pages, behind what was put before. Written in pieces that end where the file's offset is a
- * multiple of 2 MiB: the page cache then holds whole pieces in one folio, and maps them so. */
+/* Whole pages, behind what was put before. */
 int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e);
+/* The same in one write, for 2 MiB at a file offset that is a multiple of it: the page cache of some
+ * file systems then holds them in one folio. */
+#define SNAP_HUGE MIB(2)
+int snap_mem_put_huge(struct snap_mem_writer *w, const void *p, struct err *e);
+bool snap_mem_is_huge_place(const struct snap_mem_writer *w);
 /* n bytes of zeros, whole pages: a hole of the file. */
 void snap_mem_skip(struct snap_mem_writer *w, uint64_t n);
 /* Sums, data to disk, head, head to disk. */

@@ -145,22 +145,41 @@ static void sum_bytes(struct snap_mem_writer *w, const uint8_t *p, uint64_t n)
 	}
 }
 
+static int put_piece(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e)
+{
+	int rc = pwrite_full(w->fd, p, n, SNAP_HEAD_PAGE + w->at);
+
+	if (rc < 0)
+		return err_set(e, -rc, "memory file: write");
+	sum_bytes(w, p, n);
+	return 0;
+}
+
 int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e)
 {
 	const uint8_t *at = p;
+	int rc = 0;
 
 	ASSERT(n % PAGE_BYTES == 0);
-	while (n) {
-		uint64_t k = MIN(n, MIB(2) - (SNAP_HEAD_PAGE + w->at) % MIB(2));
-		int rc = pwrite_full(w->fd, at, k, SNAP_HEAD_PAGE + w->at);
+	while (rc == 0 && n) {
+		uint64_t k = MIN(n, SNAP_CHUNK - w->at % SNAP_CHUNK);
 
-		if (rc < 0)
-			return err_set(e, -rc, "memory file: write");
-		sum_bytes(w, at, k);
+		rc = put_piece(w, at, k, e);
 		at += k;
 		n -= k;
 	}
-	return 0;
+	return rc;
+}
+
+bool snap_mem_is_huge_place(const struct snap_mem_writer *w)
+{
+	return (SNAP_HEAD_PAGE + w->at) % SNAP_HUGE == 0;
+}
+
+int snap_mem_put_huge(struct snap_mem_writer *w, const void *p, struct err *e)
+{
+	ASSERT(snap_mem_is_huge_place(w));
+	return put_piece(w, p, SNAP_HUGE, e);
 }
 
 void snap_mem_skip(struct snap_mem_writer *w, uint64_t n)

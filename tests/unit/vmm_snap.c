@@ -344,8 +344,11 @@ static void holes_of_a_memory_file_are_zeros(void)
 	memset(p, 7, MIB(3));
 	CHECK_INT(snap_mem_begin(&w, fd, &e), 0);
 	CHECK_INT(snap_mem_put(&w, p, KIB(4), &e), 0);
-	snap_mem_skip(&w, MIB(2) - KIB(4));
-	CHECK_INT(snap_mem_put(&w, p, MIB(3), &e), 0);
+	CHECK(!snap_mem_is_huge_place(&w));
+	snap_mem_skip(&w, MIB(2) - KIB(8));
+	CHECK(snap_mem_is_huge_place(&w));
+	CHECK_INT(snap_mem_put_huge(&w, p, &e), 0);
+	CHECK_INT(snap_mem_put(&w, p, MIB(1) + KIB(4), &e), 0);
 	CHECK_INT(snap_mem_finish(&w, &e), 0);
 	memcpy(f.id, w.head.id, sizeof(f.id));
 	snap_mem_fini(&w);

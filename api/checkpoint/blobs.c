@@ -37,7 +37,7 @@ struct blobs {
 	struct blob *bucket[BUCKETS];
 };
 
-static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok"};
+static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok", "sum"};
 
 struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e)
 {
@@ -164,6 +164,11 @@ uint64_t blob_bytes(struct blobs *b, const char *id)
 			n += (uint64_t)st.st_blocks * 512;
 	}
 	return n;
+}
+
+bool blob_is_known(struct blobs *b, const char *id)
+{
+	return *find(b, id) != NULL;
 }
 
 void blob_ref(struct blobs *b, const char *id)

@@ -26,6 +26,8 @@ int blob_make(struct blobs *b, const char *id, const char *kind);
 int blobs_sync(void *blobs, struct err *e);
 /* rw only for files that belong to one sandbox. */
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
+/* Somebody refers to it. */
+bool blob_is_known(struct blobs *b, const char *id);
 uint64_t blob_bytes(struct blobs *b, const char *id);
 void blob_ref(struct blobs *b, const char *id);   /* "" is fine, as for unref */
 void blob_unref(struct blobs *b, const char *id); /* the last one removes the files */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/checkpoint/digest.h"
 #include "api/core/database.h"
 #include "api/links/images.h"
 #include "lib/json.h"
@@ -256,6 +257,8 @@ static void step_ended(void *arg, const struct err *e)
 	}
 	if (e)
 		log_error("%s %s: %s", c->kind->word, c->id, e->msg);
+	if (!e && !was.deletes && was.to == CP_READY)
+		digests_make(c);
 	if (was.fn)
 		was.fn(c, was.r, e);
 	if (was.deletes && !e)

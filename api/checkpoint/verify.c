@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 
 #include "api/checkpoint/checkpoint.h"
+#include "api/core/io_pool.h"
 #include "api/http/http.h"
 #include "lib/cow_tools.h"
 #include "lib/log.h"
@@ -44,6 +45,7 @@ struct job {
 	struct job *next;
 	struct http_req *r; /* NULL: in the background; or who asked has gone */
 	bool background;
+	struct io_job *other; /* somebody else's: then nothing else here is used */
 	unsigned int n;
 	struct file f[FILES_MAX];
 };
@@ -156,8 +158,13 @@ static void check_state(struct job *j, struct file *f, struct snap *s)
 
 static void run(struct job *j)
 {
-	struct snap *s = calloc(1, sizeof(*s));
+	struct snap *s;
 
+	if (j->other) {
+		j->other->work(j->other);
+		return;
+	}
+	s = calloc(1, sizeof(*s));
 	for (unsigned int i = 0; i < j->n; i++) {
 		struct file *f = &j->f[i];
 
@@ -305,6 +312,8 @@ static void done_event(void *arg, uint32_t events)
 			else
 				mark_good(v->d, j->f[i].id);
 		}
+		if (j->other)
+			j->other->done(j->other);
 		if (j->r)
 			answer(j);
 		job_free(j);
@@ -386,6 +395,19 @@ void verify_restored(struct daemon *d, const struct memory *m)
 		j->background = true;
 		submit(d->verify, j);
 	}
+}
+
+void verify_background(struct daemon *d, struct io_job *other)
+{
+	struct job *j = calloc(1, sizeof(*j));
+
+	/* without memory it is over, and found nothing */
+	if (!j) {
+		other->done(other);
+		return;
+	}
+	j->other = other;
+	submit(d->verify, j);
 }
 
 static void asker_gone(struct http_req *r)

@@ -20,5 +20,9 @@ void verify_restored(struct daemon *d, const struct memory *m);
 /* NULL, or what is wrong with one of them. */
 const char *verify_damage(struct daemon *d, const struct memory *m);
 
+/* Runs a job in the same thread, after what was asked for before. */
+struct io_job;
+void verify_background(struct daemon *d, struct io_job *j);
+
 /* Reads everything of a point, and answers r with what it found. */
 void verify_point(struct http_req *r, const struct disk *disk, const struct memory *m);

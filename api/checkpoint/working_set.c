@@ -11,6 +11,7 @@
 
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/checkpoint/image_template.h"
+#include "api/checkpoint/digest.h"
 #include "api/checkpoint/verify.h"
 #include "api/links/monitor_client.h"
 #include "lib/buf.h"
@@ -206,6 +207,7 @@ void route_point_get(struct http_req *r)
 	const struct checkpoint *c = route_point(r);
 	struct daemon *d = r->app;
 	const char *bad;
+	char sum[65];
 	cJSON *o, *a, *i;
 
 	if (!c)
@@ -218,6 +220,9 @@ void route_point_get(struct http_req *r)
 		i = cJSON_CreateObject();
 		cJSON_AddStringToObject(i, "id", c->mem.mem[k]);
 		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, c->mem.mem[k]));
+		digest_read(d->blobs, c->mem.mem[k], "mem", sum);
+		if (*sum)
+			cJSON_AddStringToObject(i, "sha256", sum);
 		cJSON_AddItemToArray(a, i);
 	}
 	a = cJSON_AddArrayToObject(o, "diskLayers");

@@ -19,6 +19,7 @@
 #include <sys/un.h>
 
 #include "api/checkpoint/blobs.h"
+#include "api/checkpoint/digest.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
@@ -605,6 +606,7 @@ static void start(bool no_jail)
 	/* threads inherit the seal, and so are started after it */
 	if (database_start(D.database, &e) < 0 || io_pool_start(D.io, &e) < 0)
 		die("threads", &e);
+	digests_go_on(&D);
 	loop_observe(D.loop, observe_turn, &D.metrics.loop);
 	say_listening(hc.listen_fd);
 }

@@ -186,7 +186,8 @@ static void reply(int fd, uint16_t type, uint32_t id, const void *body, uint32_t
 	struct frame f = {n, type, 0, id};
 
 	memcpy(out, &f, sizeof(f));
-	memcpy(out + sizeof(f), body, n);
+	if (n)
+		memcpy(out + sizeof(f), body, n);
 	put(fd, out, sizeof(f) + n);
 }
 

@@ -2,12 +2,15 @@
 """A start that cannot read everything loses nothing: a damaged page of the database, a row that is not JSON, a field that does not fit, a missing file,
 no memory. What can be read is served, what cannot is quarantined and said, and no file, image or monitor that may belong to it is removed."""
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
 import signal
 import sqlite3
+import struct
 import subprocess
+import time
 
 import pytest
 from conftest import MAYFLY
@@ -248,3 +251,49 @@ def test_the_operator_gives_one_up(daemon):
     look = json.loads(subprocess.run([MAYFLY, "doctor", "--json", "records"], capture_output=True, text=True, env=os.environ | {"OPEN_SANDBOX_DOMAIN": daemon.url}).stdout)
     assert look[0]["verdict"] == "good"
     goes_on(daemon, boxes[1])
+
+
+def units(path):
+    """What a layer's data is known by: each 4 KiB that is not zeros, after its number."""
+    found, at = b"", 0
+    with open(path, "rb") as f:
+        while True:
+            try:
+                at = os.lseek(f.fileno(), at, os.SEEK_DATA) // 4096 * 4096
+            except OSError:
+                return found
+            unit = os.pread(f.fileno(), 4096, at).ljust(4096, b"\0")
+            if unit.strip(b"\0"):
+                found += struct.pack("<Q", at // 4096) + unit
+            at += 4096
+
+
+def test_published_files_have_digests(daemon):
+    """Beside each file, in the background, and again for one that has none at the next start."""
+    box = daemon.create()
+    snapshot = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots")[1]["id"]
+
+    def sums():
+        folder, end = daemon.dir / "state" / "blobs", time.monotonic() + 60
+        while True:
+            files = daemon.ask("GET", f"/v1/mayfly/points/{snapshot}")
+            if files[0] == 200 and all("sha256" in f for f in files[1]["memoryFiles"]) and len(list(folder.glob("*.sum"))) >= 3:
+                return files[1]["memoryFiles"]
+            assert time.monotonic() < end, (files, blobs(daemon))
+            time.sleep(0.02)
+    (memory,) = sums()
+    folder = daemon.dir / "state" / "blobs"
+    assert memory["sha256"] == hashlib.sha256((folder / f"{memory['id']}.mem").read_bytes()).hexdigest()
+    for path in folder.glob("*.sum"):
+        for line in path.read_text().splitlines():
+            kind, how, digest, size = line.split()
+            file = folder / f"{path.name[:36]}.{kind}"
+            what = units(file) if how == "sha256-units" else file.read_bytes()
+            assert (file.stat().st_size, digest) == (int(size), hashlib.sha256(what).hexdigest()), (path, line)
+            assert how == ("sha256-units" if kind == "data" else "sha256")
+    (folder / f"{memory['id']}.sum").unlink()
+    ended(daemon)
+    daemon.again()
+    assert sums() == [memory]
+    assert daemon.ask("DELETE", f"/v1/snapshots/{snapshot}")[0] == 204 and daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.cleared("blobs/*")

@@ -19,6 +19,7 @@
 #include "agent/conn.h"
 #include "agent/env.h"
 #include "agent/freeze.h"
+#include "agent/harden.h"
 #include "agent/hooks.h"
 #include "agent/jobs.h"
 #include "agent/life.h"
@@ -168,6 +169,7 @@ void agent_fini(struct agent *a)
 	freeze_fini(a);
 	ports_fini(a);
 	hooks_fini(a);
+	harden_fini(a);
 	jobs_fini(a);
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);

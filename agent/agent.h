@@ -16,6 +16,7 @@ struct cgroup;
 struct conn;
 struct envset;
 struct freeze;
+struct harden;
 struct hooks;
 struct jobs;
 struct ports;
@@ -60,6 +61,7 @@ struct agent {
 	struct jobs *jobs;
 	struct ports *ports;
 	struct freeze *freeze;
+	struct harden *harden; /* NULL: no floor */
 
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "agent/harden.h"
 #include "agent/hooks.h"
 #include "agent/isolate.h"
 #include "agent/procio.h"
@@ -579,7 +580,7 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	if (!l)
 		return NULL;
 	l->a = a;
-	l->pipe_fd = l->s.err_fd = l->s.cgroup_fd = -1;
+	l->pipe_fd = l->s.err_fd = l->s.cgroup_fd = l->s.landlock_fd = -1;
 	for (size_t i = 0; i < 3; i++)
 		l->s.fd[i] = -1;
 	for (size_t i = 0; i < ARRAY_LEN(l->s.keep_fd); i++)
@@ -588,6 +589,9 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	/* root without this one cannot look into the agent: not its memory, environment, root or descriptors */
 	if (a->opts.init || a->opts.guarded)
 		l->s.drop_caps = 1ull << CAP_SYS_PTRACE;
+	/* the first process of an isolated session has a stricter one */
+	if (!r->inner)
+		harden_spawn(a, &l->s);
 	if (a->opts.init)
 		l->s.limits[l->s.nlimits++] =
 			(struct spawn_limit){.resource = RLIMIT_NOFILE, .value = {65536, 1048576}};

@@ -8,6 +8,7 @@
 #include "agent/dial.h"
 #include "agent/files.h"
 #include "agent/freeze.h"
+#include "agent/harden.h"
 #include "agent/life.h"
 #include "agent/metrics.h"
 #include "agent/ports.h"
@@ -32,6 +33,7 @@ static const struct request requests[] = {
 	{AGENT_WAIT_PORT, CTL, req_wait_port},
 	{AGENT_SET_ENV, CTL, req_set_env},
 	{AGENT_LIMITS, CTL, req_limits},
+	{AGENT_HARDEN, CTL, req_harden},
 	{AGENT_EXEC, CTL | EXE, req_exec},
 	{AGENT_ATTACH, EXE, req_attach},
 	{AGENT_ACK, EXE, req_ack},

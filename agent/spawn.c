@@ -13,12 +13,15 @@
 
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+
+#define NR_LANDLOCK_RESTRICT 446 /* by number: older headers lack it */
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SHARED_MEMORY 1
@@ -30,18 +33,19 @@
 static long raw(long n, long a, long b, long c, long d)
 {
 	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = 0; /* some calls want their unused arguments to be 0 */
 	long ret;
 
 	__asm__ volatile("syscall"
 			 : "=a"(ret)
-			 : "0"(n), "D"(a), "S"(b), "d"(c), "r"(r10)
+			 : "0"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
 			 : "rcx", "r11", "memory");
 	return ret;
 }
 #else
 static long raw(long n, long a, long b, long c, long d)
 {
-	long ret = syscall(n, a, b, c, d);
+	long ret = syscall(n, a, b, c, d, 0);
 
 	return ret < 0 ? -errno : ret;
 }
@@ -131,6 +135,22 @@ static void child_ids(const struct spawn *s)
 		child_fail(s, rc, AGENT_STEP_USER);
 }
 
+/* While it is still root: a rule set and a filter need CAP_SYS_ADMIN or no_new_privs, which would disable sudo. The filter refuses none of
+ * the calls that follow. */
+static void child_floor(const struct spawn *s)
+{
+	long rc = 0;
+
+	if (s->no_new_privs)
+		rc = raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0);
+	if (rc >= 0 && s->landlock_fd >= 0)
+		rc = raw(NR_LANDLOCK_RESTRICT, s->landlock_fd, 0, 0, 0);
+	if (rc >= 0 && s->filter)
+		rc = raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, P(s->filter), 0);
+	if (rc < 0)
+		child_fail(s, rc, AGENT_STEP_START);
+}
+
 static void child_main(void *arg)
 {
 	struct spawn *s = arg;
@@ -143,6 +163,7 @@ static void child_main(void *arg)
 		child_oom();
 	child_limits(s);
 	raw(SYS_umask, 022, 0, 0, 0);
+	child_floor(s);
 	child_caps(s);
 	child_ids(s);
 	/* as that user: it is its rights that decide */

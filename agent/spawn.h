@@ -11,6 +11,8 @@
 
 #include <sys/types.h>
 
+struct sock_fprog;
+
 struct spawn_try {
 	const char *path, *argv0;
 };
@@ -35,6 +37,9 @@ struct spawn {
 	bool set_ids, tty, reset_oom;
 	uint64_t
 		drop_caps; /* bits: taken out of the bounding set, so that no execve brings them back */
+	bool no_new_privs;
+	int landlock_fd;                 /* -1: none */
+	const struct sock_fprog *filter; /* NULL: none */
 	uid_t uid;
 	gid_t gid;
 	const gid_t *groups;

@@ -67,6 +67,10 @@ enum agent_type {
 	 * u32 prepared (1: AGENT_THAW is due). A restore's transport reset makes the agent connect and say it again. */
 	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
+	/* The floor under later commands and the entrypoint: u32 flags (AGENT_H_*), u64 capabilities to keep (bits; AGENT_H_CAPS), u32 n, n x str path that
+	 * may be read and executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the one before. Nothing at all: only asks.
+	 * -> u32 n, n x {str layer, u32 state (enum agent_layer_state), str message} */
+	AGENT_HARDEN = 21,
 
 	/* processes */
 	/* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC
@@ -194,6 +198,18 @@ enum agent_exec_flags {
 	AGENT_X_EXPAND_CWD = 32, /* ~, $NAME, ${NAME} */
 };
 
+enum {
+	AGENT_H_CAPS = 1,
+	AGENT_H_SECCOMP = 2, /* the filter of isolated sessions */
+	AGENT_H_LANDLOCK = 4,
+	AGENT_H_NO_NEW_PRIVS = 8, /* set-id programs give nothing */
+};
+enum agent_layer_state {
+	AGENT_LAYER_ACTIVE = 1,
+	AGENT_LAYER_DISABLED = 2,
+	AGENT_LAYER_DEGRADED = 3, /* active in part: the message says what is missing */
+	AGENT_LAYER_UNSUPPORTED = 4,
+};
 #define AGENT_NOTE_MAX (64u * 1024)
 enum agent_session_kind { AGENT_SE_SHELL = 1, AGENT_SE_TERMINAL = 2, AGENT_SE_ISOLATED = 3 };
 /* ACTIVE: a run or an attach is possible. DEAD: the shell of an isolated session ended. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/exec.h"
+#include "agent/harden.h"
 #include "agent/hooks.h"
 #include "agent/ident.h"
 #include "agent/req_session.h"
@@ -35,6 +36,14 @@ static void try_session(struct cur *c, uint32_t version)
 	for (size_t i = 0; i < r.iso.nmounts; i++)
 		ASSERT(r.iso.mounts[i].source[0] == '/' && r.iso.mounts[i].dest[0] == '/');
 	session_req_free(&r);
+}
+
+static void try_harden(struct cur *c)
+{
+	static struct harden_req r;
+
+	if (harden_parse(c, &r) == 0)
+		ASSERT(r.nread <= AGENT_ALLOWED_MAX && r.nwrite <= AGENT_ALLOWED_MAX);
 }
 
 static void try_setup(struct cur *c)
@@ -69,7 +78,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		return 0;
 	switch (p[0] % 4) {
 	case 0:
-		if (p[0] & 8)
+		if (p[0] & 16)
+			try_harden(&c);
+		else if (p[0] & 8)
 			try_session(&c, p[0] & 4 ? 2 : 3);
 		else
 			try_exec(&c, p[0] & 4 ? 1 : 2);

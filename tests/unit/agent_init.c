@@ -236,7 +236,89 @@ static void a_pre_script_that_exits_fails_the_start(void)
 	CHECK(host_end(&H, ctl));
 }
 
+static uint32_t layer(const char *name, char message[200])
+{
+	uint32_t state = 0;
+
+	G.c = cur_of(G.p, G.h.len);
+	for (uint32_t n = cur_u32(&G.c); n > 0 && !state; n--) {
+		char k[64];
+		uint32_t s;
+
+		cur_str(&G.c, k, sizeof(k));
+		s = cur_u32(&G.c);
+		cur_str(&G.c, message, 200);
+		if (!strcmp(k, name))
+			state = s;
+	}
+	return state;
+}
+
+static bool harden(uint32_t flags, uint64_t keep, const char *more)
+{
+	static const char *const read[] = {"/usr", "/bin", "/lib", "/lib64", "/etc", "/proc"};
+	struct buf b;
+	bool ok;
+
+	buf_init(&b, 4096);
+	buf_u32(&b, flags);
+	buf_u64(&b, keep);
+	buf_u32(&b, ARRAY_LEN(read));
+	for (size_t i = 0; i < ARRAY_LEN(read); i++)
+		buf_str(&b, read[i]);
+	buf_u32(&b, 3);
+	buf_str(&b, "/dev/null");
+	buf_str(&b, "/tmp");
+	buf_str(&b, more);
+	ok = host_ask(&H, ctl, AGENT_HARDEN, &b, &G);
+	buf_fini(&b);
+	return ok;
+}
+
+static void the_floor(void)
+{
+	char text[200];
+
+	if (!begin())
+		return;
+	CHECK(host_ask(&H, ctl, AGENT_HARDEN, NULL, &G));
+	CHECK_INT(layer("cap_drop", text), AGENT_LAYER_DISABLED);
+	CHECK_INT(layer("signal_shield", text), AGENT_LAYER_ACTIVE);
+	CHECK_STR(say("grep NoNewPrivs /proc/self/status | tr -d '\\t'; unshare -m true && echo "
+		      "unshared"),
+		"NoNewPrivs:0\nunshared\n");
+	/* CAP_CHOWN and CAP_SETUID are kept */
+	REQUIRE(harden(AGENT_H_CAPS, 1u << 0 | 1u << 7, "/tmp"));
+	CHECK_INT(layer("cap_drop", text), AGENT_LAYER_ACTIVE);
+	CHECK_INT(layer("seccomp", text), AGENT_LAYER_DISABLED);
+	CHECK_STR(say("grep -E 'CapBnd|CapEff' /proc/self/status | tr -d '\\t'"),
+		"CapEff:0000000000000081\nCapBnd:0000000000000081\n");
+	REQUIRE(harden(AGENT_H_SECCOMP, 0, "/tmp"));
+	CHECK_STR(say("grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -m true 2>/dev/null "
+		      "|| echo refused"),
+		"Seccomp:2\nrefused\n");
+	REQUIRE(harden(AGENT_H_CAPS | AGENT_H_SECCOMP | AGENT_H_LANDLOCK | AGENT_H_NO_NEW_PRIVS, 0,
+		"/no/such/dir"));
+	CHECK_INT(layer("seccomp", text), AGENT_LAYER_ACTIVE);
+	if (layer("landlock", text) == AGENT_LAYER_UNSUPPORTED) {
+		printf("this host's kernel has no Landlock\n");
+	} else {
+		CHECK_INT(layer("landlock", text), AGENT_LAYER_DEGRADED);
+		CHECK_STR(text, "/no/such/dir: No such file or directory");
+		CHECK_STR(say("echo a > /tmp/floor.$$ && rm /tmp/floor.$$ && echo tmp; (echo b > "
+			      "/etc/floor) 2>/dev/null || echo etc; ls / >/dev/null 2>&1 || echo "
+			      "root"),
+			"tmp\netc\nroot\n");
+		REQUIRE(harden(AGENT_H_LANDLOCK, 0, "/tmp"));
+		CHECK_INT(layer("landlock", text), AGENT_LAYER_ACTIVE);
+	}
+	REQUIRE(harden(0, 0, "/tmp"));
+	CHECK_STR(say("ls / >/dev/null && echo free"), "free\n");
+	CHECK(host_end(&H, ctl));
+}
+
 static const struct test tests[] = {
+	{"the_floor", the_floor},
 	{"its_name_and_its_walls", its_name_and_its_walls},
 	{"signals_are_the_entrypoint_s", signals_are_the_entrypoint_s},
 	{"term_without_an_entrypoint_ends_it", term_without_an_entrypoint_ends_it},

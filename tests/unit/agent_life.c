@@ -499,7 +499,8 @@ static void nonsense_is_refused(void)
 	memset(junk, 0xff, sizeof(junk));
 	for (uint16_t t = 10; t < 95; t++) {
 		if (t == AGENT_SHUTDOWN || t == AGENT_PING || t == AGENT_METRICS ||
-			t == AGENT_SELF || t == AGENT_EXECS || t == AGENT_SESSION_LIST)
+			t == AGENT_SELF || t == AGENT_EXECS || t == AGENT_SESSION_LIST ||
+			t == AGENT_HARDEN)
 			continue;
 		CHECK(!host_ask(&H, ctl, t, NULL, &G));
 		buf_put(&b, junk, sizeof(junk));

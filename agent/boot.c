@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "agent/net.h"
 #include "agent/text.h"
 
 struct mount_row {
@@ -191,6 +192,7 @@ void boot_init(struct agent_opts *o)
 	mkdir("/opt", 0755);
 	mkdir("/opt/opensandbox", 0755);
 	loopback_up();
+	net_up();
 	text_poke("/proc/self/oom_score_adj", "-1000");
 	setrlimit(RLIMIT_NOFILE, &files);
 	/* ctrl-alt-del has no keyboard here, and must not reboot behind our back */

@@ -390,7 +390,7 @@ static void bad_requests_are_refused_one_by_one(void)
 		{{.op = PRIV_SPAWN, .kind = UINT32_MAX, .slot = 4}, 4, -EINVAL},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 4}, 0, -EINVAL},
 		/* does not exist yet */
-		{{.op = PRIV_SPAWN, .kind = PRIV_K_NETWORK, .slot = 4}, 4, -EOPNOTSUPP},
+		{{.op = PRIV_SPAWN, .kind = PRIV_K_FILES, .slot = 4}, 4, -EOPNOTSUPP},
 		{{.op = PRIV_SPAWN, .kind = PRIV_K_MONITOR, .slot = 4, .limits = {.memory_max = 1}},
 			4, -EINVAL},
 		{{.op = PRIV_SPAWN,

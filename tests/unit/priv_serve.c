@@ -190,8 +190,8 @@ static void a_process_that_does_not_exist_yet_is_refused_by_name(void)
 	int before = spawned;
 
 	REQUIRE(set_up());
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_NETWORK, .slot = 4}, 1,
-			  NULL),
+	CHECK_INT(
+		ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_FILES, .slot = 4}, 1, NULL),
 		-EOPNOTSUPP);
 	CHECK_INT(spawned, before);
 	CHECK_INT(T.s[4].kind, 0);

@@ -327,7 +327,8 @@ int cmd_exec(int argc, char **argv)
 struct create_opts {
 	struct client_opts co;
 	struct opt_list env, label, entrypoint;
-	const char *name, *cpus, *memory, *snapshot, *template_id, *user;
+	const char *name, *cpus, *memory, *snapshot, *template_id, *user, *network;
+	struct opt_list allow, deny;
 	uint64_t timeout;
 	bool keep;
 	struct keeper *keeper; /* renews it while we wait; NULL: it is not to go with us */
@@ -338,10 +339,55 @@ struct create_opts {
 		{"cpus", 'c', OPT_STR, &(o).cpus, "N", "CPUs: 1, 0.5, 500m (1)"},                  \
 		{"memory", 'm', OPT_STR, &(o).memory, "SIZE", "memory: 512Mi, 2Gi (512Mi)"},       \
 		{"label", 'l', OPT_LIST, &(o).label, "K=V", "metadata"},                           \
+		{"network", 0, OPT_STR, &(o).network, "MODE",                                      \
+			"open, deny (but what --allow says), none (open; deny with --allow)"},     \
+		{"allow", 0, OPT_LIST, &(o).allow, "TARGET",                                       \
+			"let it reach a name, *.NAME, address or prefix"},                         \
+		{"deny", 0, OPT_LIST, &(o).deny, "TARGET",                                         \
+			"keep it from a name, *.NAME, address or prefix; comes before --allow"},   \
 	{                                                                                          \
 		"registry-user", 0, OPT_STR, &(o).user, "USER:PASS",                               \
 			"for the image's registry; never stored"                                   \
 	}
+
+static void add_rules(cJSON *to, const struct opt_list *targets, const char *action)
+{
+	for (size_t i = 0; i < targets->n; i++) {
+		cJSON *rule = cJSON_CreateObject();
+
+		cJSON_AddStringToObject(rule, "action", action);
+		cJSON_AddStringToObject(rule, "target", targets->v[i]);
+		cJSON_AddItemToArray(to, rule);
+	}
+}
+
+/* Nothing is said where nothing was asked for: the sandbox then has no policy. */
+static void add_policy(cJSON *body, const struct create_opts *o)
+{
+	bool open = o->network ? !strcmp(o->network, "open") : !o->allow.n;
+	cJSON *p, *egress;
+
+	if (!o->network && !o->allow.n && !o->deny.n)
+		return;
+	p = cJSON_AddObjectToObject(body, "networkPolicy");
+	cJSON_AddStringToObject(p, "defaultAction", open ? "allow" : "deny");
+	egress = cJSON_AddArrayToObject(p, "egress");
+	add_rules(egress, &o->deny, "deny");
+	add_rules(egress, &o->allow, "allow");
+}
+
+static int check_network(const struct create_opts *o, struct err *e)
+{
+	const char *n = o->network;
+
+	if (n && strcmp(n, "open") != 0 && strcmp(n, "deny") != 0 && strcmp(n, "none") != 0)
+		return err_plain(e, EINVAL, "--network %.40s: it is open, deny or none", n);
+	if (n && !strcmp(n, "none") && o->allow.n)
+		return err_plain(e, EINVAL,
+			"--network none and --allow contradict each other: --network deny is what "
+			"--allow adds to");
+	return 0;
+}
 
 static cJSON *create_body(
 	const struct create_opts *o, const char *image, const struct opt_list *env)
@@ -385,6 +431,7 @@ static cJSON *create_body(
 	if (o->name)
 		cJSON_AddStringToObject(m, "name", o->name);
 	cJSON_AddItemToObject(b, "metadata", m);
+	add_policy(b, o);
 	return b;
 }
 
@@ -443,12 +490,16 @@ static void keeper_begin(struct keeper *k, struct client *c, const struct answer
 static int make(struct client *c, const struct create_opts *o, const char *image,
 	const struct opt_list *env, char id[64], struct answer *made, struct err *e)
 {
-	cJSON *body = create_body(o, image, env);
 	struct client once = *c;
 	_cleanup_free_ char *ping = NULL, *get = NULL;
 	_cleanup_answer_ struct answer a = {0}, again = {0};
 	struct err lost;
-	int rc;
+	cJSON *body;
+	int rc = check_network(o, e);
+
+	if (rc < 0)
+		return rc;
+	body = create_body(o, image, env);
 
 	/* what is made has an id, which ^C must not leave unknown: the answer comes within seconds
 	 */

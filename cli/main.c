@@ -20,6 +20,7 @@ static const struct command commands[] = {
 	{"resume", cmd_resume, "let paused sandboxes go on"},
 	{"renew", cmd_renew, "set when a sandbox expires"},
 	{"port-forward", cmd_port_forward, "a local port for a web server in a sandbox"},
+	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},
 	{"snapshot", cmd_snapshot, "snapshots of sandboxes"},
 	{"template", cmd_template, "templates that sandboxes start from"},
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},

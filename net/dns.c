@@ -362,7 +362,7 @@ static void keep_records(struct dns_answer *a, const uint8_t *w, size_t n, uint1
 	}
 }
 
-/* Follows the aliases from the question on; what is not on the way stays dropped. */
+/* Follows the aliases from the question on; other records stay dropped. */
 static void chain_follow(struct dns_answer *a, const struct dns_question *q)
 {
 	const uint8_t *w = q->wire;

@@ -125,7 +125,7 @@ cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
 	static const char *const drop_these[] = {
-		DB_LOCAL, "metadata", "boot_id", "expires", "internal", "owner"};
+		DB_LOCAL, "metadata", "boot_id", "expires", "internal", "owner", "egressToken"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
@@ -341,6 +341,10 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	v = cJSON_GetObjectItemCaseSensitive(base, "digest");
 	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s",
 		cJSON_IsString(v) ? v->valuestring : "");
+	/* what was filtered stays filtered, unless the request says how */
+	v = cJSON_GetObjectItemCaseSensitive(base, "networkPolicy");
+	if (v && !sb->spec.network_policy)
+		sb->spec.network_policy = cJSON_Duplicate(v, true);
 }
 
 void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJSON *base)

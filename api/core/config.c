@@ -99,6 +99,22 @@ static const struct key {
 		"size of a sandbox's disk"},
 	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512",
 		"kept free in state_dir"},
+	{"network", "enabled", K_BOOL, AT(network_enabled), 0, 0, "true",
+		"sandboxes reach the internet, as far as policies allow"},
+	{"network", "allow", STR(network_allow), "",
+		"for every sandbox, whatever its policy: names, *.names, addresses, prefixes, with "
+		"blanks between; opens private networks"},
+	{"network", "deny", STR(network_deny), "", "the same, denied; comes first"},
+	{"network", "max_connections", K_INT, AT(network_connections), 1, 16384, "1024",
+		"of one sandbox, open at a time"},
+	{"network", "connection_rate", K_INT, AT(network_connection_rate), 1, 1000000, "1000",
+		"new ones of one sandbox, a second"},
+	{"network", "query_rate", K_INT, AT(network_query_rate), 1, 1000000, "500",
+		"DNS questions of one sandbox, a second"},
+	{"network", "max_mbit", K_INT, AT(network_mbit), 0, 1000000, "0",
+		"of one sandbox, in each direction; 0: no limit"},
+	{"network", "max_packets", K_INT, AT(network_packets), 0, 1ll << 40, "0",
+		"a second, of one sandbox, in each direction; 0: no limit"},
 	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
 		"renew on access through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
@@ -498,7 +514,7 @@ int conf_load(struct config *c, const char *path, struct err *e)
 	return conf_read(c, fd, e) < 0 ? err_wrap(e, "%s", path) : 0;
 }
 
-static bool only_at_start(const char *name)
+static bool only_at_start(const char *table, const char *name)
 {
 	static const char *const names[] = {"host", "port", "socket", "max_connections",
 		"max_connections_per_address", "write_timeout_seconds", "header_timeout_seconds",
@@ -508,7 +524,8 @@ static bool only_at_start(const char *name)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(names[i], name))
 			return true;
-	return false;
+	/* templates have the device, or not */
+	return !strcmp(table, "network") && !strcmp(name, "enabled");
 }
 
 void conf_take(struct config *now, const struct config *next,
@@ -523,7 +540,7 @@ void conf_take(struct config *now, const struct config *next,
 
 		if (keys[i].kind == K_STR ? !strcmp(to, from) : !memcmp(to, from, n))
 			continue;
-		if (!only_at_start(keys[i].name))
+		if (!only_at_start(keys[i].table, keys[i].name))
 			memcpy(to, from, n);
 		else if (kept)
 			kept(arg, keys[i].table, keys[i].name);

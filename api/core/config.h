@@ -36,6 +36,11 @@ struct config {
 	/* [limits] */
 	int64_t max_sandboxes, max_ended, ended_keep_seconds, memory_mib, cpu_overcommit, disk_mib,
 		disk_reserve_mib, max_vcpus, max_memory_mib;
+	/* [network] */
+	bool network_enabled;
+	char network_allow[1024], network_deny[1024];
+	int64_t network_connections, network_connection_rate, network_query_rate, network_mbit,
+		network_packets;
 	/* [storage] */
 	char allowed_host_paths[CONFIG_PATHS_MAX][256];
 	unsigned int nallowed_host_paths;

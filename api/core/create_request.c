@@ -41,5 +41,6 @@ void spec_fini(struct spec *s)
 	cJSON_Delete(s->extensions);
 	cJSON_Delete(s->platform);
 	cJSON_Delete(s->lifecycle);
+	cJSON_Delete(s->network_policy);
 	memset(s, 0, sizeof(*s));
 }

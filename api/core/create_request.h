@@ -30,7 +30,8 @@ struct spec {
 	uint64_t memory_bytes;
 	/* owned; NULL if absent */
 	struct cJSON *env, *metadata, *entrypoint, *extensions, *platform, *lifecycle;
-	uint32_t renew_s; /* access.renew.extend.seconds; 0 = none */
+	struct cJSON *network_policy; /* as api/network/egress_policy.h keeps it */
+	uint32_t renew_s;             /* access.renew.extend.seconds; 0 = none */
 };
 
 void spec_fini(struct spec *s);

@@ -14,6 +14,7 @@ struct checkpoint;
 struct database;
 struct images;
 struct io_pool;
+struct networks;
 struct privctl;
 struct router;
 struct http;
@@ -39,6 +40,7 @@ struct daemon {
 	struct io_pool *io;
 	struct timer *keys_prune;
 	struct vms *vms;
+	struct networks *networks;
 	struct templates *templates;
 	struct checkpoint *checkpoints; /* all of them, newest first */
 	struct verify *verify;

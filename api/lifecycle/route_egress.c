@@ -1,24 +1,246 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_egress.c: the egress API (port 18080 of every sandbox) and /networkpolicy, for sandboxes without a policy: the documented answers.
- * There is no guest process behind it. Changing a policy comes with the network and is refused until then.
+ * route_egress.c: the egress API: port 18080 of every sandbox, and /networkpolicy. There is no guest process behind it: a policy is in the
+ * sandbox's record and in the broker. Errors of port 18080 are plain text, those of /networkpolicy have the lifecycle API's form. Hostile:
+ * the documents (api/network/egress_policy.h reads them).
  */
 #include "api/lifecycle/route_lifecycle.h"
-#include "api/sandbox/access.h"
 
+#include <cjson/cJSON.h>
 #include <string.h>
 
-static const char allow_all[] = "{\"status\":\"ok\",\"mode\":\"allow_all\",\"enforcementMode\":"
-				"\"dns\",\"policy\":{\"defaultAction\":\"allow\",\"egress\":[]}}";
+#include "api/network/egress_policy.h"
+#include "api/network/network.h"
+#include "api/sandbox/access.h"
+#include "api/sandbox/sandbox.h"
+#include "lib/netrule.h"
 
-static void egress_policy(struct http_req *r)
+/* An error in the form of the API that was asked. */
+static void policy_error(struct http_req *r, int status, const char *text)
 {
-	http_reply(r, 200, "application/json", allow_all, sizeof(allow_all) - 1);
+	if (r->port == EGRESS_PORT)
+		http_reply(r, status, "text/plain; charset=utf-8", text, strlen(text));
+	else
+		http_error(r, status,
+			status >= 500 ? "SANDBOX::INTERNAL_ERROR" : "SANDBOX::INVALID_PARAMETER",
+			"%s", text);
 }
 
-static void egress_change(struct http_req *r)
+/* The sandbox, or NULL and it is answered. A sandbox that was made with a policy has a token, and port 18080 wants it. */
+static struct sandbox *policy_sandbox(struct http_req *r)
 {
-	static const char text[] = "egress policies are not available on this server yet\n";
+	const char *shown = http_header(r, EGRESS_AUTH);
+	struct sandbox *sb = r->port == EGRESS_PORT ? r->sandbox : route_sandbox(r);
+	uint8_t differs = 0;
+
+	if (!sb || r->port != EGRESS_PORT || !*sb->egress_token)
+		return sb;
+	if (!shown || strlen(shown) != sizeof(sb->egress_token) - 1) {
+		policy_error(r, 401, "unauthorized");
+		return NULL;
+	}
+	for (size_t i = 0; i + 1 < sizeof(sb->egress_token); i++)
+		differs |= (uint8_t)(shown[i] ^ sb->egress_token[i]);
+	if (differs)
+		policy_error(r, 401, "unauthorized");
+	return differs ? NULL : sb;
+}
+
+static void policy_answer(
+	struct http_req *r, const struct sandbox *sb, bool whole, const char *reason)
+{
+	const cJSON *p = sb->spec.network_policy;
+	cJSON *o = cJSON_CreateObject(), *none;
+
+	cJSON_AddStringToObject(o, "status", "ok");
+	cJSON_AddStringToObject(o, "mode", egress_policy_mode(p));
+	/* what the reference calls names and addresses together */
+	cJSON_AddStringToObject(o, "enforcementMode", "dns+nft");
+	if (reason)
+		cJSON_AddStringToObject(o, "reason", reason);
+	if (whole && p) {
+		cJSON_AddItemToObject(o, "policy", cJSON_Duplicate(p, true));
+	} else if (whole) {
+		none = cJSON_AddObjectToObject(o, "policy");
+		cJSON_AddStringToObject(none, "defaultAction", "allow");
+		cJSON_AddArrayToObject(none, "egress");
+	}
+	http_reply_json(r, 200, o);
+}
+
+/* The outcome of a reader: the new policy takes effect and is answered, or the error is. Takes p. */
+static void policy_take(struct http_req *r, struct sandbox *sb, int rc, cJSON *p,
+	const struct err *e, const char *reason)
+{
+	if (rc < 0) {
+		policy_error(r, rc == -E2BIG ? 413 : rc == -ENOMEM ? 500 : 400, e->msg);
+		return;
+	}
+	if (!sb->d->cfg.network_enabled) {
+		cJSON_Delete(p);
+		policy_error(r, 400,
+			"sandboxes have no network on this server: network.enabled is false");
+		return;
+	}
+	if (sandbox_set_policy(sb, p) < 0) {
+		policy_error(r, 500, "the policy could not be written; the old one stays");
+		return;
+	}
+	policy_answer(r, sb, false, reason);
+}
+
+/* The body as JSON. NULL and *bad: it is none. NULL without: it is empty. */
+static cJSON *policy_body(struct http_req *r, bool *bad)
+{
+	const char *end = NULL;
+	cJSON *v;
+
+	*bad = false;
+	if (strspn((const char *)r->body, " \t\r\n") >= r->body_len)
+		return NULL;
+	v = cJSON_ParseWithLengthOpts((const char *)r->body, r->body_len, &end, false);
+	if (v && (size_t)(end - (const char *)r->body) + strspn(end, " \t\r\n") < r->body_len) {
+		cJSON_Delete(v);
+		v = NULL;
+	}
+	*bad = !v;
+	return v;
+}
+
+void route_policy_get(struct http_req *r)
+{
+	const struct sandbox *sb = policy_sandbox(r);
+
+	if (sb)
+		policy_answer(r, sb, true, NULL);
+}
+
+void route_policy_put(struct http_req *r)
+{
+	struct sandbox *sb = policy_sandbox(r);
+	cJSON *body, *p = NULL;
+	struct err e = {0};
+	bool bad, reset;
+	int rc;
+
+	if (!sb)
+		return;
+	body = policy_body(r, &bad);
+	reset = !body || cJSON_IsNull(body) || (cJSON_IsObject(body) && !body->child);
+	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON") : egress_policy_read(body, &p, &e);
+	cJSON_Delete(body);
+	policy_take(r, sb, rc, p, &e, reset ? "policy reset to default deny-all" : NULL);
+}
+
+void route_policy_patch(struct http_req *r)
+{
+	struct sandbox *sb = policy_sandbox(r);
+	cJSON *body, *p = NULL;
+	struct err e = {0};
+	bool bad;
+	int rc;
+
+	if (!sb)
+		return;
+	body = policy_body(r, &bad);
+	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON")
+		 : egress_policy_patch(sb->spec.network_policy, body, &p, &e);
+	cJSON_Delete(body);
+	policy_take(r, sb, rc, p, &e, NULL);
+}
+
+void route_policy_delete(struct http_req *r)
+{
+	struct sandbox *sb = policy_sandbox(r);
+	bool bad, found = false;
+	cJSON *body, *p = NULL;
+	struct err e = {0};
+	int rc;
+
+	if (!sb)
+		return;
+	body = policy_body(r, &bad);
+	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON")
+		 : egress_policy_remove(sb->spec.network_policy, body, &p, &found, &e);
+	cJSON_Delete(body);
+	if (rc == 0 && !found) {
+		cJSON_Delete(p);
+		policy_answer(r, sb, false, "no matching targets found");
+		return;
+	}
+	policy_take(r, sb, rc, p, &e, NULL);
+}
+
+/* In the order of enum net_counter. */
+static const char *const counter_names[NET_C_COUNT] = {
+	[NET_C_TCP_OPENED] = "tcpOpened",
+	[NET_C_UDP_OPENED] = "udpOpened",
+	[NET_C_ICMP_OPENED] = "icmpOpened",
+	[NET_C_OPEN] = "open",
+	[NET_C_BYTES_OUT] = "bytesOut",
+	[NET_C_BYTES_IN] = "bytesIn",
+	[NET_C_QUERIES] = "queries",
+	[NET_C_QUERIES_DENIED] = "queriesDenied",
+	[NET_C_QUERIES_FAILED] = "queriesFailed",
+	[NET_C_REBINDING] = "rebinding",
+	[NET_C_DENIED] = "denied",
+	[NET_C_LIMITED] = "limited",
+	[NET_C_SHUT] = "shut",
+	[NET_C_REFUSED] = "refused",
+};
+
+/* What it did and what it tried; c NULL: it has sent nothing since it runs. */
+static void egress_seen(void *arg, struct cur *c)
+{
+	struct http_req *r = arg;
+	cJSON *o = cJSON_CreateObject(), *counters = cJSON_AddObjectToObject(o, "counters"),
+	      *list = cJSON_AddArrayToObject(o, "denied"), *i;
+	uint32_t n = c ? cur_u32(c) : 0;
+
+	for (uint32_t k = 0; k < n; k++) {
+		double v = (double)cur_u64(c);
+
+		if (k < NET_C_COUNT && !c->bad)
+			cJSON_AddNumberToObject(counters, counter_names[k], v);
+	}
+	n = c ? cur_u32(c) : 0;
+	for (uint32_t k = 0; k < n && !c->bad; k++) {
+		char place[NET_NAME_MAX], why[32];
+		uint64_t times;
+
+		cur_str(c, place, sizeof(place));
+		cur_str(c, why, sizeof(why));
+		times = cur_u64(c);
+		if (c->bad)
+			break;
+		i = cJSON_CreateObject();
+		cJSON_AddStringToObject(i, "destination", place);
+		cJSON_AddStringToObject(i, "reason", why);
+		cJSON_AddNumberToObject(i, "count", (double)times);
+		cJSON_AddItemToArray(list, i);
+	}
+	http_reply_json(r, 200, o);
+}
+
+static void egress_forget(struct http_req *r)
+{
+	network_forget(((struct daemon *)r->app)->networks, r);
+}
+
+void route_egress_seen(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+
+	if (!sb)
+		return;
+	http_on_free(r, egress_forget);
+	if (network_counters(sb->d->networks, sb->vm, egress_seen, r) < 0)
+		egress_seen(r, NULL);
+}
+
+static void egress_vault(struct http_req *r)
+{
+	static const char text[] = "the credential vault is not available on this server yet\n";
 
 	http_reply(r, 501, "text/plain; charset=utf-8", text, sizeof(text) - 1);
 }
@@ -28,27 +250,15 @@ static void egress_healthz(struct http_req *r)
 	http_reply(r, 200, "text/plain; charset=utf-8", "ok", 2);
 }
 
+#define OWN_KEY (HTTP_R_NO_KEY | HTTP_R_NO_WAIT)
 static const struct http_route routes[] = {
 	{"GET", "/healthz", egress_healthz, HTTP_BODY_NONE, HTTP_R_NO_KEY, 0},
-	{"GET", "/policy", egress_policy, HTTP_BODY_NONE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"POST", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"PUT", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"PATCH", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"DELETE", "/policy", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
-	{"*", "/credential-vault", egress_change, HTTP_BODY_WHOLE, HTTP_R_NO_KEY | HTTP_R_NO_WAIT,
-		0},
-	{"*", "/credential-vault/{rest*}", egress_change, HTTP_BODY_WHOLE,
-		HTTP_R_NO_KEY | HTTP_R_NO_WAIT, 0},
+	{"GET", "/policy", route_policy_get, HTTP_BODY_NONE, OWN_KEY, 0},
+	{"POST", "/policy", route_policy_put, HTTP_BODY_WHOLE, OWN_KEY, 0},
+	{"PUT", "/policy", route_policy_put, HTTP_BODY_WHOLE, OWN_KEY, 0},
+	{"PATCH", "/policy", route_policy_patch, HTTP_BODY_WHOLE, OWN_KEY, 0},
+	{"DELETE", "/policy", route_policy_delete, HTTP_BODY_WHOLE, OWN_KEY, 0},
+	{"*", "/credential-vault", egress_vault, HTTP_BODY_WHOLE, OWN_KEY, 0},
+	{"*", "/credential-vault/{rest*}", egress_vault, HTTP_BODY_WHOLE, OWN_KEY, 0},
 };
 const struct http_table egress_table = {routes, ARRAY_LEN(routes)};
-
-void route_policy_get(struct http_req *r)
-{
-	if (!route_sandbox(r))
-		return;
-	if (!strcmp(r->method, "GET"))
-		egress_policy(r);
-	else
-		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
-			"Egress policies are not available on this server yet.");
-}

@@ -11,6 +11,7 @@ extern const struct http_table root_table;      /* at "" only */
 extern const struct http_table v1_table;        /* at "/v1" only */
 extern const struct http_table egress_table;    /* behind endpoints, port 18080 */
 #define EGRESS_PORT 18080
+#define EGRESS_AUTH "OPENSANDBOX-EGRESS-AUTH"
 
 void route_create(struct http_req *r);
 void route_get(struct http_req *r);
@@ -51,6 +52,10 @@ void route_quarantine_delete(struct http_req *r);
 void route_prometheus(struct http_req *r);
 /* route_egress.c */
 void route_policy_get(struct http_req *r);
+void route_egress_seen(struct http_req *r);
+void route_policy_put(struct http_req *r);
+void route_policy_patch(struct http_req *r);
+void route_policy_delete(struct http_req *r);
 
 /* A list as it is asked for: by state, by metadata where there is any, a page of it. */
 struct list {

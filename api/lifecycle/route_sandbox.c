@@ -54,6 +54,16 @@ static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 	return false;
 }
 
+static void random_hex(char *to, size_t cap)
+{
+	uint8_t b[16];
+
+	ASSERT(cap == 2 * sizeof(b) + 1);
+	random_bytes(b, sizeof(b));
+	for (size_t i = 0; i < sizeof(b); i++)
+		snprintf(to + 2 * i, 3, "%02x", b[i]);
+}
+
 void route_create(struct http_req *r)
 {
 	struct daemon *d = r->app;
@@ -85,6 +95,8 @@ void route_create(struct http_req *r)
 		return;
 	}
 	sb->spec = s;
+	if (s.network_policy)
+		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	principal_owner(&r->principal, sb->owner);
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
 	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
@@ -370,6 +382,9 @@ void route_endpoint(struct http_req *r)
 		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "endpoint", text);
+	if (port == EGRESS_PORT && *sb->egress_token && !use)
+		cJSON_AddStringToObject(
+			cJSON_AddObjectToObject(o, "headers"), EGRESS_AUTH, sb->egress_token);
 	http_reply_json(r, 200, o);
 }
 

@@ -88,6 +88,7 @@ const struct http_table root_table = {root, ARRAY_LEN(root)};
 static const struct http_route v1[] = {
 	{"POST", "/metrics/events", route_sdk_event, WHOLE},
 	/* ours, beside the protocol: the templates that images get by themselves */
+	{"GET", "/mayfly/sandboxes/{id}/egress", route_egress_seen, NONE},
 	{"GET", "/mayfly/templates", route_auto_templates, OPERATORS},
 	{"GET", "/mayfly/points/{id}", route_point_get, NONE},
 	{"POST", "/mayfly/points/{id}/verify", route_point_verify, NONE},
@@ -114,9 +115,9 @@ static const struct http_route lifecycle[] = {
 	{"GET", "/snapshots/{id}", route_snapshot_get, NONE},
 	{"DELETE", "/snapshots/{id}", route_snapshot_delete, NONE},
 	{"GET", "/sandboxes/{id}/networkpolicy", route_policy_get, NONE},
-	{"PUT", "/sandboxes/{id}/networkpolicy", route_policy_get, WHOLE},
-	{"PATCH", "/sandboxes/{id}/networkpolicy", route_policy_get, WHOLE},
-	{"DELETE", "/sandboxes/{id}/networkpolicy", route_policy_get, WHOLE},
+	{"PUT", "/sandboxes/{id}/networkpolicy", route_policy_put, WHOLE},
+	{"PATCH", "/sandboxes/{id}/networkpolicy", route_policy_patch, WHOLE},
+	{"DELETE", "/sandboxes/{id}/networkpolicy", route_policy_delete, WHOLE},
 	{"POST", "/templates", route_template_create, WHOLE},
 	{"GET", "/templates", route_template_list, NONE},
 	{"GET", "/templates/{id}", route_template_get, NONE},

@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "api/core/config.h"
+#include "api/network/egress_policy.h"
 #include "images/oci/ref.h"
 #include "lib/json.h"
 
@@ -486,14 +487,28 @@ static int check_unsupported(struct part *p)
 		return refuse(
 			p->x, 400, PARAM, "credentialProxy is not available on this server yet.");
 	}
-	if (np)
-		return refuse(p->x, 400, PARAM,
-			"networkPolicy is not available on this server yet: sandboxes have no "
-			"network to filter.");
 	if (cJSON_IsTrue(field(p->req, "secureAccess")))
 		return refuse(
 			p->x, 400, PARAM, "secureAccess is not available on this server yet.");
 	return 0;
+}
+
+static int check_policy(struct part *p)
+{
+	const cJSON *np = field(p->req, "networkPolicy");
+	struct err e = {0};
+	int rc;
+
+	if (!np)
+		return 0;
+	if (!p->c->network_enabled)
+		return refuse(p->x, 400, PARAM,
+			"networkPolicy: sandboxes have no network on this server (network.enabled "
+			"is false).");
+	rc = egress_policy_read(np, &p->s->network_policy, &e);
+	return rc < 0 ? refuse(p->x, rc == -E2BIG ? 413 : 400, PARAM, "networkPolicy: %.300s",
+				e.msg)
+		      : 0;
 }
 
 /* The sandbox sees it, too, as the protocol says: under a name that a client may not set. */
@@ -522,7 +537,7 @@ int spec_parse(
 {
 	static int (*const checks[])(struct part * p) = {check_source, check_entrypoint,
 		check_timeout, check_limits, check_env, check_metadata, check_extensions,
-		check_platform, check_unsupported, check_lifecycle};
+		check_platform, check_unsupported, check_policy, check_lifecycle};
 	cJSON *req;
 	int rc = 0;
 

@@ -229,13 +229,20 @@ static struct child *child_track(struct privctl *p, uint32_t slot, uint32_t kind
 static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
 	struct priv_msg *out, int *out_fd)
 {
+	static const char *const programs[PRIV_K_COUNT] = {
+		[PRIV_K_MONITOR] = "mayfly-vmm",
+		[PRIV_K_NETWORK] = "mayfly-net",
+		[PRIV_K_BROKER] = "mayfly-broker",
+	};
+	const char *name = req->kind < PRIV_K_COUNT ? programs[req->kind] : NULL;
+	bool monitor = req->kind == PRIV_K_MONITOR;
 	char prog[512];
 	int high[PRIV_SPAWN_FDS], pid;
 	struct child *c;
 
-	if (req->kind != PRIV_K_MONITOR || nfds > PRIV_SPAWN_FDS)
+	if (!name || nfds > PRIV_SPAWN_FDS)
 		return -EINVAL;
-	snprintf(prog, sizeof(prog), "%s/mayfly-vmm", p->bin_dir);
+	snprintf(prog, sizeof(prog), "%s/%s", p->bin_dir, name);
 	for (size_t i = 0; i < nfds; i++)
 		high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
 	pid = fork();
@@ -249,7 +256,7 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 		for (size_t i = 0; i < nfds; i++)
 			dup2(high[i], 3 + (int)i);
 		syscall(SYS_close_range, 3 + nfds, ~0u, 0);
-		execl(prog, "mayfly-vmm", "--no-jail", "--no-jail", NULL);
+		execl(prog, name, monitor ? "--no-jail" : NULL, "--no-jail", NULL);
 		_exit(127);
 	}
 	for (size_t i = 0; i < nfds; i++)

@@ -248,6 +248,8 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 
 	if (v && (ev->kind == PRIV_K_IMAGE_BUILD || ev->kind == PRIV_K_IMAGE_PULL))
 		images_process_exited(v->d->images, ev);
+	if (v && (ev->kind == PRIV_K_NETWORK || ev->kind == PRIV_K_BROKER) && ev->slot < v->nslots)
+		slot_release(v, ev->slot);
 	if (ev->kind != PRIV_K_MONITOR || !v)
 		return;
 	for (struct vm *vm = v->all; vm; vm = vm->next) {
@@ -392,6 +394,9 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 		kept = cur_u32(body);
 		if (vm->ops && vm->ops->snapshot)
 			vm->ops->snapshot(vm->arg, body->bad ? -EPROTO : status, kept, text);
+	} else if (type == VMM_EV_NET_WANTED) {
+		if (vm->ops && vm->ops->net_wanted)
+			vm->ops->net_wanted(vm->arg);
 	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET) {
 		char text[300] = "";
 
@@ -498,6 +503,35 @@ static int vm_spawn(struct vm *vm)
 	fds[VMM_FD_KVM - 3] = d->kvm_fd;
 	m.limits.memory_max = MIB(vm->cls.mem_mib) + VMM_OVERHEAD_BYTES;
 	return privctl_call(d->priv, &m, fds, ARRAY_LEN(fds), spawned, vm);
+}
+
+struct vm *vms_find(struct vms *v, uint32_t slot)
+{
+	struct vm *vm = v->all;
+
+	while (vm && vm->slot != slot)
+		vm = vm->next;
+	return vm;
+}
+
+bool vms_slot_take(struct vms *v, uint32_t *slot)
+{
+	for (uint32_t i = 0; i < v->nslots; i++) {
+		uint32_t at = (v->next_slot + i) % v->nslots;
+
+		if (v->slot_used[at])
+			continue;
+		v->slot_used[at] = true;
+		v->next_slot = at + 1;
+		*slot = at;
+		return true;
+	}
+	return false;
+}
+
+void vms_slot_give(struct vms *v, uint32_t slot)
+{
+	slot_release(v, slot);
 }
 
 static struct vm *vm_make(
@@ -664,7 +698,7 @@ int vm_boot(struct vm *vm, const char *cmdline, const struct vm_disk_fds *disk)
 		return -ENOTCONN;
 	buf_init(&b, 8192);
 	buf_str(&b, cmdline);
-	buf_u32(&b, 0);
+	buf_u32(&b, vm->d->cfg.network_enabled ? VMM_F_NET : 0);
 	fds[nfds++] = vm->d->kernel_fd;
 	fds[nfds++] = vm->d->initrd_fd;
 	disk_payload(&b, disk, fds, &nfds);
@@ -791,10 +825,13 @@ void vms_sweep(struct vms *v, bool complete)
 		privctl_wait(v->d->priv, &m, &r, &fd) == 0) {
 		close_fd(&fd);
 		m.slot = r.slot + 1;
-		if (r.kind != PRIV_K_MONITOR || v->slot_used[r.slot])
+		if (v->slot_used[r.slot])
+			continue;
+		/* the sockets of a network process or a broker were the last daemon's */
+		if (r.kind != PRIV_K_MONITOR && r.kind != PRIV_K_NETWORK && r.kind != PRIV_K_BROKER)
 			continue;
 		v->slot_used[r.slot] = true;
-		if (!complete)
+		if (!complete && r.kind == PRIV_K_MONITOR)
 			continue;
 		log_info("slot %u: nobody's; ended", r.slot);
 		if (r.pid)

@@ -27,6 +27,8 @@ struct vm_ops {
 	void (*loaded)(void *arg, int err, const char *text, struct cur *body);
 	/* the agent listens; prepared: it waits for AGENT_THAW */
 	void (*ready)(void *arg, bool prepared);
+	/* the guest has sent a frame and has no link; may be NULL */
+	void (*net_wanted)(void *arg);
 	/* VMM_EV_SNAPSHOT */
 	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text);
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */
@@ -59,6 +61,12 @@ struct vms *vms_create(struct daemon *d, struct err *e);
 void vms_destroy(struct vms *v);
 struct priv_msg;
 void vms_process_exited(void *vms, const struct priv_msg *ev); /* privctl_exit_fn */
+/* The VM of this slot, or NULL. */
+struct vm *vms_find(struct vms *v, uint32_t slot);
+/* A slot for a process that is no monitor. It is given back by itself when such a process has ended (vms_process_exited), by vms_slot_give()
+ * when none was started. */
+bool vms_slot_take(struct vms *v, uint32_t *slot);
+void vms_slot_give(struct vms *v, uint32_t slot);
 unsigned int vms_blank_count(const struct vms *v);
 unsigned int vms_count(const struct vms *v);
 

@@ -39,7 +39,8 @@ void identity_put(struct buf *b, struct sandbox *sb)
 	put_pairs(b, sb->spec.env);
 	buf_str(b, "OPENSANDBOX_ID");
 	buf_str(b, sb->id);
-	buf_str(b, "");
+	/* the resolver is the gateway, in every sandbox (lib/proto_net.h) */
+	buf_str(b, sb->d->cfg.network_enabled ? "nameserver 192.0.2.1\n" : "");
 }
 
 static const char *config_text(const struct sandbox *sb, const char *name)

@@ -21,6 +21,8 @@
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
 #include "api/sandbox/take.h"
+#include "api/network/egress_policy.h"
+#include "api/network/network.h"
 #include "api/checkpoint/image_template.h"
 #include "api/checkpoint/user_template.h"
 #include "api/checkpoint/verify.h"
@@ -477,9 +479,44 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sandbox_unref(sb);
 }
 
+static void on_net_wanted(void *arg)
+{
+	struct sandbox *sb = arg;
+	struct buf b;
+
+	buf_init(&b, MIB(4));
+	egress_policy_wire(sb->spec.network_policy, &b);
+	if (!b.bad)
+		network_start(sb->d->networks, sb->vm, &b);
+	buf_fini(&b);
+}
+
+int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy)
+{
+	struct cJSON *old = sb->spec.network_policy;
+	struct buf b;
+	int rc;
+
+	sb->spec.network_policy = policy;
+	rc = sandbox_save(sb, true);
+	if (rc < 0) {
+		sb->spec.network_policy = old;
+		cJSON_Delete(policy);
+		return rc;
+	}
+	cJSON_Delete(old);
+	buf_init(&b, MIB(4));
+	egress_policy_wire(policy, &b);
+	if (!b.bad)
+		network_policy(sb->d->networks, sb->vm, &b);
+	buf_fini(&b);
+	return 0;
+}
+
 static const struct vm_ops vm_ops = {.blank = on_blank,
 	.loaded = on_loaded,
 	.ready = on_ready,
+	.net_wanted = on_net_wanted,
 	.snapshot = on_snapshot,
 	.ended = on_ended};
 

@@ -116,6 +116,8 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "extensions", sb->spec.extensions);
 	add_copy(o, "platform", sb->spec.platform);
 	add_copy(o, "lifecycle", sb->spec.lifecycle);
+	add_copy(o, "networkPolicy", sb->spec.network_policy);
+	put_str(o, "egressToken", sb->egress_token);
 	json_put_i64(o, "renew", sb->spec.renew_s);
 	json_put_i64(o, "cpu", sb->spec.cpu_millis);
 	json_put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
@@ -223,6 +225,8 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.extensions = take_item(o, "extensions");
 	sb->spec.platform = take_item(o, "platform");
 	sb->spec.lifecycle = take_item(o, "lifecycle");
+	sb->spec.network_policy = take_item(o, "networkPolicy");
+	get_str(o, "egressToken", sb->egress_token, sizeof(sb->egress_token));
 	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
 	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;

@@ -53,6 +53,8 @@ struct sandbox {
 	struct agent_exec *entry;
 	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
 
+	char egress_token[33]; /* "": it was made without a policy */
+
 	struct timer *expiry, *deadline /* of the operation's step */,
 		*pending /* when a client learns that its request is in progress */,
 		*waited /* how long a pause may stand in the queue */;
@@ -104,6 +106,8 @@ void sandbox_when_up(struct sandbox *sb, struct http_req *r);
 void sandboxes_wake(struct sandbox *sb);
 /* Does one stand on, or is one being made of, the image of that digest (hex)? */
 bool sandboxes_need_image(const struct daemon *d, const char *image);
+/* Takes the policy in the place of the old one: written, then in force. -errno: it stays as it was. */
+int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */
 struct cJSON *sandbox_record(const struct sandbox *sb);

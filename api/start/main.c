@@ -20,6 +20,7 @@
 
 #include "api/checkpoint/blobs.h"
 #include "api/checkpoint/digest.h"
+#include "api/network/network.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
@@ -224,8 +225,8 @@ static void open_guest_files(void)
 
 	D.kernel_fd = guest_file(D.cfg.kernel, "guest-vmlinux", "guest-vmlinux", &stamp);
 	D.initrd_fd = guest_file(D.cfg.initrd, "guest-initrd", "initramfs.cpio", &stamp);
-	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "-" CPU_CLASS "-%016llx",
-		(unsigned long long)stamp);
+	snprintf(D.boot_key, sizeof(D.boot_key), "b" BOARD_VERSION "%s-" CPU_CLASS "-%016llx",
+		D.cfg.network_enabled ? "n" : "", (unsigned long long)stamp);
 }
 
 /* From here on only our own folders can be opened, whatever a client talks us into. Monitors and
@@ -431,6 +432,12 @@ static void take_up_all(void)
 	utemplates_go_on(&D);
 }
 
+static void process_exited(void *arg, const struct priv_msg *ev)
+{
+	networks_process_exited(D.networks, ev);
+	vms_process_exited(&D.vms, ev);
+}
+
 /* ---- the end */
 
 static struct timer *drain_limit;
@@ -570,9 +577,8 @@ static void start(bool no_jail)
 	if (!D.blobs)
 		die("state", &e);
 	database_before_sync(D.database, blobs_sync, D.blobs);
-	D.priv = privctl_create(
-		D.loop, priv_socket(no_jail), bin_dir(), vms_process_exited, &D.vms, &e);
-	if (!D.priv || !(D.vms = vms_create(&D, &e)))
+	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), process_exited, NULL, &e);
+	if (!D.priv || !(D.vms = vms_create(&D, &e)) || !(D.networks = networks_create(&D, &e)))
 		die("processes", &e);
 	accept_host(privctl_host_flags(D.priv));
 	D.images = images_create(&D, bin_dir(), &e);

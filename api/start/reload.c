@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "api/links/helper_client.h"
+#include "api/network/network.h"
 #include "lib/log.h"
 
 void daemon_log_level(const struct daemon *d)
@@ -58,6 +59,7 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 		return;
 	}
 	daemon_log_level(d);
+	networks_reload(d->networks);
 	log_info("configuration: read anew from %s", d->config_path);
 }
 

@@ -3,7 +3,7 @@
  * broker.h: mayfly-broker, the one process of a host that makes sockets for sandboxes (lib/proto_net.h says who has what). One thread, one
  * loop. Untrusted: what a mayfly-net sends, what a resolver answers. Trusted: the daemon.
  *
- * Every sandbox has a budget: flows, new flows a second, queries a second, queries under way. A sandbox that is over it is refused and
+ * Every sandbox has a budget: flows, new flows a second, queries a second, queries under way. A sandbox beyond its budget is refused and
  * counted; the others do not notice.
  */
 #pragma once
@@ -118,7 +118,7 @@ int net_sandbox_send(struct net_sandbox *s, uint16_t type, uint32_t id, int32_t 
 void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c);
 void flow_close(struct net_sandbox *s, struct cur *c);
 void flows_end(struct net_sandbox *s);
-/* After a change of policy, of the operator's rules or of the host's addresses: ends what is not allowed any more. */
+/* After a change of policy, of the operator's rules or of the host's addresses: ends the flows that are not allowed any more. */
 void flows_review(struct net_sandbox *s);
 /* Bytes of open TCP flows, which are counted when they end. */
 void flows_bytes(const struct net_sandbox *s, uint64_t *out, uint64_t *in);

@@ -205,7 +205,7 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 		s->count[NET_C_REFUSED]++;
 		return;
 	}
-	/* What mayfly-net says about UDP is not proved: a limit must not stand on it. A made-up number must not overflow the sum either. */
+	/* What mayfly-net says about UDP is not proved: no limit may depend on it. A made-up number must not overflow the sum either. */
 	if (f->kind != NET_FLOW_TCP) {
 		s->count[NET_C_BYTES_OUT] += MIN(out, GIB(1024));
 		s->count[NET_C_BYTES_IN] += MIN(in, GIB(1024));

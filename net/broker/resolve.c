@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * resolve.c: DNS for sandboxes: a guest's question is judged, asked anew of the host's resolvers, and the answer is judged before any of
+ * resolve.c: DNS for sandboxes: a guest's question is judged, asked again of the host's resolvers, and the answer is judged before any of
  * it leaves. Addresses are learned here and nowhere else. Hostile: the question (a mayfly-net passes it), and every answer, also of
  * somebody who only guesses: each question has a socket, so a port, and an id of its own.
  *

@@ -35,9 +35,6 @@ POST /v1/sandboxes/{id}/pause 400
 POST /v1/sandboxes/{id}/resume 504
 GET /v1/sandboxes/{id}/diagnostics/inspect 401
 GET /v1/sandboxes/{id}/diagnostics/summary 401
-PUT /v1/sandboxes/{id}/networkpolicy 501
-PATCH /v1/sandboxes/{id}/networkpolicy 501
-DELETE /v1/sandboxes/{id}/networkpolicy 501
 DELETE /v1/templates/{id} 500
 POST EXECD/command 413
 POST EXECD/pty 501
@@ -50,15 +47,14 @@ ANY EXECD/proxy/{port} 200 400 502
 ANY EXECD/proxy/{port}/{rest} 200 400 502
 GET EXECD/proxy/{port}/{rest} 302
 GET EGRESS/healthz 200
-POST EGRESS/policy 501
-PUT EGRESS/policy 501
-PATCH EGRESS/policy 501
-DELETE EGRESS/policy 501
+POST EGRESS/policy 200
+PUT EGRESS/policy 200
 ANY EGRESS/credential-vault 501
 ANY EGRESS/credential-vault/{rest} 501
 GET PROXY/{rest} 302 400 401 501
 ANY PROXY/{rest} 200 404 409 502 504
 GET /metrics 200 401
+GET /v1/mayfly/sandboxes/{id}/egress 200 401 404
 GET /v1/mayfly/templates 200 401
 POST /v1/mayfly/templates 201 400 401 409 500
 GET /v1/mayfly/templates/{id} 200 401 404
@@ -81,10 +77,9 @@ NEVER = (
     ("409", r"(DELETE /v1/sandboxes/\{id\}|PATCH /v1/sandboxes/\{id\}/metadata|GET /v1/snapshots/\{id\})", "done in whatever state it is"),
     ("501", r"\w+ /v1/(sandboxes/\{id\}/snapshots|snapshots.*|templates.*|sandboxes/\{id\}/diagnostics/.*)", "for servers without snapshots, templates or diagnostics"),
     ("200 201 204 400 404 409 422 500", r"\w+ /v1/pools.*", "pools are refused with the documented 501"),
-    ("200 400 403 409 500 503", r"(PUT|PATCH|DELETE) /v1/sandboxes/\{id\}/networkpolicy", "a policy cannot be changed before there is a network: 501, whatever the body"),
-    ("503", r"GET /v1/sandboxes/\{id\}/networkpolicy", "there is no sidecar that could be away"),
-    ("200 400 500", r"(PATCH|DELETE) EGRESS/policy", "a policy cannot be changed before there is a network: 501, whatever the body"),
-    ("401", r"\w+ EGRESS/.*", "no endpoint comes with a token, so none is asked for"),
+    ("409", r"(PUT|PATCH|DELETE) /v1/sandboxes/\{id\}/networkpolicy", "a policy may be changed in whatever state it is"),
+    ("503", r"\w+ /v1/sandboxes/\{id\}/networkpolicy", "there is no sidecar that could be away"),
+    ("401", r"\w+ EGRESS/credential-vault.*", "501 before anything is asked for"),
     ("500", r"GET EGRESS/policy", "answered from memory"),
     ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "without a network there is nothing to put credentials into: 501"),
     ("200", r"\w+ EXECD/code/context.*", "a context wants a kernel in the guest, which comes later"),
@@ -212,7 +207,28 @@ def lifecycle(seen, d):
     ask("POST", "/v1/metrics/events", 400, b"{")
     for method in ("PUT", "PATCH", "DELETE"):
         ask(method, f"/v1/sandboxes/{NOBODY}/networkpolicy", 404, b"{}")
+    rule = {"action": "allow", "target": "a.example"}
+    guarded = d.create(timeout=600, networkPolicy={"egress": [rule]})
+    policy = at + "/networkpolicy"
+    ask("GET", policy, 200)
+    ask("PUT", policy, 200, {"egress": [rule]})
+    ask("PATCH", policy, 200, [rule])
+    ask("DELETE", policy, 200, ["a.example"])
+    ask("GET", f"/v1/mayfly/sandboxes/{sb}/egress", 200)
+    ask("GET", f"/v1/mayfly/sandboxes/{NOBODY}/egress", 404)
+    for method in ("PUT", "PATCH", "DELETE"):
+        ask(method, policy, 400, b"{", PARAM)
+    for box in (sb, guarded):
+        for method, body in (("GET", None), ("PATCH", [rule]), ("DELETE", ["a.example"])):
+            ask(method, f"/{box}/18080/policy", 200 if box == sb else 401, body)
+    for method in ("PATCH", "DELETE"):
+        ask(method, f"/{sb}/18080/policy", 400, b"{")
+    ask("PUT", policy, 200, {"egress": [rule]})
     with d.unwritable("sandboxes", "checkpoints"):  # what then is so: test_unwritten.py
+        for method, body in (("PUT", {}), ("PATCH", [rule]), ("DELETE", ["a.example"])):
+            ask(method, policy, 500, body, "SANDBOX::INTERNAL_ERROR")
+            if method != "PUT":
+                ask(method, f"/{sb}/18080/policy", 500, body)
         ask("PATCH", at + "/metadata", 500, {"a": "b"}, "SANDBOX::INTERNAL_ERROR")
         ask("POST", at + "/renew-expiration", 500, {"expiresAt": "2099-01-01T00:00:00Z"}, "SANDBOX::INTERNAL_ERROR")
         ask("POST", at + "/snapshots", 500, code="SNAPSHOT::RUNTIME_CREATE_FAILED")

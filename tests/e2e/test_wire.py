@@ -197,7 +197,7 @@ REFUSED = [
     ("extensions of numbers", BOX | {"extensions": {"a": 1}}, PARAM), ("a pool", BOX | {"extensions": {"poolRef": "p"}}, "SANDBOX::UNSUPPORTED_POOL_REF"),
     ("isolation", BOX | {"extensions": {"bootstrap.execd.isolation": "enable"}}, PARAM),
     *[(f"platform {v}", BOX | {"platform": v}, PARAM) for v in ({"os": "windows", "arch": "amd64"}, {"os": "linux", "arch": "arm64"}, {"os": "linux"})],
-    ("a network policy", BOX | {"networkPolicy": {"egress": []}}, PARAM), ("credentials without a policy", BOX | {"credentialProxy": {"enabled": True}}, PARAM),
+    ("a network policy", BOX | {"networkPolicy": {"egress": [{"action": "allow", "target": "no such/rule"}]}}, PARAM), ("credentials without a policy", BOX | {"credentialProxy": {"enabled": True}}, PARAM),
     ("secure access", BOX | {"secureAccess": True}, PARAM), ("volumes", BOX | {"volumes": [{"name": "v", "host": {"path": "/"}, "mountPath": "/v"}]}, "VOLUME::UNSUPPORTED_BACKEND"),
     ("an unknown snapshot", without("image") | {"snapshotId": NOBODY}, "SNAPSHOT::NOT_FOUND"), ("an image that is nowhere", BOX | {"image": {"uri": "127.0.0.1:1/no/such:1"}}, "DOCKER::SANDBOX_IMAGE_PULL_FAILED"),
 ]
@@ -260,12 +260,12 @@ def test_lifecycle(wire):
     a("endpoint: signed", "GET", box + "/endpoints/80?expires=4102444800", status=400, code="SANDBOX::API_NOT_SUPPORTED")
     a("endpoint: odd boolean", "GET", box + "/endpoints/80?use_server_proxy=maybe", status=400, code=PARAM)
     a("network policy", "GET", box + "/networkpolicy")
-    for m in ("PUT", "PATCH", "DELETE"):
-        a(f"network policy: {m}", m, box + "/networkpolicy", {}, 501, "SANDBOX::API_NOT_SUPPORTED")
+    for m, body, status, code in (("PATCH", {}, 400, PARAM), ("DELETE", {}, 400, PARAM), ("DELETE", ["x.example"], 200, None), ("PUT", {"defaultAction": "allow"}, 200, None)):
+        a(f"network policy: {m}", m, box + "/networkpolicy", body, status, code)
     a("egress policy", "GET", "/{BOX}/18080/policy", key=False)
     a("egress health", "GET", "/{BOX}/18080/healthz", key=False)
-    for m, path in (("POST", "/policy"), ("PUT", "/policy"), ("PATCH", "/policy"), ("DELETE", "/policy"), ("POST", "/credential-vault"), ("GET", "/credential-vault/credentials")):
-        a(f"egress: {m} {path}", m, "/{BOX}/18080" + path, {} if m != "GET" else None, 501, key=False)
+    for m, path, status in (("POST", "/policy", 200), ("PUT", "/policy", 200), ("PATCH", "/policy", 400), ("DELETE", "/policy", 400), ("POST", "/credential-vault", 501), ("GET", "/credential-vault/credentials", 501)):
+        a(f"egress: {m} {path}", m, "/{BOX}/18080" + path, {} if m != "GET" else None, status, key=False)
     a("resume what runs", "POST", box + "/resume", status=409, code="DOCKER::SANDBOX_NOT_PAUSED")
     wire.compare("lifecycle.txt")
 

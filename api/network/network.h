@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * network.h: the network of sandboxes as the daemon sees it: one broker, and one mayfly-net for each monitor whose guest has sent a frame
+ * (lib/proto_net.h). mayflyd's loop. The broker knows a network by the slot of its monitor.
+ */
+#pragma once
+
+#include "lib/buf.h"
+#include "lib/err.h"
+#include "lib/proto_net.h"
+
+struct daemon;
+struct networks;
+struct priv_msg;
+struct vm;
+
+struct networks *networks_create(struct daemon *d, struct err *e);
+void networks_destroy(struct networks *n);
+/* Every end that the helper tells of: of a monitor, of a mayfly-net, of the broker. n may be NULL. */
+void networks_process_exited(struct networks *n, const struct priv_msg *ev);
+/* The operator's lists were read again. */
+void networks_reload(struct networks *n);
+
+/* The guest has sent a frame (VMM_EV_NET_WANTED): a mayfly-net is started, and the monitor gets its link. policy: in the form of
+ * net/policy.h; NULL: the client gave none. */
+void network_start(struct networks *n, struct vm *vm, const struct buf *policy);
+/* The policy has changed; what it does not allow has ended when the broker has read this. Nothing happens where there is no network yet. */
+void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy);
+
+/* What a sandbox's network has done: fn gets the payload of NET_COUNTERS, or NULL if it has none (yet), later and once. -errno: it will not
+ * be called. */
+typedef void (*network_counters_fn)(void *arg, struct cur *payload);
+int network_counters(struct networks *n, const struct vm *vm, network_counters_fn fn, void *arg);
+/* Who asked with this arg goes. */
+void network_forget(struct networks *n, const void *arg);

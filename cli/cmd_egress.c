@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cmd_egress.c: `mayfly egress`: what a sandbox may reach, what it tried to reach, and changing the first.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/client.h"
+
+static void print_policy(const cJSON *answer)
+{
+	const cJSON *policy = cJSON_GetObjectItem(answer, "policy"), *rule;
+	struct table t = {0};
+
+	printf("%s, default %s\n", json_text(answer, "mode"), json_text(policy, "defaultAction"));
+	table_row(&t, 3, "ACTION", "TARGET", "PORTS");
+	cJSON_ArrayForEach (rule, cJSON_GetObjectItem(policy, "egress")) {
+		char *ports = cJSON_PrintUnformatted(cJSON_GetObjectItem(rule, "ports"));
+
+		table_row(&t, 3, json_text(rule, "action"), json_text(rule, "target"),
+			ports ? ports : "");
+		cJSON_free(ports);
+	}
+	table_print(&t);
+}
+
+static void print_seen(const cJSON *seen)
+{
+	const cJSON *v;
+	struct table t = {0};
+
+	cJSON_ArrayForEach (v, cJSON_GetObjectItem(seen, "counters"))
+		printf("%s %.0f\n", v->string, v->valuedouble);
+	if (!cJSON_GetArraySize(cJSON_GetObjectItem(seen, "denied")))
+		return;
+	table_row(&t, 3, "DENIED", "REASON", "COUNT");
+	cJSON_ArrayForEach (v, cJSON_GetObjectItem(seen, "denied")) {
+		char count[32];
+
+		snprintf(count, sizeof(count), "%.0f",
+			cJSON_GetNumberValue(cJSON_GetObjectItem(v, "count")));
+		table_row(&t, 3, json_text(v, "destination"), json_text(v, "reason"), count);
+	}
+	table_print(&t);
+}
+
+static int egress_show(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	_cleanup_answer_ struct answer policy = {0}, seen = {0};
+	_cleanup_free_ char *path = NULL, *more = NULL;
+	struct client c;
+	struct err e;
+	char id[64];
+	int at, code;
+
+	if (!client_begin(&c, &co,
+		    "egress show SANDBOX\n\nShows what a sandbox may reach, what it has done since "
+		    "it runs, and which destinations were denied.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		return code;
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	path = client_path("/v1/sandboxes/%s/networkpolicy", id);
+	more = client_path("/v1/mayfly/sandboxes/%s/egress", id);
+	if (client_call(&c, "GET", path, NULL, &policy, &e) < 0 ||
+		client_call(&c, "GET", more, NULL, &seen, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	if (co.json) {
+		cJSON_AddItemToObject(policy.json, "seen", cJSON_Duplicate(seen.json, true));
+		print_json(policy.json);
+	} else {
+		print_policy(policy.json);
+		print_seen(seen.json);
+	}
+	return EXIT_OK;
+}
+
+/* One request that changes the policy, with a list made of the words. */
+static int change(const char *method, const char *action, const char *usage, int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	_cleanup_answer_ struct answer a = {0};
+	_cleanup_free_ char *path = NULL;
+	cJSON *list;
+	struct client c;
+	struct err e;
+	char id[64];
+	int at, code, rc;
+
+	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	list = cJSON_CreateArray();
+	for (int i = at + 1; i < argc; i++) {
+		cJSON *rule = action ? cJSON_CreateObject() : cJSON_CreateString(argv[i]);
+
+		if (action) {
+			cJSON_AddStringToObject(rule, "action", action);
+			cJSON_AddStringToObject(rule, "target", argv[i]);
+		}
+		cJSON_AddItemToArray(list, rule);
+	}
+	path = client_path("/v1/sandboxes/%s/networkpolicy", id);
+	rc = client_call(&c, method, path, list, &a, &e);
+	cJSON_Delete(list);
+	if (rc < 0)
+		return complain(EXIT_FAILED, &e);
+	if (co.json)
+		print_json(a.json);
+	return EXIT_OK;
+}
+
+static int egress_allow(int argc, char **argv)
+{
+	return change("PATCH", "allow",
+		"egress allow SANDBOX TARGET...\n\nLets a sandbox reach names, *.NAMES, addresses "
+		"or prefixes.\n",
+		argc, argv);
+}
+
+static int egress_deny(int argc, char **argv)
+{
+	return change("PATCH", "deny",
+		"egress deny SANDBOX TARGET...\n\nKeeps a sandbox from names, *.NAMES, addresses "
+		"or prefixes. Connections that are open end.\n",
+		argc, argv);
+}
+
+static int egress_rm(int argc, char **argv)
+{
+	return change("DELETE", NULL,
+		"egress rm SANDBOX TARGET...\n\nRemoves the rules for these targets.\n", argc,
+		argv);
+}
+
+static int egress_set(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	_cleanup_answer_ struct answer a = {0};
+	_cleanup_free_ char *path = NULL;
+	cJSON *body;
+	struct client c;
+	struct err e;
+	char id[64];
+	int at, code, rc;
+
+	if (!client_begin(&c, &co,
+		    "egress set SANDBOX open|deny\n\nReplaces the whole policy: everything is "
+		    "allowed, or nothing.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	if (strcmp(argv[at + 1], "open") != 0 && strcmp(argv[at + 1], "deny") != 0) {
+		fprintf(stderr, "mayfly: egress set: %s: it is open or deny\n", argv[at + 1]);
+		return EXIT_USAGE;
+	}
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	body = cJSON_CreateObject();
+	cJSON_AddStringToObject(
+		body, "defaultAction", strcmp(argv[at + 1], "open") ? "deny" : "allow");
+	path = client_path("/v1/sandboxes/%s/networkpolicy", id);
+	rc = client_call(&c, "PUT", path, body, &a, &e);
+	cJSON_Delete(body);
+	return rc < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
+}
+
+int cmd_egress(int argc, char **argv)
+{
+	static const struct command verbs[] = {
+		{"show", egress_show, "the policy, what was done, and what was denied"},
+		{"allow", egress_allow, "let a sandbox reach more"},
+		{"deny", egress_deny, "keep a sandbox from something"},
+		{"rm", egress_rm, "remove rules"},
+		{"set", egress_set, "replace the policy: open or deny"},
+	};
+
+	return command_run("mayfly egress", verbs, ARRAY_LEN(verbs), argc, argv);
+}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network of real sandboxes: guest, monitor, mayfly-net, broker, a server in the appliance. What policies and frames may do is tried on the
+host, where it is fast (test_net.py)."""
+import os
+import subprocess
+import time
+
+import pytest
+
+from conftest import MAYFLY
+
+SERVER4 = "10.9.9.9"
+SERVER = r'''
+import http.server, socketserver, socket, threading, struct
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        n = int(self.path[1:] or 0)
+        self.send_response(200); self.send_header("Content-Length", str(n)); self.end_headers(); self.wfile.write(b"x" * n)
+    def log_message(self, *a): pass
+class S(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True; allow_reuse_address = True; request_queue_size = 200
+def dns():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 53))
+    while True:
+        q, who = s.recvfrom(4096); at = 12
+        while q[at]: at += q[at] + 1
+        good = q[12:at].lower().endswith(b"example") and q[at + 1:at + 3] == b"\0\1"
+        rr = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + socket.inet_aton("10.9.9.9") if good else b""
+        s.sendto(q[:2] + b"\x81\x80" + struct.pack(">HHHH", 1, 1 if good else 0, 0, 0) + q[12:at + 5] + rr, who)
+threading.Thread(target=dns, daemon=True).start()
+S(("10.9.9.9", 80), H).serve_forever()
+'''
+
+
+@pytest.fixture(scope="module")
+def net(daemon, machine):
+    """The daemon with a server that its configuration opens."""
+    if machine.run("python3", "-c", "pass").returncode:
+        pytest.skip("no python3 in the appliance")
+    machine.run("sh", "-c", f"ip addr add {SERVER4}/32 dev lo 2>/dev/null; ip link set lo up; echo nameserver 127.0.0.1 > /etc/resolv.conf", check=True)
+    machine.run("dd", "of=/run/netserver.py", "status=none", stdin=SERVER, check=True)
+    machine.run("sh", "-c", "setsid python3 /run/netserver.py </dev/null >/run/netserver.log 2>&1 &", check=True)
+    more = daemon.config_more
+    daemon.restart(more + f'\n[network]\nallow = "{SERVER4}"\n')
+    yield daemon
+    machine.run("pkill", "-f", "netserver.py")
+    daemon.restart(more)
+
+
+@pytest.fixture(scope="module")
+def env(net):
+    return os.environ | {"OPEN_SANDBOX_DOMAIN": net.domain, "OPEN_SANDBOX_API_KEY": net.api_key}
+
+
+def cli(env, *args, timeout=180):
+    return subprocess.run([MAYFLY, *args], env=env, capture_output=True, text=True, timeout=timeout)
+
+
+FETCH = ('fetch() { exec 3<>/dev/tcp/$1/80 && printf "GET /$2 HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3 && '
+         'sed "1,/^\\r*$/d" <&3 | wc -c; }; ')
+
+
+def net_processes(machine):
+    return int(machine.run("sh", "-c", "pgrep -x mayfly-net | wc -l").stdout)
+
+
+def test_a_sandbox_reaches_a_server(env, machine):
+    r = cli(env, "run", "base", "--", "bash", "-c", FETCH + f"fetch {SERVER4} 100000; fetch web.example 7; cat /etc/resolv.conf")
+    assert r.stdout.split() == ["100000", "7", "nameserver", "192.0.2.1"], r.stderr
+    # and not what is closed: the daemon's own port on each address of its host, the metadata address
+    r = cli(env, "run", "base", "--", "bash", "-c", f"for a in 10.0.2.15 169.254.169.254 192.0.2.1; do timeout 10 bash -c 'exec 3<>/dev/tcp/'$a/8080 && echo $a open; done; true")
+    assert r.stdout == "", r.stdout
+
+
+def test_a_silent_sandbox_has_no_process(env, machine):
+    before = net_processes(machine)
+    box = cli(env, "create", "base").stdout.strip()
+    assert cli(env, "exec", box, "--", "true").returncode == 0
+    time.sleep(3)
+    assert net_processes(machine) == before
+    r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
+    assert r.stdout == "1000\n", r.stderr
+    assert net_processes(machine) == before + 1
+    # a dead network process is replaced; the sandbox sees broken connections, not a dead device
+    machine.run("pkill", "-KILL", "-x", "mayfly-net", check=True)
+    r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
+    assert r.stdout == "1000\n", r.stderr
+    # a dead broker too
+    machine.run("pkill", "-KILL", "-x", "mayfly-broker", check=True)
+    time.sleep(1.5)
+    r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
+    assert r.stdout == "1000\n", r.stderr
+    assert cli(env, "rm", box).returncode == 0
+    end = time.monotonic() + 20
+    while net_processes(machine) != before:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_the_network_survives_pause_and_resume(env, machine):
+    box = cli(env, "create", "base").stdout.strip()
+    fetch = ("exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 5000")
+    assert cli(env, *fetch).stdout == "5000\n"
+    assert cli(env, "pause", box).returncode == 0
+    assert cli(env, "resume", box).returncode == 0
+    assert cli(env, *fetch).stdout == "5000\n"
+    assert cli(env, "rm", box).returncode == 0

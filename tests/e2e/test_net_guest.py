@@ -73,7 +73,7 @@ def test_a_sandbox_reaches_a_server(env, machine):
     assert r.stdout == "", r.stdout
 
 
-def test_a_silent_sandbox_has_no_process(env, machine):
+def test_a_silent_sandbox_has_no_process(env, net, machine):
     before = net_processes(machine)
     box = cli(env, "create", "base").stdout.strip()
     assert cli(env, "exec", box, "--", "true").returncode == 0
@@ -91,6 +91,11 @@ def test_a_silent_sandbox_has_no_process(env, machine):
     time.sleep(1.5)
     r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
     assert r.stdout == "1000\n", r.stderr
+    # and a dead daemon: the next one adopts the sandbox, which gets a network again
+    net.kill()
+    net.wait()
+    r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
+    assert r.stdout == "1000\n", r.stderr
     assert cli(env, "rm", box).returncode == 0
     end = time.monotonic() + 20
     while net_processes(machine) != before:
@@ -106,3 +111,21 @@ def test_the_network_survives_pause_and_resume(env, machine):
     assert cli(env, "resume", box).returncode == 0
     assert cli(env, *fetch).stdout == "5000\n"
     assert cli(env, "rm", box).returncode == 0
+
+
+def test_policies_of_a_real_sandbox(env, machine):
+    # a name that is not allowed does not exist; one that is opens its address, here one that the configuration opens anyway
+    r = cli(env, "run", "--allow", "good.example", "base", "--", "bash", "-c", FETCH + "fetch good.example 10; fetch bad.example 10; true")
+    assert r.stdout == "10\n", (r.stdout, r.stderr)
+    box = cli(env, "create", "--network", "open", "--deny", SERVER4, "base").stdout.strip()
+    fetch = ("exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 10")
+    assert cli(env, *fetch).stdout == ""
+    shown = cli(env, "egress", "show", box).stdout
+    assert f"tcp {SERVER4}:80\trule\t" in shown, shown
+    assert cli(env, "egress", "rm", box, SERVER4).returncode == 0
+    assert cli(env, *fetch).stdout == "10\n"
+    # several restores at once, each with a file of its own
+    boxes = [cli(env, "create", "base").stdout.strip() for _ in range(6)]
+    procs = [subprocess.Popen([MAYFLY, "exec", b, "--", "bash", "-c", FETCH + f"fetch {SERVER4} {1000 + i}"], env=env, stdout=subprocess.PIPE, text=True) for i, b in enumerate(boxes)]
+    assert [p.communicate(timeout=180)[0] for p in procs] == [f"{1000 + i}\n" for i in range(6)]
+    assert cli(env, "rm", box, *boxes).returncode == 0

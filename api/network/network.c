@@ -19,6 +19,7 @@
 #include "lib/log.h"
 #include "lib/netrule.h"
 
+#define FRAMES_BUFFER   (1 << 20)
 #define BROKER_WAIT_MS  1000
 #define BROKER_RETRY_NS 1000000000ull
 #define PART_BYTES      (NET_MSG_MAX - 1024u)
@@ -369,6 +370,9 @@ static int proc_start(struct networks *n, uint32_t monitor, const struct buf *po
 	if (rc == 0 && (socketpair(AF_UNIX, type, 0, chan) < 0 ||
 			       socketpair(AF_UNIX, type, 0, frames) < 0))
 		rc = -errno;
+	/* a packet is up to 64 KiB: room for more than three of them, as far as the host lets us */
+	for (int i = 0; rc == 0 && i < 2; i++)
+		setsockopt(frames[i], SOL_SOCKET, SO_SNDBUF, &(int){FRAMES_BUFFER}, sizeof(int));
 	if (rc == 0)
 		rc = send_policy(n, monitor, policy);
 	if (rc == 0)

@@ -304,8 +304,23 @@ _noreturn_ static void finish(struct session *s)
 	_exit(0);
 }
 
+/* What has been received, as far as the command's input has room. Less than 0: nonsense. */
+static int handle_frames(struct session *s)
+{
+	enum machine_frame type;
+	struct cur c;
+	int rc = 0;
+
+	while (s->to_stdin.len <= STDIN_QUEUE_MAX && (rc = chan_next(&s->ch, &type, &c)) > 0)
+		handle_frame(s, type, &c);
+	return rc;
+}
+
 _noreturn_ static void pump(struct session *s)
 {
+	/* frames that came with the request itself: no poll would speak of them */
+	if (handle_frames(s) < 0)
+		_exit(1);
 	for (;;) {
 		bool full = chan_is_full(&s->ch);
 		struct pollfd p[] = {
@@ -315,9 +330,6 @@ _noreturn_ static void pump(struct session *s)
 			{.fd = full ? -1 : s->err_fd, .events = POLLIN},
 			{.fd = s->pidfd, .events = POLLIN},
 		};
-		enum machine_frame type;
-		struct cur c;
-		int rc = 0;
 
 		if (s->to_stdin.len > STDIN_QUEUE_MAX)
 			p[0].events &= (short)~POLLIN;
@@ -333,10 +345,7 @@ _noreturn_ static void pump(struct session *s)
 			pump_output(s, &s->err_fd, MACHINE_STDERR);
 		if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) && chan_fill(&s->ch) < 0)
 			break;
-		while (s->to_stdin.len <= STDIN_QUEUE_MAX &&
-			(rc = chan_next(&s->ch, &type, &c)) > 0)
-			handle_frame(s, type, &c);
-		if (rc < 0 || s->ch.eof || chan_flush(&s->ch) < 0)
+		if (handle_frames(s) < 0 || s->ch.eof || chan_flush(&s->ch) < 0)
 			break;
 		/* what the command wrote before it ended goes first; what a daemon that it left
 		 * behind may write is not waited for */

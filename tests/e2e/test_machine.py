@@ -5,6 +5,7 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -78,6 +79,25 @@ def test_token_is_wanted(machine):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as s:
         s.sendall(b"\x01\0\0\0\x20\0\0\0" + b"\0" * 32)
         assert b"wrong token" in s.recv(4096)
+
+
+def test_all_of_a_request_at_once(machine):
+    """Token, command, its input and the end of that in one segment, as a loaded host sends them: nothing comes later that would wake the server."""
+    text = (machine.exchange.parent / "info").read_text().split()
+    token = (machine.exchange.parent / "token").read_bytes()
+
+    def frame(kind, payload):
+        return struct.pack("<II", kind, len(payload)) + payload
+
+    def string(b):
+        return struct.pack("<I", len(b)) + b
+    command = struct.pack("<IHH", 0, 0, 0) + string(b"/") + struct.pack("<I", 1) + string(b"cat") + struct.pack("<I", 0)
+    with socket.create_connection(("127.0.0.1", int(text[text.index("exec") + 1])), timeout=20) as s:
+        s.sendall(frame(1, token) + frame(2, command) + frame(5, b"hello") + frame(5, b""))
+        answer = b""
+        while b := s.recv(4096):
+            answer += b
+    assert b"hello" in answer
 
 
 def test_published_files_are_read_only_and_named_by_content(machine, tmp_path):

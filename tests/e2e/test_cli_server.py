@@ -168,7 +168,9 @@ def test_interrupted_while_it_is_made_nothing_is_left(server, command):
 def test_a_run_that_is_ended_removes_its_sandbox(server, sig):
     """`timeout 5 mayfly run ...`, a terminal that is closed: nothing is left, and the exit code says which signal it was."""
     server.answer.set()
-    p = subprocess.Popen(argv(server, "run", "tiny", "wait"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # not as under nohup, where SIGHUP is ignored and stays so
+    p = subprocess.Popen(argv(server, "run", "tiny", "wait"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     assert p.stdout.readline() == b"on\n"
     p.send_signal(sig)
     if sig == signal.SIGINT:

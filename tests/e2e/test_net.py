@@ -33,6 +33,7 @@ class H(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
 class S(socketserver.ThreadingMixIn, http.server.HTTPServer):
     address_family = socket.AF_INET6; daemon_threads = True; request_queue_size = 1000
+    def handle_error(self, *a): pass
     def server_bind(self):
         self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0); super().server_bind()
 def name(q):
@@ -342,3 +343,35 @@ print(sorted(t)[15] < 1)
         a, b = p.submit(guest, lab, code=flood), p.submit(guest, lab, code=quiet)
         assert b.result().out == "True\n", b.result().err
         assert a.result().code == 0
+
+
+SPEED = r'''
+def rate(n, fn):
+    start = time.monotonic(); fn(); return n / (time.monotonic() - start)
+def upload(n):
+    c = tcp("8.7.6.2"); c.settimeout(60)
+    c.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % n + b"x" * n); c.recv(100)
+def connects(n):
+    for _ in range(n): tcp("8.7.6.2").close()
+def trips(n):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("8.7.6.2", 7))
+    for _ in range(n): s.send(b"x" * 64); s.recv(100)
+def names(n):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+    for i in range(n):
+        s.sendto(b"\x12\x34\1\0\0\1\0\0\0\0\0\0" + bytes([1 + len(str(i))]) + b"n%d" % i + b"\4many\7example\0\0\1\0\1", (RESOLVER, PORT)); s.recv(500)
+print(rate(200, lambda: get("8.7.6.2", 200000000)), rate(100, lambda: upload(100000000)), rate(500, lambda: connects(500)), rate(2000, lambda: trips(2000)), rate(500, lambda: names(500)))
+'''
+
+
+def test_speed_beside_no_sandbox(lab):
+    """Megabytes a second down and up, TCP connections, UDP round trips and DNS questions a second (docs/benchmarks.md), in one run with the same client
+    on the host itself. The limits are far away: they find a standstill, not a slow machine."""
+    limits = ("--limit", "1=100000", "--limit", "2=100000")
+    inside = [float(x) for x in guest(lab, *limits, code='RESOLVER, PORT = "192.0.2.1", 53\n' + SPEED, timeout=300).out.split()]
+    outside = subprocess.run(["ip", "netns", "exec", lab[0], sys.executable, "-c", PRELUDE + f'RESOLVER, PORT = "{WEB4}", 5353\n' + SPEED], capture_output=True, text=True,
+                             timeout=300, check=True)
+    outside = [float(x) for x in outside.stdout.split()]
+    for what, a, b in zip(("MB/s down", "MB/s up", "connections/s", "UDP round trips/s", "DNS questions/s"), inside, outside):
+        print(f"{what:20} {a:10.0f} {b:10.0f} {a / b:6.2f}")
+        assert a > b / 200, what

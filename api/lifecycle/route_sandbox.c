@@ -423,14 +423,6 @@ void route_delete(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
 
-	char id[37];
-
-	if (!sb)
-		return;
-	memcpy(id, sb->id, sizeof(id));
-	if (sandbox_delete(sb, "deleted") < 0)
-		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
-			"Sandbox %s is gone, but its record cannot be deleted yet.", id);
-	else
-		http_reply_empty(r, 204);
+	if (sb)
+		sandbox_delete_asked(sb, r);
 }

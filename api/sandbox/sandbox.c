@@ -143,6 +143,10 @@ int sandbox_save(struct sandbox *sb, bool sync)
 
 	if (sandbox_gone(sb))
 		return -ENOENT;
+	/* a row that is put after its deletion would come back. Whatever happens now is over in a
+	 * moment, also if the deletion fails. */
+	if (sb->deleting)
+		return 0;
 	doc = sandbox_record(sb);
 	rc = fault_at(sb, FAULT_RECORD) < 0
 		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
@@ -430,19 +434,13 @@ void sandbox_delete_again(struct sandbox *sb)
 	sandbox_unref(sb);
 }
 
-int sandbox_delete(struct sandbox *sb, const char *why)
+/* rc: whether its record is gone. */
+static int sandbox_deleted(struct sandbox *sb, const char *why, int rc)
 {
 	struct err e;
-	int rc = 0;
 
-	if (sandbox_gone(sb))
-		return 0;
 	snprintf(sb->reason, sizeof(sb->reason), "DELETED");
 	snprintf(sb->message, sizeof(sb->message), "%s", why);
-	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
-	 * what is left of it */
-	if (sb->phase != PHASE_NEW && (rc = record_delete(sb, &e)) < 0)
-		log_error("sandbox %s: %s", sb->id, e.msg);
 	sb->phase = PHASE_DELETED;
 	sandbox_settle(sb, OP_NONE);
 	sb->d->metrics.deleted++;
@@ -467,4 +465,69 @@ int sandbox_delete(struct sandbox *sb, const char *why)
 	if (loop_defer(sb->d->loop, files_go, sb) < 0)
 		files_go(sb);
 	return 0;
+}
+
+int sandbox_delete(struct sandbox *sb, const char *why)
+{
+	struct err e;
+	int rc = 0;
+
+	if (sandbox_gone(sb))
+		return 0;
+	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
+	 * what is left of it */
+	if (sb->phase != PHASE_NEW && (rc = record_delete(sb, &e)) < 0)
+		log_error("sandbox %s: %s", sb->id, e.msg);
+	return sandbox_deleted(sb, why, rc);
+}
+
+/* ---- deletion that a client asked for: while its record is being deleted the loop goes on, and until
+ * that has ended the sandbox is what it was */
+
+struct delete_asked {
+	struct sandbox *sb;
+	struct http_req *r;
+};
+
+static void delete_answer(struct http_req *r, const struct sandbox *sb, int rc)
+{
+	if (rc < 0)
+		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
+			"Sandbox %s is gone, but its record cannot be deleted yet.", sb->id);
+	else
+		http_reply_empty(r, 204);
+}
+
+static void delete_ended(void *arg, const struct err *e)
+{
+	_cleanup_free_ struct delete_asked *a = arg;
+	struct sandbox *sb = a->sb;
+	int rc = 0;
+
+	if (e)
+		log_error("sandbox %s: %s", sb->id, e->msg);
+	/* it may have expired meanwhile */
+	if (!sandbox_gone(sb))
+		rc = sandbox_deleted(sb, "deleted", e ? -e->code : 0);
+	delete_answer(a->r, sb, rc);
+	sandbox_unref(sb);
+}
+
+void sandbox_delete_asked(struct sandbox *sb, struct http_req *r)
+{
+	struct transaction *t = sb->phase == PHASE_NEW ? NULL : transaction_new();
+	struct delete_asked *a = t ? malloc(sizeof(*a)) : NULL;
+
+	sandbox_ref(sb);
+	if (!a) {
+		transaction_free(t);
+		delete_answer(r, sb, sandbox_delete(sb, "deleted"));
+		sandbox_unref(sb);
+		return;
+	}
+	*a = (struct delete_asked){sb, r};
+	sb->deleting = true;
+	transaction_delete(t, DB_SANDBOX, sb->id);
+	transaction_sync(t);
+	database_commit(sb->d->database, t, delete_ended, a);
 }

@@ -23,6 +23,7 @@ struct sandbox {
 	struct sandbox_load counted; /* what it adds to the load of all */
 	unsigned int refs;
 	bool internal; /* a build's: in no list */
+	bool deleting; /* a client's deletion is being committed: nothing is saved any more */
 
 	char id[37];
 	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h */
@@ -94,6 +95,8 @@ int sandbox_save(struct sandbox *sb, bool sync);
  * away afterwards. */
 /* -errno: it is gone, but its record is still there, and is tried again every second. */
 int sandbox_delete(struct sandbox *sb, const char *why);
+/* The same for a client, who is answered when the commit has ended. */
+void sandbox_delete_asked(struct sandbox *sb, struct http_req *r);
 void sandbox_delete_again(struct sandbox *sb); /* its record could not be deleted before */
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 /* Sets the timer for the moment at which the sandbox, or the record of one that ended, is deleted. */

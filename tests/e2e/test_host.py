@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with usable KVM: a Debian system with systemd as its first process, in namespaces of the appliance, where KVM is usable.
 
-The package is installed there, serves, is upgraded with a sandbox running, and is removed. E2E_PACKAGE=FILE.deb with E2E_PACKAGE_ROOT=FILE.tar tries a package of another release.
+The package is installed there, serves, is upgraded with a sandbox running, and is removed. Then the tree's own scripts run there: what `make up`,
+`make down` and the last step of `make quickstart` call. E2E_PACKAGE=FILE.deb with E2E_PACKAGE_ROOT=FILE.tar tries a package of another release.
 """
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import TOP
+from conftest import BIN, CACHE, TOP
 
 WAIT_S = 90
 ROOT = "/var/lib/mayfly/host"
@@ -52,7 +53,7 @@ class Host:
             answer = question()
             if answer:
                 return answer
-            assert time.monotonic() < end, otherwise + "\n" + self.machine.run("tail", "-n", "20", "/run/host.log").stdout
+            assert time.monotonic() < end, "\n".join([otherwise, self.machine.run("tail", "-n", "20", "/run/host.log").stdout, self.journal() if self.pid else ""])
             time.sleep(0.5)
 
     def run(self, *cmd, check=False, env=(), user=None, **kw):
@@ -154,3 +155,66 @@ def test_the_package(host, package, machine, tmp_path):
     assert "/etc/mayfly" in host.has_files() and "/usr/bin/mayfly" not in host.has_files()
     host.run("dpkg", "-P", "mayfly", check=True, timeout=300)
     assert host.has_files() == []
+
+
+@pytest.fixture(scope="module")
+def tree(host, machine):
+    """A built tree in a folder of the host, and its cache: what `make up` has built when it calls guest/up."""
+    if "E2E_PACKAGE" in os.environ:
+        pytest.skip("the programs of this tree are of another release than that host")
+    names = [p for d in ("guest", "images/recipes") for p in (TOP / d).rglob("*") if p.is_file()]
+    tar = TOP / "build" / "tree.tar"
+    subprocess.run(["tar", "-C", TOP, "-cf", tar, *[p.relative_to(TOP) for p in names], *[f"build/bin/{p.name}" for p in BIN.glob("mayfly*")],
+                    "build/initramfs.cpio"], check=True)
+    at = machine.publish(tar, CACHE / "guest-vmlinux")
+    host.run("sh", "-c", f"mkdir -p /root/.cache/mayfly /root/one /root/two && cp {at}/guest-vmlinux /root/.cache/mayfly/ && "
+             f"for t in one two; do tar -C /root/$t -xf {at}/tree.tar; done", check=True, timeout=300)
+    yield "/root/one"
+    host.run("sh", "-c", "pkill -x mayfly-priv; pkill -KILL -x mayfly-vmm; rm -rf /root/one /root/two")
+
+
+def test_the_tree(host, tree):
+    """make up, the last step of make quickstart, make down: on this host, without the appliance."""
+    assert host.run(tree + "/guest/here").returncode == 0, "KVM is usable and we are root"
+    # the image is there, as a first run built it from packages
+    host.run("sh", "-c", f"mkdir -p /var/lib/mayfly/images && {tree}/build/bin/mayfly image import --store /var/lib/mayfly/images --local {host.base} base", check=True, timeout=300)
+    r = host.run(tree + "/guest/first", timeout=300)
+    assert r.returncode == 0 and r.stdout.count("hello from Linux 6.") == 2 and "made from:" in r.stdout, r.stdout + r.stderr
+    again = host.run(tree + "/guest/up", check=True, timeout=100)
+    assert again.stdout == "mayfly answers at http://127.0.0.1:8080 (host)\n", "a second run starts nothing"
+    box = host.run(tree + "/build/bin/mayfly", "create", "base", check=True, timeout=100).stdout.strip()
+    other = host.run("/root/two/guest/up", timeout=100)
+    assert other.returncode != 0 and "a daemon of another tree runs on this host (/root/one/build/bin/mayfly-priv)" in other.stderr, other.stderr
+    host.run("/root/two/guest/down", check=True)
+    assert box in host.run(tree + "/build/bin/mayfly", "ls", check=True).stdout, "the other tree's make down is not for this one"
+    host.run(tree + "/guest/down", check=True, timeout=100)
+    assert host.running() == [], "make down ends the sandboxes, too"
+    host.run(tree + "/guest/down", check=True)
+
+
+def test_the_port_is_in_use(host, tree):
+    port = host.machine.popen("nsenter", "-t", host.pid, "-a", "/usr/bin/bash", "-c", "exec /usr/bin/systemd-socket-activate -a -l 127.0.0.1:8080 /bin/true")
+    try:
+        host.until(lambda: host.run("bash", "-c", ": <>/dev/tcp/127.0.0.1/8080").returncode == 0, "nobody listens")
+        r = host.run(tree + "/guest/up", timeout=100)
+        assert r.returncode != 0 and r.stderr == "up: port 8080 is in use by another program: PORT=N make up takes another one\n", r.stderr
+        host.run(tree + "/guest/up", env=["PORT=8099"], check=True, timeout=100)
+        r = host.run(tree + "/build/bin/mayfly", "run", "base", "--", "echo", "there", timeout=200)
+        assert r.stdout == "there\n", r.stderr
+    finally:
+        port.kill()
+        port.wait()
+        host.run(tree + "/guest/down", timeout=100)
+
+
+def test_not_root_but_in_the_group_kvm(host, tree):
+    """Trying KVM and a monitor by hand take no root; sandboxes do: `make up` takes the appliance then."""
+    host.run("sh", "-c", f"chgrp 104 /dev/kvm && chmod 660 /dev/kvm && chmod 711 /root && chmod -R go+rX {tree}", check=True)
+    user = ("1000", "104")
+    assert host.run(tree + "/build/bin/mayfly", "doctor", "kvm", user=user).returncode == 0
+    assert host.run(tree + "/guest/here", user=user).returncode == 1
+    r = host.run("timeout", "60", tree + "/build/bin/mayfly-vmm", "--kernel", "/root/.cache/mayfly/guest-vmlinux", "--initrd", tree + "/build/initramfs.cpio",
+                 "--serial", "--cmdline", "loglevel=7", user=user, timeout=100)
+    assert "Linux version" in r.stdout, r.stdout + r.stderr
+    nobody = host.run(tree + "/build/bin/mayfly", "doctor", "kvm", user=("1000", "1000"))
+    assert nobody.returncode != 0 and "ermission denied" in nobody.stdout + nobody.stderr, nobody.stdout + nobody.stderr

@@ -49,6 +49,10 @@ static void base_from(struct client *c, const char *domain)
 	const char *proto = getenv("OPEN_SANDBOX_PROTOCOL");
 	size_t n;
 
+	if (!strncmp(domain, "unix://", 7)) {
+		snprintf(c->socket, sizeof(c->socket), "%s", domain + 7);
+		domain = "http://localhost";
+	}
 	if (strstr(domain, "://"))
 		snprintf(c->base, sizeof(c->base), "%s", domain);
 	else
@@ -250,6 +254,8 @@ static int transfer_init(struct transfer *t, const struct client *c, const char 
 	}
 	t->headers = curl_slist_append(t->headers, "Expect:");
 	curl_easy_setopt(t->curl, CURLOPT_URL, t->url);
+	if (c->socket[0])
+		curl_easy_setopt(t->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
 	curl_easy_setopt(t->curl, CURLOPT_NOPROXY, "*");
 	curl_easy_setopt(t->curl, CURLOPT_PATH_AS_IS, 1L);
 	curl_easy_setopt(t->curl, CURLOPT_CONNECTTIMEOUT, 10L);
@@ -281,7 +287,7 @@ static int say_curl(const struct client *c, CURLcode rc, struct err *e)
 			"no daemon answers at %s: start mayflyd (or `mayfly machine start` where "
 			"there is no usable KVM), or say where "
 			"it is with OPEN_SANDBOX_DOMAIN=host:port",
-			c->base);
+			c->socket[0] ? c->socket : c->base);
 	return err_plain(e, EIO, "%s: %s", c->base, curl_easy_strerror(rc));
 }
 

@@ -13,7 +13,8 @@
 #include "lib/buf.h"
 
 struct client {
-	char base[300]; /* "http://127.0.0.1:8080", no /v1 */
+	char base[300];   /* "http://127.0.0.1:8080", no /v1 */
+	char socket[108]; /* of "unix:///run/mayfly/api"; then base is http://localhost */
 	char key[300];
 	bool patient; /* the first ^C is counted only: what was asked for must be known */
 	/* Called about once a second while a request is under way; it may make requests of its own. */

@@ -19,7 +19,7 @@
 #define HEAD_MAX 65536u
 
 struct forward {
-	char host[256], port[8], prefix[128];
+	char host[256], port[8], prefix[128], key[300];
 	int fd;
 };
 
@@ -71,10 +71,14 @@ static bool rewrite(const struct forward *f, struct buf *in, size_t head, struct
 	for (line += 2; line < p + head - 2;) {
 		char *end = memmem(line, (size_t)(p + head - line), "\r\n", 2);
 
-		if (strncasecmp(line, "connection:", 11) && strncasecmp(line, "keep-alive:", 11))
+		if (strncasecmp(line, "connection:", 11) && strncasecmp(line, "keep-alive:", 11) &&
+			strncasecmp(line, "open-sandbox-api-key:", 21))
 			buf_put(out, line, (size_t)(end + 2 - line));
 		line = end + 2;
 	}
+	/* so that cookies pass: the local port is an origin of the application's own */
+	if (f->key[0])
+		buf_printf(out, "OPEN-SANDBOX-API-KEY: %s\r\n", f->key);
 	buf_printf(out, "Connection: close\r\n\r\n");
 	buf_put(out, in->p + head, in->len - head);
 	return !out->bad;
@@ -191,16 +195,17 @@ int cmd_port_forward(int argc, char **argv)
 	if (client_resolve(&c, argv[at], id, &e) < 0)
 		return complain(EXIT_FAILED, &e);
 	host = strstr(c.base, "://");
-	if (!host || strncmp(c.base, "http:", 5)) {
+	if (!host || strncmp(c.base, "http:", 5) || c.socket[0]) {
 		fprintf(stderr,
 			"mayfly: port-forward: only to a daemon spoken to by plain http, not %s\n",
-			c.base);
+			c.socket[0] ? c.socket : c.base);
 		return EXIT_FAILED;
 	}
 	snprintf(f.host, sizeof(f.host), "%.*s", (int)strcspn(host + 3, ":/"), host + 3);
 	snprintf(f.port, sizeof(f.port), "%.7s",
 		host[3 + strlen(f.host)] == ':' ? host + 4 + strlen(f.host) : "80");
 	f.port[strspn(f.port, "0123456789")] = 0;
+	snprintf(f.key, sizeof(f.key), "%s", c.key);
 	snprintf(f.prefix, sizeof(f.prefix), "/%s/%llu", id, (unsigned long long)port);
 	fd = listen_on(local, &e);
 	if (fd < 0)

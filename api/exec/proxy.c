@@ -26,6 +26,7 @@ struct proxy {
 	struct timer *limit;
 	struct buf head; /* of the request; then what is left of a piece of the answer */
 	const char *connection;
+	bool keyed; /* it showed a key: a program sent it, no browser, so cookies are that program's own */
 	bool documented; /* [/v1]/sandboxes/ID/proxy/PORT, as the protocol has it; else /ID/PORT */
 	bool has_body, chunked, body_done, opened, streaming, done;
 };
@@ -129,7 +130,7 @@ static bool is_secret(const struct proxy *x, const char *k, const char *v)
 {
 	if (x->documented)
 		return LISTED(credentials, k);
-	return !strcasecmp(k, "cookie") ||
+	return (!strcasecmp(k, "cookie") && !x->keyed) ||
 	       (!strcasecmp(k, "authorization") && holds_our_key(x->r, v));
 }
 
@@ -277,7 +278,8 @@ static void begin_answer(struct proxy *x)
 		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
 			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
 			connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
-			LISTED(of_origin, k) || (!x->documented && !strcasecmp(k, "set-cookie")) ||
+			LISTED(of_origin, k) ||
+			(!x->documented && !x->keyed && !strcasecmp(k, "set-cookie")) ||
 			!strncasecmp(k, "access-control-", 15))
 			continue;
 		if (!strcasecmp(k, "location"))
@@ -379,6 +381,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 {
 	struct agentc *a = sandbox_agentc(r->sandbox);
 	struct proxy *x = http_alloc(r, sizeof(*x));
+	const char *key = http_header(r, "OPEN-SANDBOX-API-KEY");
 
 	if (!x || !a) {
 		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
@@ -394,6 +397,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 	}
 	x->r = r;
 	x->documented = documented;
+	x->keyed = key && holds_our_key(r, key);
 	buf_init(&x->head, REQUEST_HEAD_MAX);
 	r->user = x;
 	http_on_free(r, proxy_free);

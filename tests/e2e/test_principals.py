@@ -2,14 +2,18 @@
 """Who asks: keys with namespaces and roles, what each sees, and what a daemon without a key refuses. The daemon runs on this host with scripted
 monitors."""
 import http.client
+import http.server
 import json
 import os
 import socket
+import subprocess
+import threading
 import time
 import uuid
 
 import pytest
 
+from conftest import MAYFLY
 from hostdaemon import BOX, HostDaemon
 from imagekit import small_layout
 from registrykit import WHO, Registry, Serving
@@ -166,6 +170,44 @@ def test_records_of_older_builds_are_the_operators(daemon):
     assert ids(daemon, "root") == ({old}, 1) and ids(daemon, "key-a") == (set(), 0)
 
 
+def test_cookies_pass_for_programs_that_show_a_key(tenants):
+    """A browser's cookies of the daemon's origin are no application's; those of a program with a key, as `mayfly port-forward`, are its own."""
+    class Web(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Set-Cookie", "theirs=1")
+            self.send_header("Content-Length", "0")
+            self.send_header("X-Saw", f"{self.headers.get('Cookie')} {self.headers.get('OPEN-SANDBOX-API-KEY')}")
+            self.end_headers()
+
+        def log_message(self, *a):
+            pass
+
+    a = create(tenants, "key-a")
+    tenants.headers = by("root")
+    tenants.until(a, "Running")
+    tenants.headers = {}
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    cookie = {"Cookie": "mine=1"}
+    head = tenants.ask("GET", f"/{a}/{web.server_port}/", headers=cookie)[2]
+    assert head["X-Saw"] == "None None" and not head["Set-Cookie"]
+    head = tenants.ask("GET", f"/{a}/{web.server_port}/", headers=cookie | by("wrong"))[2]
+    assert head["X-Saw"] == "None None" and not head["Set-Cookie"]
+    head = tenants.ask("GET", f"/{a}/{web.server_port}/", headers=cookie | by("key-a"))[2]
+    assert head["X-Saw"] == "mine=1 None" and head["Set-Cookie"] == "theirs=1"
+    p = subprocess.Popen([MAYFLY, "port-forward", a, f"0:{web.server_port}"], stdout=subprocess.PIPE, text=True,
+                         env=os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{tenants.port}", "OPEN_SANDBOX_API_KEY": "key-a"})
+    local_port = int(p.stdout.readline().split(" ->")[0].rsplit(":", 1)[1])
+    c = http.client.HTTPConnection("127.0.0.1", local_port, timeout=30)
+    c.request("GET", "/", headers=cookie)
+    r = c.getresponse()
+    assert r.headers["X-Saw"] == "mine=1 None" and r.headers["Set-Cookie"] == "theirs=1"
+    p.kill()
+    p.wait()
+    web.shutdown()
+
+
 # ---- without a key
 
 def test_without_a_key_no_web_page_drives_it(daemon):
@@ -238,6 +280,9 @@ def test_the_socket_knows_callers_by_their_user(daemon):
         assert local(path, "/v1/sandboxes", uid=40002) == [401, local(path, "/v1/sandboxes", uid=40002)[1]]
         status, got = local(path, "/v1/sandboxes", by("key-b"), uid=40002)
         assert status == 200 and got["items"] == [], "with a key it is that key's"
+        # the command line, too
+        r = subprocess.run([MAYFLY, "ls", "--json"], env=os.environ | {"OPEN_SANDBOX_DOMAIN": "unix://" + path, "OPEN_SANDBOX_API_KEY": ""}, capture_output=True)
+        assert r.returncode == 0 and [b["id"] for b in json.loads(r.stdout)] == [a], r
         # a daemon that was killed leaves its socket; the next one takes its place
         daemon.end()
         daemon.again()
@@ -247,7 +292,6 @@ def test_the_socket_knows_callers_by_their_user(daemon):
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users are tried as root")
 def test_a_daemon_may_listen_on_the_socket_only(daemon, tmp_path):
     daemon.config({"runtime": {"templates": False}}, host="", socket=(path := str(tmp_path / "api")))
-    import subprocess
     import time
     from hostdaemon import PROGRAM
     with open(daemon.log_path, "ab") as log:

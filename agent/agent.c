@@ -21,6 +21,7 @@
 #include "agent/freeze.h"
 #include "agent/harden.h"
 #include "agent/hooks.h"
+#include "agent/inward.h"
 #include "agent/jobs.h"
 #include "agent/life.h"
 #include "agent/ports.h"
@@ -170,6 +171,7 @@ void agent_fini(struct agent *a)
 	ports_fini(a);
 	hooks_fini(a);
 	harden_fini(a);
+	inward_fini(a);
 	jobs_fini(a);
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);

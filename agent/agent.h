@@ -18,6 +18,7 @@ struct envset;
 struct freeze;
 struct harden;
 struct hooks;
+struct inward;
 struct jobs;
 struct ports;
 struct proc;
@@ -61,6 +62,7 @@ struct agent {
 	struct jobs *jobs;
 	struct ports *ports;
 	struct freeze *freeze;
+	struct inward *inward; /* NULL: closed */
 	struct harden *harden; /* NULL: no floor */
 
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */

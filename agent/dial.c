@@ -279,6 +279,18 @@ static struct dial *dial_create(struct agent *a, struct conn *c, uint32_t id)
 	return d;
 }
 
+void dial_join(struct agent *a, struct conn *c, uint32_t id, int fd)
+{
+	struct dial *d = dial_create(a, c, id);
+
+	if (!d) {
+		close(fd);
+		return;
+	}
+	d->s[1].fd = fd;
+	dial_connected(d);
+}
+
 static void dial_start(struct dial *d, struct conn *c, int rc)
 {
 	if (rc == 0 &&

@@ -8,3 +8,5 @@
 
 void req_dial_tcp(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_dial_unix(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
+/* fd (taken) is the guest's side already: answers the request and passes bytes from now on. */
+void dial_join(struct agent *a, struct conn *c, uint32_t id, int fd);

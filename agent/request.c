@@ -9,6 +9,7 @@
 #include "agent/files.h"
 #include "agent/freeze.h"
 #include "agent/harden.h"
+#include "agent/inward.h"
 #include "agent/life.h"
 #include "agent/metrics.h"
 #include "agent/ports.h"
@@ -66,6 +67,7 @@ static const struct request requests[] = {
 	{AGENT_WRITE, BLK, req_write},
 	{AGENT_DIAL_TCP, DIA, req_dial_tcp},
 	{AGENT_DIAL_UNIX, DIA, req_dial_unix},
+	{AGENT_DIAL_ACCEPT, DIA, req_dial_accept},
 };
 
 const struct request *request_find(uint16_t type)

@@ -167,6 +167,9 @@ enum agent_type {
 	/* AGENT_CONN_DIAL */
 	AGENT_DIAL_TCP = 90,  /* u16 port on 127.0.0.1, then ::1 -> {} */
 	AGENT_DIAL_UNIX = 91, /* str path -> {} */
+	/* the other way round: u32 what (AGENT_AC_API): waits until a program of the guest connects to 127.0.0.1:44772 -> {}, then raw bytes, as HTTP to the
+	 * sandbox's own execution API. The streams that wait are the budget: without one the program gets 503. Programs in isolated sessions get 403. */
+	AGENT_DIAL_ACCEPT = 92,
 };
 
 #define AGENT_NO_ID   UINT32_MAX
@@ -175,6 +178,7 @@ enum agent_type {
 #define AGENT_FL_SESSION 2u
 #define AGENT_FL_MORE    1u /* struct agent_hdr.flags: another answer with this id follows */
 
+enum { AGENT_AC_API = 1 };
 enum { AGENT_RM_TREE = 1, AGENT_RM_MISSING_OK = 2, AGENT_RM_NO_DIR = 4 };
 enum { AGENT_RD_LINES = 1 };
 enum { AGENT_WR_ATOMIC = 1, AGENT_WR_PARENTS = 2 };

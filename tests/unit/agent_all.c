@@ -252,6 +252,10 @@ static void dials(void)
 	buf_u16(&B, 9);
 	CHECK(ask_on(fd, AGENT_DIAL_TCP) > 0); /* a server that answers: agent_life */
 	close(fd);
+	fd = host_open(&H, AGENT_CONN_DIAL, &G);
+	buf_u32(&B, 2);
+	CHECK_INT(ask_on(fd, AGENT_DIAL_ACCEPT), EPROTO); /* one that waits: agent_life */
+	close(fd);
 	listener_open();
 	fd = host_open(&H, AGENT_CONN_DIAL, &G);
 	buf_str(&B, listener_path);

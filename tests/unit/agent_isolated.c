@@ -757,6 +757,37 @@ static void escapes_are_refused(void)
 	}
 }
 
+/* The sandbox's execution API would let a session's program out: it is refused there, and served to others. */
+static void no_way_out_through_the_api(void)
+{
+	static const char ask[] = "exec 3<>/dev/tcp/127.0.0.1/44772 && echo hello >&3 && cat <&3";
+	struct want w = {.id = "s12"};
+	int fd = host_open(&H, AGENT_CONN_DIAL, &G);
+	char cmd[200], got[6];
+	struct buf b;
+
+	outside("ip link set lo up 2>/dev/null");
+	buf_init(&b, 16);
+	buf_u32(&b, AGENT_AC_API);
+	host_send(fd, AGENT_DIAL_ACCEPT, 3, &b);
+	buf_fini(&b);
+	REQUIRE(make(&w) == 0);
+	snprintf(cmd, sizeof(cmd), "(%s) 2>&1", ask);
+	if (!strcmp(say("s12", "echo ${BASH_VERSION:+bash}"), "bash\n"))
+		CHECK(has(run_in("s12", cmd, 5000, NULL)->out, "403 Forbidden"));
+	else
+		printf("this shell opens no connections\n");
+	/* a cgroup tells the two apart; where the agent has none, sessions close the way for all */
+	if (H.guest && outside("command -v bash")[0]) {
+		snprintf(cmd, sizeof(cmd), "bash -c '%s' >/dev/null 2>&1 &", ask);
+		outside(cmd);
+		CHECK(host_recv(fd, &G) && G.h.type == AGENT_OK);
+		CHECK(read_full(fd, got, 6) == 0 && !memcmp(got, "hello\n", 6));
+	}
+	close(fd);
+	CHECK_INT(drop("s12"), 0);
+}
+
 static void a_session_has_bounds(void)
 {
 	struct want w = {.id = "s9",
@@ -913,6 +944,7 @@ static const struct test tests[] = {
 	{"files_are_the_session_s", files_are_the_session_s},
 	{"changes_are_listed_and_committed", changes_are_listed_and_committed},
 	{"escapes_are_refused", escapes_are_refused},
+	{"no_way_out_through_the_api", no_way_out_through_the_api},
 	{"a_session_has_bounds", a_session_has_bounds},
 	{"times", times},
 	{"many_leave_nothing", many_leave_nothing},

@@ -469,6 +469,59 @@ static void dial_and_wait(void)
 	buf_fini(&b);
 }
 
+static int wait_for_a_program(void)
+{
+	int fd = host_open(&H, AGENT_CONN_DIAL, &G);
+	struct buf b;
+
+	buf_init(&b, 16);
+	buf_u32(&b, AGENT_AC_API);
+	host_send(fd, AGENT_DIAL_ACCEPT, 3, &b);
+	buf_fini(&b);
+	return fd;
+}
+
+/* bash's own way to a port */
+#define ASK_API "exec 3<>/dev/tcp/127.0.0.1/44772 && echo 'GET /ping' >&3 && cat <&3"
+
+static void start_program(const char *id)
+{
+	static const char *const argv[] = {"/bin/bash", "-c", ASK_API, NULL};
+	struct buf b;
+
+	buf_init(&b, 4096);
+	host_exec_body(&b, id, AGENT_X_BACKGROUND, "", 0, "", argv, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	buf_fini(&b);
+}
+
+/* 127.0.0.1:44772 of the guest leads to a stream that the host has waiting. */
+static void programs_reach_their_own_api(void)
+{
+	int first = wait_for_a_program(), second = wait_for_a_program();
+	char text[600];
+	uint32_t code;
+
+	if (!H.own_ns)
+		return;
+	poll(NULL, 0, 50);
+	start_program("api1");
+	REQUIRE(host_recv(first, &G) && G.h.type == AGENT_OK);
+	CHECK(read_full(first, text, 10) == 0 && !memcmp(text, "GET /ping\n", 10));
+	CHECK_INT(write_full(first, "pong\n", 5), 0);
+	close(first);
+	CHECK_INT(wait_state("api1", &code), AGENT_EXITED);
+	logs("api1", text, sizeof(text));
+	CHECK_STR(text, "pong\n");
+	/* one that went does not wait any more, and then nobody does */
+	close(second);
+	poll(NULL, 0, 50);
+	start_program("api2");
+	CHECK_INT(wait_state("api2", &code), AGENT_EXITED);
+	logs("api2", text, sizeof(text));
+	CHECK(strstr(text, "503 Service Unavailable") && strstr(text, "SERVICE_UNAVAILABLE"));
+}
+
 static void metrics(void)
 {
 	uint32_t cpus;
@@ -543,6 +596,7 @@ static const struct test tests[] = {
 	{"prepare_and_thaw", prepare_and_thaw},
 	{"thaw_takes_a_preparation_back", thaw_takes_a_preparation_back},
 	{"dial_and_wait", dial_and_wait},
+	{"programs_reach_their_own_api", programs_reach_their_own_api},
 	{"nonsense_is_refused", nonsense_is_refused},
 	{"stop", stop},
 };

@@ -34,9 +34,8 @@ def take(s):
     return kind, exactly(s, n)
 
 
-def first_output(s, ident=b"first"):
-    """`echo hi` on an EXEC connection, until its first byte. ident: a new one for each command of a guest."""
-    argv = [b"/bin/echo", b"hi"]
+def first_output(s, ident=b"first", argv=(b"/bin/echo", b"hi")):
+    """A command that prints hi on an EXEC connection, until its first byte. ident: a new one for each command of a guest."""
     body = text(ident) + struct.pack("<III", 0, 0xFFFFFFFF, 0xFFFFFFFF) + text(b"") + text(b"/") + struct.pack("<QHH", 0, 80, 24) + text(b"")
     body += struct.pack("<I", len(argv)) + b"".join(map(text, argv)) + struct.pack("<I", 0)
     s.sendall(frame(HELLO, struct.pack("<III", MAGIC, VERSION, CONN_EXEC), 1) + frame(EXEC, body, 2))

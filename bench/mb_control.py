@@ -72,9 +72,9 @@ class Control:
             typ, _, _, data = self.message()
             self.events.append((typ, data))
 
-    def prepared(self):
+    def prepared(self, mib=MIB):
         """The objects are made; the agent may announce itself."""
-        self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
+        self.call(PREPARE, struct.pack("<QIII", mib << 20, 1, 0, 0))
         self.call(PORTS, struct.pack("<HI", 1, PORT_READY))
         time.sleep(0.1)  # what a blank monitor makes ready after its answer is not the restore's
 

@@ -101,17 +101,17 @@ static void conn_place(struct http *h, struct http_conn *hc, const struct sockad
 
 static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 {
-	const union MHD_ConnectionInfo *from =
-		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-	const union MHD_ConnectionInfo *i =
-		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+	/* libmicrohttpd 1.0 has one answer per connection: the next question overwrites it */
+	const struct sockaddr *from =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
+	int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 	struct http_conn *hc = calloc(1, sizeof(*hc));
 	int one = 1;
 
 	*ctx = hc;
 	if (!hc)
 		return;
-	*hc = (struct http_conn){.http = h, .fd = i->connect_fd, .next = h->conns};
+	*hc = (struct http_conn){.http = h, .fd = fd, .next = h->conns};
 	hc->deadline = loop_timer(h->loop, conn_expired, hc);
 	if (h->conns)
 		h->conns->prev = hc;
@@ -120,10 +120,10 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	h->stats.open++;
 	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	hc->local = from->client_addr->sa_family == AF_UNIX;
+	hc->local = from->sa_family == AF_UNIX;
 	if (hc->local)
 		peer_user(hc);
-	conn_place(h, hc, from->client_addr);
+	conn_place(h, hc, from);
 	conn_deadline(hc, h->c.head_limit_s * SEC);
 }
 

@@ -293,6 +293,9 @@ static void on_readable(struct aconn *c)
 		if (c->got_eof || (size_t)n < IN_CHUNK || c->held)
 			break;
 	}
+	/* an idle connection keeps no room to read into: there are several for each sandbox */
+	if (!c->in.len)
+		buf_fini(&c->in);
 	if (c->got_eof)
 		deliver_eof(c);
 }

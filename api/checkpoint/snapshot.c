@@ -13,6 +13,7 @@
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
+#include "api/sandbox/fault.h"
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
 #include "lib/json.h"
@@ -101,8 +102,10 @@ static void snapshot_failed(struct checkpoint *c, const char *text)
 static void ready_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
 	images_release(c->d);
-	if (!e)
+	if (!e) {
+		fault_at(sandbox_find(c->d, of(c)->sandbox_id), FAULT_POINT_SAVED);
 		return;
+	}
 	/* Ready is what a restart finds, too */
 	checkpoint_files_drop(c);
 	snapshot_failed(c, "The record cannot be written.");

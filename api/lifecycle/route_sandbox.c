@@ -239,7 +239,8 @@ void route_list(struct http_req *r)
 		return;
 	/* the table is in order of creation, newest first */
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (!sb->internal && principal_may(&r->principal, sb->owner) &&
+		if (!sb->internal && sandbox_listed(sb) &&
+			principal_may(&r->principal, sb->owner) &&
 			list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) &&
 			list_shows(&l))
 			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));

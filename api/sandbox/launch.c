@@ -147,15 +147,12 @@ static void running_end(struct sandbox *sb)
 	operation_step(sb, STEP_WRITE);
 }
 
-static void now_running(struct sandbox *sb)
+static void running_saved(struct sandbox *sb, bool saved)
 {
-	bool resume = resuming(sb);
+	bool resume = sb->op.launch->resume;
 	struct http_req *r;
 
-	operation_step(sb, STEP_RUN);
-	if (resume)
-		fault_at(sb, FAULT_RESUME_THAWED);
-	if (!sandbox_apply_saved(sb, EV_DONE, "CONTAINER_RUNNING")) {
+	if (!saved) {
 		launch_fail(sb, 500, START_FAILED, "the record cannot be written");
 		return;
 	}
@@ -172,6 +169,14 @@ static void now_running(struct sandbox *sb)
 	if (!resume && sb->origin != FROM_BOOT)
 		workset_ran(sb);
 	running_end(sb);
+}
+
+static void now_running(struct sandbox *sb)
+{
+	operation_step(sb, STEP_RUN);
+	if (resuming(sb))
+		fault_at(sb, FAULT_RESUME_THAWED);
+	operation_commit(sb, EV_DONE, "CONTAINER_RUNNING", running_saved);
 }
 
 static bool agent_answered(struct sandbox *sb, const struct agent_reply *r)
@@ -616,6 +621,7 @@ static struct launch *launch_begin(struct sandbox *sb)
 	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
 	if (l) {
 		l->sb = sb;
+		l->resume = resuming(sb);
 		sb->op.launch = l;
 	}
 	return l;
@@ -627,11 +633,8 @@ void launch_create(struct sandbox *sb)
 	struct launch *l;
 	struct err e;
 
-	if (sb->phase == PHASE_NEW) {
-		sb->phase = PHASE_ACCEPTED;
-		snprintf(sb->reason, sizeof(sb->reason), "CREATING");
-		sandbox_save(sb, false);
-	}
+	if (sb->phase == PHASE_NEW)
+		sandbox_accept(sb);
 	operation_begin(sb, OP_CREATE, c->create_timeout_seconds);
 	operation_step(sb, STEP_IMAGE);
 	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);

@@ -12,6 +12,7 @@
 /* What the steps of a create or a resume keep. */
 struct launch {
 	struct sandbox *sb;
+	bool resume;
 	struct image_job *image;
 	struct memory from; /* what to restore; state "" = boot */
 	struct turn turn;

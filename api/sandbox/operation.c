@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/http/http.h"
+#include "api/core/database.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/resident_pause.h"
@@ -101,6 +102,80 @@ int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, c
 	}
 	sandbox_said(sb);
 	return 0;
+}
+
+/* ---- the result */
+
+struct commit {
+	struct sandbox *sb;
+	enum op_event ev;
+	int64_t changed_ns;
+	uint64_t begun_ns; /* of the operation whose result it is */
+	uint64_t saves;    /* of the sandbox, when it was handed over */
+	char reason[64];
+	void (*fn)(struct sandbox *sb, bool saved);
+};
+
+static void commit_free(struct commit *c)
+{
+	sandbox_unref(c->sb);
+	free(c);
+}
+
+static void committed(void *arg, const struct err *e);
+
+static bool commit_send(struct commit *c)
+{
+	struct sandbox *sb = c->sb;
+	struct transaction *t = sandbox_transaction(sb, c->ev, c->changed_ns, c->reason);
+
+	c->saves = sb->saves;
+	if (t)
+		database_commit(sb->d->database, t, committed, c);
+	return t != NULL;
+}
+
+static void committed(void *arg, const struct err *e)
+{
+	struct commit *c = arg;
+	struct sandbox *sb = c->sb;
+	/* Else it ended meanwhile, and the record of that comes after this one. */
+	bool runs = sb->op.step == STEP_COMMIT && sb->op.begun_ns == c->begun_ns, again;
+
+	if (e)
+		log_error("sandbox %s: %s", sb->id, e->msg);
+	/* Something else wrote the record behind this one, as it still was: written once more. */
+	again = runs && !e && c->saves != sb->saves;
+	if (again && commit_send(c))
+		return;
+	if (runs && !e && !again)
+		sandbox_entered(sb, c->ev, c->changed_ns, c->reason);
+	if (runs)
+		c->fn(sb, !e && !again);
+	commit_free(c);
+}
+
+void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason,
+	void (*fn)(struct sandbox *sb, bool saved))
+{
+	struct commit *c = calloc(1, sizeof(*c));
+
+	if (!c) {
+		fn(sb, false);
+		return;
+	}
+	operation_step(sb, STEP_COMMIT);
+	*c = (struct commit){.sb = sb,
+		.ev = ev,
+		.changed_ns = (int64_t)wall_ns(),
+		.begun_ns = sb->op.begun_ns,
+		.fn = fn};
+	snprintf(c->reason, sizeof(c->reason), "%s", reason);
+	sandbox_ref(sb);
+	if (commit_send(c))
+		return;
+	fn(sb, false);
+	commit_free(c);
 }
 
 bool operation_holds(const struct sandbox *sb)

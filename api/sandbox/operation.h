@@ -122,6 +122,7 @@ enum op_step {
 	STEP_CONTINUE, /* the monitor continues the vCPUs */
 	STEP_RELEASE,  /* the agent continues the guest's processes */
 	STEP_SETTLE,   /* an earlier daemon began it: how far did it get? */
+	STEP_COMMIT,   /* the result is being written; nobody sees it before */
 	STEP_RECORD,   /* the record is deleted */
 	STEP_COUNT
 };
@@ -177,6 +178,11 @@ void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s);
 /* The same, and the record says so; -errno: it cannot be written, and nothing happened. */
 int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason);
 void operation_step(struct sandbox *sb, enum op_step s);
+/* The result of the running operation: writes the record as it will be, and enters that phase when it is written. fn
+ * is called then, or with false: it cannot be written and nothing has changed. Not called when the operation ended
+ * meanwhile. The loop does not wait. */
+void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason,
+	void (*fn)(struct sandbox *sb, bool saved));
 /* Nothing runs any more: the next one of the queue begins, and requests that wait for the guest go on. */
 void operation_end(struct sandbox *sb);
 /* The result is known, the guest's processes must be continued: sends that to the agent and ends when it answers.

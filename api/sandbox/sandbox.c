@@ -29,7 +29,9 @@ struct waiter {
 
 struct sandbox *sandbox_find(struct daemon *d, const char *id)
 {
-	return index_find(d->index, id);
+	struct sandbox *sb = index_find(d->index, id);
+
+	return sb && sandbox_listed(sb) ? sb : NULL;
 }
 
 void sandbox_settle(struct sandbox *sb, enum op_kind k)
@@ -143,10 +145,7 @@ int sandbox_save(struct sandbox *sb, bool sync)
 
 	if (sandbox_gone(sb))
 		return -ENOENT;
-	/* a row that is put after its deletion would come back. Whatever happens now is over in a
-	 * moment, also if the deletion fails. */
-	if (sb->deleting)
-		return 0;
+	sb->saves++;
 	doc = sandbox_record(sb);
 	rc = fault_at(sb, FAULT_RECORD) < 0
 		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
@@ -155,6 +154,21 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	if (rc < 0)
 		log_error("sandbox %s: %s", sb->id, e.msg);
 	return rc;
+}
+
+void sandbox_accept(struct sandbox *sb)
+{
+	struct transaction *t = transaction_new();
+	cJSON *doc;
+
+	sb->phase = PHASE_ACCEPTED;
+	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
+	doc = t ? sandbox_record(sb) : NULL;
+	if (!t)
+		return;
+	transaction_put(t, DB_SANDBOX, sb->id, doc);
+	cJSON_Delete(doc);
+	database_commit(sb->d->database, t, NULL, NULL);
 }
 
 static void bound_later(void *arg)
@@ -237,6 +251,48 @@ bool sandbox_apply_saved(struct sandbox *sb, enum op_event ev, const char *reaso
 	}
 	sandbox_said(sb);
 	return true;
+}
+
+struct transaction *sandbox_transaction(
+	struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason)
+{
+	const struct op_cell c = operation_cell(sb->phase, sb->op.kind, ev);
+	enum sb_phase phase = sb->phase;
+	enum sb_state state = sb->state;
+	char old_reason[sizeof(sb->reason)], old_message[sizeof(sb->message)];
+	int64_t old_changed_ns = sb->changed_ns;
+	struct transaction *t = NULL;
+	cJSON *doc;
+
+	ASSERT(c.action == ACT_TO);
+	if (fault_at(sb, FAULT_RECORD) < 0 || !(t = transaction_new()))
+		return NULL;
+	memcpy(old_reason, sb->reason, sizeof(old_reason));
+	memcpy(old_message, sb->message, sizeof(old_message));
+	sb->phase = (enum sb_phase)c.what;
+	sb->state = operation_shows(sb->phase, OP_NONE);
+	sb->changed_ns = changed_ns;
+	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
+	sb->message[0] = 0;
+	doc = sandbox_record(sb);
+	transaction_put(t, DB_SANDBOX, sb->id, doc);
+	cJSON_Delete(doc);
+	sb->phase = phase;
+	sb->state = state;
+	sb->changed_ns = old_changed_ns;
+	memcpy(sb->reason, old_reason, sizeof(old_reason));
+	memcpy(sb->message, old_message, sizeof(old_message));
+	return t;
+}
+
+void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason)
+{
+	if (!sandbox_enter(sb, ev))
+		return;
+	sb->changed_ns = changed_ns;
+	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
+	sb->message[0] = 0;
+	sandbox_said(sb);
 }
 
 /* ---- who waits for it to run */
@@ -416,29 +472,69 @@ static void files_go(void *arg)
 	sandbox_unref(sb);
 }
 
-/* 0 or -errno: whether the record is gone. */
-static int record_delete(struct sandbox *sb, struct err *e)
+/* ---- the record goes first: from then on no daemon knows the sandbox, and the sweep at the next start finds what is
+ * left of it */
+
+static void record_deleted(void *arg, const struct err *e);
+
+static void record_delete(struct sandbox *sb)
 {
-	return database_delete(sb->d->database, DB_SANDBOX, sb->id, true, e);
+	struct transaction *t = transaction_new();
+	struct err e;
+
+	if (!t) {
+		err_set(&e, ENOMEM, "deleting the record");
+		record_deleted(sb, &e);
+		return;
+	}
+	transaction_delete(t, DB_SANDBOX, sb->id);
+	transaction_sync(t);
+	database_commit(sb->d->database, t, record_deleted, sb);
 }
 
 void sandbox_delete_again(struct sandbox *sb)
 {
-	struct err e;
+	record_delete(sb);
+}
 
-	if (record_delete(sb, &e) < 0) {
+/* Nobody finds it any more. Its files go after the answer, also when the record could not be deleted: on a full disk
+ * they make the room that this needs. */
+static void sandbox_forgotten(struct sandbox *sb)
+{
+	sandbox_forget(sb);
+	sandbox_ref(sb);
+	if (loop_defer(sb->d->loop, files_go, sb) < 0)
+		files_go(sb);
+}
+
+static void record_deleted(void *arg, const struct err *e)
+{
+	struct sandbox *sb = arg;
+	struct http_req *r = operation_client(sb);
+
+	if (sb->prev)
+		sandbox_forgotten(sb);
+	if (e) {
+		log_error("sandbox %s: %s", sb->id, e->msg);
 		timer_after(sb->deadline, RECORD_AGAIN_NS);
+		if (r)
+			http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
+				"Sandbox %s is gone, but its record cannot be deleted yet.",
+				sb->id);
 		return;
 	}
 	sb->op = (struct operation){0};
+	if (r)
+		http_reply_empty(r, 204);
 	sandbox_unref(sb);
 }
 
-/* rc: whether its record is gone. */
-static int sandbox_deleted(struct sandbox *sb, const char *why, int rc)
+void sandbox_delete(struct sandbox *sb, const char *why)
 {
-	struct err e;
+	bool has_record = sb->phase != PHASE_NEW;
 
+	if (sandbox_gone(sb))
+		return;
 	snprintf(sb->reason, sizeof(sb->reason), "DELETED");
 	snprintf(sb->message, sizeof(sb->message), "%s", why);
 	sb->phase = PHASE_DELETED;
@@ -446,88 +542,24 @@ static int sandbox_deleted(struct sandbox *sb, const char *why, int rc)
 	sb->d->metrics.deleted++;
 	timer_set(sb->expiry, 0);
 	sandbox_said(sb);
-	sandbox_forget(sb);
 	launch_teardown(sb);
-	if (rc < 0) {
-		/* on a full disk its files make the room that the deletion of its record needs */
-		sandbox_ref(sb);
-		files_go(sb);
-		operation_begin(sb, OP_DELETE, 0);
-		operation_step(sb, STEP_RECORD);
-		rc = record_delete(sb, &e);
-		if (rc < 0)
-			timer_after(sb->deadline, RECORD_AGAIN_NS);
-		else
-			sandbox_unref(sb);
-		return rc < 0 ? -EIO : 0;
-	}
-	/* after the answer */
-	if (loop_defer(sb->d->loop, files_go, sb) < 0)
-		files_go(sb);
-	return 0;
-}
-
-int sandbox_delete(struct sandbox *sb, const char *why)
-{
-	struct err e;
-	int rc = 0;
-
-	if (sandbox_gone(sb))
-		return 0;
-	/* the record first: from now on no daemon knows it, and the sweep at the next start finds
-	 * what is left of it */
-	if (sb->phase != PHASE_NEW && (rc = record_delete(sb, &e)) < 0)
-		log_error("sandbox %s: %s", sb->id, e.msg);
-	return sandbox_deleted(sb, why, rc);
-}
-
-/* ---- deletion that a client asked for: while its record is being deleted the loop goes on, and until
- * that has ended the sandbox is what it was */
-
-struct delete_asked {
-	struct sandbox *sb;
-	struct http_req *r;
-};
-
-static void delete_answer(struct http_req *r, const struct sandbox *sb, int rc)
-{
-	if (rc < 0)
-		http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
-			"Sandbox %s is gone, but its record cannot be deleted yet.", sb->id);
+	operation_begin(sb, OP_DELETE, 0);
+	operation_step(sb, STEP_RECORD);
+	if (has_record)
+		record_delete(sb);
 	else
-		http_reply_empty(r, 204);
-}
-
-static void delete_ended(void *arg, const struct err *e)
-{
-	_cleanup_free_ struct delete_asked *a = arg;
-	struct sandbox *sb = a->sb;
-	int rc = 0;
-
-	if (e)
-		log_error("sandbox %s: %s", sb->id, e->msg);
-	/* it may have expired meanwhile */
-	if (!sandbox_gone(sb))
-		rc = sandbox_deleted(sb, "deleted", e ? -e->code : 0);
-	delete_answer(a->r, sb, rc);
-	sandbox_unref(sb);
+		record_deleted(sb, NULL);
 }
 
 void sandbox_delete_asked(struct sandbox *sb, struct http_req *r)
 {
-	struct transaction *t = sb->phase == PHASE_NEW ? NULL : transaction_new();
-	struct delete_asked *a = t ? malloc(sizeof(*a)) : NULL;
-
-	sandbox_ref(sb);
-	if (!a) {
-		transaction_free(t);
-		delete_answer(r, sb, sandbox_delete(sb, "deleted"));
-		sandbox_unref(sb);
+	if (sandbox_gone(sb)) {
+		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
+			"Sandbox %s is being deleted by another request.", sb->id);
 		return;
 	}
-	*a = (struct delete_asked){sb, r};
-	sb->deleting = true;
-	transaction_delete(t, DB_SANDBOX, sb->id);
-	transaction_sync(t);
-	database_commit(sb->d->database, t, delete_ended, a);
+	sandbox_ref(sb);
+	sandbox_delete(sb, "deleted");
+	operation_client_waits(sb, r);
+	sandbox_unref(sb);
 }

@@ -16,6 +16,8 @@
 
 enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 
+struct transaction;
+
 /* What an image's configuration and a request make together; kept for snapshots. */
 struct sandbox {
 	struct daemon *d;
@@ -23,7 +25,6 @@ struct sandbox {
 	struct sandbox_load counted; /* what it adds to the load of all */
 	unsigned int refs;
 	bool internal; /* a build's: in no list */
-	bool deleting; /* a client's deletion is being committed: nothing is saved any more */
 
 	char id[37];
 	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h */
@@ -45,6 +46,7 @@ struct sandbox {
 	struct disk disk;
 	struct memory memory; /* what the running or paused memory stands on */
 	uint64_t generation;
+	uint64_t saves; /* how often its record was written beside operation_commit() */
 
 	struct vm *vm;
 	uint32_t vm_slot;
@@ -78,6 +80,11 @@ static inline bool sandbox_gone(const struct sandbox *sb)
 }
 /* The only place that sets the state that clients see: phase and operation have changed. */
 void sandbox_settle(struct sandbox *sb, enum op_kind k);
+/* Whether clients find it. One that is being deleted is shown until the client that asked has its answer. */
+static inline bool sandbox_listed(const struct sandbox *sb)
+{
+	return !sandbox_gone(sb) || sb->op.client;
+}
 /* Enters the phase that the table has for this event, writes the record, wakes the requests that wait. A result (EV_DONE,
  * EV_FAILED) ends the running operation: the caller clears away what that kept. false: the table has no such phase,
  * nothing happened. */
@@ -86,17 +93,23 @@ bool sandbox_apply(struct sandbox *sb, enum op_event ev, const char *reason, con
 /* The same, for what must not be so without standing in the record: false also if that cannot be
  * written, and then nothing happened. */
 bool sandbox_apply_saved(struct sandbox *sb, enum op_event ev, const char *reason);
+/* A transaction that writes the record as it will be after this event. NULL: no memory, or a test wants it to fail. */
+struct transaction *sandbox_transaction(
+	struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason);
+/* That is written: the sandbox enters the phase, at the time that the record has. */
+void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason);
 /* The state changed: says so in the events and the log, wakes the requests that wait. */
 void sandbox_said(struct sandbox *sb);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* 0 or -errno: written. */
 int sandbox_save(struct sandbox *sb, bool sync);
-/* Answers 204 through r (if there is one) when the record is gone for good; the rest is cleared
- * away afterwards. */
-/* -errno: it is gone, but its record is still there, and is tried again every second. */
-int sandbox_delete(struct sandbox *sb, const char *why);
-/* The same for a client, who is answered when the commit has ended. */
+/* All that runs for it ends now. It is gone when its record is; a record that cannot be deleted is tried again every
+ * second. */
+void sandbox_delete(struct sandbox *sb, const char *why);
+/* The same for a client, which is answered when the record is gone for good. */
 void sandbox_delete_asked(struct sandbox *sb, struct http_req *r);
+/* It gets a record. Nobody waits for that: the create's own commits come after it, and only they are answered. */
+void sandbox_accept(struct sandbox *sb);
 void sandbox_delete_again(struct sandbox *sb); /* its record could not be deleted before */
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 /* Sets the timer for the moment at which the sandbox, or the record of one that ended, is deleted. */

@@ -266,7 +266,6 @@ static void finished(struct snap *s)
 		template_made(s->d, s->key, &s->point, &s->mem);
 	else if (s->fn)
 		s->fn(s->arg, 0, "", &s->point, &s->mem);
-	fault_at(s->sb, FAULT_POINT_SAVED);
 	if (s->orphan)
 		vm_abandon(s->orphan);
 	snap_free(s);

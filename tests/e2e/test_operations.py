@@ -2,9 +2,11 @@
 """One operation per sandbox: what is asked for while another operation runs is queued, refused or held as the table says
 (api/sandbox/operation_table.c), in a real daemon. Also what ends: records of ended sandboxes make room. Monitors are scripted."""
 import concurrent.futures
+import contextlib
 import os
 import re
 import signal
+import sqlite3
 import time
 
 import pytest
@@ -139,6 +141,62 @@ def test_every_request_in_every_state(daemon):
         assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
     for b in (ended, box):
         assert daemon.ask("DELETE", f"/v1/sandboxes/{b}")[0] == 204
+
+
+def test_a_delete_does_not_hold_up_the_daemon(daemon):
+    """The database is held by somebody else: the delete waits for its record, nobody else waits for the delete."""
+    daemon.start(NO_TEMPLATES)
+    box, other = daemon.create(), daemon.create()
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        db.execute("BEGIN IMMEDIATE")
+        asked = pool.submit(daemon.ask, "DELETE", f"/v1/sandboxes/{box}")
+        until(lambda: daemon.state(box) == "Stopping")
+        began = time.monotonic()
+        assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+        status, e, _ = daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+        assert status == 409 and "being deleted" in e["message"], e
+        assert not asked.done() and time.monotonic() - began < 2
+        db.execute("ROLLBACK")
+        assert asked.result()[0] == 204
+    assert daemon.state(box) == 404
+    daemon.settled(1)
+
+
+def test_a_create_does_not_hold_up_the_daemon(daemon):
+    """It is answered, and called Running, when its record is written, and not before; others go on meanwhile."""
+    daemon.start(NO_TEMPLATES)
+    other = daemon.create()
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        db.execute("BEGIN IMMEDIATE")
+        asked = pool.submit(daemon.create)
+        step(daemon, "setup", 2)
+        began = time.monotonic()
+        assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+        boxes = daemon.ask("GET", "/v1/sandboxes")[1]["items"]
+        (pending,) = [b for b in boxes if b["id"] != other]
+        assert pending["status"]["state"] == "Pending", boxes
+        assert not asked.done() and time.monotonic() - began < 1
+        db.execute("ROLLBACK")
+        box = asked.result()
+    assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
+def test_a_record_written_behind_the_result_does_not_undo_it(daemon):
+    """A change of metadata while the result of the create is being written: the next daemon finds both."""
+    daemon.start(NO_TEMPLATES)
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        db.execute("BEGIN IMMEDIATE")
+        asked = pool.submit(daemon.create)
+        step(daemon, "setup")
+        (box,) = daemon.ask("GET", "/v1/sandboxes")[1]["items"]
+        patch = pool.submit(daemon.ask, "PATCH", f"/v1/sandboxes/{box['id']}/metadata", {"a": "b"})
+        concurrent.futures.wait([patch], 0.3)
+        db.execute("ROLLBACK")
+        assert patch.result()[0] == 200 and asked.result() == box["id"]
+    daemon.end()
+    daemon.again()
+    after = daemon.ask("GET", f"/v1/sandboxes/{box['id']}")[1]
+    assert after["status"]["state"] == "Running" and after["metadata"] == {"a": "b"}, after
 
 
 # ---- without a server

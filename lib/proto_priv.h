@@ -41,10 +41,12 @@ enum priv_op {
 	PRIV_GROUP_USAGE = 11, /* group -> usage of all its processes together */
 	/* group -> {} : SIGKILL to all its processes; a PRIV_EV_EXITED for each follows */
 	PRIV_GROUP_KILL = 12,
-	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count.
+	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count. pid: the monitor's, so that
+	 * a slot that was used again is left alone (ENOENT).
 	 * slot, what = 1, limits.memory_max = ceiling -> usage.memory_bytes = by how much the limits of the leaf and of its
 	 * group were raised: the leaf's private memory, at most the ceiling. If the limit is met all the same, the process
 	 * with the highest oom_score_adj dies, not the whole leaf.
+	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets the highest oom_score_adj.
 	 * what = 0, limits.memory_max = that number: taken back. EBUSY: the copies are still there, ask again */
 	PRIV_ROOM = 13,
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */

@@ -178,6 +178,31 @@ int cgroup_lower(int dir, uint64_t bytes)
 	return rc ? rc : file_put(dir, "memory.oom.group", "1");
 }
 
+int cgroup_spare(int dir, int pid)
+{
+	_cleanup_close_ int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+	char text[4096], *at = text;
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	long other;
+
+	if (n < 0)
+		return -errno;
+	text[n] = 0;
+	while ((other = strtol(at, &at, 10)) > 0) {
+		_cleanup_close_ int proc = -1;
+		char path[32];
+
+		if (other == pid)
+			continue;
+		snprintf(path, sizeof(path), "/proc/%ld", other);
+		proc = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		/* a process that has ended meanwhile needs nothing */
+		if (proc >= 0)
+			(void)file_put(proc, "oom_score_adj", "1000");
+	}
+	return 0;
+}
+
 int leaf_remove(const struct leases *t, struct place at, uint32_t slot)
 {
 	int lease = at.lease < t->n ? t->l[at.lease].cgroup_fd : -1;

@@ -44,6 +44,8 @@ uint64_t cgroup_private_bytes(int dir);
  * private memory would not fit. A cgroup without a limit stays as it is. */
 int cgroup_raise(int dir, uint64_t bytes);
 int cgroup_lower(int dir, uint64_t bytes);
+/* If memory runs out here, every process but this one dies before it does. */
+int cgroup_spare(int dir, int pid);
 /* 0 or -EBUSY while a process is in it. Removes the group with its last leaf. */
 int leaf_remove(const struct leases *t, struct place at, uint32_t slot);
 /* Calls fn for every leaf that exists below the leases; groups without one are removed. */

@@ -146,14 +146,18 @@ static int do_room(struct serve *s, struct req *r)
 	_cleanup_close_ int leaf = -1, group = -1;
 	uint64_t bytes = r->in.limits.memory_max;
 
-	if (!limits_ok(&r->in.limits) || !bytes || r->in.what > 1)
+	if (!limits_ok(&r->in.limits) || (!bytes && r->in.what != 2) || r->in.what > 2)
 		return -EINVAL;
+	if (r->in.pid != s->slots->s[r->in.slot].pid)
+		return -ENOENT;
 	leaf = leaf_open(&s->slots->leases, at, r->in.slot);
 	group = at.flat ? -1 : group_open(&s->slots->leases, at);
 	if (leaf < 0)
 		return leaf;
 	if (!r->in.what)
 		return room_give_back(leaf, group, bytes);
+	if (r->in.what == 2)
+		return cgroup_spare(leaf, r->in.pid);
 	/* the smallest step that limits_ok() takes when it comes back */
 	bytes = MIN(MAX(cgroup_private_bytes(leaf), MIB(16)), bytes);
 	r->out->usage.memory_bytes = bytes;

@@ -24,6 +24,7 @@ struct sandbox;
 struct sandbox_index;
 struct templates;
 struct verify;
+struct headroom;
 struct vm;
 struct vms;
 
@@ -49,6 +50,7 @@ struct daemon {
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct sandbox_index *index; /* the same by id, and what they use */
+	struct headroom *headrooms;  /* of live snapshots */
 	struct metrics metrics;
 	struct turns *turns; /* creates that work, and those that wait */
 	unsigned int cpus;   /* of the host, as it was at the start */

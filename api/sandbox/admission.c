@@ -8,6 +8,8 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
+#include "api/sandbox/headroom.h"
+
 /* the one documented code of a 429: clients that know it wait and ask again */
 #define FULL "KUBERNETES::POOL_CAPACITY_EXHAUSTED"
 
@@ -31,6 +33,16 @@ static uint64_t memory_limit_mib(const struct daemon *d)
 	return ((uint64_t)si.totalram * si.mem_unit >> 20) * 2;
 }
 
+static uint64_t memory_promised_mib(const struct daemon *d)
+{
+	return index_load(d->index)->mem_mib + headroom_mib(d);
+}
+
+bool admission_has_memory(const struct daemon *d)
+{
+	return memory_promised_mib(d) <= memory_limit_mib(d);
+}
+
 int admission_check(struct sandbox *sb, struct refusal *x)
 {
 	struct daemon *d = sb->d;
@@ -45,11 +57,11 @@ int admission_check(struct sandbox *sb, struct refusal *x)
 	if (l->live > (size_t)d->cfg.max_sandboxes)
 		refuse(x, 429, FULL, "This host is full: %lld sandboxes are its limit.",
 			(long long)d->cfg.max_sandboxes);
-	else if (l->mem_mib > max_mem)
+	else if (memory_promised_mib(d) > max_mem)
 		refuse(x, 429, FULL,
 			"This host is full: %llu MiB of memory would be given away, %llu is its "
 			"limit.",
-			(unsigned long long)l->mem_mib, (unsigned long long)max_mem);
+			(unsigned long long)memory_promised_mib(d), (unsigned long long)max_mem);
 	else if (l->vcpus > max_vcpus)
 		refuse(x, 429, FULL,
 			"This host is full: %llu virtual CPUs would be given away, %llu is its "

@@ -8,5 +8,7 @@
 
 /* Does it hold memory and CPU? What is paused or ended does not. */
 bool admission_counts(const struct sandbox *sb);
+/* Is what all of them could touch, copies of live snapshots included, within the limit? */
+bool admission_has_memory(const struct daemon *d);
 /* sb is in the table already. 0, or -EINVAL and x (429 with what is used up). */
 int admission_check(struct sandbox *sb, struct refusal *x);

@@ -15,6 +15,7 @@
 #include "api/sandbox/template_build.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
+#include "api/sandbox/headroom.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take_int.h"
 #include "api/core/text.h"
@@ -56,6 +57,7 @@ void snap_free(struct snap *s)
 		vmmctl_forget(s->sb->vm->ctl, s);
 	if (s->orphan)
 		vmmctl_forget(s->orphan->ctl, s);
+	headroom_end(s->headroom);
 	memory_unref(s->d->blobs, &s->base);
 	free(s);
 	if (!sb)
@@ -199,6 +201,7 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	}
 	freeze_done(s, &body);
 	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
+	headroom_writer(s->headroom);
 	if (s->kind != SNAP_PAUSE)
 		snap_source_goes_on(s);
 }
@@ -384,6 +387,10 @@ static int ask_vmm(struct snap *s, struct err *e)
 	struct buf p;
 	int rc;
 
+	/* a template is nobody's wish, and small: it is not refused for want of memory */
+	rc = s->kind == SNAP_LIVE ? headroom_check(s->headroom, e) : 0;
+	if (rc < 0)
+		return rc;
 	/* a difference, where there is something to differ from and room for one more file */
 	if (sb->memory.nmem > 0)
 		flags |= VMM_F_DIFF;
@@ -464,6 +471,9 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 		return NULL;
 	*s = (struct snap){.sb = sb, .d = sb->d, .kind = kind, .begun_ns = mono_ns()};
 	sb->op.snap = s;
+	/* a pause is written while its guest stands: nothing is copied */
+	if (kind != SNAP_PAUSE)
+		s->headroom = headroom_take(sb->vm);
 	buf_init(&b, 64);
 	buf_u32(&b, prep);
 	buf_u32(&b, PREPARE_LIMIT_MS);

@@ -22,7 +22,8 @@ struct snap {
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
 		key[200]; /* referenced while they are not "" */
 	struct agent_call *prepare;
-	struct disk point; /* frozen, after the reply */
+	struct headroom *headroom; /* of a live one */
+	struct disk point;         /* frozen, after the reply */
 	struct memory mem;
 	struct memory base; /* without a sandbox: what its memory stood on, referenced */
 	uint64_t begun_ns, stopped_ns;

@@ -6,8 +6,10 @@
 #include "lib/test.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "lib/log.h"
 #include "lib/procfs.h"
@@ -355,10 +357,18 @@ static long long number(int at, const char *name)
 /* Files in place of cgroupfs: what is written where, and what is refused. */
 static void room_for_a_snapshot_is_taken_and_given_back(void)
 {
-	struct priv_msg m = spawn_ok, room = {.op = PRIV_ROOM, .slot = 2, .what = 1}, out;
+	struct priv_msg m = spawn_ok,
+			room = {.op = PRIV_ROOM, .slot = 2, .what = 1, .pid = getpid()};
+	struct priv_msg out;
+	pid_t child = fork();
+	char path[64], procs[64];
 	char cg[] = "/tmp/priv-room.XXXXXX";
 	int leaf, group;
 
+	if (child == 0) {
+		pause();
+		_exit(0);
+	}
 	REQUIRE(set_up() && mkdtemp(cg));
 	T.leases.n = 1;
 	T.leases.l[0].cgroup_fd = open(cg, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -375,15 +385,30 @@ static void room_for_a_snapshot_is_taken_and_given_back(void)
 	CHECK_INT(ask(m, 4, NULL), 0);
 	CHECK_INT(ask(room, 0, NULL), -EINVAL); /* no ceiling */
 	room.limits.memory_max = MIB(1024);
-	room.what = 2;
+	room.what = 3;
 	CHECK_INT(ask(room, 0, NULL), -EINVAL);
 	room.what = 1;
+	/* the slot has another process by now */
+	room.pid++;
+	CHECK_INT(ask(room, 0, NULL), -ENOENT);
+	room.pid--;
 	CHECK_INT(ask(room, 0, &out), 0);
 	CHECK_INT(out.usage.memory_bytes, 250000000);
 	for (int i = 0; i < 2; i++) {
 		CHECK_INT(number(i ? leaf : group, "memory.max"), 550000000);
 		CHECK_INT(number(i ? leaf : group, "memory.oom.group"), 0);
 	}
+	/* the writer dies first: all of the leaf but the monitor */
+	snprintf(procs, sizeof(procs), "%d\n%d\n", getpid(), child);
+	put(leaf, "cgroup.procs", procs);
+	room.what = 2;
+	CHECK_INT(ask(room, 0, NULL), 0);
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", child);
+	CHECK_INT(number(AT_FDCWD, path), 1000);
+	CHECK(number(AT_FDCWD, "/proc/self/oom_score_adj") < 1000);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	unlinkat(leaf, "cgroup.procs", 0);
 	/* the copies are still there */
 	put(leaf, "memory.stat", "anon 300000001\n");
 	room.what = 0;

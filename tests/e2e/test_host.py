@@ -169,6 +169,8 @@ def tree(host, machine):
     at = machine.publish(tar, CACHE / "guest-vmlinux")
     host.run("sh", "-c", f"mkdir -p /root/.cache/mayfly /root/one /root/two && cp {at}/guest-vmlinux /root/.cache/mayfly/ && "
              f"for t in one two; do tar -C /root/$t -xf {at}/tree.tar; done", check=True, timeout=300)
+    # the image is there, as a first run builds it from packages
+    host.run("sh", "-c", f"mkdir -p /var/lib/mayfly/images && /root/one/build/bin/mayfly image import --store /var/lib/mayfly/images --local {host.base} base", check=True, timeout=300)
     yield "/root/one"
     host.run("sh", "-c", "pkill -x mayfly-priv; pkill -KILL -x mayfly-vmm; rm -rf /root/one /root/two")
 
@@ -176,8 +178,6 @@ def tree(host, machine):
 def test_the_tree(host, tree):
     """make up, the last step of make quickstart, make down: on this host, without the appliance."""
     assert host.run(tree + "/guest/here").returncode == 0, "KVM is usable and we are root"
-    # the image is there, as a first run built it from packages
-    host.run("sh", "-c", f"mkdir -p /var/lib/mayfly/images && {tree}/build/bin/mayfly image import --store /var/lib/mayfly/images --local {host.base} base", check=True, timeout=300)
     r = host.run(tree + "/guest/first", timeout=300)
     assert r.returncode == 0 and r.stdout.count("hello from Linux 6.") == 2 and "made from:" in r.stdout, r.stdout + r.stderr
     again = host.run(tree + "/guest/up", check=True, timeout=100)

@@ -615,9 +615,15 @@ int vsock_streams_init(struct vsock *v, struct err *e)
 		v->slab = NULL;
 		return err_set(e, errno, "vsock: stream buffers");
 	}
-	v->streams = calloc(v->nstreams, sizeof(*v->streams));
+	/* not calloc: it may clear memory of its heap, and so touch all of it */
+	v->streams = mmap(NULL, v->nstreams * sizeof(*v->streams), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (v->streams == MAP_FAILED) {
+		v->streams = NULL;
+		return err_set(e, errno, "vsock: streams");
+	}
 	v->close_timer = loop_timer(v->dev.env->loop, on_close_timer, v);
-	if (!v->streams || !v->close_timer)
+	if (!v->close_timer)
 		return err_set(e, ENOMEM, "vsock: streams");
 	v->guest_tokens = VSOCK_GUEST_BURST * 1000000000ull;
 	v->guest_filled_ns = mono_ns();
@@ -637,7 +643,8 @@ void vsock_streams_fini(struct vsock *v)
 	for (unsigned int i = 0; v->streams && i < v->nmade; i++)
 		drop_fd(&v->streams[i]);
 	timer_remove(v->close_timer);
-	free(v->streams);
+	if (v->streams)
+		munmap(v->streams, v->nstreams * sizeof(*v->streams));
 	if (v->slab)
 		munmap(v->slab, v->nstreams * VSOCK_BUF_BYTES);
 	close_fd(&v->cfg.listen_fd);

@@ -245,8 +245,10 @@ static void one_shell_for_all_runs(void)
 	CHECK_INT(state_of("s1", &runs), AGENT_SE_ACTIVE);
 	CHECK_INT(runs, 0);
 	/* what others write later is not the next run's */
-	CHECK_STR(say("s1", "(sleep 0.2; echo late) & echo now"), "now\n");
-	poll(NULL, 0, 400);
+	CHECK_STR(say("s1", "(sleep 0.1; echo late; : > /tmp/ws/late) & echo now"), "now\n");
+	for (int i = 0; i < 500 && strcmp(outside("ls /tmp/iso/ws/late 2>/dev/null"), "") == 0; i++)
+		poll(NULL, 0, 10);
+	outside("rm -f /tmp/iso/ws/late");
 	CHECK_STR(say("s1", "echo next"), "next\n");
 	/* nor does somebody who never stops writing hold the run's end up */
 	CHECK(strstr(say("s1", "yes & echo begun; sleep 0.1"), "begun\n") != NULL);
@@ -793,7 +795,7 @@ static void a_session_has_bounds(void)
 	struct want w = {.id = "s9",
 		.upper = MIB(2),
 		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
-	struct want w2 = {.id = "s10", .idle_ms = 300};
+	struct want w2 = {.id = "s10", .idle_ms = 1500};
 	uint32_t runs;
 
 	REQUIRE(make(&w) == 0);
@@ -804,7 +806,7 @@ static void a_session_has_bounds(void)
 	CHECK_INT(drop("s9"), 0);
 	/* idle: gone by itself; a run holds it */
 	REQUIRE(make(&w2) == 0);
-	CHECK_STR(say("s10", "sleep 0.6; echo done"), "done\n");
+	CHECK_STR(say("s10", "sleep 1.7; echo done"), "done\n");
 	CHECK_INT(state_of("s10", &runs), AGENT_SE_ACTIVE);
 	for (int i = 0; i < 400 && state_of("s10", &runs); i++)
 		poll(NULL, 0, 10);

@@ -92,7 +92,7 @@ class Wire:
         j = json.loads(shown) if shown and (head["Content-Type"] or "").startswith("application/json") else None
         if code:
             assert j and j["code"] == code and j["message"] and set(j) == {"code", "message"}, f"{name}: {shown}"
-        elif status >= 400 and status not in (404, 405, 422, 416, 501):
+        elif status >= 400 and status not in (404, 405, 422, 416, 501) and "/18080/" not in at:  # the egress API's errors are plain text
             raise AssertionError(f"{name}: an error without its code in the table")
         for var, field in (keep or {}).items():
             self.vars[var] = str(j[field]) if j else json.loads(shown.split("\n\n")[0])[field]

@@ -107,7 +107,7 @@ static unsigned int most_descriptors(void)
 static int enter_jail(const struct fs_jail *j, int *proc, struct err *e)
 {
 	struct jail_folder folders[FS_VOLUMES_MAX];
-	char paths[FS_VOLUMES_MAX][16];
+	char paths[FS_VOLUMES_MAX][32];
 	struct jail_conf c = {
 		.uid = (uid_t)j->uid,
 		.nids = FS_IDS,

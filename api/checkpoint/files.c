@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * files.c: see point.h. mayflyd's loop. The records come from our own database; a field that does not fit is refused all the same.
+ * files.c: see files.h. mayflyd's loop. The records come from our own database; a field that does not fit is refused all the same.
  */
 #include "api/checkpoint/files.h"
 

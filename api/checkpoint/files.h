@@ -40,7 +40,7 @@ int memory_fds_open(
 	struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e);
 void memory_fds_close(struct vm_restore_fds *f);
 
-/* point_check.c. Is this blob, of that disk, the layer with this id (16 bytes)? */
+/* files_check.c. Is this blob, of that disk, the layer with this id (16 bytes)? */
 bool disk_layer_is(struct blobs *b, const struct disk *d, const char *blob, const uint8_t *id);
 /* now->frozen: the layers of `had`, private one included, that ids name: in their order and all of
  * them, or -EINVAL. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image_template.c: see template.h. Bounded in number, least recently used go first; one whose kernel,
+ * image_template.c: see image_template.h. Bounded in number, least recently used go first; one whose kernel,
  * initramfs or board changed is never found again under its key and goes at the next start.
  * mayflyd's loop.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * user_template.c: see utemplate.h. mayflyd's loop. Request bodies are hostile.
+ * user_template.c: see user_template.h. mayflyd's loop. Request bodies are hostile.
  */
 #include "api/checkpoint/user_template.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * working_set.c: see workset.h. mayflyd's loop. A set only makes a restore faster; one that cannot be
+ * working_set.c: see working_set.h. mayflyd's loop. A set only makes a restore faster; one that cannot be
  * recorded is no failure.
  */
 #include "api/checkpoint/working_set.h"

@@ -3,7 +3,7 @@
  * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled
  * connection, streamed both ways. mayflyd. The client's headers and the guest's whole answer are
  * hostile: names and values are checked on the way in by libmicrohttpd and here, on the way out by
- * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
+ * response_parser.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
  * always told "Connection: close", so that one answer is all a connection carries. A request body
  * goes on in chunks, unless its length is known.
  */

@@ -168,7 +168,8 @@ void route_isolated(struct http_req *r)
 void route_isolated_caps(struct http_req *r)
 {
 	static const char caps[] =
-		"{\"available\":false,\"message\":\"no isolator in this guest: each sandbox is a "
+		"{\"available\":false,\"message\":\"isolated sessions are not available on this "
+		"server yet: each sandbox is a "
 		"virtual machine of its own\","
 		"\"setpriv_available\":false,\"userns_available\":false,\"commit_supported\":false,"
 		"\"diff_supported\":false,"

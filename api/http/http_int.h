@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http_int.h: what http.c, http_req.c and http_reply.c share, and nobody else.
+ * http_int.h: what server.c, request.c and reply.c share, and nobody else.
  */
 #pragma once
 
@@ -99,15 +99,15 @@ static inline struct request *request_of(const struct http_req *r)
 	return container_of((struct http_req *)(uintptr_t)r, struct request, pub);
 }
 
-/* http.c */
+/* server.c */
 void http_kick(struct http *h);
 void request_resume(struct request *r);   /* lets libmicrohttpd look at it again */
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
 void conn_deadline(struct http_conn *hc, uint64_t after_ns); /* 0: none */
-/* http_req.c */
+/* request.c */
 void arena_free(struct request *r);
-/* http_reply.c */
+/* reply.c */
 void stream_forget(struct request *r); /* its unsent bytes are gone */
 void streams_cut_off(void *arg);       /* the server's timer */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);

@@ -28,7 +28,7 @@ void route_snapshot_create(struct http_req *r);
 void route_snapshot_list(struct http_req *r);
 void route_snapshot_get(struct http_req *r);
 void route_snapshot_delete(struct http_req *r);
-/* utemplate.c, template.c */
+/* user_template.c, image_template.c */
 void route_template_create(struct http_req *r);
 void route_template_list(struct http_req *r);
 void route_template_get(struct http_req *r);
@@ -37,7 +37,7 @@ void route_auto_templates(struct http_req *r);
 void route_auto_template_create(struct http_req *r);
 void route_auto_template_get(struct http_req *r);
 void route_auto_template_delete(struct http_req *r);
-/* workset.c */
+/* working_set.c */
 void route_point_get(struct http_req *r);
 void route_point_verify(struct http_req *r);
 /* route_diag.c */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template_request.c: see template_req.h. What a create would refuse is refused by the same code: the request is put in a create's form.
+ * template_request.c: see template_request.h. What a create would refuse is refused by the same code: the request is put in a create's form.
  */
 #include "api/lifecycle/template_request.h"
 #include "api/lifecycle/spec.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_client_int.h: what agentc.c shares with the streams (agentc_exec.c, agentc_bulk.c) and with
+ * agent_client_int.h: what agent_client.c shares with the streams (agent_client_exec.c, agent_client_bulk.c) and with
  * nobody else.
  */
 #pragma once

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * create_queue.c: see turn.h. One that takes long (a guest that boots and boots) gives its place away after
+ * create_queue.c: see create_queue.h. One that takes long (a guest that boots and boots) gives its place away after
  * a while and goes on beside the others: what a guest does cannot keep everybody else waiting.
  */
 #include "api/sandbox/create_queue.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entrypoint.c: see entry.h. mayflyd's loop. How it ended is the guest's word.
+ * entrypoint.c: see entrypoint.h. mayflyd's loop. How it ended is the guest's word.
  */
 #include "api/sandbox/entrypoint.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entrypoint_log.c: see entrylog.h. mayflyd's loop. Two questions: how much is there, and then its end;
+ * entrypoint_log.c: see entrypoint_log.h. mayflyd's loop. Two questions: how much is there, and then its end;
  * the guest may answer anything.
  */
 #include "api/sandbox/entrypoint_log.h"

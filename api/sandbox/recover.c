@@ -2,7 +2,7 @@
  *
  * recover.c: a point was being taken and its daemon, its monitor or the disk's space was lost: how
  * far did it get? A monitor that lives is asked; of one that is gone the files tell
- * (point_check.c). The answer is always the old state or the new one. mayflyd's loop. What the
+ * (files_check.c). The answer is always the old state or the new one. mayflyd's loop. What the
  * monitor says is hostile: ids of layers are compared with those of our own files.
  */
 #include <string.h>

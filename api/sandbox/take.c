@@ -27,7 +27,7 @@
 #define PREPARE_LIMIT_MS 10000u
 /* A template is taken on the way of a create that somebody waits for: it may take as long again as
  * the boot took, then the sandbox goes on without, and the template is taken of one that nobody
- * waits for (template.c). */
+ * waits for (image_template.c). */
 #define TEMPLATE_MIN_MS 1000u
 #define TEMPLATE_MAX_MS 4000u
 

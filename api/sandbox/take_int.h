@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take_int.h: what snap.c and settle.c share: a point that is being taken. mayflyd's loop.
+ * take_int.h: what take.c and recover.c share: a point that is being taken. mayflyd's loop.
  */
 #pragma once
 
@@ -43,7 +43,7 @@ void snap_paused(struct snap *s);
 void snap_source_goes_on(struct snap *s);
 void snap_free(struct snap *s);
 
-/* settle.c: after something was lost, how far did it get?
+/* recover.c: after something was lost, how far did it get?
  * Asks the VM which layers its disk has, lets it run again where it stands, then ends s as failed
  * (or waits for the end of the writing). */
 void settle_ask(struct snap *s);

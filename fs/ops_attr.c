@@ -247,7 +247,12 @@ int op_getxattr(struct fs_call *c)
 	struct node_ref n;
 	char path[16];
 	ssize_t len;
-	int rc = xattr_begin(c, false, &n, path);
+	int rc;
+
+	/* with no room getxattr(2) answers a length, which is not what was asked for */
+	if (in->size && !c->out_max)
+		return -ERANGE;
+	rc = xattr_begin(c, false, &n, path);
 
 	if (rc < 0)
 		return rc;

@@ -37,7 +37,7 @@ static int check_head(const struct snap_head *h, size_t n, struct err *e)
 		return err_plain(e, EBADMSG,
 			"snapshot state: total_bytes %llu in a file of %zu (truncated?)",
 			(unsigned long long)h->total_bytes, n);
-	if (h->mem_bytes < MIB(2) || h->mem_bytes > SNAP_MEM_MAX || h->mem_bytes % PAGE_BYTES)
+	if (h->mem_bytes < MIB(2) || h->mem_bytes > SNAP_RAM_MAX || h->mem_bytes % PAGE_BYTES)
 		return err_plain(e, EBADMSG, "snapshot state: mem_bytes %llu",
 			(unsigned long long)h->mem_bytes);
 	if (h->vcpus < 1 || h->vcpus > 16)

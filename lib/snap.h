@@ -28,8 +28,10 @@
 #define SNAP_MAX_STATE   MIB(4)
 #define SNAP_MAX_WS      65536u
 #define SNAP_CHUNK       KIB(256)
-#define SNAP_MEM_MAX     GIB(16)
-#define SNAP_HEAD_PAGE   4096u
+#define SNAP_RAM_MAX     GIB(16) /* of a guest */
+/* of a memory file: each extent may stand behind a gap, so that it lies right for large pages */
+#define SNAP_MEM_MAX   (SNAP_RAM_MAX + MIB(2) * (SNAP_MAX_EXTENTS + 1))
+#define SNAP_HEAD_PAGE 4096u
 
 enum snap_sec_type {
 	SNAP_S_CPU = 1, /* processor: template, TSC, CPUID */

@@ -187,6 +187,9 @@ int cgroup_spare(int dir, int pid)
 
 	if (n < 0)
 		return -errno;
+	/* a number that was cut would be another process */
+	while (n == sizeof(text) - 1 && n > 0 && text[n - 1] != '\n')
+		text[--n] = 0;
 	text[n] = 0;
 	while ((other = strtol(at, &at, 10)) > 0) {
 		_cleanup_close_ int proc = -1;

@@ -52,7 +52,8 @@ static const struct kind kinds[PRIV_K_COUNT] = {
 		.min_fds = 1,
 		.max_fds = PRIV_SPAWN_FDS,
 		.pids_max = 16,
-		.memory_max = MIB(256),
+		/* the buffers of all sandboxes' sockets are charged to it */
+		.memory_max = GIB(2),
 		.oom_score_adj = "500"},
 	[PRIV_K_FILES] = {.program = "mayfly-fs",
 		.not_built = true,
@@ -140,6 +141,9 @@ int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, stru
 	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
 	lim.memory_max = lim.memory_max ? lim.memory_max : k->memory_max;
 	cg = leaf_make(&t->leases, at, slot, &lim);
+	/* a host without cgroups is one thing; a lease whose cgroup was removed is another: nothing starts there without limits */
+	if (cg == -ENOENT && at.lease < t->leases.n && t->leases.l[at.lease].cgroup_fd >= 0)
+		return -ENODEV;
 	if (cg < 0 && cg != -ENOENT)
 		return cg;
 	snprintf(uid, sizeof(uid), "%u", slot_uid(t, kind, slot));

@@ -327,6 +327,16 @@ static bool memory_fits(const struct sandbox *sb, const struct checkpoint *s)
 	return true;
 }
 
+/* With mayfly.snapshot = memory the environment stays the source's. A token that guards the execution API must not vanish that way. */
+static bool loses_token(const struct sandbox *sb, const struct checkpoint *s)
+{
+	const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(s->base, "env"),
+		    *mine = cJSON_GetObjectItemCaseSensitive(sb->spec.env, "EXECD_ACCESS_TOKEN"),
+		    *had = cJSON_GetObjectItemCaseSensitive(theirs, "EXECD_ACCESS_TOKEN");
+
+	return mine && memory_fits(sb, s) && !cJSON_Compare(mine, had, true);
+}
+
 static long number(const cJSON *o, const char *name)
 {
 	const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
@@ -381,6 +391,11 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 	if (s->state != CP_READY)
 		return refuse(x, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", s->id,
 			cp_state_names[s->state]);
+	if (loses_token(sb, s))
+		return refuse(x, 400, "SANDBOX::INVALID_PARAMETER",
+			"env.EXECD_ACCESS_TOKEN differs from the snapshot's, and its memory cannot "
+			"be "
+			"given another one. Leave extensions[\"mayfly.snapshot\"] away.");
 	snapshot_disk_into(sb, &s->disk, s->base);
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%.36s", s->id);
 	if (memory_fits(sb, s))

@@ -25,6 +25,7 @@
 #include "lib/log.h"
 #include "lib/snap.h"
 
+#define ASKED_MAX 8u   /* by clients, waiting ones included */
 #define QUEUE_MAX 128u /* in the background: a restore that finds it full leaves it to the next */
 #define FILES_MAX (DISK_FROZEN_MAX + VMM_MAX_MEM + 2)
 
@@ -45,6 +46,7 @@ struct job {
 	struct job *next;
 	struct http_req *r; /* NULL: in the background; or who asked has gone */
 	bool background;
+	bool asked;           /* by a client: counted until it has ended */
 	struct io_job *other; /* somebody else's: then nothing else here is used */
 	unsigned int n;
 	struct file f[FILES_MAX];
@@ -59,6 +61,7 @@ struct verify {
 	struct job *running; /* the thread's; for whoever asks twice */
 	bool started;
 	unsigned int queued; /* in the background; the loop's */
+	unsigned int asked;  /* by clients */
 	int wake_fd;
 	struct watch *wake_w;
 	struct damaged {
@@ -304,6 +307,7 @@ static void done_event(void *arg, uint32_t events)
 	while ((j = list)) {
 		list = j->next;
 		v->queued -= j->background;
+		v->asked -= j->asked;
 		for (unsigned int i = 0; i < j->n; i++) {
 			if (j->f[i].kind != F_MEM)
 				continue;
@@ -428,6 +432,16 @@ void verify_point(struct http_req *r, const struct disk *disk, const struct memo
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 		return;
 	}
+	/* each holds files open until its turn, also when its client has left */
+	if (d->verify->asked >= ASKED_MAX) {
+		free(j);
+		http_add_header(r, "Retry-After", "5");
+		http_error(r, 429, "SANDBOX::TOO_MANY_REQUESTS",
+			"%u verifications are in progress or wait. Try again later.", ASKED_MAX);
+		return;
+	}
+	j->asked = true;
+	d->verify->asked++;
 	j->r = r;
 	add(d, j, F_STATE, m->state, "state");
 	for (int i = 0; i < m->nmem; i++)

@@ -627,6 +627,10 @@ int conf_check(const struct config *c, struct err *e)
 		return err_plain(e, EINVAL, "server.socket must be an absolute path");
 	if (keys_check(c, e) < 0)
 		return -EINVAL;
+	if (*c->host && conf_has_tenants(c) && !conf_has_key(c))
+		return err_plain(e, EINVAL,
+			"server.keys: all of them are user ids, which only the socket shows. Set "
+			"server.host = \"\", or a key");
 	if (c->state_dir[0] != '/' || c->run_dir[0] != '/')
 		return err_plain(
 			e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");

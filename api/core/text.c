@@ -97,3 +97,13 @@ void uuid_make(char out[37])
 		o += 2;
 	}
 }
+
+void random_hex(char *to, size_t cap)
+{
+	uint8_t b[16];
+
+	ASSERT(cap == 2 * sizeof(b) + 1);
+	random_bytes(b, sizeof(b));
+	for (size_t i = 0; i < sizeof(b); i++)
+		snprintf(to + 2 * i, 3, "%02x", b[i]);
+}

@@ -12,3 +12,5 @@ bool time_parse(const char *s, int64_t *unix_ns);
 const char *time_format(int64_t unix_ns, char out[TIME_TEXT]);
 bool uuid_ok(const char *s);
 void uuid_make(char out[37]);
+/* Random hexadecimal digits, cap - 1 of them (cap is odd), and a NUL. */
+void random_hex(char *to, size_t cap);

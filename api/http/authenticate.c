@@ -83,7 +83,7 @@ bool authenticate(struct http_req *r, bool bearer)
 
 	if (http_peer_uid(r, &uid) && !key)
 		p = principal_of_uid(&d->cfg, uid);
-	else if (!conf_has_key(&d->cfg) && !http_peer_uid(r, &uid))
+	else if (!conf_has_key(&d->cfg) && !conf_has_tenants(&d->cfg) && !http_peer_uid(r, &uid))
 		p = &operator_by_default;
 	else if (key)
 		p = principal_of_key(&d->cfg, key);

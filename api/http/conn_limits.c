@@ -76,7 +76,7 @@ static void queue(struct conn_limits *l, struct conn_slot *s)
 {
 	struct conn_address *a = s->from;
 
-	if (s->waits || s->known || s->leaving)
+	if (s->waits || s->known || s->leaving || !a)
 		return;
 	s->waits = true;
 	s->prev = l->last;

@@ -543,8 +543,9 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 			r->pub.route = h->c.dispatch(&r->pub);
 		ASSERT(r->pub.route || r->finished);
 	}
-	/* a request that was refused is no reason to keep a stranger's connection */
-	if (r->pub.route && !r->finished)
+	/* A request that was refused is no reason to keep a stranger's connection. Nor is one of a stranger: it could be sent in
+	 * part, for as long as its time limit allows, on every connection that there is. */
+	if (r->pub.route && !r->finished && (r->pub.principal.role != ROLE_NONE || r->pub.sandbox))
 		conn_limits_busy(&h->limits, &r->hc->slot);
 	if (r->pub.route && !r->finished) {
 		if (r->pub.route->body == HTTP_BODY_WHOLE &&

@@ -125,6 +125,10 @@ void route_diag_logs(struct http_req *r)
 	_cleanup_free_ char *kept = NULL;
 	struct sandbox *sb;
 
+	if (!l) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return;
+	}
 	if (http_query(r, "scope") && !scope_ok(r, "logs", "container", l->scope))
 		return;
 	sb = route_sandbox(r);

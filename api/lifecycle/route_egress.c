@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
+#include "api/core/text.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
 #include "api/sandbox/access.h"
@@ -82,6 +83,9 @@ static void policy_take(struct http_req *r, struct sandbox *sb, int rc, cJSON *p
 			"sandboxes have no network on this server: network.enabled is false");
 		return;
 	}
+	/* the owner's policy is not changed by everybody who knows the id: its endpoint has a token from now on */
+	if (r->port != EGRESS_PORT && !*sb->egress_token)
+		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	if (sandbox_set_policy(sb, p) < 0) {
 		policy_error(r, 500, "the policy could not be written; the old one stays");
 		return;
@@ -197,7 +201,7 @@ static void egress_seen(void *arg, struct cur *c)
 	      *list = cJSON_AddArrayToObject(o, "denied"), *i;
 	uint32_t n = c ? cur_u32(c) : 0;
 
-	for (uint32_t k = 0; k < n; k++) {
+	for (uint32_t k = 0; k < n && !c->bad; k++) {
 		double v = (double)cur_u64(c);
 
 		if (k < NET_C_COUNT && !c->bad)

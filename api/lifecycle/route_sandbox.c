@@ -54,16 +54,6 @@ static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 	return false;
 }
 
-static void random_hex(char *to, size_t cap)
-{
-	uint8_t b[16];
-
-	ASSERT(cap == 2 * sizeof(b) + 1);
-	random_bytes(b, sizeof(b));
-	for (size_t i = 0; i < sizeof(b); i++)
-		snprintf(to + 2 * i, 3, "%02x", b[i]);
-}
-
 void route_create(struct http_req *r)
 {
 	struct daemon *d = r->app;
@@ -95,8 +85,6 @@ void route_create(struct http_req *r)
 		return;
 	}
 	sb->spec = s;
-	if (s.network_policy)
-		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	principal_owner(&r->principal, sb->owner);
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
 	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
@@ -107,6 +95,9 @@ void route_create(struct http_req *r)
 		sandbox_delete(sb, "refused");
 		return;
 	}
+	/* also for a policy that a snapshot or template brings */
+	if (sb->spec.network_policy)
+		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	if (idempotency_remember(r, sb) < 0) {
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
 			"The Idempotency-Key cannot be written.");

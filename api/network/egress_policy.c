@@ -11,7 +11,8 @@
 
 #include "lib/netrule.h"
 
-#define REMOVE_MAX 256 /* each is compared with each rule */
+#define REMOVE_MAX 256  /* each is compared with each rule */
+#define PORTS_MAX  8192 /* of all rules of a policy: they take memory in every copy */
 
 static const cJSON *member(const cJSON *o, const char *name)
 {
@@ -99,10 +100,21 @@ static cJSON *policy_new(bool allow)
 	return o;
 }
 
+static size_t ports_in(const cJSON *rule)
+{
+	return (size_t)cJSON_GetArraySize(member(rule, "ports"));
+}
+
+static int too_many_ports(struct err *e)
+{
+	return err_plain(
+		e, E2BIG, "the rules of a policy have more than %d ports together", PORTS_MAX);
+}
+
 static int rules_read(const cJSON *list, cJSON *to, struct err *e)
 {
 	const cJSON *v;
-	size_t n = 0;
+	size_t n = 0, ports = 0;
 
 	cJSON_ArrayForEach (v, list) {
 		cJSON *r = NULL;
@@ -114,6 +126,9 @@ static int rules_read(const cJSON *list, cJSON *to, struct err *e)
 		if (rc < 0)
 			return rc == -E2BIG ? rc : err_wrap(e, "rule %zu", n);
 		cJSON_AddItemToArray(to, r);
+		ports += ports_in(r);
+		if (ports > PORTS_MAX)
+			return too_many_ports(e);
 	}
 	return 0;
 }
@@ -203,7 +218,7 @@ static bool keyed_add(struct keyed *k, size_t *n, const cJSON *list)
 static int rules_join(const cJSON *first, const cJSON *second, cJSON *to, struct err *e)
 {
 	size_t max = (size_t)cJSON_GetArraySize(first) + (size_t)cJSON_GetArraySize(second), n = 0,
-	       kept = 0;
+	       kept = 0, ports = 0;
 	_cleanup_free_ struct keyed *k = calloc(max + 1, sizeof(*k));
 	bool ok = k && keyed_add(k, &n, first) && keyed_add(k, &n, second);
 
@@ -214,12 +229,22 @@ static int rules_join(const cJSON *first, const cJSON *second, cJSON *to, struct
 	if (ok)
 		qsort(k, n, sizeof(*k), by_place);
 	for (size_t i = 0; i < n; i++) {
-		if (ok && !k[i].again && ++kept <= NET_RULES_MAX)
-			cJSON_AddItemToArray(to, cJSON_Duplicate(k[i].rule, true));
+		cJSON *copy;
+
 		free(k[i].key);
+		if (!ok || k[i].again)
+			continue;
+		ports += ports_in(k[i].rule);
+		if (++kept > NET_RULES_MAX || ports > PORTS_MAX)
+			continue;
+		/* a rule that is lost for want of memory could be the one that denies */
+		copy = cJSON_Duplicate(k[i].rule, true);
+		ok = copy && cJSON_AddItemToArray(to, copy);
 	}
 	if (!ok)
 		return err_set(e, ENOMEM, "policy");
+	if (ports > PORTS_MAX)
+		return too_many_ports(e);
 	return kept > NET_RULES_MAX
 		       ? err_plain(e, E2BIG, "a policy has more than %u rules", NET_RULES_MAX)
 		       : 0;
@@ -250,10 +275,11 @@ int egress_policy_patch(const cJSON *now, const cJSON *rules, cJSON **out, struc
 
 static bool is_named(const cJSON *targets, const cJSON *rule)
 {
+	const char *target = target_of(rule);
 	const cJSON *t;
 
 	cJSON_ArrayForEach (t, targets)
-		if (strcasecmp(t->valuestring, target_of(rule)) == 0)
+		if (strcasecmp(t->valuestring, target) == 0)
 			return true;
 	return false;
 }
@@ -267,6 +293,8 @@ int egress_policy_remove(
 	if (!cJSON_IsArray(targets) || !targets->child)
 		return err_plain(
 			e, EINVAL, "what is to be removed is a list of targets, and not empty");
+	if (cJSON_GetArraySize(targets) > REMOVE_MAX)
+		return err_plain(e, E2BIG, "more than %d targets in one request", REMOVE_MAX);
 	cJSON_ArrayForEach (v, targets)
 		if (!cJSON_IsString(v))
 			return err_plain(e, EINVAL, "a target is a text");

@@ -167,6 +167,10 @@ static bool put_operator_rules(struct buf *b, const char *list, bool allow, uint
 	return !b->bad;
 }
 
+/* Where keys belong to tenants, a tenant's policy opens neither this host's own services nor its cloud's metadata: the operator's rules do. */
+#define HOST_KINDS                                                                                 \
+	(1u << NET_LOOPBACK | 1u << NET_HOST_OWN | 1u << NET_LINK_LOCAL | 1u << NET_METADATA)
+
 static int send_operator(struct networks *n)
 {
 	struct buf rules, all;
@@ -179,7 +183,7 @@ static int send_operator(struct networks *n)
 		put_operator_rules(&rules, n->d->cfg.network_allow, true, &count)) {
 		buf_u32(&all, count);
 		buf_put(&all, rules.p, rules.len);
-		buf_u32(&all, 0);
+		buf_u32(&all, conf_has_tenants(&n->d->cfg) ? HOST_KINDS : 0);
 		rc = send_parts(n, NET_OPERATOR, &all, NULL);
 	}
 	buf_fini(&rules);
@@ -426,25 +430,38 @@ void network_start(struct networks *n, struct vm *vm, const struct buf *policy)
 		log_limited(LOG_ERROR, "vm%u: no network process: %s", vm->slot, strerror(-rc));
 }
 
-void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy)
+static void slot_remove(struct networks *n, uint32_t slot)
 {
-	if (n && vm && n->control >= 0 && proc_find(n, vm->slot))
-		send_policy(n, vm->slot, policy);
-}
-
-static void monitor_gone(struct networks *n, uint32_t slot)
-{
-	struct net_proc *p = proc_find(n, slot);
 	struct buf b;
 
-	if (!p)
-		return;
-	proc_kill(p);
 	if (n->control < 0)
 		return;
 	request_start(n, &b, NET_REMOVE, 64);
 	buf_u32(&b, slot);
 	request_send(n, &b, -1);
+}
+
+void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy)
+{
+	struct net_proc *p = n && vm ? proc_find(n, vm->slot) : NULL;
+
+	if (!p || n->control < 0)
+		return;
+	if (!policy->bad && send_policy(n, vm->slot, policy) == 0)
+		return;
+	/* the old policy may be the wider one: the process ends, and the next frame starts one with the policy of the record */
+	proc_kill(p);
+	slot_remove(n, vm->slot);
+}
+
+static void monitor_gone(struct networks *n, uint32_t slot)
+{
+	struct net_proc *p = proc_find(n, slot);
+
+	if (p)
+		proc_kill(p);
+	/* also when its process went first: the slot's next owner begins with nothing of this one */
+	slot_remove(n, slot);
 }
 
 static void broker_ended(struct networks *n)

@@ -512,8 +512,7 @@ int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy)
 	cJSON_Delete(old);
 	buf_init(&b, MIB(4));
 	egress_policy_wire(policy, &b);
-	if (!b.bad)
-		network_policy(sb->d->networks, sb->vm, &b);
+	network_policy(sb->d->networks, sb->vm, &b);
 	buf_fini(&b);
 	return 0;
 }

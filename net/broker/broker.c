@@ -15,8 +15,13 @@ static void on_control(void *arg, uint32_t events)
 	size_t nfds = 1;
 	ssize_t n = fdpass_recv(b->control, p, sizeof(p), fd, &nfds);
 
-	if (n == -EAGAIN)
+	if (n == -EAGAIN || n == -EINTR)
 		return;
+	if (n == -EMSGSIZE) { /* also: a descriptor came and there is no room for one more */
+		log_limited(LOG_ERROR, "a request of the daemon was lost: too long, or too many "
+				       "descriptors are open");
+		return;
+	}
 	if (n <= 0) {
 		/* Without the daemon nobody can change a policy. Whoever starts us gives the next daemon the same socket. */
 		log_info("the control socket closed: %s", n ? strerror((int)-n) : "end");

@@ -210,7 +210,8 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 		s->count[NET_C_BYTES_OUT] += MIN(out, GIB(1024));
 		s->count[NET_C_BYTES_IN] += MIN(in, GIB(1024));
 	}
-	flow_end(s, f);
+	/* an honest mayfly-net has closed its descriptor; another one must not keep a socket that no policy reaches any more */
+	flow_shut(s, f);
 }
 
 /* Allowed as it is now: by its address, by what is learned, or by the name by which it was opened, whose entry may have ended. */

@@ -130,6 +130,28 @@ def test_a_policy_survives_the_daemon(daemon):
     assert call(daemon, "GET", f"/{box}/18080/policy", **{"OPENSANDBOX-EGRESS-AUTH": token})[0] == 200
 
 
+def test_the_owners_policy_is_not_everybodys(daemon, box):
+    """A sandbox that was made without a policy: once its owner gives it one, port 18080 wants a token, too."""
+    assert call(daemon, "PUT", f"/v1/sandboxes/{box}/networkpolicy", {"defaultAction": "deny"})[0] == 200
+    assert call(daemon, "PUT", f"/{box}/18080/policy", {"defaultAction": "allow"})[0] == 401
+    assert rules(daemon, box)[0] == "deny"
+
+
+def test_a_policy_is_bounded_in_work_and_memory(daemon, box):
+    """4,096 rules and hundreds of thousands of targets to remove, or a million ports: refused, and nobody waits for it."""
+    path = f"/v1/sandboxes/{box}/networkpolicy"
+    many = [{"action": "deny", "target": f"n{i}.example"} for i in range(4096)]
+    assert call(daemon, "PUT", path, {"egress": many})[0] == 200
+    begun = time.monotonic()
+    assert call(daemon, "DELETE", path, ["a"] * 200000)[0] == 413
+    assert time.monotonic() - begun < 10  # it was minutes
+    ports = [{"action": "deny", "target": f"10.0.{i}.0/24", "ports": list(range(1, 257))} for i in range(33)]
+    status, text = call(daemon, "PUT", path, {"egress": ports})
+    assert status == 413 and "ports together" in str(text)
+    assert call(daemon, "PUT", path, {"egress": ports[:20]})[0] == 200
+    assert call(daemon, "PATCH", path, [r | {"target": r["target"].replace("10.0", "10.1")} for r in ports[:20]])[0] == 413
+
+
 def test_a_snapshot_brings_its_policy(daemon):
     box = daemon.create(timeout=600, networkPolicy={"egress": [ALLOW]})
     snap = call(daemon, "POST", f"/v1/sandboxes/{box}/snapshots", {})[1]["id"]
@@ -140,8 +162,11 @@ def test_a_snapshot_brings_its_policy(daemon):
     made = {"snapshotId": snap, "resourceLimits": {"memory": "256Mi"}}
     status, copy = call(daemon, "POST", "/v1/sandboxes", made)
     assert status == 202 and rules(daemon, copy["id"]) == ("deny", [("allow", "good.example", None)])
-    # not the token of another sandbox
-    assert "headers" not in call(daemon, "GET", f"/v1/sandboxes/{copy['id']}/endpoints/18080")[1]
+    # its own token, and nobody without it changes what the snapshot brought
+    tokens = [call(daemon, "GET", f"/v1/sandboxes/{b}/endpoints/18080")[1]["headers"]["OPENSANDBOX-EGRESS-AUTH"] for b in (box, copy["id"])]
+    assert len(set(tokens)) == 2
+    assert call(daemon, "PUT", f"/{copy['id']}/18080/policy", {"defaultAction": "allow"})[0] == 401
+    assert rules(daemon, copy["id"])[0] == "deny"
     status, copy = call(daemon, "POST", "/v1/sandboxes", made | {"networkPolicy": {"defaultAction": "allow"}})
     assert status == 202 and rules(daemon, copy["id"]) == ("allow", [])
 

@@ -14,7 +14,7 @@ import uuid
 import pytest
 
 from conftest import MAYFLY
-from hostdaemon import BOX, HostDaemon
+from hostdaemon import BOX, PROGRAM, HostDaemon
 from imagekit import small_layout
 from registrykit import WHO, Registry, Serving
 
@@ -365,3 +365,33 @@ def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private, tmp_pat
         assert image_fails(daemon, "key-b", name) is None
     finally:
         forged.close()
+
+
+def test_user_ids_alone_do_not_open_tcp(daemon):
+    """Keys that are all user ids: TCP on the loopback would have made everybody the operator."""
+    config = daemon.config({"server.keys.alice": {"uid": 1000, "namespace": "alice"}}, socket=str(daemon.dir / "socket"))
+    r = subprocess.run([PROGRAM, "--check", "--config", config], capture_output=True, text=True, timeout=30)
+    assert r.returncode != 0 and "server.host" in r.stderr, r
+    config = daemon.config({"server.keys.alice": {"uid": 1000, "namespace": "alice"}}, socket=str(daemon.dir / "socket"), host="")
+    assert subprocess.run([PROGRAM, "--check", "--config", config], capture_output=True, timeout=30).returncode == 0
+
+
+def test_verifications_that_clients_ask_for_are_bounded(daemon):
+    daemon.start({"runtime": {"templates": False}})
+    box = daemon.create()
+    daemon.until(box, "Running")
+    snap = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots")[1]["id"]
+    end = time.monotonic() + 60
+    while daemon.ask("GET", f"/v1/snapshots/{snap}")[1]["status"]["state"] != "Ready":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    files = len(os.listdir(f"/proc/{daemon.proc.pid}/fd"))
+    asked = []
+    for _ in range(40):  # each asks and leaves
+        c = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        c.request("POST", f"/v1/mayfly/points/{snap}/verify")
+        asked.append(c)
+    time.sleep(0.2)
+    assert len(os.listdir(f"/proc/{daemon.proc.pid}/fd")) < files + 40 + 8 * 12
+    codes = [c.getresponse().status for c in asked]
+    assert set(codes) <= {200, 429} and 200 in codes, codes

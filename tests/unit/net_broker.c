@@ -378,6 +378,8 @@ static void limits_hold(void)
 	}
 	CHECK_INT(counter(&w, 1, NET_C_BYTES_IN, NULL), 20);
 	CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 1);
+	/* who keeps the descriptor of a flow that it gave back has a socket that sends nothing */
+	CHECK(send(fds[3], "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
 	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, &flow), 0);
 	close(w.fd);
 	/* eight a second */

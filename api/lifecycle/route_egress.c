@@ -83,8 +83,9 @@ static void policy_take(struct http_req *r, struct sandbox *sb, int rc, cJSON *p
 			"sandboxes have no network on this server: network.enabled is false");
 		return;
 	}
-	/* the owner's policy is not changed by everybody who knows the id: its endpoint has a token from now on */
-	if (r->port != EGRESS_PORT && !*sb->egress_token)
+	/* what the owner closes is not opened by everybody who knows the id: the endpoint has a token from now on */
+	if (r->port != EGRESS_PORT && !*sb->egress_token &&
+		strcmp(egress_policy_mode(p), "allow_all") != 0)
 		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	if (sandbox_set_policy(sb, p) < 0) {
 		policy_error(r, 500, "the policy could not be written; the old one stays");

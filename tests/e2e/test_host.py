@@ -15,11 +15,13 @@ from conftest import BIN, CACHE, TOP
 
 WAIT_S = 90
 ROOT = "/var/lib/mayfly/host"
-# The first process joins a cgroup of its own, so that no process of another namespace is in the group which it sees as the root.
+# The first process joins a cgroup of its own, so that no process of another namespace is in the group which it sees as the root. Its network
+# is its own as well: port 8080 of the appliance belongs to the daemon of the other tests.
 BOOT = r"""
 exec unshare --pid --fork sh -c '
 mkdir -p /sys/fs/cgroup/host && echo 0 >/sys/fs/cgroup/host/cgroup.procs
-exec unshare --mount --cgroup --uts --ipc sh -c "
+exec unshare --mount --cgroup --uts --ipc --net sh -c "
+ip link set lo up
 echo host >/proc/sys/kernel/hostname
 mount --make-rprivate / && mount --bind \$1 \$1 && cd \$1
 mkdir -p .old share exchange

@@ -41,6 +41,10 @@ def net(daemon, machine):
     machine.run("sh", "-c", f"ip addr add {SERVER4}/32 dev lo 2>/dev/null; ip link set lo up; echo nameserver 127.0.0.1 > /etc/resolv.conf", check=True)
     machine.run("dd", "of=/run/netserver.py", "status=none", stdin=SERVER, check=True)
     machine.run("sh", "-c", "setsid python3 /run/netserver.py </dev/null >/run/netserver.log 2>&1 &", check=True)
+    end = time.monotonic() + 60  # an interpreter takes its time there
+    while machine.run("bash", "-c", f": <>/dev/tcp/{SERVER4}/80").returncode:
+        assert time.monotonic() < end, machine.run("cat", "/run/netserver.log").stdout
+        time.sleep(0.2)
     more = daemon.config_more
     daemon.restart(more + f'\n[network]\nallow = "{SERVER4}"\n')
     yield daemon

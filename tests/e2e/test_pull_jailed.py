@@ -53,11 +53,14 @@ def registry(machine, tmp_path):
 
 
 @pytest.fixture
-def over_tls(daemon):
+def over_tls(daemon, registry):
+    port, more = registry.host.split(":")[1], daemon.config_more
     daemon.plain_http = False
+    # the tables of the configuration end with [images]
+    daemon.config_more = f'private_registries = "{NAME}:{port} 10.0.2.2:{port}"\n' + more
     daemon.reconfigure()
     yield daemon
-    daemon.plain_http = True
+    daemon.plain_http, daemon.config_more = True, more
     daemon.reconfigure()
 
 

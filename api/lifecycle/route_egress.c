@@ -9,7 +9,6 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#include "api/core/text.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
 #include "api/sandbox/access.h"
@@ -83,10 +82,6 @@ static void policy_take(struct http_req *r, struct sandbox *sb, int rc, cJSON *p
 			"sandboxes have no network on this server: network.enabled is false");
 		return;
 	}
-	/* what the owner closes is not opened by everybody who knows the id: the endpoint has a token from now on */
-	if (r->port != EGRESS_PORT && !*sb->egress_token &&
-		strcmp(egress_policy_mode(p), "allow_all") != 0)
-		random_hex(sb->egress_token, sizeof(sb->egress_token));
 	if (sandbox_set_policy(sb, p) < 0) {
 		policy_error(r, 500, "the policy could not be written; the old one stays");
 		return;

@@ -130,13 +130,6 @@ def test_a_policy_survives_the_daemon(daemon):
     assert call(daemon, "GET", f"/{box}/18080/policy", **{"OPENSANDBOX-EGRESS-AUTH": token})[0] == 200
 
 
-def test_the_owners_policy_is_not_everybodys(daemon, box):
-    """A sandbox that was made without a policy: once its owner gives it one, port 18080 wants a token, too."""
-    assert call(daemon, "PUT", f"/v1/sandboxes/{box}/networkpolicy", {"defaultAction": "deny"})[0] == 200
-    assert call(daemon, "PUT", f"/{box}/18080/policy", {"defaultAction": "allow"})[0] == 401
-    assert rules(daemon, box)[0] == "deny"
-
-
 def test_a_policy_is_bounded_in_work_and_memory(daemon, box):
     """4,096 rules and hundreds of thousands of targets to remove, or a million ports: refused, and nobody waits for it."""
     path = f"/v1/sandboxes/{box}/networkpolicy"

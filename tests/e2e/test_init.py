@@ -59,5 +59,7 @@ def test_signals_reach_the_entrypoint_and_term_ends_the_sandbox(daemon):
     finally:
         try:
             box.kill()
+        except Exception:  # noqa: BLE001 it has ended by itself, and may be deleted
+            pass
         finally:
             box.close()

@@ -4,6 +4,7 @@ import time
 
 import opensandbox
 from opensandbox.config import ConnectionConfigSync
+from opensandbox.exceptions.sandbox import SandboxApiException
 
 # a greeting to the agent's own port through vsock's loopback, as any user of the guest could send it
 KNOCK = r"""
@@ -59,7 +60,7 @@ def test_signals_reach_the_entrypoint_and_term_ends_the_sandbox(daemon):
     finally:
         try:
             box.kill()
-        except Exception:  # noqa: BLE001 it has ended by itself, and may be deleted
-            pass
+        except SandboxApiException as e:
+            assert "deleted meanwhile" in str(e)  # it has ended by itself
         finally:
             box.close()

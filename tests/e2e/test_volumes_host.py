@@ -22,8 +22,10 @@ def why_not():
         return "needs root: it mounts"
     if not os.path.exists("/dev/fuse"):
         return "this host has no /dev/fuse"
-    probe = subprocess.run(["mount", "-t", "fuse", "-o", "fd=3,rootmode=40000,user_id=0,group_id=0", "none", "/mnt"],
-                           stderr=subprocess.PIPE, text=True, pass_fds=[3], preexec_fn=lambda: os.dup2(os.open("/dev/fuse", os.O_RDWR), 3))
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    probe = subprocess.run(["mount", "-t", "fuse", "-o", f"fd={fd},rootmode=40000,user_id=0,group_id=0", "none", "/mnt"],
+                           stderr=subprocess.PIPE, text=True, pass_fds=[fd])
+    os.close(fd)
     if probe.returncode != 0:
         return f"FUSE cannot be mounted here: {probe.stderr.strip()}"
     subprocess.run(["umount", "-l", "/mnt"], check=False)
@@ -32,7 +34,6 @@ def why_not():
 
 @pytest.fixture(scope="module", autouse=True)
 def possible():
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 3)
     if reason := why_not():
         pytest.skip(reason)
 

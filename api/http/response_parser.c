@@ -2,7 +2,7 @@
  *
  * response_parser.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and
  * Transfer-Encoding, lengths that differ, codings other than a lone "chunked", folded lines, names
- * that are no tokens, control characters in values, an upgrade.
+ * that are no tokens, control characters in values, an upgrade that was not asked for.
  */
 #include "api/http/response_parser.h"
 
@@ -19,6 +19,7 @@ enum {
 	S_CHUNK_END,
 	S_TRAILER,
 	S_DONE,
+	S_UPGRADED,
 	S_BAD
 };
 
@@ -126,6 +127,11 @@ static enum http1_ev frame_body(struct http1_response *r)
 {
 	if (r->has_length && r->chunked)
 		return bad(r, "both Content-Length and Transfer-Encoding");
+	if (r->status == 101 && r->upgrade_ok) {
+		r->no_body = true;
+		r->state = S_UPGRADED;
+		return H1_HEAD;
+	}
 	if (r->status < 200) {
 		if (r->status == 101 || ++r->interim > INTERIM_MAX)
 			return bad(r, "an upgrade that nobody asked for");
@@ -290,6 +296,8 @@ enum http1_ev http1_next(
 			*n = 0;
 			return H1_DONE;
 		}
+		if (r->state == S_UPGRADED)
+			return H1_DONE;
 		if (r->state == S_BAD) {
 			*n = 0;
 			return H1_BAD;

@@ -15,8 +15,8 @@ enum http1_ev {
 	H1_MORE, /* all input was taken */
 	H1_HEAD, /* status and headers are there (final ones: 1xx are dropped) */
 	H1_DATA, /* *data, *len: bytes of the body */
-	H1_DONE, /* the body is whole */
-	H1_BAD,  /* r->why */
+	H1_DONE, /* the body is whole; after a 101: what is left of the input is the other protocol's */
+	H1_BAD, /* r->why */
 };
 
 struct http1_header {
@@ -33,6 +33,7 @@ struct http1_response {
 	const char *why;
 
 	bool to_head; /* the request was HEAD: no body comes */
+	bool upgrade_ok; /* the request asked for an upgrade: a 101 is the answer. Set after http1_init. */
 	int state;
 	uint64_t left;
 	uint32_t digits, skipped, interim;

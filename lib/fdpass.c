@@ -78,12 +78,14 @@ ssize_t fdpass_recv(int sock, void *p, size_t n, int *fds, size_t *nfds)
 		.msg_control = ctl.b,
 		.msg_controllen = sizeof(ctl.b)};
 	size_t cap = nfds ? *nfds : 0, got = 0;
-	bool ok;
+	bool reset = false, ok;
 	ssize_t k;
 
+	/* A peer that closes its socket with messages of ours unread makes the next call here fail once with ECONNRESET.
+	 * The messages that the peer sent before that are still in the queue. */
 	do
 		k = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
-	while (k < 0 && errno == EINTR);
+	while (k < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
 	if (k < 0)
 		return -errno;
 	ok = take_cmsg_fds(&m, fds, cap, &got);

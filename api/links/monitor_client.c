@@ -15,6 +15,9 @@
 #include "lib/fdpass.h"
 #include "lib/log.h"
 
+#define READ_BUDGET  16   /* messages in one turn of the loop */
+#define DRAIN_BUDGET 1024 /* more than a socket's queue holds (net.unix.max_dgram_qlen) */
+
 struct call {
 	struct call *next;
 	uint32_t id;
@@ -39,7 +42,8 @@ struct vmmctl {
 	uint32_t next_id;
 	struct call *calls;
 	struct waiting *out, **out_end;
-	bool *destroyed; /* set when a callback destroys us */
+	bool reading,
+		destroyed; /* destroyed by a callback while it is read: freed when that returns */
 };
 
 static void waiting_free(struct waiting *w)
@@ -61,9 +65,8 @@ void vmmctl_destroy(struct vmmctl *v)
 {
 	if (!v)
 		return;
-	if (v->destroyed)
-		*v->destroyed = true;
 	watch_remove(v->watch);
+	v->watch = NULL;
 	close_fd(&v->fd);
 	while (v->calls) {
 		struct call *c = v->calls;
@@ -77,7 +80,9 @@ void vmmctl_destroy(struct vmmctl *v)
 		v->out = w->next;
 		waiting_free(w);
 	}
-	free(v);
+	v->destroyed = true;
+	if (!v->reading)
+		free(v);
 }
 
 static void nobody(void *arg, const struct vmm_answer *a)
@@ -167,40 +172,55 @@ static void flush_out(struct vmmctl *v)
 	watch_events(v->watch, v->out ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
+/* One message. false: there was none, or the connection is no more. */
+static bool read_message(struct vmmctl *v)
+{
+	static uint8_t msg[sizeof(struct vmm_hdr) + VMM_MSG_MAX];
+	int fds[FDPASS_MAX];
+	size_t nfds = ARRAY_LEN(fds);
+	ssize_t n = fdpass_recv(v->fd, msg, sizeof(msg), fds, &nfds);
+	bool ok;
+
+	if (n == -EAGAIN)
+		return false;
+	ok = n > 0 && take_message(v, msg, (size_t)n, fds, nfds);
+	for (size_t i = 0; n > 0 && i < nfds; i++)
+		close_fd(&fds[i]);
+	if (v->destroyed || ok)
+		return !v->destroyed;
+	if (n > 0)
+		log_limited(LOG_WARN, "a VMM sent a message that is not in the protocol");
+	lost(v);
+	return false;
+}
+
+/* true: the connection is still there. */
+static bool read_messages(struct vmmctl *v, int budget)
+{
+	bool there;
+
+	v->reading = true;
+	while (budget-- > 0 && read_message(v))
+		;
+	v->reading = false;
+	there = !v->destroyed && v->fd >= 0;
+	if (v->destroyed)
+		free(v);
+	return there;
+}
+
 static void on_socket(void *arg, uint32_t events)
 {
 	struct vmmctl *v = arg;
-	bool destroyed = false;
-	static uint8_t msg[sizeof(struct vmm_hdr) + VMM_MSG_MAX];
-	int fds[FDPASS_MAX];
 
-	v->destroyed = &destroyed;
-	for (int budget = 16; budget > 0 && !destroyed; budget--) {
-		size_t nfds = ARRAY_LEN(fds);
-		ssize_t n = fdpass_recv(v->fd, msg, sizeof(msg), fds, &nfds);
-		bool ok;
-
-		if (n == -EAGAIN)
-			break;
-		ok = n > 0 && take_message(v, msg, (size_t)n, fds, nfds);
-		for (size_t i = 0; n > 0 && i < nfds; i++)
-			close_fd(&fds[i]);
-		if (destroyed)
-			return;
-		if (!ok) {
-			v->destroyed = NULL;
-			if (n > 0)
-				log_limited(LOG_WARN,
-					"a VMM sent a message that is not in the protocol");
-			lost(v);
-			return;
-		}
-	}
-	if (destroyed)
-		return;
-	v->destroyed = NULL;
-	if (events & EPOLLOUT)
+	if (read_messages(v, READ_BUDGET) && (events & EPOLLOUT))
 		flush_out(v);
+}
+
+void vmmctl_drain(struct vmmctl *v)
+{
+	if (v && v->fd >= 0 && !v->reading)
+		read_messages(v, DRAIN_BUDGET);
 }
 
 struct vmmctl *vmmctl_create(struct loop *l, int fd, const struct vmmctl_ops *ops, void *arg)

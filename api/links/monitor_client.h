@@ -35,6 +35,8 @@ void vmmctl_destroy(struct vmmctl *v);
 /* fds are lent. 0 or -errno, then fn is not called. */
 int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, const int *fds,
 	size_t nfds, vmmctl_fn fn, void *arg);
+/* The process has ended: reads what it sent before that. v may be gone afterwards. NULL is fine. */
+void vmmctl_drain(struct vmmctl *v);
 /* Who asked with this arg goes: answers that are still due are dropped, whatever the VMM sends.
  * NULL is fine. */
 void vmmctl_forget(struct vmmctl *v, const void *arg);

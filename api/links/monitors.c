@@ -255,6 +255,8 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 	for (struct vm *vm = v->all; vm; vm = vm->next) {
 		if (vm->slot != ev->slot || !vm->spawned)
 			continue;
+		/* The process may be gone before its last messages were read: the result of a snapshot is one. */
+		vmmctl_drain(vm->ctl);
 		if (ev->usage.oom_kills)
 			snprintf(vm->text, sizeof(vm->text),
 				"the VM was killed: out of its memory limit");

@@ -45,8 +45,11 @@ static void not_paused(struct sandbox *sb, const char *why)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", why);
 }
 
+/* The request is taken back behind itself: the monitor runs, however late it stops, and whatever is asked of it next
+ * comes after that. */
 void resident_pause_late(struct sandbox *sb)
 {
+	tell_vm(sb, VMM_CONTINUE);
 	not_paused(sb, "the VMM did not stop it in time");
 }
 
@@ -74,9 +77,6 @@ static void stopped(void *arg, const struct vmm_answer *a)
 			not_paused(sb, a->text);
 		else
 			is_paused(sb);
-	} else if (!a->err && sb->phase == PHASE_RUNNING) {
-		/* It came too late: the VM goes on, also where a pause to disk was begun since. */
-		tell_vm(sb, VMM_CONTINUE);
 	}
 	sandbox_unref(sb);
 }

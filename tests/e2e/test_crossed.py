@@ -59,6 +59,13 @@ def post(daemon, box, what, expect=202, **more):
     return answer
 
 
+def reload(daemon, config):
+    at = daemon.log_path.stat().st_size
+    daemon.config(config)
+    daemon.proc.send_signal(signal.SIGHUP)
+    until(lambda: "configuration: read anew" in daemon.log_path.read_text()[at:])
+
+
 # ---- monitors and guests that answer when nobody expects it
 
 def test_a_snapshot_whose_source_goes_keeps_the_memory_it_stands_on(daemon):
@@ -167,33 +174,39 @@ def test_a_resident_resume_has_its_limit(daemon):
     assert daemon.state(box) == "Running"
 
 
-def test_a_resident_pause_has_its_limit(daemon):
-    daemon.start({"runtime": {"templates": False, "step_timeout_seconds": 2, "pending_after_seconds": 1}})
+@pytest.fixture
+def late(daemon):
+    """A sandbox whose monitor did not stop in time for a pause in memory, and still has that request. Only that step has
+    a short limit: the others have the time that a loaded machine needs."""
+    limits = {"runtime": {"templates": False, "step_timeout_seconds": WAIT_S, "pending_after_seconds": 1}}
+    daemon.start(limits)
     box = daemon.create()
     daemon.plan(pause="later")
+    limits["runtime"]["step_timeout_seconds"] = 2
+    reload(daemon, limits)
     post(daemon, box, "pause?mode=resident")  # told in time that it is under way
-    assert daemon.state(box) == "Pausing"
+    assert daemon.state(box) in ("Pausing", "Running")
     daemon.until(box, "Running")
+    limits["runtime"]["step_timeout_seconds"] = WAIT_S
+    reload(daemon, limits)
+    return box
+
+
+def test_a_resident_pause_has_its_limit(daemon, late):
     daemon.plan(go="yes")  # it stops after all: it is let go on
-    post(daemon, box, "pause?mode=resident")
-    assert daemon.state(box) == "Paused"
+    post(daemon, late, "pause?mode=resident")
+    assert daemon.state(late) == "Paused"
 
 
-@pytest.mark.skipif(not os.environ.get("MAYFLY_STRESS"), reason="fails under load: a pause that crosses a late one may end as Failed (a known defect)")
-def test_a_late_resident_pause_is_not_one_to_disk(daemon):
+def test_a_late_resident_pause_is_not_one_to_disk(daemon, late):
     """Between them the client asked for another: that one is promised to last."""
-    daemon.start({"runtime": {"templates": False, "step_timeout_seconds": 2, "pending_after_seconds": 1}})
-    box = daemon.create()
-    daemon.plan(pause="later")
-    post(daemon, box, "pause?mode=resident")
-    daemon.until(box, "Running")
-    post(daemon, box, "pause")
-    assert daemon.state(box) == "Pausing"
+    post(daemon, late, "pause")
+    assert daemon.state(late) == "Pausing"
     daemon.plan(go="yes")
-    daemon.until(box, "Paused")
+    daemon.until(late, "Paused")
     daemon.settled(0)  # on disk, its process gone
-    post(daemon, box, "resume")
-    assert daemon.state(box) == "Running"
+    post(daemon, late, "resume")
+    assert daemon.state(late) == "Running"
 
 
 def test_a_202_to_a_repeated_key_is_kept(daemon):

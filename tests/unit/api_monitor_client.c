@@ -68,7 +68,7 @@ static void rig_down(struct rig *r)
 {
 	vmmctl_destroy(r->v);
 	loop_destroy(r->l);
-	close(r->peer);
+	close_fd(&r->peer);
 }
 
 static void turn(struct rig *r)
@@ -167,6 +167,30 @@ static void waiting_calls_end_with_the_connection(void)
 	CHECK_INT(G.last_err, ECONNRESET);
 }
 
+/* The process ends with a request unread: its last messages count all the same. */
+static void the_last_words_of_a_process_that_ended(void)
+{
+	struct vmm_hdr h = {.magic = VMM_MAGIC, .version = VMM_VERSION, .type = VMM_EV_NEEDS_RESET};
+
+	for (int drained = 0; drained < 2; drained++) {
+		struct rig r;
+
+		REQUIRE(rig_up(&r));
+		vmmctl_call(r.v, VMM_CONTINUE, NULL, NULL, 0, answered, NULL);
+		for (int i = 0; i < 3; i++)
+			say(&r, h, NULL, 0, -1);
+		close(r.peer);
+		r.peer = -1;
+		if (drained)
+			vmmctl_drain(r.v);
+		else
+			turn(&r);
+		CHECK_INT(G.events, 3);
+		CHECK_INT(G.closed, 1);
+		rig_down(&r);
+	}
+}
+
 static void what_is_not_the_protocol_ends_it(void)
 {
 	static const struct vmm_hdr bad[] = {
@@ -233,6 +257,7 @@ static const struct test tests[] = {
 	{"answers_find_their_questions", answers_find_their_questions},
 	{"events_bring_descriptors", events_bring_descriptors},
 	{"waiting_calls_end_with_the_connection", waiting_calls_end_with_the_connection},
+	{"the_last_words_of_a_process_that_ended", the_last_words_of_a_process_that_ended},
 	{"what_is_not_the_protocol_ends_it", what_is_not_the_protocol_ends_it},
 	{"a_full_socket_keeps_the_order", a_full_socket_keeps_the_order},
 };

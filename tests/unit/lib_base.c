@@ -81,6 +81,20 @@ static void buffer_keeps_its_limit(void)
 	buf_fini(&b);
 }
 
+static void the_last_message_of_a_peer_that_left_some_unread(void)
+{
+	int s[2];
+	char msg[8];
+
+	REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s));
+	CHECK_INT(fdpass_send(s[0], "abc", 3, NULL, 0), 0);
+	CHECK_INT(fdpass_send(s[1], "unread", 6, NULL, 0), 0);
+	close(s[0]);
+	CHECK_INT(fdpass_recv(s[1], msg, sizeof(msg), NULL, NULL), 3);
+	CHECK_INT(fdpass_recv(s[1], msg, sizeof(msg), NULL, NULL), 0);
+	close(s[1]);
+}
+
 static void descriptors_travel_and_extras_are_closed(void)
 {
 	int s[2], fds[3], got[4];
@@ -210,6 +224,8 @@ static const struct test tests[] = {
 	{"errors_wrap_and_are_cut", errors_wrap_and_are_cut},
 	{"cursor_never_reads_past_its_end", cursor_never_reads_past_its_end},
 	{"buffer_keeps_its_limit", buffer_keeps_its_limit},
+	{"the_last_message_of_a_peer_that_left_some_unread",
+		the_last_message_of_a_peer_that_left_some_unread},
 	{"descriptors_travel_and_extras_are_closed", descriptors_travel_and_extras_are_closed},
 	{"a_child_keeps_what_it_is_told", a_child_keeps_what_it_is_told},
 	{"timers_fire_in_order_and_watches_go", timers_fire_in_order_and_watches_go},

@@ -41,7 +41,7 @@ LIBS_mayfly-net := -lslirp -lseccomp
 LIBS_mayfly-image := -lseccomp -larchive -lcurl -lext2fs -lcom_err -lcjson -lcrypto -lzstd -lz
 LIBS_mayfly-fs := -lseccomp
 LIBS_mayflyd := -lseccomp -lmicrohttpd -lwslay -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
-LIBS_mayfly := -lcjson -lcurl -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
+LIBS_mayfly := -lcjson -lcurl -lwslay -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
 LIBS_TEST := -luring -lslirp -lseccomp -lfdt -lmicrohttpd -lwslay -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
 # one a line, so that two changes do not meet

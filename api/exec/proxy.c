@@ -3,7 +3,7 @@
  * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled
  * connection, streamed both ways. mayflyd. The client's headers and the guest's whole answer are
  * hostile: names and values are checked on the way in by libmicrohttpd and here, on the way out by
- * response_parser.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
+ * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
  * always told "Connection: close", so that one answer is all a connection carries. A request body
  * goes on in chunks, unless its length is known.
  */
@@ -15,7 +15,7 @@
 
 #include "api/core/daemon.h"
 #include "api/http/authenticate.h"
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 #define REQUEST_HEAD_MAX (256u * 1024)
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_websocket: messages between two ends in memory, a hand-made peer that breaks every rule, and the handshake of both roles.
+ * lib_websocket: messages between two ends in memory, a hand-made peer that breaks every rule, and the handshake of both roles.
  */
 #include "lib/test.h"
 
-#include "api/http/response_parser.h"
-#include "api/http/websocket.h"
+#include "lib/http1.h"
+#include "lib/websocket.h"
 
 struct end {
 	struct ws *ws;

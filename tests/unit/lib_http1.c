@@ -4,7 +4,7 @@
  */
 #include "lib/test.h"
 
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 static void run(const char *in, size_t n, size_t piece, bool head, char *out, size_t cap)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * websocket.h: WebSocket messages (RFC 6455) over any stream of bytes, in both roles. mayflyd's loop thread. The frames are libwslay's. Everything that
+ * websocket.h: WebSocket messages (RFC 6455) over any stream of bytes, in both roles. The daemon and the command line, in the thread of their loop. The frames are libwslay's. Everything that
  * arrives is hostile: a frame out of order, a message longer than its limit, text that is not UTF-8 or a silent peer ends the WebSocket, nothing else.
  *
  * A struct ws owns no socket. It writes through struct ws_wire, and its owner hands over what arrives with ws_input() and ws_input_end(). So it works on
@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "api/http/websocket_handshake.h"
+#include "lib/websocket_handshake.h"
 #include "lib/loop.h"
 
 struct ws;

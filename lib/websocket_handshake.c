@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * websocket_handshake.c: see websocket_handshake.h. mayflyd.
+ * websocket_handshake.c: see websocket_handshake.h.
  */
-#include "api/http/websocket_handshake.h"
+#include "lib/websocket_handshake.h"
 
 #include <openssl/evp.h>
 #include <string.h>
 #include <strings.h>
 
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 /* RFC 6455, section 1.3 */
 #define WS_GUID "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * response_parser.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and
+ * http1.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and
  * Transfer-Encoding, lengths that differ, codings other than a lone "chunked", folded lines, names
  * that are no tokens, control characters in values, an upgrade that was not asked for.
  */
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 #include <string.h>
 #include <strings.h>

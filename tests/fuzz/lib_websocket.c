@@ -3,7 +3,7 @@
  * WebSocket frames in both roles. The first byte: bit 0 the role (a client's handshake is answered first), the rest how the input is cut. Cut differently it
  * must give the same messages. The end may differ: libwslay skips two bytes of each piece of a close frame when it looks whether its reason is UTF-8.
  */
-#include "api/http/websocket.h"
+#include "lib/websocket.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * The handshake of a WebSocket. First byte 0: an answer from a hostile server, read whole. Otherwise: the headers of a request, one a line, in the order of
  * struct ws_offer, and then what a request to a server would be made of.
  */
-#include "api/http/response_parser.h"
-#include "api/http/websocket_handshake.h"
+#include "lib/http1.h"
+#include "lib/websocket_handshake.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * websocket.c: see websocket.h. mayflyd. libwslay reads and writes frames, joins fragments, answers pings and checks text; added here are the client's handshake,
+ * websocket.c: see websocket.h. libwslay reads and writes frames, joins fragments, answers pings and checks text; added here are the client's handshake,
  * deadlines, and one end for every way in which a WebSocket ends.
  *
  * libwslay pulls its input, so the piece that is being handed over stands in `in`. Its output is never kept in its own queue: the wire takes everything or
  * ends the WebSocket, and that bounds what a peer costs that sends pings and reads no answers.
  */
-#include "api/http/websocket.h"
+#include "lib/websocket.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <wslay/wslay.h>
 
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 #define SEC              1000000000ull
 #define CLOSE_LIMIT_S    5  /* for a peer to answer a close frame */

@@ -3,7 +3,7 @@
  * The response reader: the first byte says how the rest is cut; cut differently it must give the
  * same.
  */
-#include "api/http/response_parser.h"
+#include "lib/http1.h"
 
 #include <string.h>
 

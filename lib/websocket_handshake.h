@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * websocket_handshake.h: the two HTTP messages that begin a WebSocket (RFC 6455, section 4), for both roles. mayflyd's loop thread. Pure functions over
+ * websocket_handshake.h: the two HTTP messages that begin a WebSocket (RFC 6455, section 4), for both roles. The daemon and the command line, in the thread of their loop. Pure functions over
  * headers: nothing here owns a socket. What a client offers and what a server answers is hostile.
  */
 #pragma once

@@ -11,11 +11,9 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #define TABLE_MAGIC   0x3153464d59414d31u /* "1MAYMFS1" */
 #define TABLE_VERSION 1u
@@ -353,27 +351,27 @@ static uint32_t node_new(struct nodes *n, unsigned int volume, uint64_t ino, int
 
 /* ---- opening beneath a volume */
 
+/* openat2() would do all of this, but it would also make files: seccomp cannot see the mode in its structure, and a file with a set-user-id
+ * bit must not be made on the host. So the name is checked here, and stat_beneath() checks the mount. */
 static int open_beneath(int dir, const char *name)
 {
-	struct open_how how = {
-		.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
-		.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS |
-			   RESOLVE_NO_XDEV,
-	};
-	long fd = syscall(SYS_openat2, dir, name, &how, sizeof(how));
+	int fd;
 
-	/* RESOLVE_NO_SYMLINKS refuses a link in the last place only if it would be followed */
-	return fd < 0 ? -errno : (int)fd;
+	if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return -EINVAL;
+	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
-static int stat_fd(int fd, struct statx *st, int64_t *btime_ns)
+/* -EXDEV: the file is on another mount than its volume's folder. */
+static int stat_beneath(const struct volume *v, int fd, struct statx *st, int64_t *btime_ns)
 {
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, st) < 0)
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | VOLUME_MNT_ID, st) < 0)
 		return -errno;
 	*btime_ns = st->stx_mask & STATX_BTIME
 			    ? st->stx_btime.tv_sec * 1000000000LL + st->stx_btime.tv_nsec
 			    : 0;
-	return 0;
+	return st->stx_mask & VOLUME_MNT_ID && st->stx_mnt_id != v->mnt_id ? -EXDEV : 0;
 }
 
 static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth);
@@ -390,6 +388,7 @@ static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth)
 {
 	const struct node_rec *r = &n->t->nodes[i];
 	struct node_rec was = *r;
+	const struct volume *vol = &n->vols->v[was.volume];
 	uint32_t parent = r->parent;
 	char name[NAME_MAX + 1];
 	struct statx st;
@@ -406,7 +405,7 @@ static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth)
 	if (dir >= 0) {
 		pthread_mutex_unlock(&n->lock);
 		fd = open_beneath(dir, name);
-		rc = fd < 0 ? fd : stat_fd(fd, &st, &btime_ns);
+		rc = fd < 0 ? fd : stat_beneath(vol, fd, &st, &btime_ns);
 		if (rc == 0 && (st.stx_ino != was.ino || btime_ns != was.btime_ns))
 			rc = -ESTALE;
 		if (rc < 0 && fd >= 0)
@@ -492,7 +491,7 @@ static int lookup_volume(struct nodes *n, const char *name, uint64_t *id, struct
 	if (strcmp(again, name) != 0)
 		return -ENOENT;
 	*id = id_of(n, 2 + (uint32_t)v);
-	return stat_fd(n->vols->v[v].root_fd, st, &btime_ns);
+	return stat_beneath(&n->vols->v[v], n->vols->v[v].root_fd, st, &btime_ns);
 }
 
 /* Counts a lookup of the file behind fd, which is taken. */
@@ -501,7 +500,7 @@ static int node_enter(struct nodes *n, const struct node_ref *dir, const char *n
 {
 	int64_t btime_ns;
 	uint32_t i;
-	int rc = stat_fd(fd, st, &btime_ns);
+	int rc = stat_beneath(dir->vol, fd, st, &btime_ns);
 
 	if (rc < 0) {
 		close(fd);
@@ -574,7 +573,7 @@ static uint32_t node_at(struct nodes *n, const struct node_ref *dir, const char 
 	int fd = open_beneath(dir->fd, name);
 	uint32_t i = 0;
 
-	if (fd >= 0 && stat_fd(fd, &st, &btime_ns) < 0) {
+	if (fd >= 0 && stat_beneath(dir->vol, fd, &st, &btime_ns) < 0) {
 		close(fd);
 		fd = -1;
 	}
@@ -885,6 +884,21 @@ static bool chain_ends(const struct nodes *n, uint32_t i)
 	return false;
 }
 
+/* The flags go to open(): only those that handle_new() is given, and none that write to a volume that is read-only. */
+static bool handle_valid(const struct nodes *n, const struct handle_rec *h)
+{
+	const struct node_rec *r;
+
+	if (h->node >= n->t->head.nodes_high || !(n->t->nodes[h->node].flags & NODE_USED))
+		return false;
+	r = &n->t->nodes[h->node];
+	if (h->flags == HANDLE_FOLDER)
+		return true;
+	if (h->node == ROOT || h->flags & ~HANDLE_FLAGS || (h->flags & O_ACCMODE) == O_ACCMODE)
+		return false;
+	return (h->flags & O_ACCMODE) == O_RDONLY || !n->vols->v[r->volume].read_only;
+}
+
 static int nodes_check(struct nodes *n)
 {
 	const struct table_head *h = &n->t->head;
@@ -903,9 +917,7 @@ static int nodes_check(struct nodes *n)
 			return -EBADMSG;
 	}
 	for (uint32_t i = 1; i < h->handles_high; i++) {
-		uint32_t node = n->t->handles[i].node;
-
-		if (node && (node >= h->nodes_high || !(n->t->nodes[node].flags & NODE_USED)))
+		if (n->t->handles[i].node && !handle_valid(n, &n->t->handles[i]))
 			return -EBADMSG;
 	}
 	for (uint32_t c = 1; c < h->chunks_high; c++) {

@@ -67,7 +67,10 @@ struct handle_ref {
 	int fd;
 	const struct volume *vol;
 };
-/* Takes fd. *fh is the handle's number for the guest. */
+/* What the table remembers of a file's flags; a folder has HANDLE_FOLDER. */
+#define HANDLE_FLAGS  ((uint32_t)(O_ACCMODE | O_SYNC | O_DSYNC))
+#define HANDLE_FOLDER ((uint32_t)O_DIRECTORY)
+/* Takes fd. flags: of HANDLE_FLAGS, or HANDLE_FOLDER. *fh is the handle's number for the guest. */
 int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flags, uint64_t *fh);
 int handle_get(struct nodes *n, uint64_t fh, struct handle_ref *h);
 void handle_put(struct nodes *n, struct handle_ref *h);

@@ -38,7 +38,7 @@ int op_opendir(struct fs_call *c)
 			o.open_flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
 	}
 	if (rc == 0)
-		rc = handle_new(c->s->nodes, &n, fd, O_DIRECTORY, &o.fh);
+		rc = handle_new(c->s->nodes, &n, fd, HANDLE_FOLDER, &o.fh);
 	node_put(c->s->nodes, &n);
 	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
 }

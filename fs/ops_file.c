@@ -16,7 +16,6 @@ uint32_t open_answer_flags(const struct volume *v)
 int op_open(struct fs_call *c)
 {
 	const struct fuse_open_in *in = c->r->arg;
-	const uint32_t kept = O_ACCMODE | O_SYNC | O_DSYNC;
 	struct fuse_open_out o = {0};
 	struct node_ref n;
 	int fd, rc;
@@ -32,8 +31,8 @@ int op_open(struct fs_call *c)
 	else if (n.vol->read_only && ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC))
 		rc = -EROFS;
 	if (rc == 0) {
-		fd = node_open(&n, (int)(in->flags & (kept | O_TRUNC)));
-		rc = fd < 0 ? fd : handle_new(c->s->nodes, &n, fd, in->flags & kept, &o.fh);
+		fd = node_open(&n, (int)(in->flags & (HANDLE_FLAGS | O_TRUNC)));
+		rc = fd < 0 ? fd : handle_new(c->s->nodes, &n, fd, in->flags & HANDLE_FLAGS, &o.fh);
 	}
 	node_put(c->s->nodes, &n);
 	return rc < 0 ? rc : call_put(c, &o, sizeof(o));

@@ -368,7 +368,7 @@ static int put_created(struct fs_call *c, uint64_t id, const struct volume *v,
 	if (rc < 0) {
 		close(fd);
 	} else {
-		rc = handle_new(c->s->nodes, &n, fd, flags & (O_ACCMODE | O_SYNC | O_DSYNC), &o.fh);
+		rc = handle_new(c->s->nodes, &n, fd, flags & HANDLE_FLAGS, &o.fh);
 		node_put(c->s->nodes, &n);
 	}
 	if (rc < 0) {

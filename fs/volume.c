@@ -14,7 +14,7 @@ int volumes_add(struct volumes *v, int root_fd, bool read_only, bool keep_ids, s
 
 	if (v->n == FS_VOLUMES_MAX)
 		return err_plain(e, E2BIG, "a sandbox may have %u volumes", FS_VOLUMES_MAX);
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | VOLUME_MNT_ID, &st) < 0)
 		return err_set(e, errno, "volume %u", v->n);
 	if (!S_ISDIR(st.stx_mode) && !S_ISREG(st.stx_mode))
 		return err_plain(e, EINVAL, "volume %u is neither a folder nor a file", v->n);
@@ -24,6 +24,7 @@ int volumes_add(struct volumes *v, int root_fd, bool read_only, bool keep_ids, s
 		.read_only = read_only,
 		.keep_ids = keep_ids,
 		.root_ino = st.stx_ino,
+		.mnt_id = st.stx_mnt_id,
 		.root_btime_ns = st.stx_mask & STATX_BTIME
 					 ? st.stx_btime.tv_sec * 1000000000LL + st.stx_btime.tv_nsec
 					 : 0,

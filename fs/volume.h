@@ -8,6 +8,11 @@
 #include "lib/err.h"
 #include "lib/proto_fs.h"
 
+#include <sys/stat.h>
+
+/* a bit of statx(), which headers before glibc 2.33 do not name */
+#define VOLUME_MNT_ID 0x1000u
+
 struct volume {
 	unsigned int number; /* its place */
 	int root_fd;         /* O_PATH or better */
@@ -15,7 +20,7 @@ struct volume {
 	/* Owners: a claim keeps the guest's user and group ids as they are (its process has a range of ids of its own). On a host
 	 * path every file belongs to the user of this process, whatever the guest asks for, and the guest sees it as its root's. */
 	bool keep_ids;
-	uint64_t root_ino;
+	uint64_t root_ino, mnt_id;
 	int64_t root_btime_ns;
 	bool is_folder;
 };

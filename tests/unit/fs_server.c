@@ -489,6 +489,50 @@ static void damaged_tables(void)
 	tear_down(&t);
 }
 
+/* Where things stand in the table (fs/nodes.c). */
+#define AT_CHUNKS  (4096 + (uint64_t)FS_NODES_MAX * 40)
+#define AT_HANDLES (AT_CHUNKS + 2ull * FS_NODES_MAX * 32)
+
+/* A copy of the table with other flags in its only handle: 0 or -errno of loading it. */
+static int table_with_flags(uint32_t flags)
+{
+	static const uint64_t pieces[] = {0, 4096, AT_CHUNKS, AT_HANDLES};
+	int copy = memfd_create("copy", MFD_CLOEXEC), rc;
+	struct nodes *n = NULL;
+	struct err e = {0};
+	uint8_t bytes[4096];
+	struct stat st;
+
+	ASSERT(fstat(t.table, &st) == 0 && ftruncate(copy, st.st_size) == 0);
+	for (size_t i = 0; i < ARRAY_LEN(pieces); i++)
+		ASSERT(pread_full(t.table, bytes, sizeof(bytes), pieces[i]) == 0 &&
+			pwrite_full(copy, bytes, sizeof(bytes), pieces[i]) == 0);
+	ASSERT(pwrite_full(copy, &flags, sizeof(flags), AT_HANDLES + 12 + 4) == 0);
+	rc = nodes_open(&n, copy, &t.vols, 64, &e);
+	nodes_close(n);
+	return rc;
+}
+
+/* The flags of a handle go to open() when it is opened again: a forged table does not choose them. */
+static void forged_handle_flags(void)
+{
+	struct fuse_open_in o = {.flags = O_RDONLY};
+	uint64_t vol, id;
+
+	set_up(&t);
+	REQUIRE(look_up(&t, 1, "1", &vol) == 0 && look_up(&t, vol, "file", &id) == 0);
+	REQUIRE(ask(&t, FUSE_OPEN, id, &o, sizeof(o), NULL, 0) == 0);
+	CHECK_INT(table_with_flags(O_RDONLY), 0);
+	CHECK_INT(table_with_flags(O_DIRECTORY), 0);
+	CHECK_INT(table_with_flags(O_RDWR), -EBADMSG); /* volume 1 is read-only */
+	CHECK_INT(table_with_flags(O_CREAT), -EBADMSG);
+	CHECK_INT(table_with_flags(O_TRUNC), -EBADMSG);
+	CHECK_INT(table_with_flags(O_TMPFILE | O_RDWR), -EBADMSG);
+	CHECK_INT(table_with_flags(O_PATH), -EBADMSG);
+	CHECK_INT(table_with_flags(O_ACCMODE), -EBADMSG);
+	tear_down(&t);
+}
+
 static const struct test tests[] = {
 	{"volumes_are_named_by_number", volumes_are_named_by_number},
 	{"names_lead_nowhere_else", names_lead_nowhere_else},
@@ -496,6 +540,7 @@ static const struct test tests[] = {
 	{"read_only_is_read_only", read_only_is_read_only},
 	{"nothing_dangerous_is_made", nothing_dangerous_is_made},
 	{"forged_numbers", forged_numbers},
+	{"forged_handle_flags", forged_handle_flags},
 	{"malformed_messages", malformed_messages},
 	{"broken_frames_end_the_connection", broken_frames_end_the_connection},
 	{"many_nodes", many_nodes},

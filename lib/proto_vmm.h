@@ -74,6 +74,9 @@ enum vmm_type {
 	 * fd if 1: the socket of frames, whose other end a mayfly-net has (lib/proto_net.h). The answer to VMM_EV_NET_WANTED; may also
 	 * replace a link. */
 	VMM_NET = 14,
+	/* u32 link (0, 1) -> {}. 1: fds: the socket to a mayfly-fs (lib/proto_fs.h), and the memory file with its table of nodes, which the
+	 * monitor only keeps. EBUSY: there is a file server. 0: VMM_EV_FS_TABLE follows, if there is such a memory file. */
+	VMM_FS = 15,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,
@@ -87,6 +90,9 @@ enum vmm_type {
 	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
 	/* {}: the guest has sent a frame and there is no link; at most one a second. Frames wait until VMM_NET, for 5 s at most. */
 	VMM_EV_NET_WANTED = 0x4007,
+	/* str why: the file server is gone. The guest's requests wait for the next one. */
+	VMM_EV_FS_LOST = 0x4008,
+	VMM_EV_FS_TABLE = 0x4009, /* fd: the memory file that the last VMM_FS brought */
 };
 
 /* a disk in a payload: u32 flags (VMM_DISK_*), str serial (<= 20), u16 nfrozen; its fds: base,

@@ -343,6 +343,18 @@ static int do_net(struct request *r, struct err *e)
 	return devices_link_net(r->ctl->vm, there ? take_fd(&r->fds[0]) : -1, bytes, packets, e);
 }
 
+static int do_fs(struct request *r, struct err *e)
+{
+	uint32_t link = cur_u32(&r->in);
+
+	if (!cur_done(&r->in) || link > 1 || r->nfds != 2 * link)
+		return err_plain(e, EBADMSG, "file server: payload");
+	if (link)
+		return devices_link_fs(r->ctl->vm, take_fd(&r->fds[0]), take_fd(&r->fds[1]), e);
+	devices_tell_fs_table(r->ctl->vm);
+	return 0;
+}
+
 static int do_shutdown(struct request *r, struct err *e)
 {
 	uint32_t mode = cur_u32(&r->in);
@@ -589,6 +601,7 @@ static const struct {
 	[VMM_ALLOW_PORTS] = {do_ports, "ports"},
 	[VMM_LAYERS] = {do_layers, "layers"},
 	[VMM_NET] = {do_net, "net"},
+	[VMM_FS] = {do_fs, "file server"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

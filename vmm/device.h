@@ -21,7 +21,7 @@
 #define BOARD_VIRTIO_BASE 0xd0000000ull
 #define BOARD_VIRTIO_IRQ  5
 #define BOARD_VIRTIO_SLOTS                                                                         \
-	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console; room for net and balloon */
+	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console, net, fs; room for balloon */
 #define BOARD_PVPANIC_ADDR                                                                         \
 	0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
 #define BOARD_VMGENID_ADDR 0xe0000ull /* 16 bytes in the hole below 1 MiB */

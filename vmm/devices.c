@@ -13,6 +13,7 @@
 #include "vmm/console.h"
 #include "vmm/rng.h"
 #include "vmm/vblk.h"
+#include "vmm/vfs.h"
 #include "vmm/vnet.h"
 #include "vmm/vsock.h"
 
@@ -167,6 +168,50 @@ int devices_link_net(
 	}
 	rc = vnet_link(vm->board.dev[SLOT_NET], fd, &l);
 	return rc < 0 ? err_set(e, -rc, "network device: link") : 0;
+}
+
+static void on_fs_lost(void *ctx, const char *why)
+{
+	struct vm *vm = ctx;
+	struct buf b;
+
+	buf_init(&b, 256);
+	buf_str(&b, why);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_FS_LOST, b.p, b.len, -1);
+	buf_fini(&b);
+}
+
+int devices_add_fs(struct vm *vm, struct err *e)
+{
+	struct vfs_config c = {.ctx = vm, .lost = on_fs_lost};
+	struct virtio_dev *d;
+
+	if (vm->state != VMM_S_PREPARED || vm->board.dev[SLOT_FS])
+		return err_plain(
+			e, EBUSY, "the device for volumes is attached once, to a prepared VM");
+	d = vfs_create(&vm->board.env, &c, e);
+	return d ? board_attach(&vm->board, SLOT_FS, d, vfs_destroy, e) : -e->code;
+}
+
+int devices_link_fs(struct vm *vm, int sock, int table, struct err *e)
+{
+	_cleanup_close_ int sock_fd = sock, table_fd = table;
+	int rc;
+
+	if (!vm->board_up || !vm->board.dev[SLOT_FS])
+		return err_plain(e, ENODEV, "this VM has no device for volumes");
+	rc = vfs_attach(vm->board.dev[SLOT_FS], take_fd(&sock_fd));
+	if (rc < 0)
+		return err_set(e, -rc, "file server");
+	close_fd(&vm->fs_table_fd);
+	vm->fs_table_fd = take_fd(&table_fd);
+	return 0;
+}
+
+void devices_tell_fs_table(struct vm *vm)
+{
+	if (vm->fs_table_fd >= 0)
+		vm->hooks.event(vm->hooks.ctx, VMM_EV_FS_TABLE, NULL, 0, vm->fs_table_fd);
 }
 
 int devices_allow_ports(struct vm *vm, const uint32_t *ports, unsigned int n, struct err *e)

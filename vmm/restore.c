@@ -107,6 +107,12 @@ static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
 		if (rc < 0)
 			return rc;
 	}
+	if (snap_has(s, SNAP_S_DEVICE, SLOT_FS) && !vm->board.dev[SLOT_FS]) {
+		int rc = devices_add_fs(vm, e);
+
+		if (rc < 0)
+			return rc;
+	}
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		if (snap_has(s, SNAP_S_DEVICE, i) != (vm->board.dev[i] != NULL))
 			return err_plain(e, EINVAL, "device in slot %u: %s", i,

@@ -223,14 +223,12 @@ static unsigned int reply_place(struct vfs *f, struct iovec *iov)
 /* One call to read more of a reply: bytes, 0 at the end, or -errno. */
 static ssize_t receive_part(struct vfs *f)
 {
-	struct iovec iov[RANGES];
+	struct iovec iov[RANGES] = {
+		{(uint8_t *)&f->in + f->in_got, sizeof(f->in) - f->in_got},
+	};
 	ssize_t n;
 
-	if (f->in_got < sizeof(f->in))
-		n = recv(f->sock, (uint8_t *)&f->in + f->in_got, sizeof(f->in) - f->in_got,
-			MSG_DONTWAIT);
-	else
-		n = readv(f->sock, iov, (int)reply_place(f, iov));
+	n = readv(f->sock, iov, f->in_got < sizeof(f->in) ? 1 : (int)reply_place(f, iov));
 	if (n > 0)
 		f->in_got += (uint32_t)n;
 	return n < 0 ? -errno : n;

@@ -520,6 +520,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 		.serial_fd = -1,
 		.console_fd = -1,
 		.room_fd = -1,
+		.fs_table_fd = -1,
 		.stop.limit_ns = VMM_STOP_LIMIT_S * 1000000000ull,
 		.born_ns = mono_ns()};
 	vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -657,7 +658,9 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 	if (*cmdline)
 		buf_printf(&line, " %s", cmdline);
 	b.cmdline = buf_cstr(&line);
-	rc = mem_make_anon(&vm->mem, e);
+	rc = vm->board.dev[SLOT_FS] ? 0 : devices_add_fs(vm, e);
+	if (rc == 0)
+		rc = mem_make_anon(&vm->mem, e);
 	if (rc == 0)
 		rc = board_fdt(&vm->board, vm->size.vcpus, fdt, ARCH_FDT_MAX, &b.fdt_bytes, e);
 	if (rc == 0)

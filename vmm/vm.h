@@ -77,6 +77,8 @@ struct vm {
 	struct vm_size size;
 	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd,
 		console_fd; /* -1: none */
+	/* The table of nodes of the file server that was linked last: kept, so that it outlives that process. Not looked at. */
+	int fs_table_fd;
 	bool board_up;
 	struct bio *bio; /* made before the seal, shared by all disks */
 	struct vblk *disk[VMM_MAX_DISKS];

@@ -42,7 +42,7 @@
 #include "lib/log.h"
 #include "lib/opt.h"
 
-#define BOARD_VERSION "1"
+#define BOARD_VERSION "2"
 /* What the guest sees of the processor, by name: a memory file is only good for that. The only class so
  * far: everything that this host's KVM supports. */
 #define CPU_CLASS    "host"

@@ -3,10 +3,13 @@
  * main.c: mayfly-fs, the file server of one sandbox. Descriptor 3 is the socket to the monitor, 4 the memory file with the table of
  * nodes, 5 and on are the volumes, in the order of the options:
  *
- *     mayfly-fs [--jail UID] --volume ro|rw[,ids]...
+ *     mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids]...
+ *
+ * --purge: it serves nothing, but removes all that is in the first volume, and ends.
  *
  * Everything it reads afterwards comes from the guest. Before the first byte it has given up what it does not need.
  */
+#include "fs/purge.h"
 #include "fs/seal.h"
 #include "fs/server.h"
 #include "lib/log.h"
@@ -27,11 +30,13 @@ struct options {
 		bool read_only, keep_ids;
 	} volume[FS_VOLUMES_MAX];
 	unsigned int n;
+	bool purge;
 };
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: mayfly-fs [--jail UID] --volume ro|rw[,ids]...\nThe daemon starts "
+	fprintf(stderr, "usage: mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids]...\nThe "
+			"daemon starts "
 			"this program.\n");
 	return 2;
 }
@@ -55,21 +60,27 @@ static bool parse_volume(struct options *o, const char *text)
 
 static bool parse(struct options *o, int argc, char **argv)
 {
-	for (int i = 1; i + 1 < argc; i += 2) {
+	for (int i = 1; i < argc; i++) {
 		char *end = NULL;
 
-		if (strcmp(argv[i], "--volume") == 0) {
-			if (!parse_volume(o, argv[i + 1]))
+		if (strcmp(argv[i], "--purge") == 0) {
+			o->purge = true;
+			continue;
+		}
+		if (++i == argc)
+			return false;
+		if (strcmp(argv[i - 1], "--volume") == 0) {
+			if (!parse_volume(o, argv[i]))
 				return false;
-		} else if (strcmp(argv[i], "--jail") == 0) {
-			o->uid = strtoul(argv[i + 1], &end, 10);
+		} else if (strcmp(argv[i - 1], "--jail") == 0) {
+			o->uid = strtoul(argv[i], &end, 10);
 			if (*end || o->uid >= UINT32_MAX)
 				return false;
 		} else {
 			return false;
 		}
 	}
-	return argc % 2 == 1 && o->n > 0;
+	return o->n > 0;
 }
 
 /* Half of the descriptors are for open files, half for nodes that are only known. */
@@ -102,6 +113,12 @@ int main(int argc, char **argv)
 	if (fs_seal(&jail, &e) < 0) {
 		log_error("%s", e.msg);
 		return 1;
+	}
+	if (o.purge) {
+		rc = purge_folder(FIRST_VOLUME, &e);
+		if (rc < 0)
+			log_error("%s", e.msg);
+		return rc < 0;
 	}
 	for (unsigned int i = 0; i < o.n; i++) {
 		if (volumes_add(&vols, FIRST_VOLUME + (int)i, o.volume[i].read_only,

@@ -10,10 +10,11 @@
 #include "lib/base.h"
 
 #define PRIV_MAGIC     0x3156504du
-#define PRIV_VERSION   2u
+#define PRIV_VERSION   3u
 #define PRIV_FD        3
 #define PRIV_MAX_SLOTS 65536u
-#define PRIV_SPAWN_FDS 8u
+#define PRIV_SPAWN_FDS 34u   /* a file server: its socket, its table, and 32 volumes */
+#define PRIV_TEXT_MAX  8192u /* bytes behind a message */
 
 /* A sandbox is a group of processes. Each process has a slot: a user id, a jail and a leaf cgroup. The group is
  * the parent cgroup of its leaves, below the cgroup of its lease. Slots and groups are numbers below nslots. The
@@ -21,7 +22,8 @@
 enum priv_op {
 	PRIV_HELLO = 1, /* -> nslots, nleases, host flags (PRIV_H_*), uid */
 	/* kind, slot, group, lease, limits of the leaf; fds become 3, 4, ... of the new process
-	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease */
+	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease
+	 * PRIV_K_FILES: fds: socket, memory file, volumes; volumes_ro, volumes_ids; what = 1: it empties volume 0 and ends */
 	PRIV_SPAWN = 2,
 	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {} */
 	PRIV_USAGE = 4,  /* slot -> usage of the leaf */
@@ -49,6 +51,13 @@ enum priv_op {
 	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets the highest oom_score_adj.
 	 * what = 0, limits.memory_max = that number: taken back. EBUSY: the copies are still there, ask again */
 	PRIV_ROOM = 13,
+	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*); behind the message: path, NUL, sub-path, NUL. HOST: the
+	 * path is absolute and below one of the operator's folders. CLAIM: the name of its folder, 32 hexadecimal digits. Sub-paths are opened
+	 * beneath. -> flags PRIV_V_FOLDER; fd: a detached mount whose ids are those of the slot. The answer may come after those of later requests.
+	 * EPERM: not below one of the folders; EXDEV: a link leads out; ENOENT; EMEDIUMTYPE: neither a folder nor a file; EOPNOTSUPP: its file
+	 * system cannot shift ids; ETIMEDOUT: it hangs; EAGAIN: too many at once */
+	PRIV_VOLUME = 14,
+	PRIV_VOLUME_REMOVE = 15, /* what = CLAIM, and its name as above -> {}; ENOTEMPTY */
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
 };
 
@@ -66,6 +75,14 @@ enum priv_kind {
 /* 2 was a userfaultfd: such a descriptor is a way to write into the memory of who made it, which is
  * the helper */
 enum priv_file { PRIV_F_KVM = 1, PRIV_F_CONFIG = 3, PRIV_F_COUNT };
+
+enum priv_volume { PRIV_V_HOST = 1, PRIV_V_CLAIM = 2 };
+enum {
+	PRIV_V_RO = 1,     /* read-only */
+	PRIV_V_MAKE = 2,   /* missing folders are made */
+	PRIV_V_FOLDER = 4, /* answer */
+	PRIV_V_FLAGS = PRIV_V_RO | PRIV_V_MAKE
+};
 
 /* host flags: what the strictest form lacks here */
 enum { PRIV_H_NO_CGROUP = 1, PRIV_H_NO_LANDLOCK = 2, PRIV_H_NO_KVM = 4 };
@@ -95,5 +112,7 @@ struct priv_msg {
 			      */
 	uint32_t nslots, flags;
 	uint32_t group, lease, nleases;
+	/* of a file server, a bit for each volume: read-only; keeps the guest's user ids */
+	uint32_t volumes_ro, volumes_ids;
 };
-static_assert(sizeof(struct priv_msg) == 136, "one fixed size");
+static_assert(sizeof(struct priv_msg) == 144, "one fixed size");

@@ -44,6 +44,13 @@ static struct priv {
 	struct priv_msg reply; /* waits for room in the socket */
 	int reply_fd;
 	bool reply_waits, ending;
+	struct volumes volumes;
+	uint32_t ids_base;
+	struct { /* answers about volumes, which wait for room in the socket */
+		struct priv_msg m;
+		int fd;
+	} late[VOLUME_JOBS_MAX];
+	uint32_t nlate;
 } P = {.sock = -1,
 	.daemon_pidfd = -1,
 	.reply_fd = -1,
@@ -52,6 +59,9 @@ static struct priv {
 	.uid_base = 300000,
 	.uid_count = PRIV_UID_RANGES * 4096,
 	.nslots = 4096,
+	/* 0x70000000: systemd's list of user ids has no owner for the 2^28 from here on */
+	.ids_base = 1879048192u,
+	.volumes = {.claims_fd = -1},
 	.backoff_ns = RESPAWN_MIN_NS,
 	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
 
@@ -68,6 +78,17 @@ static bool flush_reply(void)
 		return false;
 	close_fd(&P.reply_fd);
 	P.reply_waits = false;
+	return true;
+}
+
+static bool flush_late(void)
+{
+	while (P.nlate) {
+		if (!send_msg(&P.late[0].m, P.late[0].fd))
+			return false;
+		close_fd(&P.late[0].fd);
+		memmove(&P.late[0], &P.late[1], --P.nlate * sizeof(P.late[0]));
+	}
 	return true;
 }
 
@@ -105,7 +126,25 @@ static void pump_out(void)
 {
 	if (P.sock < 0)
 		return;
-	watch_events(P.sock_watch, flush_reply() && flush_ends() ? EPOLLIN : EPOLLOUT);
+	watch_events(
+		P.sock_watch, flush_reply() && flush_late() && flush_ends() ? EPOLLIN : EPOLLOUT);
+}
+
+/* Every job has one answer, so that there is room for it; but a job whose child is stuck in the kernel may still hold its place. */
+static void volume_answered(void *arg, const struct priv_msg *m, int fd)
+{
+	if (P.sock < 0 || P.nlate == ARRAY_LEN(P.late)) {
+		close_fd(&fd);
+		return;
+	}
+	P.late[P.nlate].m = *m;
+	P.late[P.nlate++].fd = fd;
+	pump_out();
+}
+
+static int volume_begin(struct serve *s, const struct volume_ask *a, const struct priv_msg *m)
+{
+	return P.nlate < ARRAY_LEN(P.late) ? volume_start(s->volumes, a, m) : -EAGAIN;
 }
 
 static void on_sock(void *arg, uint32_t events)
@@ -114,7 +153,7 @@ static void on_sock(void *arg, uint32_t events)
 
 	while (P.sock >= 0 && flush_reply()) {
 		size_t nfds = ARRAY_LEN(fds);
-		uint8_t msg[sizeof(struct priv_msg) + 1];
+		uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX + 1];
 		ssize_t n = fdpass_recv(P.sock, msg, sizeof(msg), fds, &nfds);
 
 		if (n == -EMSGSIZE)
@@ -126,8 +165,8 @@ static void on_sock(void *arg, uint32_t events)
 			}
 			break;
 		}
-		serve_request(&P.serve, msg, (size_t)n, fds, nfds, &P.reply, &P.reply_fd);
-		P.reply_waits = true;
+		P.reply_waits =
+			serve_request(&P.serve, msg, (size_t)n, fds, nfds, &P.reply, &P.reply_fd);
 		for (size_t i = 0; i < nfds; i++)
 			close(fds[i]);
 	}
@@ -174,6 +213,9 @@ static void on_daemon_end(void *arg, uint32_t events)
 	close_fd(&P.sock);
 	close_fd(&P.reply_fd);
 	P.reply_waits = false;
+	volume_jobs_forget(P.serve.volumes);
+	for (; P.nlate; P.nlate--)
+		close_fd(&P.late[P.nlate - 1].fd);
 	if (P.ending || (si.si_code == CLD_EXITED && (last == 0 || last == 2))) {
 		/* 0: it was asked to; 2: its configuration is wrong, and will not get better by
 		 * trying again */
@@ -279,8 +321,15 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
 static int lock_users(struct err *e)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = P.uid_count};
+	struct flock files = {
+		.l_type = F_WRLCK, .l_start = P.ids_base, .l_len = (P.nslots + 1ll) * SLOT_IDS};
 	int fd = open("/run/mayfly-users.lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 
+	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &files) < 0)
+		return err_set(e, errno,
+			"another mayfly-priv serves volumes with user ids from %u on: "
+			"--volume-uid-base",
+			P.ids_base);
 	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0
 		       ? err_set(e, errno,
 				 "another mayfly-priv has some of the %u users from %u on: "
@@ -297,6 +346,7 @@ static int set_up_leases(struct err *e)
 
 	if (slots_alloc(&P.slots, P.nslots, P.uid_base, P.uid_count / PRIV_UID_RANGES) < 0)
 		return err_set(e, ENOMEM, "%u slots", P.nslots);
+	P.slots.ids_base = P.volumes.ids_base = P.ids_base;
 	if (!P.nleases)
 		return leases_add(&P.slots.leases, P.cgroup, &l, e);
 	for (uint32_t i = 0; i < P.nleases; i++)
@@ -319,6 +369,8 @@ static int set_up(struct err *e)
 	P.daemon.uid = P.serve.daemon_uid;
 	if (lock_users(e) < 0 || make_dir(P.daemon.run_dir, P.serve.daemon_uid, e) < 0 ||
 		make_dir(P.daemon.state_dir, P.serve.daemon_uid, e) < 0)
+		return -e->code;
+	if (volumes_open(&P.volumes, P.daemon.state_dir, e) < 0)
 		return -e->code;
 	P.bin_fd = open(P.daemon.bin_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (P.bin_fd < 0)
@@ -358,7 +410,8 @@ static void daemon_options(char **argv, int rest)
 static void parse(int argc, char **argv)
 {
 	uint64_t uid_base = P.uid_base, uid_count = P.uid_count, slots = P.nslots;
-	struct opt_list shown = {0}, leases = {0};
+	uint64_t ids_base = P.ids_base;
+	struct opt_list shown = {0}, leases = {0}, roots = {0};
 	unsigned int verbose = 0;
 	bool help = false;
 	const struct opt opts[] = {
@@ -383,6 +436,13 @@ static void parse(int argc, char **argv)
 		{"uid-base", 0, OPT_UINT, &uid_base, "N", "first user id for jails (300000)"},
 		{"uid-count", 0, OPT_UINT, &uid_count, "N",
 			"user ids for jails from there on: five for each slot (20480)"},
+		{"host-path", 0, OPT_LIST, &roots, "DIR",
+			"a host folder that volumes may be below; storage.allowed_host_paths of "
+			"the "
+			"configuration narrows it; up to 16"},
+		{"volume-uid-base", 0, OPT_UINT, &ids_base, "N",
+			"first of 65,536 user ids for each slot, and for the files of claims "
+			"(1879048192)"},
 		{"slots", 0, OPT_UINT, &slots, "N", "processes in jails at a time (4096)"},
 		{"verbose", 'v', OPT_COUNT, &verbose, NULL, "log every request"},
 		{"help", 'h', OPT_FLAG, &help, NULL, "print this text"},
@@ -402,11 +462,17 @@ static void parse(int argc, char **argv)
 			&e) < 0 ||
 		opt_range("slots", slots, 1, PRIV_MAX_SLOTS, &e) < 0 ||
 		opt_range("show", shown.n, 0, ARRAY_LEN(P.daemon.show), &e) < 0 ||
+		opt_range("host-path", roots.n, 0, VOLUME_ROOTS_MAX, &e) < 0 ||
+		opt_range("volume-uid-base", ids_base, 65536,
+			slots < 60000 ? UINT32_MAX - (slots + 2) * SLOT_IDS : 65536, &e) < 0 ||
 		opt_range("lease", leases.n, 0, LEASES_MAX, &e) < 0)
 		bad_options(&e);
 	P.uid_base = (uint32_t)uid_base;
 	P.uid_count = (uint32_t)uid_count;
 	P.nslots = (uint32_t)slots;
+	P.ids_base = (uint32_t)ids_base;
+	memcpy(P.volumes.root, roots.v, roots.n * sizeof(roots.v[0]));
+	P.volumes.nroots = (uint32_t)roots.n;
 	memcpy(P.daemon.show, shown.v, shown.n * sizeof(shown.v[0]));
 	memcpy(P.leases, leases.v, leases.n * sizeof(leases.v[0]));
 	P.nleases = (uint32_t)leases.n;
@@ -451,6 +517,9 @@ int main(int argc, char **argv)
 	P.serve.bin_fd = P.bin_fd;
 	P.serve.spawn = spawn_jailed;
 	P.serve.started = watch_slot;
+	P.serve.volume = volume_begin;
+	P.serve.volumes = volume_jobs_create(P.loop, &P.volumes, volume_answered, NULL);
+	ASSERT(P.serve.volumes);
 	/* if this dies nothing else can clean up */
 	(void)file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
 	for (uint32_t i = 0; i < P.slots.n; i++)

@@ -19,7 +19,9 @@ struct req {
 	size_t nfds;
 	struct priv_msg *out;
 	int *out_fd;
-	struct place at; /* of a request about a group */
+	struct place at;  /* of a request about a group */
+	const char *text; /* behind the message */
+	size_t ntext;
 };
 
 static int do_hello(struct serve *s, struct req *r)
@@ -48,11 +50,8 @@ static int do_spawn(struct serve *s, struct req *r)
 
 	if (!k || r->nfds < k->min_fds || r->nfds > k->max_fds || !limits_ok(&r->in.limits))
 		return -EINVAL;
-	if (k->not_built) {
-		log_limited(
-			LOG_WARN, "%s is asked for, which this build does not have", k->program);
-		return -EOPNOTSUPP;
-	}
+	if (r->in.kind == PRIV_K_FILES && r->in.what > 1)
+		return -EINVAL;
 	if (slot->kind)
 		return -EBUSY;
 	if (at.group >= s->slots->n || at.lease >= MAX(s->slots->leases.n, 1u))
@@ -61,8 +60,7 @@ static int do_spawn(struct serve *s, struct req *r)
 		return -EXDEV;
 	if (k->stage_fd && (stage = fcntl(r->fds[k->stage_fd - 3], F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
-	pid = s->spawn(s->slots, s->bin_fd, r->in.kind, r->in.slot, at, &r->in.limits, r->fds,
-		r->nfds, &pidfd);
+	pid = s->spawn(s->slots, s->bin_fd, &r->in, at, r->fds, r->nfds, &pidfd);
 	if (pid < 0)
 		return pid;
 	rc = slot_used(s->slots, r->in.slot, r->in.kind, at, pid, pidfd);
@@ -238,7 +236,19 @@ static int do_adopt(struct serve *s, struct req *r)
 	return 0;
 }
 
-enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4, NEEDS_GROUP = 8 };
+static int do_volume(struct serve *s, struct req *r)
+{
+	struct volume_ask a;
+	int rc = volume_parse(&a, &r->in, r->text, r->ntext);
+
+	if (rc < 0)
+		return rc;
+	a.slot_ids = slot_uid(s->slots, PRIV_K_FILES, r->in.slot);
+	rc = s->volume(s, &a, &r->in);
+	return rc < 0 ? rc : -EINPROGRESS;
+}
+
+enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4, NEEDS_GROUP = 8, TAKES_TEXT = 16 };
 static const struct {
 	int (*fn)(struct serve *s, struct req *r);
 	const char *name;
@@ -256,6 +266,8 @@ static const struct {
 	[PRIV_GROUP_LIMITS] = {do_group_limits, "limits of the group", NEEDS_GROUP},
 	[PRIV_GROUP_USAGE] = {do_group_usage, "usage of the group", NEEDS_GROUP},
 	[PRIV_GROUP_KILL] = {do_group_kill, "kill of the group", NEEDS_GROUP},
+	[PRIV_VOLUME] = {do_volume, "volume", NEEDS_SLOT | TAKES_TEXT},
+	[PRIV_VOLUME_REMOVE] = {do_volume, "remove a volume", NEEDS_SLOT | TAKES_TEXT},
 	[PRIV_ROOM] = {do_room, "room for a snapshot", NEEDS_SLOT | NEEDS_USED},
 };
 
@@ -274,10 +286,12 @@ static int checked(struct serve *s, struct req *r)
 		return -ENOENT;
 	if (!(f & TAKES_FDS) && r->nfds)
 		return -EINVAL;
+	if (!(f & TAKES_TEXT) && r->ntext)
+		return -EMSGSIZE;
 	return ops[r->in.op].fn(s, r);
 }
 
-void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
+bool serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
 	struct priv_msg *out, int *out_fd)
 {
 	struct req r = {.fds = fds, .nfds = nfds, .out = out, .out_fd = out_fd};
@@ -285,10 +299,12 @@ void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, s
 
 	*out = (struct priv_msg){.magic = PRIV_MAGIC, .version = PRIV_VERSION};
 	*out_fd = -1;
-	if (n != sizeof(r.in)) {
+	if (n < sizeof(r.in) || n > sizeof(r.in) + PRIV_TEXT_MAX) {
 		rc = -EMSGSIZE;
 	} else {
-		memcpy(&r.in, msg, n);
+		memcpy(&r.in, msg, sizeof(r.in));
+		r.text = (const char *)msg + sizeof(r.in);
+		r.ntext = n - sizeof(r.in);
 		out->op = r.in.op;
 		out->id = r.in.id;
 		out->slot = r.in.slot;
@@ -298,6 +314,8 @@ void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, s
 	}
 	out->status = rc;
 	s->served++;
+	if (rc == -EINPROGRESS)
+		return false;
 	if (rc < 0 && rc != -ENOENT && rc != -EBUSY) {
 		s->refused++;
 		log_limited(LOG_WARN, "refused request %u (slot %u, kind %u): %s", r.in.op,
@@ -305,4 +323,5 @@ void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, s
 	} else {
 		log_debug("request %s slot %u: %d", ops[r.in.op].name, r.in.slot, rc);
 	}
+	return true;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "priv/slots.h"
+#include "priv/volumes.h"
 
 struct serve {
 	struct slots *slots;
@@ -13,12 +14,15 @@ struct serve {
 	const char *config; /* the daemon's --config; NULL: it has none */
 	uint64_t served, refused;
 	/* set by unit tests and the fuzzer: starts nothing real */
-	int (*spawn)(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
-		const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
+	int (*spawn)(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
+		const int *fds, size_t nfds, int *pidfd);
+	/* begins to open a volume: its answer comes by itself */
+	int (*volume)(struct serve *s, const struct volume_ask *a, const struct priv_msg *m);
+	struct volume_jobs *volumes;
 	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
 };
 
 /* Answers one request: fills *out and, with descriptors, *out_fd (the caller's then). fds are lent.
- * Never fails: a refusal is an answer. */
-void serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
+ * Never fails: a refusal is an answer. false: the answer comes later, by itself. */
+bool serve_request(struct serve *s, const void *msg, size_t n, const int *fds, size_t nfds,
 	struct priv_msg *out, int *out_fd);

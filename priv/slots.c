@@ -34,11 +34,12 @@ static const uint32_t uid_range[PRIV_K_COUNT] = {[PRIV_K_MONITOR] = 0,
 	[PRIV_K_NETWORK] = 1,
 	[PRIV_K_IMAGE_BUILD] = 2,
 	[PRIV_K_IMAGE_PULL] = 2,
-	[PRIV_K_BROKER] = 3,
-	[PRIV_K_FILES] = 4};
+	[PRIV_K_BROKER] = 3};
 
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot)
 {
+	if (kind == PRIV_K_FILES)
+		return t->ids_base + (slot + 1) * SLOT_IDS;
 	return t->uid_base + uid_range[kind] * t->uid_width + slot;
 }
 

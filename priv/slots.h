@@ -24,14 +24,18 @@ struct slot {
 	struct watch *watch;
 };
 
-#define PRIV_UID_RANGES 5u /* monitors, network processes, image jobs, brokers, file servers */
+/* monitors, network processes, image jobs, brokers; the fifth is not used: file servers have ranges of their own */
+#define PRIV_UID_RANGES 5u
+#define SLOT_IDS        65536u /* user ids of a file server */
 
 struct slots {
 	struct slot *s;
 	uint32_t n;
 	uint32_t uid_base, uid_width; /* width: users of each range */
-	uint32_t untold;              /* ends that the daemon has not heard of */
-	int dir_fd;                   /* state files */
+	/* File servers: SLOT_IDS users for each slot, from here on. The first SLOT_IDS are those of claims' files on disk. */
+	uint32_t ids_base;
+	uint32_t untold; /* ends that the daemon has not heard of */
+	int dir_fd;      /* state files */
 	int daemon_pidfd;
 	struct leases leases;
 };

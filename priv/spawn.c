@@ -24,18 +24,18 @@
 static const struct kind kinds[PRIV_K_COUNT] = {
 	[PRIV_K_MONITOR] = {.program = "mayfly-vmm",
 		.min_fds = 4,
-		.max_fds = PRIV_SPAWN_FDS,
+		.max_fds = 8,
 		.pids_max = 64,
 		.oom_score_adj = "600"},
 	[PRIV_K_NETWORK] = {.program = "mayfly-net",
 		.min_fds = 2,
-		.max_fds = PRIV_SPAWN_FDS,
+		.max_fds = 8,
 		.pids_max = 8,
 		.memory_max = MIB(256),
 		.oom_score_adj = "500"},
 	[PRIV_K_IMAGE_BUILD] = {.program = "mayfly-image",
 		.min_fds = 2,
-		.max_fds = PRIV_SPAWN_FDS,
+		.max_fds = 8,
 		.stage_fd = 4,
 		.pids_max = 32,
 		.memory_max = GIB(2),
@@ -43,21 +43,20 @@ static const struct kind kinds[PRIV_K_COUNT] = {
 	[PRIV_K_IMAGE_PULL] = {.program = "mayfly-image",
 		.extra = "--jail-net",
 		.min_fds = 2,
-		.max_fds = PRIV_SPAWN_FDS,
+		.max_fds = 8,
 		.stage_fd = 4,
 		.pids_max = 32,
 		.memory_max = GIB(2),
 		.oom_score_adj = "400"},
 	[PRIV_K_BROKER] = {.program = "mayfly-broker",
 		.min_fds = 1,
-		.max_fds = PRIV_SPAWN_FDS,
+		.max_fds = 8,
 		.pids_max = 16,
 		/* the buffers of all sandboxes' sockets are charged to it */
 		.memory_max = GIB(2),
 		.oom_score_adj = "500"},
 	[PRIV_K_FILES] = {.program = "mayfly-fs",
-		.not_built = true,
-		.min_fds = 1,
+		.min_fds = 3,
 		.max_fds = PRIV_SPAWN_FDS,
 		.pids_max = 16,
 		.memory_max = MIB(256),
@@ -129,13 +128,30 @@ static bool take_stage(int daemon_pidfd, int fd)
 	return setns(home, CLONE_NEWNS) == 0 && tree >= 0 && dup2(tree, fd) == fd;
 }
 
-int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
-	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+/* mayfly-fs: each volume's rules, in the order of their descriptors. */
+static int volume_args(const struct priv_msg *req, size_t nvolumes, char **argv)
 {
-	const struct kind *k = kind_of(kind);
-	struct priv_limits lim = *l;
+	static const char *const rules[2][2] = {{"rw", "rw,ids"}, {"ro", "ro,ids"}};
+	int n = 0;
+
+	if (req->what)
+		argv[n++] = (char *)(uintptr_t) "--purge";
+	for (size_t i = 0; i < nvolumes; i++) {
+		argv[n++] = (char *)(uintptr_t) "--volume";
+		argv[n++] = (char *)(uintptr_t)
+			rules[req->volumes_ro >> i & 1][req->volumes_ids >> i & 1];
+	}
+	return n;
+}
+
+int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
+	const int *fds, size_t nfds, int *pidfd)
+{
+	const struct kind *k = kind_of(req->kind);
+	struct priv_limits lim = req->limits;
+	uint32_t slot = req->slot;
 	_cleanup_close_ int cg = -1;
-	char uid[16], *argv[6];
+	char uid[16], *argv[6 + 2 * PRIV_SPAWN_FDS];
 	int pid, n = 0;
 
 	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
@@ -146,12 +162,14 @@ int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, stru
 		return -ENODEV;
 	if (cg < 0 && cg != -ENOENT)
 		return cg;
-	snprintf(uid, sizeof(uid), "%u", slot_uid(t, kind, slot));
+	snprintf(uid, sizeof(uid), "%u", slot_uid(t, req->kind, slot));
 	argv[n++] = (char *)(uintptr_t)k->program;
 	argv[n++] = (char *)(uintptr_t) "--jail";
 	argv[n++] = uid;
 	if (k->extra)
 		argv[n++] = (char *)(uintptr_t)k->extra;
+	if (req->kind == PRIV_K_FILES)
+		n += volume_args(req, nfds - 2, argv + n);
 	argv[n] = NULL;
 	pid = clone_child(CLONE_NEWPID, cg, pidfd);
 	if (pid < 0)

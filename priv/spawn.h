@@ -9,8 +9,6 @@
 /* One row a kind: what may be started at all. */
 struct kind {
 	const char *program, *extra; /* extra: one more argument, or NULL */
-	/* its place in the table is kept, asking for it is refused by its name */
-	bool not_built;
 	uint32_t min_fds, max_fds;
 	uint32_t stage_fd; /* 0, or the number of the daemon's folder that it works in */
 	uint64_t pids_max, memory_max;
@@ -19,8 +17,8 @@ struct kind {
 const struct kind *kind_of(uint32_t kind); /* NULL: not in the table */
 
 /* Starts slot's program with fds as 3, 4, ...: pid, or -errno. *pidfd is the caller's. */
-int spawn_jailed(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
-	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd);
+int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
+	const int *fds, size_t nfds, int *pidfd);
 /* The daemon: its user, what of the host it may see beside the libraries, its arguments. */
 struct daemon_conf {
 	uint32_t uid;

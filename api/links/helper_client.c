@@ -6,11 +6,13 @@
 #include "api/links/helper_client.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -37,7 +39,7 @@ struct child {
 struct privctl {
 	struct loop *loop;
 	int sock;
-	const char *bin_dir;
+	const char *bin_dir, *state_dir;
 	struct watch *watch;
 	privctl_exit_fn exited;
 	void *arg;
@@ -226,6 +228,23 @@ static struct child *child_track(struct privctl *p, uint32_t slot, uint32_t kind
 	return c;
 }
 
+/* The options of mayfly-fs, as priv/spawn.c makes them, but for the jail. */
+static void direct_volumes(const struct priv_msg *req, size_t nfds, char **argv)
+{
+	static const char *const rules[2][2] = {{"rw", "rw,ids"}, {"ro", "ro,ids"}};
+	int n = 0;
+
+	argv[n++] = (char *)(uintptr_t) "mayfly-fs";
+	if (req->what)
+		argv[n++] = (char *)(uintptr_t) "--purge";
+	for (size_t i = 0; i + 2 < nfds; i++) {
+		argv[n++] = (char *)(uintptr_t) "--volume";
+		argv[n++] = (char *)(uintptr_t)
+			rules[req->volumes_ro >> i & 1][req->volumes_ids >> i & 1];
+	}
+	argv[n] = NULL;
+}
+
 static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
 	struct priv_msg *out, int *out_fd)
 {
@@ -233,11 +252,13 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 		[PRIV_K_MONITOR] = "mayfly-vmm",
 		[PRIV_K_NETWORK] = "mayfly-net",
 		[PRIV_K_BROKER] = "mayfly-broker",
+		[PRIV_K_FILES] = "mayfly-fs",
 	};
 	const char *name = req->kind < PRIV_K_COUNT ? programs[req->kind] : NULL;
 	bool monitor = req->kind == PRIV_K_MONITOR;
 	char prog[512];
 	int high[PRIV_SPAWN_FDS], pid;
+	char *files[4 + 2 * PRIV_SPAWN_FDS];
 	struct child *c;
 
 	if (!name || nfds > PRIV_SPAWN_FDS)
@@ -256,6 +277,10 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 		for (size_t i = 0; i < nfds; i++)
 			dup2(high[i], 3 + (int)i);
 		syscall(SYS_close_range, 3 + nfds, ~0u, 0);
+		if (req->kind == PRIV_K_FILES) {
+			direct_volumes(req, nfds, files);
+			execv(prog, files);
+		}
 		execl(prog, name, monitor ? "--no-jail" : NULL, "--no-jail", NULL);
 		_exit(127);
 	}
@@ -324,6 +349,8 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_FREE:
 	case PRIV_ADOPT:
 		return 0;
+	case PRIV_VOLUME:
+	case PRIV_VOLUME_REMOVE: /* privctl_volume() */
 	case PRIV_USAGE:
 	case PRIV_GROUP_USAGE:
 	case PRIV_EV_EXITED:
@@ -332,11 +359,36 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	return -ENOSYS;
 }
 
+/* Sends a request whose answer goes to fn: 0 or -errno. */
+static int call_send(struct privctl *p, const void *msg, size_t n, uint32_t id, const int *fds,
+	size_t nfds, privctl_fn fn, void *arg)
+{
+	struct pcall *c = calloc(1, sizeof(*c));
+	int rc;
+
+	if (!c)
+		return -ENOMEM;
+	*c = (struct pcall){.id = id, .fn = fn, .arg = arg, .next = p->calls};
+	/* the helper reads whenever it has sent: a full socket lasts microseconds, and waiting
+	 * keeps requests in order */
+	while ((rc = fdpass_send(p->sock, msg, n, fds, nfds)) == -EAGAIN) {
+		struct pollfd pf = {.fd = p->sock, .events = POLLOUT};
+
+		if (poll(&pf, 1, 5000) <= 0)
+			break;
+	}
+	if (rc < 0) {
+		free(c);
+		return rc;
+	}
+	p->calls = c;
+	return 0;
+}
+
 int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
 	privctl_fn fn, void *arg)
 {
 	struct priv_msg m = *req;
-	struct pcall *c;
 	int rc;
 
 	m.magic = PRIV_MAGIC;
@@ -355,24 +407,75 @@ int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, 
 			close(fd);
 		return 0;
 	}
-	c = calloc(1, sizeof(*c));
-	if (!c)
-		return -ENOMEM;
-	*c = (struct pcall){.id = m.id, .fn = fn, .arg = arg, .next = p->calls};
-	/* the helper reads whenever it has sent: a full socket lasts microseconds, and waiting
-	 * keeps requests in order */
-	while ((rc = fdpass_send(p->sock, &m, sizeof(m), fds, nfds)) == -EAGAIN) {
-		struct pollfd pf = {.fd = p->sock, .events = POLLOUT};
+	return call_send(p, &m, sizeof(m), m.id, fds, nfds, fn, arg);
+}
 
-		if (poll(&pf, 1, 5000) <= 0)
-			break;
+/* ---- volumes */
+
+void privctl_state_dir(struct privctl *p, const char *dir)
+{
+	p->state_dir = dir;
+}
+
+/* A developer's volume: the folder itself, opened with this user's rights. */
+static int direct_volume(struct privctl *p, const struct priv_msg *m, const char *path,
+	const char *sub, struct priv_msg *out, int *fd)
+{
+	char at[PATH_MAX];
+	struct stat st;
+
+	if (m->what == PRIV_V_CLAIM) {
+		snprintf(at, sizeof(at), "%s/volumes", p->state_dir);
+		(void)!mkdir(at, 0700);
+		snprintf(at, sizeof(at), "%s/volumes/%s", p->state_dir, path);
+	} else {
+		snprintf(at, sizeof(at), "%s", path);
 	}
-	if (rc < 0) {
-		free(c);
-		return rc;
+	if (m->op == PRIV_VOLUME_REMOVE)
+		return rmdir(at) < 0 && errno != ENOENT ? -errno : 0;
+	if (m->flags & PRIV_V_MAKE)
+		(void)!mkdir(at, 0755);
+	if (*sub) {
+		size_t n = strlen(at);
+
+		snprintf(at + n, sizeof(at) - n, "/%s", sub);
+		if (m->flags & PRIV_V_MAKE)
+			(void)!mkdir(at, 0755);
 	}
-	p->calls = c;
-	return 0;
+	*fd = open(at, O_PATH | O_CLOEXEC);
+	if (*fd < 0 || fstat(*fd, &st) < 0)
+		return -errno;
+	out->flags = S_ISDIR(st.st_mode) ? PRIV_V_FOLDER : 0;
+	if (S_ISDIR(st.st_mode) || S_ISREG(st.st_mode))
+		return 0;
+	close_fd(fd);
+	return -EMEDIUMTYPE;
+}
+
+int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *path, const char *sub,
+	privctl_fn fn, void *arg)
+{
+	uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX];
+	size_t a = strlen(path) + 1, b = strlen(sub) + 1;
+	struct priv_msg m = *req;
+
+	if (a + b > PRIV_TEXT_MAX)
+		return -ENAMETOOLONG;
+	m.magic = PRIV_MAGIC;
+	m.version = PRIV_VERSION;
+	m.id = p->next_id++;
+	if (p->sock < 0) {
+		struct priv_msg out = m;
+		int fd = -1;
+
+		out.status = direct_volume(p, &m, path, sub, &out, &fd);
+		fn(arg, &out, fd);
+		return 0;
+	}
+	memcpy(msg, &m, sizeof(m));
+	memcpy(msg + sizeof(m), path, a);
+	memcpy(msg + sizeof(m) + a, sub, b);
+	return call_send(p, msg, sizeof(m) + a + b, m.id, NULL, 0, fn, arg);
 }
 
 int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg *reply, int *fd)

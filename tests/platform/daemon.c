@@ -269,8 +269,8 @@ static pid_t run_helper(const char *self, const char *top)
 
 static void what_must_be_impossible_is_in_the_daemon(void)
 {
-	static const char *const left[] = {"bin/mayflyd", "bin", "run/file", "run", "state",
-		"run-priv/lock", "run-priv", "no-group"};
+	static const char *const left[] = {"bin/mayflyd", "bin", "run/file", "run", "state/volumes",
+		"state", "run-priv/lock", "run-priv", "no-group"};
 	char top[] = "/tmp/daemon-test.XXXXXX", self[400] = "", path[96];
 	int st = -1;
 

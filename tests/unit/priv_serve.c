@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,8 +21,8 @@ static struct slots T;
 static struct serve S;
 static int spawned, watched;
 
-static int fake_spawn(struct slots *t, int bin_fd, uint32_t kind, uint32_t slot, struct place at,
-	const struct priv_limits *l, const int *fds, size_t nfds, int *pidfd)
+static int fake_spawn(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
+	const int *fds, size_t nfds, int *pidfd)
 {
 	spawned++;
 	*pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -56,7 +57,7 @@ static bool set_up(void)
 static int ask(struct priv_msg m, size_t nfds, struct priv_msg *out)
 {
 	struct priv_msg o;
-	int fds[PRIV_SPAWN_FDS] = {0, 0, 0, 0, 0, 0, 0, 0}, fd;
+	int fds[PRIV_SPAWN_FDS] = {0}, fd;
 
 	m.magic = m.magic ? m.magic : PRIV_MAGIC;
 	m.version = m.version ? m.version : PRIV_VERSION;
@@ -81,7 +82,7 @@ static void what_is_not_in_the_table_is_refused(void)
 
 	REQUIRE(set_up());
 	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
-		if (op >= PRIV_HELLO && op <= PRIV_ROOM)
+		if (op >= PRIV_HELLO && op <= PRIV_VOLUME_REMOVE)
 			continue;
 		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
 	}
@@ -115,11 +116,12 @@ static void what_is_not_in_the_table_is_refused(void)
 
 static void short_and_long_messages_are_refused(void)
 {
-	uint8_t big[300] = {0};
-	struct priv_msg out;
+	static uint8_t big[sizeof(struct priv_msg) + PRIV_TEXT_MAX + 3];
+	struct priv_msg out, m = {.magic = PRIV_MAGIC, .version = PRIV_VERSION, .op = PRIV_HELLO};
 	int fd;
 
 	REQUIRE(set_up());
+	memcpy(big, &m, sizeof(m));
 	for (size_t n = 0; n < sizeof(big); n++) {
 		if (n == sizeof(struct priv_msg))
 			continue;
@@ -187,30 +189,91 @@ static void a_user_is_not_used_again_while_it_owns_a_file(void)
 	close(fds[1]);
 }
 
-static void a_process_that_does_not_exist_yet_is_refused_by_name(void)
+static struct volume_ask volume_asked;
+
+static int fake_volume(struct serve *s, const struct volume_ask *a, const struct priv_msg *m)
 {
-	int before = spawned;
+	volume_asked = *a;
+	return 0;
+}
+
+/* -EINPROGRESS: it was taken, and the answer comes later. */
+static int ask_volume(uint32_t op, uint32_t what, uint32_t flags, const char *text, size_t n)
+{
+	struct priv_msg m = {.magic = PRIV_MAGIC,
+		.version = PRIV_VERSION,
+		.op = op,
+		.what = what,
+		.flags = flags,
+		.slot = 3};
+	struct priv_msg out;
+	uint8_t msg[sizeof(m) + 200];
+	int fd;
+
+	memcpy(msg, &m, sizeof(m));
+	memcpy(msg + sizeof(m), text, n);
+	if (serve_request(&S, msg, sizeof(m) + n, NULL, 0, &out, &fd))
+		return out.status;
+	return -EINPROGRESS;
+}
+#define TEXT(s) s, sizeof(s)
+
+static void a_volume_is_named_by_a_plain_path(void)
+{
+	static const char *const bad[] = {
+		"relative", "", "/a/../b", "/a/./b", "/a//b", "/a/", "/..", "//a"};
+	const uint32_t op = PRIV_VOLUME;
+	static char claim[34] = "0123456789abcdef0123456789abcdef";
 
 	REQUIRE(set_up());
-	CHECK_INT(
-		ask((struct priv_msg){.op = PRIV_SPAWN, .kind = PRIV_K_FILES, .slot = 4}, 1, NULL),
-		-EOPNOTSUPP);
-	CHECK_INT(spawned, before);
-	CHECK_INT(T.s[4].kind, 0);
+	S.volume = fake_volume;
+	T.ids_base = 1000000;
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, PRIV_V_RO, TEXT("/srv/data\0sub/x")), -EINPROGRESS);
+	CHECK_STR(volume_asked.path, "/srv/data");
+	CHECK_STR(volume_asked.sub, "sub/x");
+	CHECK_INT(volume_asked.slot_ids, 1000000 + 4 * 65536);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, TEXT("/srv/data\0")), -EINPROGRESS);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, TEXT("/\0")), -EINPROGRESS);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		char text[40];
+		int n = snprintf(text, sizeof(text), "%s%c", bad[i], 0);
+
+		CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, text, (size_t)n + 1), -EINVAL);
+	}
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, TEXT("/a\0../b")), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, TEXT("/a\0/b")), -EINVAL);
+	/* bytes that are missing, or too many */
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, "", 0), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, "/a", 2), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, "/a", 3), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, "/a\0b", 4), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 0, TEXT("/a\0b\0")), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_HOST, 64, TEXT("/a\0")), -EINVAL);
+	CHECK_INT(ask_volume(op, 3, 0, TEXT("/a\0")), -EINVAL);
+	/* claims */
+	CHECK_INT(ask_volume(op, PRIV_V_CLAIM, 0, claim, 34), -EINPROGRESS);
+	CHECK_INT(ask_volume(PRIV_VOLUME_REMOVE, PRIV_V_CLAIM, 0, claim, 34), -EINPROGRESS);
+	claim[0] = '.';
+	CHECK_INT(ask_volume(op, PRIV_V_CLAIM, 0, claim, 34), -EINVAL);
+	CHECK_INT(ask_volume(op, PRIV_V_CLAIM, 0, TEXT("0123\0")), -EINVAL);
+	/* only these requests have bytes behind them */
+	CHECK_INT(ask_volume(PRIV_HELLO, 0, 0, TEXT("/a\0")), -EMSGSIZE);
 }
 
 static void users_of_kinds_never_meet(void)
 {
 	static const uint32_t apart[] = {
-		PRIV_K_MONITOR, PRIV_K_NETWORK, PRIV_K_IMAGE_PULL, PRIV_K_BROKER, PRIV_K_FILES};
+		PRIV_K_MONITOR, PRIV_K_NETWORK, PRIV_K_IMAGE_PULL, PRIV_K_BROKER};
 
 	REQUIRE(set_up());
 	for (size_t i = 1; i < ARRAY_LEN(apart); i++)
 		CHECK_INT(
 			slot_uid(&T, apart[i], 0), slot_uid(&T, apart[i - 1], T.uid_width - 1) + 1);
+	/* a file server has 65,536 of them; the first are those of claims on disk, and no process's */
+	T.ids_base = 2000000;
+	CHECK_INT(slot_uid(&T, PRIV_K_FILES, 0), 2000000 + 65536);
+	CHECK_INT(slot_uid(&T, PRIV_K_FILES, 7), 2000000 + 8 * 65536);
 	CHECK_INT(slot_uid(&T, PRIV_K_IMAGE_BUILD, 3), slot_uid(&T, PRIV_K_IMAGE_PULL, 3));
-	CHECK_INT(slot_uid(&T, PRIV_K_FILES, T.uid_width - 1),
-		T.uid_base + PRIV_UID_RANGES * T.uid_width - 1);
 }
 
 /* One that a helper of protocol 1 wrote: its leaf has no group. */
@@ -485,8 +548,7 @@ static const struct test tests[] = {
 	{"a_slot_is_used_once_and_freed_when_empty", a_slot_is_used_once_and_freed_when_empty},
 	{"a_user_is_not_used_again_while_it_owns_a_file",
 		a_user_is_not_used_again_while_it_owns_a_file},
-	{"a_process_that_does_not_exist_yet_is_refused_by_name",
-		a_process_that_does_not_exist_yet_is_refused_by_name},
+	{"a_volume_is_named_by_a_plain_path", a_volume_is_named_by_a_plain_path},
 	{"users_of_kinds_never_meet", users_of_kinds_never_meet},
 	{"a_new_helper_finds_what_an_older_one_started",
 		a_new_helper_finds_what_an_older_one_started},

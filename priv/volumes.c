@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volumes.c: see volumes.h. mayfly-priv, root; volume_do() runs in a child.
+ *
+ * A folder is opened once, beneath its root: openat2() follows no link out of it, whenever the link was made. From then on it is a
+ * descriptor. What is handed out is a copy of its mount, detached, private, without set-user-id, devices and execution, with the ids on
+ * disk shifted into the range of one slot: a file server can be nobody else, whatever it is talked into.
+ */
+#include "priv/volumes.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "lib/fdpass.h"
+#include "lib/log.h"
+#include "lib/procfs.h"
+
+#define DEADLINE_NS 10000000000ull
+
+/* ---- names */
+
+bool volume_path_ok(const char *path, bool absolute)
+{
+	size_t n = strlen(path);
+
+	if ((path[0] == '/') != absolute || n >= PATH_MAX)
+		return false;
+	for (const char *p = path + absolute; *p;) {
+		size_t k = strcspn(p, "/");
+
+		if (k == 0 || k > NAME_MAX || (k == 1 && p[0] == '.') ||
+			(k == 2 && p[0] == '.' && p[1] == '.'))
+			return false;
+		p += k;
+		if (*p && !*++p)
+			return false; /* ends with a slash */
+	}
+	return true;
+}
+
+/* A claim's folder: 32 hexadecimal digits. */
+static bool claim_ok(const char *s)
+{
+	return strlen(s) == 32 && strspn(s, "0123456789abcdef") == 32;
+}
+
+int volume_parse(struct volume_ask *a, const struct priv_msg *m, const char *text, size_t n)
+{
+	size_t path = n ? strnlen(text, n) : 0,
+	       sub = path < n ? strnlen(text + path + 1, n - path - 1) : 0;
+
+	*a = (struct volume_ask){.op = m->op, .what = m->what, .flags = m->flags};
+	if (n == 0 || path + sub + 2 != n || (m->flags & ~PRIV_V_FLAGS))
+		return -EINVAL;
+	a->path = text;
+	a->sub = text + path + 1;
+	if (m->what != PRIV_V_HOST && m->what != PRIV_V_CLAIM)
+		return -EINVAL;
+	if (m->what == PRIV_V_CLAIM ? !claim_ok(a->path) : !volume_path_ok(a->path, true))
+		return -EINVAL;
+	return volume_path_ok(a->sub, false) ? 0 : -EINVAL;
+}
+
+/* ---- opening */
+
+static int open_how(int dir, const char *path, uint64_t flags, uint64_t resolve)
+{
+	struct open_how how = {
+		.flags = flags | O_CLOEXEC, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
+	long fd = syscall(SYS_openat2, dir, *path ? path : ".", &how, sizeof(how));
+
+	return fd < 0 ? -errno : (int)fd;
+}
+
+/* A missing folder, as the owner of the one that it is made in: root's rights are not used for it. */
+static int make_folder(int parent, const char *name)
+{
+	struct stat st;
+	int rc;
+
+	if (fstat(parent, &st) < 0)
+		return -errno;
+	setfsgid(st.st_gid);
+	setfsuid(st.st_uid);
+	rc = mkdirat(parent, name, 0755) < 0 ? -errno : 0;
+	setfsuid(0);
+	setfsgid(0);
+	return rc == -EEXIST ? -ENOENT
+			     : rc; /* a link into nowhere, or just made by somebody else */
+}
+
+/* Opens the path beneath dir; with make, missing folders are made. -EXDEV: a link leads out. */
+static int open_beneath(int dir, const char *path, bool make)
+{
+	int fd = open_how(dir, path, O_PATH, RESOLVE_BENEATH), parent = dir, rc = 0;
+	char part[PATH_MAX];
+
+	if (fd != -ENOENT || !make)
+		return fd;
+	for (const char *p = path; rc == 0 && *p;) {
+		size_t k = strcspn(p, "/");
+
+		snprintf(part, sizeof(part), "%.*s", (int)(p + k - path), path);
+		fd = open_how(dir, part, O_PATH | O_DIRECTORY, RESOLVE_BENEATH);
+		if (fd == -ENOENT) {
+			snprintf(part, sizeof(part), "%.*s", (int)k, p);
+			rc = make_folder(parent, part);
+			if (rc == 0)
+				fd = open_how(parent, part, O_PATH | O_DIRECTORY,
+					RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+		}
+		if (rc == 0 && fd < 0)
+			rc = fd;
+		if (parent != dir)
+			close(parent);
+		parent = rc == 0 ? fd : dir;
+		p += k + (p[k] == '/');
+	}
+	return rc < 0 ? rc : parent;
+}
+
+/* The longest of the operator's folders that holds the path. */
+static int host_root(const struct volumes *v, const char *path, const char **rest)
+{
+	size_t best = 0;
+	int fd;
+
+	for (uint32_t i = 0; i < v->nroots; i++) {
+		size_t n = strlen(v->root[i]);
+
+		while (n > 1 && v->root[i][n - 1] == '/')
+			n--;
+		if (n == 1) /* all of the host */
+			n = 0;
+		if (strncmp(path, v->root[i], n) == 0 && (path[n] == '/' || !path[n]) &&
+			n + 1 > best) {
+			best = n + 1;
+			*rest = path + n + (path[n] == '/');
+		}
+	}
+	if (!best)
+		return -EPERM;
+	/* the operator's own path: its links are followed */
+	fd = open_how(AT_FDCWD, strndupa(path, MAX(best - 1, (size_t)1)), O_PATH | O_DIRECTORY, 0);
+	return fd;
+}
+
+static int open_host(const struct volumes *v, const struct volume_ask *a)
+{
+	_cleanup_close_ int root = -1;
+	const char *rest = "";
+
+	root = host_root(v, a->path, &rest);
+	return root < 0 ? root : open_beneath(root, rest, a->flags & PRIV_V_MAKE);
+}
+
+static int open_claim(const struct volumes *v, const struct volume_ask *a)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (v->claims_fd < 0)
+		return -ENOTDIR;
+	if ((a->flags & PRIV_V_MAKE) && mkdirat(v->claims_fd, a->path, 0755) == 0) {
+		if (fchownat(v->claims_fd, a->path, v->ids_base, v->ids_base, AT_SYMLINK_NOFOLLOW) <
+				0 ||
+			fsync(v->claims_fd) < 0)
+			return -errno;
+	}
+	fd = open_how(
+		v->claims_fd, a->path, O_PATH | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+	return fd < 0 ? fd : take_fd(&fd);
+}
+
+/* ---- ids */
+
+_noreturn_ static void idle(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;)
+		pause();
+}
+
+/* A user namespace in which the ids from `disk` on are those from `slot` on outside: what a shifted mount is told. */
+static int users_of(uint32_t disk_uid, uint32_t disk_gid, uint32_t slot, uint32_t n)
+{
+	struct clone_args a = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
+	char path[64], map[64];
+	int fd = -1, rc;
+	pid_t pid = (pid_t)syscall(SYS_clone3, &a, sizeof(a));
+
+	if (pid == 0)
+		idle();
+	if (pid < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "/proc/%d/uid_map", (int)pid);
+	snprintf(map, sizeof(map), "%u %u %u\n", disk_uid, slot, n);
+	rc = file_put(AT_FDCWD, path, map);
+	if (rc == 0) {
+		snprintf(path, sizeof(path), "/proc/%d/gid_map", (int)pid);
+		snprintf(map, sizeof(map), "%u %u %u\n", disk_gid, slot, n);
+		rc = file_put(AT_FDCWD, path, map);
+	}
+	if (rc == 0) {
+		snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		rc = fd < 0 ? -errno : 0;
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	return rc < 0 ? rc : fd;
+}
+
+/* A private, detached copy of the mount at fd. -EOPNOTSUPP: this file system cannot shift ids. */
+static int mount_of(
+	int fd, const struct volumes *v, const struct volume_ask *a, const struct stat *st)
+{
+	bool claim = a->what == PRIV_V_CLAIM;
+	_cleanup_close_ int users = users_of(claim ? v->ids_base : st->st_uid,
+		claim ? v->ids_base : st->st_gid, a->slot_ids, claim ? VOLUME_IDS : 1);
+	_cleanup_close_ int tree = -1;
+	struct mount_attr at = {
+		.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC |
+			    MOUNT_ATTR_IDMAP | (a->flags & PRIV_V_RO ? MOUNT_ATTR_RDONLY : 0),
+		.propagation = MS_PRIVATE,
+		.userns_fd = (uint64_t)users,
+	};
+
+	if (users < 0)
+		return users;
+	tree = (int)syscall(
+		SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	if (tree < 0)
+		return -errno;
+	if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &at, sizeof(at)) < 0)
+		return errno == EINVAL || errno == EPERM ? -EOPNOTSUPP : -errno;
+	return take_fd(&tree);
+}
+
+int volume_do(const struct volumes *v, const struct volume_ask *a, int *fd, bool *folder)
+{
+	_cleanup_close_ int at = -1, sub = -1;
+	struct stat st;
+
+	if (a->op == PRIV_VOLUME_REMOVE) {
+		if (v->claims_fd < 0 || a->what != PRIV_V_CLAIM)
+			return -EINVAL;
+		return unlinkat(v->claims_fd, a->path, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno
+											    : 0;
+	}
+	at = a->what == PRIV_V_CLAIM ? open_claim(v, a) : open_host(v, a);
+	if (at < 0)
+		return at;
+	sub = *a->sub ? open_beneath(at, a->sub, a->flags & PRIV_V_MAKE)
+		      : fcntl(at, F_DUPFD_CLOEXEC, 3);
+	if (sub < 0)
+		return sub;
+	if (fstat(sub, &st) < 0)
+		return -errno;
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+		return -EMEDIUMTYPE;
+	*folder = S_ISDIR(st.st_mode);
+	*fd = mount_of(sub, v, a, &st);
+	return *fd < 0 ? *fd : 0;
+}
+
+int volumes_open(struct volumes *v, const char *state_dir, struct err *e)
+{
+	_cleanup_close_ int state = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+
+	if (state < 0)
+		return err_set(e, errno, "open %s", state_dir);
+	if (mkdirat(state, "volumes", 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "mkdir %s/volumes", state_dir);
+	v->claims_fd = openat(state, "volumes", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (v->claims_fd < 0 || fstat(v->claims_fd, &st) < 0)
+		return err_set(e, errno, "open %s/volumes", state_dir);
+	if (st.st_uid != 0 || (st.st_mode & 077))
+		return err_plain(e, EPERM, "%s/volumes is not root's alone (chown root, chmod 700)",
+			state_dir);
+	return 0;
+}
+
+/* ---- jobs */
+
+struct job {
+	struct volume_jobs *j;
+	struct priv_msg m;
+	int sock; /* -1: this place is free */
+	pid_t pid;
+	struct watch *watch;
+	struct timer *late;
+	bool answered;
+};
+
+struct volume_jobs {
+	struct loop *loop;
+	const struct volumes *v;
+	volume_done_fn done;
+	void *arg;
+	struct job job[VOLUME_JOBS_MAX];
+};
+
+struct answer {
+	int32_t rc;
+	uint32_t folder;
+};
+
+static void job_answer(struct job *b, int rc, bool folder, int fd)
+{
+	struct priv_msg r = {.magic = PRIV_MAGIC,
+		.version = PRIV_VERSION,
+		.op = b->m.op,
+		.id = b->m.id,
+		.slot = b->m.slot,
+		.status = rc,
+		.flags = folder ? PRIV_V_FOLDER : 0};
+
+	b->answered = true;
+	b->j->done(b->j->arg, &r, fd);
+}
+
+static void on_job(void *arg, uint32_t events)
+{
+	struct job *b = arg;
+	struct answer a = {.rc = -EIO};
+	size_t nfds = 1;
+	int fd = -1;
+	ssize_t n = fdpass_recv(b->sock, &a, sizeof(a), &fd, &nfds);
+
+	(void)events;
+	if (n == -EAGAIN)
+		return;
+	if (n != sizeof(a))
+		a = (struct answer){.rc = -EIO};
+	if (nfds == 0)
+		fd = -1;
+	timer_set(b->late, 0);
+	watch_remove(b->watch);
+	close_fd(&b->sock);
+	waitpid(b->pid, NULL, 0); /* it has closed its socket: nothing is left that could wait */
+	if (!b->answered)
+		job_answer(b, a.rc, a.folder, fd);
+	else
+		close_fd(&fd);
+}
+
+/* The source hangs. The child keeps its place until the kernel lets go of it. */
+static void on_late(void *arg)
+{
+	struct job *b = arg;
+
+	log_limited(LOG_WARN, "a volume's source does not answer");
+	kill(b->pid, SIGKILL);
+	if (!b->answered)
+		job_answer(b, -ETIMEDOUT, false, -1);
+}
+
+struct volume_jobs *volume_jobs_create(
+	struct loop *l, const struct volumes *v, volume_done_fn done, void *arg)
+{
+	struct volume_jobs *j = calloc(1, sizeof(*j));
+
+	if (!j)
+		return NULL;
+	*j = (struct volume_jobs){.loop = l, .v = v, .done = done, .arg = arg};
+	for (size_t i = 0; i < VOLUME_JOBS_MAX; i++) {
+		j->job[i] = (struct job){.j = j, .sock = -1};
+		j->job[i].late = loop_timer(l, on_late, &j->job[i]);
+		if (!j->job[i].late)
+			return NULL;
+	}
+	return j;
+}
+
+void volume_jobs_forget(struct volume_jobs *j)
+{
+	for (size_t i = 0; i < VOLUME_JOBS_MAX; i++)
+		j->job[i].answered = true;
+}
+
+_noreturn_ static void job_child(const struct volumes *v, const struct volume_ask *a, int sock)
+{
+	struct answer r = {0};
+	bool folder = false;
+	int fd = -1;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	r.rc = volume_do(v, a, &fd, &folder);
+	r.folder = folder;
+	fdpass_send(sock, &r, sizeof(r), &fd, fd >= 0);
+	_exit(0);
+}
+
+int volume_start(struct volume_jobs *j, const struct volume_ask *a, const struct priv_msg *m)
+{
+	struct job *b = NULL;
+	int pair[2];
+
+	for (size_t i = 0; i < VOLUME_JOBS_MAX && !b; i++)
+		if (j->job[i].sock < 0)
+			b = &j->job[i];
+	if (!b)
+		return -EAGAIN;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	b->pid = fork();
+	if (b->pid == 0)
+		job_child(j->v, a, pair[1]);
+	close(pair[1]);
+	if (b->pid > 0)
+		b->watch = loop_watch(j->loop, pair[0], EPOLLIN, on_job, b);
+	if (b->pid < 0 || !b->watch) {
+		close(pair[0]);
+		return b->pid < 0 ? -EAGAIN : -ENOMEM;
+	}
+	fd_set_nonblock(pair[0], true);
+	b->sock = pair[0];
+	b->m = *m;
+	b->answered = false;
+	timer_after(b->late, DEADLINE_NS);
+	return 0;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volumes.h: opens what a volume is: a host folder below the operator's list, or a claim's folder. mayfly-priv, root. Paths come from the
+ * daemon, and what lies behind them from guests: both are hostile.
+ *
+ * Each request is a child process, because a source may hang (NFS, FUSE). The helper goes on meanwhile.
+ */
+#pragma once
+
+#include "lib/err.h"
+#include "lib/loop.h"
+#include "lib/proto_priv.h"
+
+#define VOLUME_ROOTS_MAX 16u
+#define VOLUME_JOBS_MAX  16u
+#define VOLUME_IDS       65536u
+
+struct volumes {
+	const char *root[VOLUME_ROOTS_MAX]; /* the operator's list (--host-path) */
+	uint32_t nroots;
+	int claims_fd; /* the folder of all claims, root's alone; -1: there is none */
+	/* On disk a claim's files have the ids from here on. No process has them: mounts shift them into the range of a slot. */
+	uint32_t ids_base;
+};
+
+struct volume_ask {
+	uint32_t op, what, flags;
+	uint32_t slot_ids;      /* the first of VOLUME_IDS user ids of the file server */
+	const char *path, *sub; /* sub: "" for the folder itself */
+};
+
+/* <state>/volumes, made if missing. */
+int volumes_open(struct volumes *v, const char *state_dir, struct err *e);
+/* Is it one that may be walked: absolute or relative as asked, no empty component, no "." and no ".."? */
+bool volume_path_ok(const char *path, bool absolute);
+/* The ask that a message's bytes make: 0 or -EINVAL. text has n bytes. */
+int volume_parse(struct volume_ask *a, const struct priv_msg *m, const char *text, size_t n);
+
+/* In a child: 0 or -errno; *fd: the detached mount, *folder: it is one, no file. */
+int volume_do(const struct volumes *v, const struct volume_ask *a, int *fd, bool *folder);
+
+struct volume_jobs;
+typedef void (*volume_done_fn)(
+	void *arg, const struct priv_msg *reply, int fd); /* fd is the callee's */
+struct volume_jobs *volume_jobs_create(
+	struct loop *l, const struct volumes *v, volume_done_fn done, void *arg);
+/* Who asked is gone: the answers that are due are dropped. */
+void volume_jobs_forget(struct volume_jobs *j);
+/* 0: done() follows. -EAGAIN: too many are being opened. */
+int volume_start(struct volume_jobs *j, const struct volume_ask *a, const struct priv_msg *m);

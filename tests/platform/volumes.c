@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volumes: what mayfly-priv opens as a volume, with the kernel's own openat2 and shifted mounts, as root. Sources are made to lead out, to
+ * be of the wrong kind, and to be missing.
+ */
+#include "lib/test.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "priv/volumes.h"
+
+#define OWNER 4711u
+#define SLOT  1000000u
+
+static char dir[] = "/tmp/mayfly-volumes-XXXXXX", root[64];
+static struct volumes v = {.ids_base = 900000};
+
+static const char *below(const char *name)
+{
+	static char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", root, name);
+	return path;
+}
+
+/* 0 or -errno; *st: what the file server would see. */
+static int open_as(
+	uint32_t what, const char *path, const char *sub, uint32_t flags, struct stat *st)
+{
+	struct volume_ask a = {.op = PRIV_VOLUME,
+		.what = what,
+		.flags = flags,
+		.slot_ids = SLOT,
+		.path = path,
+		.sub = sub};
+	bool folder;
+	int fd = -1, rc = volume_do(&v, &a, &fd, &folder);
+
+	*st = (struct stat){0};
+	if (rc == 0) {
+		CHECK_INT(fstat(fd, st), 0);
+		CHECK_INT(folder, S_ISDIR(st->st_mode));
+		close(fd);
+	}
+	return rc;
+}
+
+static int host(const char *path, const char *sub, uint32_t flags)
+{
+	struct stat st;
+
+	return open_as(PRIV_V_HOST, path, sub, flags, &st);
+}
+
+static void set_up(void)
+{
+	struct err e;
+
+	REQUIRE(mkdtemp(dir) && chmod(dir, 0755) == 0);
+	snprintf(root, sizeof(root), "%s/allowed", dir);
+	REQUIRE(mkdir(root, 0755) == 0 && mkdir(below("data"), 0700) == 0 &&
+		mkdir(below("data/sub"), 0700) == 0 && chown(below("data"), OWNER, OWNER) == 0);
+	REQUIRE(close(creat(below("file"), 0600)) == 0 && mkfifo(below("fifo"), 0600) == 0);
+	REQUIRE(mknod(below("null"), S_IFCHR | 0600, makedev(1, 3)) == 0 || errno == EPERM);
+	REQUIRE(symlink("/etc", below("etc")) == 0 && symlink("../..", below("up")) == 0 &&
+		symlink("data", below("inside")) == 0 &&
+		symlink("nowhere", below("dangling")) == 0 &&
+		symlink("/etc", below("data/out")) == 0 &&
+		symlink("../file", below("data/beside")) == 0);
+	v.root[0] = root;
+	v.nroots = 1;
+	REQUIRE(volumes_open(&v, dir, &e) == 0);
+}
+
+static void ids_are_those_of_the_slot(void)
+{
+	struct stat st;
+
+	CHECK_INT(open_as(PRIV_V_HOST, below("data"), "", 0, &st), 0);
+	CHECK_INT(st.st_uid, SLOT);
+	CHECK_INT(st.st_gid, SLOT);
+	CHECK_INT(open_as(PRIV_V_HOST, below("file"), "", 0, &st), 0);
+	CHECK(S_ISREG(st.st_mode));
+}
+
+static void sources_do_not_lead_out(void)
+{
+	char beside[80];
+
+	CHECK_INT(host("/etc", "", 0), -EPERM);
+	CHECK_INT(host(dir, "", 0), -EPERM);
+	snprintf(beside, sizeof(beside), "%s2", root);
+	CHECK_INT(host(beside, "", 0), -EPERM);
+	CHECK_INT(host(root, "", 0), 0);
+	CHECK_INT(host(below("etc"), "", 0), -EXDEV);
+	CHECK_INT(host(below("up"), "", 0), -EXDEV);
+	CHECK_INT(host(below("etc/ssl"), "", PRIV_V_MAKE), -EXDEV);
+	CHECK_INT(host(below("inside"), "sub", 0), 0);
+	/* a sub-path stays below its folder, although the operator's folder is larger */
+	CHECK_INT(host(below("data"), "out", 0), -EXDEV);
+	CHECK_INT(host(below("data"), "beside", 0), -EXDEV);
+	CHECK_INT(host(below("data"), "out/new", PRIV_V_MAKE), -EXDEV);
+}
+
+static void only_folders_and_files(void)
+{
+	CHECK_INT(host(below("fifo"), "", 0), -EMEDIUMTYPE);
+	if (access(below("null"), F_OK) == 0)
+		CHECK_INT(host(below("null"), "", 0), -EMEDIUMTYPE);
+	CHECK_INT(host(below("file"), "sub", 0), -ENOTDIR);
+}
+
+static void missing_folders_are_made_as_their_parent(void)
+{
+	struct stat st;
+
+	CHECK_INT(host(below("data/new"), "", 0), -ENOENT);
+	CHECK_INT(host(below("data/new/deep"), "er/still", PRIV_V_MAKE), 0);
+	REQUIRE(stat(below("data/new/deep/er/still"), &st) == 0);
+	CHECK_INT(st.st_uid, OWNER);
+	CHECK_INT(host(below("dangling"), "", PRIV_V_MAKE), -ENOENT);
+	CHECK(access(below("nowhere"), F_OK) < 0);
+}
+
+static void claims(void)
+{
+	static const char *const name = "0123456789abcdef0123456789abcdef";
+	struct volume_ask gone = {
+		.op = PRIV_VOLUME_REMOVE, .what = PRIV_V_CLAIM, .path = name, .sub = ""};
+	char path[128];
+	struct stat st;
+	bool folder;
+	int fd = -1;
+
+	CHECK_INT(open_as(PRIV_V_CLAIM, name, "", 0, &st), -ENOENT);
+	CHECK_INT(open_as(PRIV_V_CLAIM, name, "", PRIV_V_MAKE, &st), 0);
+	CHECK_INT(st.st_uid, SLOT);
+	snprintf(path, sizeof(path), "%s/volumes/%s", dir, name);
+	REQUIRE(stat(path, &st) == 0);
+	CHECK_INT(st.st_uid, 900000);
+	CHECK_INT(open_as(PRIV_V_CLAIM, name, "a/b", PRIV_V_MAKE, &st), 0);
+	CHECK_INT(volume_do(&v, &gone, &fd, &folder), -ENOTEMPTY);
+	snprintf(path, sizeof(path), "%s/volumes/%s/a/b", dir, name);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(rmdir(path), 0);
+		*strrchr(path, '/') = 0;
+	}
+	CHECK_INT(volume_do(&v, &gone, &fd, &folder), 0);
+	CHECK_INT(volume_do(&v, &gone, &fd, &folder), 0);
+}
+
+static void tear_down(void)
+{
+	char cmd[100];
+
+	close(v.claims_fd);
+	snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
+	CHECK_INT(system(cmd), 0);
+}
+
+static const struct test tests[] = {
+	{"set_up", set_up},
+	{"ids_are_those_of_the_slot", ids_are_those_of_the_slot},
+	{"sources_do_not_lead_out", sources_do_not_lead_out},
+	{"only_folders_and_files", only_folders_and_files},
+	{"missing_folders_are_made_as_their_parent", missing_folders_are_made_as_their_parent},
+	{"claims", claims},
+	{"tear_down", tear_down},
+};
+
+int main(int argc, char **argv)
+{
+	if (geteuid() != 0) {
+		puts("needs root: it copies mounts");
+		return 77;
+	}
+	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+}

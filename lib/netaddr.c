@@ -158,7 +158,8 @@ static const struct {
 	{{V4(240, 0, 0, 0), 100}, NET_RESERVED},
 	{{{{[15] = 0}}, 128}, NET_UNSPECIFIED},
 	{{{{[15] = 1}}, 128}, NET_LOOPBACK},
-	{{{{0}}, 96}, NET_RESERVED},                                 /* IPv4-compatible addresses */
+	{{{{0}}, 96}, NET_RESERVED},                      /* IPv4-compatible addresses */
+	{{{{[8] = 0xff, [9] = 0xff}}, 96}, NET_RESERVED}, /* IPv4-translated addresses (SIIT) */
 	{{{{0x00, 0x64, 0xff, 0x9b, 0x00, 0x01}}, 48}, NET_PRIVATE}, /* NAT64 of a local network */
 	{{{{0x01, 0x00}}, 64}, NET_RESERVED},
 	{{{{0x20, 0x01, 0x0d, 0xb8}}, 32}, NET_RESERVED},
@@ -219,6 +220,7 @@ static const struct {
 } carriers[] = {
 	{{{{0}}, 96}, 12, 0},
 	{{{{0x00, 0x64, 0xff, 0x9b}}, 96}, 12, 0},
+	{{{{[8] = 0xff, [9] = 0xff}}, 96}, 12, 0}, /* IPv4-translated, RFC 2765, 2.1 */
 	{{{{0x20, 0x02}}, 16}, 2, 0},
 	{{{{0x20, 0x01, 0, 0}}, 32}, 4, 0},
 	{{{{0x20, 0x01, 0, 0}}, 32}, 12, 0xff},

@@ -130,7 +130,8 @@ bool net_rule_port(const struct net_rule *r, bool tcp, uint16_t port)
 {
 	if (!r->nports)
 		return true;
-	return tcp && bsearch(&port, r->ports, r->nports, sizeof(port), by_number);
+	/* A rule that denies ports denies UDP's, too: HTTP/3 is the same service. One that allows ports allows TCP's only. */
+	return (tcp || !r->allow) && bsearch(&port, r->ports, r->nports, sizeof(port), by_number);
 }
 
 bool net_rule_name(const struct net_rule *r, const char *normal)

@@ -27,7 +27,8 @@ struct net_rule {
 	char name[NET_NAME_MAX]; /* lower case, no final dot, without "*." */
 	struct net_prefix prefix;
 	uint16_t nports;
-	uint16_t *ports; /* sorted; NULL: all ports and protocols. Otherwise TCP only. */
+	uint16_t *
+		ports; /* sorted; NULL: all ports and protocols. Otherwise TCP, and UDP if it denies. */
 };
 
 /* A name as rules and questions are compared: lower case, without the final dot. False: empty, too long, an empty or overlong label, or a
@@ -40,6 +41,7 @@ int net_rule_target(const char *target, struct net_rule *r, struct err *e);
 int net_rule_ports(const uint16_t *ports, size_t n, struct net_rule *r, struct err *e);
 void net_rule_fini(struct net_rule *r);
 
+/* port 0: the protocol has none (ICMP). */
 bool net_rule_port(const struct net_rule *r, bool tcp, uint16_t port);
 /* Does the rule speak about this name? Never for addresses. */
 bool net_rule_name(const struct net_rule *r, const char *normal);

@@ -12,7 +12,8 @@
  *   monitor        has the other end of the frame socket. It trusts neither the guest nor mayfly-net.
  *   daemon         starts mayfly-net through the helper when a monitor says VMM_EV_NET_WANTED, gives it a frame socket and a channel to the
  *                  broker, and gives the monitor the other end. It restarts mayfly-net when that ends, at the guest's next frame. It starts
- *                  the broker again when that ends: each mayfly-net is ended then, because nobody could take its sockets back.
+ *                  the broker again when that ends: each mayfly-net is ended then, because nobody could take its sockets back. When the
+ *                  daemon ends, the broker keeps everything and waits for the next daemon at its listening socket.
  *
  * A mayfly-net whose channel to the broker closes ends itself; a broker whose channel to a mayfly-net closes shuts that one's sockets down.
  */
@@ -23,6 +24,11 @@
 #define NET_MAGIC   0x314e464du /* "MFN1" */
 #define NET_MSG_MAX 65536u      /* a longer policy comes in parts */
 #define NET_REPLY   0x8000u
+#define NET_VERSION 1u /* of all messages below; the daemon ends a broker that speaks another one */
+
+/* A policy that does not fit into one message comes in parts. The first part drops what an earlier policy left unfinished. */
+#define NET_PART_MORE  1u
+#define NET_PART_FIRST 2u
 
 struct net_hdr {
 	uint32_t magic;
@@ -38,16 +44,25 @@ enum net_type {
 	/* u32 sandbox, u32 nlimits, nlimits x u64 (enum net_limit) -> {}. fd: the broker's end of the channel to mayfly-net. The policy is
 	 * that of NET_POLICY, which comes first: a sandbox that has none is refused. A second channel replaces the first. */
 	NET_CHANNEL = 1,
-	/* u32 sandbox, u8 more, bytes of a policy (net/policy.h) -> {}. Parts are put together until `more` is 0. Then the policy is in
-	 * force: sockets that it does not allow are shut down before the reply. */
+	/* u32 sandbox, u8 part (NET_PART_*), bytes of a policy (net/policy.h) -> {}. Parts are put together until one is the last. Then the
+	 * policy is in force: sockets that it does not allow are shut down before the reply. */
 	NET_POLICY = 2,
 	NET_REMOVE = 3, /* u32 sandbox -> {}: its sockets are shut down, all is forgotten */
 	NET_COUNTERS =
 		4, /* u32 sandbox -> u32 n, n x u64 (enum net_counter), u32 n, n x {str place, str verdict, u64 count} */
-	/* u8 more, bytes of the operator's rules (net_world_get) -> {}. Holds for all sandboxes at once. */
+	/* u8 part (NET_PART_*), bytes of the operator's rules (net_world_get) -> {}. Holds for all sandboxes at once. */
 	NET_OPERATOR = 5,
-	/* u32 n, n x {16 bytes address, u16 port} -> {}: the resolvers to ask, instead of those of /etc/resolv.conf. 0: that file again. */
+	/* u32 n, n x {16 bytes address, u16 port} -> {}: the resolvers to ask. n = 0: those of the file, which is read again when it changes.
+	 * fd (with n = 0): the file, /etc/resolv.conf as it is now. The broker cannot open it, and asks by NET_EV_RESOLVERS for a newer one. */
 	NET_RESOLVERS = 6,
+	/* u32 NET_VERSION -> u32 the broker's. A daemon that takes over a broker says this first. */
+	NET_HELLO = 7,
+	/* {} -> {}: removes each sandbox that has had no NET_POLICY since the last NET_HELLO: its monitor ended while no daemon was there. */
+	NET_SWEEP = 8,
+
+	/* ---- broker to daemon, with id 0 */
+	/* {}: the file of the resolvers was replaced, or no resolver answers; at most one a second */
+	NET_EV_RESOLVERS = 12,
 
 	/* ---- mayfly-net to broker ---- */
 	/* u8 kind (enum net_flow), 16 bytes address, u16 port -> u32 flow; fd: the socket, connected or connecting, non-blocking */
@@ -106,6 +121,7 @@ enum net_counter {
 #define NET_FRAME_MAX  (14u + NET_MTU)
 #define NET_PACKET_MAX (NET_VHDR_BYTES + NET_FRAME_MAX)
 
-/* descriptors that mayfly-net and mayfly-broker are started with, by number */
+/* Descriptors that mayfly-net and mayfly-broker are started with, by number. BROKER_FD_CONTROL is a listening socket, which each daemon
+ * connects to, or one connection. Then the broker ends with it. */
 enum { NET_FD_BROKER = 3, NET_FD_FRAMES = 4, NET_FD_END = 5 };
 enum { BROKER_FD_CONTROL = 3, BROKER_FD_END = 4 };

@@ -74,7 +74,8 @@ enum priv_kind {
 /* CONFIG: the file that the daemon was started with, which it may not open by itself */
 /* 2 was a userfaultfd: such a descriptor is a way to write into the memory of who made it, which is
  * the helper */
-enum priv_file { PRIV_F_KVM = 1, PRIV_F_CONFIG = 3, PRIV_F_COUNT };
+/* RESOLV: /etc/resolv.conf as it is at this moment. A jail would go on showing a file that was replaced by a rename. */
+enum priv_file { PRIV_F_KVM = 1, PRIV_F_CONFIG = 3, PRIV_F_RESOLV = 4, PRIV_F_COUNT };
 
 enum priv_volume { PRIV_V_HOST = 1, PRIV_V_CLAIM = 2 };
 enum {

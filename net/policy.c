@@ -97,13 +97,20 @@ void net_world_fini(struct net_world *w)
 	*w = (struct net_world){0};
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+	return memcmp(a, b, sizeof(struct net_addr));
+}
+
 int net_world_host(struct net_world *w, const struct net_addr *a, uint32_t n)
 {
 	struct net_addr *copy = calloc(n ? n : 1, sizeof(*copy));
 
 	if (!copy)
 		return -ENOMEM;
-	memcpy(copy, a, n * sizeof(*copy));
+	if (n)
+		memcpy(copy, a, n * sizeof(*copy));
+	qsort(copy, n, sizeof(*copy), by_bytes);
 	free(w->host);
 	w->host = copy;
 	w->nhost = n;
@@ -148,13 +155,14 @@ enum net_verdict policy_name(const struct policy *p, const struct net_world *w, 
 static enum net_kind closed_by(
 	const struct net_world *w, const struct net_addr *a, struct net_prefix *place)
 {
-	for (uint32_t i = 0; i < w->nhost; i++) {
-		if (!net_addr_equal(&w->host[i], a))
-			continue;
+	enum net_kind k = net_kind_of(a, place);
+
+	if ((w->nhost && bsearch(a, w->host, w->nhost, sizeof(*a), by_bytes)) ||
+		(w->host_unknown && k == NET_PUBLIC)) {
 		*place = (struct net_prefix){.addr = *a, .bits = 128};
 		return NET_HOST_OWN;
 	}
-	return net_kind_of(a, place);
+	return k;
 }
 
 static bool rule_address(const struct net_rule *r, const struct net_addr *a)

@@ -23,8 +23,9 @@ struct policy {
 struct net_world {
 	struct net_rule *rules;
 	uint32_t nrules;
-	struct net_addr *host;
+	struct net_addr *host; /* sorted */
 	uint32_t nhost;
+	bool host_unknown; /* the list could not be read: each public address may be the host's own */
 	uint32_t fixed_kinds; /* bit NET_*: places that a sandbox's own rules cannot open */
 };
 

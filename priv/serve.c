@@ -176,6 +176,8 @@ static int do_open(struct serve *s, struct req *r)
 		fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
 	} else if (r->in.what == PRIV_F_CONFIG && s->config) {
 		fd = open(s->config, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	} else if (r->in.what == PRIV_F_RESOLV) {
+		fd = open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	} else {
 		return -EINVAL;
 	}

@@ -105,8 +105,10 @@ static void moved(struct vnet *v, unsigned int queue, size_t n)
 
 static void link_events(struct vnet *v)
 {
+	/* a queue that the driver has not made ready takes nothing: no event of it would ever be dealt with */
+	bool rx_ready = v->dev.queue[VQ_RX].ready && !v->rx_starved;
 	uint32_t want = v->dev.quiet ? 0
-				     : (v->rx_starved ? 0 : (uint32_t)EPOLLIN) |
+				     : (rx_ready ? (uint32_t)EPOLLIN : 0) |
 					       (v->tx_full ? (uint32_t)EPOLLOUT : 0);
 
 	if (v->watch)
@@ -404,9 +406,14 @@ static void on_link(void *arg, uint32_t events)
 	virtio_lock(&v->dev);
 	if (events & EPOLLOUT)
 		v->tx_full = false;
-	if (virtio_runs(&v->dev))
+	if (virtio_runs(&v->dev)) {
 		vnet_work(v);
-	else if (events & (EPOLLHUP | EPOLLERR))
+		/* epoll reports a hang-up always: what the guest does not take now would keep this thread busy until it does */
+		if ((events & (EPOLLHUP | EPOLLERR)) && v->state == NET_LINKED &&
+			(v->rx_starved || v->throttled || !v->dev.queue[VQ_RX].ready))
+			link_drop(v, NET_IDLE);
+		link_events(v);
+	} else if (events & (EPOLLHUP | EPOLLERR))
 		link_drop(v, NET_IDLE);
 	else if (v->watch) /* nobody to take packets: a reset device, or a stopped one */
 		watch_events(v->watch, 0);

@@ -105,6 +105,9 @@ static const struct key {
 		"for every sandbox, whatever its policy: names, *.names, addresses, prefixes, with "
 		"blanks between; opens private networks"},
 	{"network", "deny", STR(network_deny), "", "the same, denied; comes first"},
+	{"network", "resolvers", STR(network_resolvers), "",
+		"DNS servers for all sandboxes: up to three ADDRESS or ADDRESS:PORT, with blanks "
+		"between; none: those of the host's /etc/resolv.conf"},
 	{"network", "max_connections", K_INT, AT(network_connections), 1, 16384, "1024",
 		"of one sandbox, open at a time"},
 	{"network", "connection_rate", K_INT, AT(network_connection_rate), 1, 1000000, "1000",

@@ -38,7 +38,7 @@ struct config {
 		disk_reserve_mib, max_vcpus, max_memory_mib;
 	/* [network] */
 	bool network_enabled;
-	char network_allow[1024], network_deny[1024];
+	char network_allow[1024], network_deny[1024], network_resolvers[256];
 	int64_t network_connections, network_connection_rate, network_query_rate, network_mbit,
 		network_packets;
 	/* [storage] */

@@ -13,6 +13,7 @@
 
 #include "api/core/config.h"
 #include "api/network/egress_policy.h"
+#include "api/network/network.h"
 #include "images/oci/ref.h"
 #include "lib/json.h"
 
@@ -355,6 +356,26 @@ static int check_limits(struct part *p)
 	return 0;
 }
 
+#define EGRESS_ENV "OPENSANDBOX_EGRESS_"
+
+/* Settings of the reference's egress process (protocol 1.3). They never reach the sandbox's environment, but for one. Nothing here has such
+ * settings, so their values are not kept. False: a client may not give this one. */
+static bool egress_env(const char *name, bool *shown)
+{
+	static const char *const names[] = {"LOG_LEVEL", "DNS_UPSTREAM_TIMEOUT",
+		"MITMPROXY_SSL_INSECURE", "MITMPROXY_TRANSPARENT", "MITMPROXY_EXTRA_PORTS",
+		"DENY_WEBHOOK", "METRICS_EXTRA_ATTRS", "CREDENTIAL_VAULT_REQUIRE_TLS",
+		"CREDENTIAL_VAULT_REQUIRE_SCOPED_MATCH", "CREDENTIAL_VAULT_TRUSTED_PROXY_CIDRS",
+		"POLICY_FILE"};
+
+	name += strlen(EGRESS_ENV);
+	*shown = strcmp(name, "MITMPROXY_TRANSPARENT") == 0;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(names[i], name))
+			return true;
+	return false;
+}
+
 static int check_env(struct part *p)
 {
 	const cJSON *e = field(p->req, "env"), *v;
@@ -374,10 +395,17 @@ static int check_env(struct part *p)
 			return refuse(p->x, 400, PARAM, "env.%.60s must be a string.", v->string);
 		if (!strcmp(v->string, "OPENSANDBOX_LIFECYCLE"))
 			return refuse(p->x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
-		if (!strncmp(v->string, "OPENSANDBOX_EGRESS_", 19))
-			return refuse(p->x, 400, PARAM,
-				"env.%.80s: this server has no egress settings to give it to.",
-				v->string);
+		if (!strncmp(v->string, EGRESS_ENV, strlen(EGRESS_ENV))) {
+			bool shown = false;
+
+			if (!egress_env(v->string, &shown))
+				return refuse(p->x, 400, PARAM,
+					"env.%.80s is not an egress setting that a client may "
+					"give.",
+					v->string);
+			if (!shown)
+				continue;
+		}
 		bytes += strlen(v->string) + strlen(v->valuestring) + 2;
 		cJSON_AddStringToObject(p->s->env, v->string, v->valuestring);
 		p->s->has_env = true;
@@ -400,6 +428,8 @@ static int check_metadata(struct part *p)
 static int check_extensions(struct part *p)
 {
 	const cJSON *e = field(p->req, "extensions"), *v;
+	struct network_limits limits;
+	struct err bad = {0};
 	size_t bytes = 0;
 
 	if (!e)
@@ -446,6 +476,8 @@ static int check_extensions(struct part *p)
 	if (v && !uuid_ok(v->valuestring))
 		return refuse(
 			p->x, 400, PARAM, "extensions['mayfly.id'] must be a UUID in lower case.");
+	if (network_limits_read(e, &limits, &bad) < 0)
+		return refuse(p->x, 400, PARAM, "%s", bad.msg);
 	p->s->extensions = cJSON_Duplicate(e, true);
 	return 0;
 }

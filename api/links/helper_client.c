@@ -338,7 +338,10 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_GROUP_KILL:
 		return direct_kill(p, req->group); /* a group's monitor has its number */
 	case PRIV_OPEN:
-		*out_fd = req->what == PRIV_F_KVM ? open("/dev/kvm", O_RDWR | O_CLOEXEC) : -1;
+		*out_fd = req->what == PRIV_F_KVM ? open("/dev/kvm", O_RDWR | O_CLOEXEC)
+			  : req->what == PRIV_F_RESOLV
+				  ? open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+				  : -1;
 		return *out_fd < 0 ? -errno : 0;
 	case PRIV_LIST:
 		return direct_list(p, req, out, out_fd);

@@ -531,6 +531,12 @@ bool vms_slot_take(struct vms *v, uint32_t *slot)
 	return false;
 }
 
+void vms_slot_claim(struct vms *v, uint32_t slot)
+{
+	if (slot < v->nslots)
+		v->slot_used[slot] = true;
+}
+
 void vms_slot_give(struct vms *v, uint32_t slot)
 {
 	slot_release(v, slot);
@@ -829,7 +835,7 @@ void vms_sweep(struct vms *v, bool complete)
 		m.slot = r.slot + 1;
 		if (v->slot_used[r.slot])
 			continue;
-		/* the sockets of a network process or a broker were the last daemon's */
+		/* a network process or a broker that was not taken over belongs to nobody */
 		if (r.kind != PRIV_K_MONITOR && r.kind != PRIV_K_NETWORK && r.kind != PRIV_K_BROKER)
 			continue;
 		v->slot_used[r.slot] = true;

@@ -67,6 +67,8 @@ struct vm *vms_find(struct vms *v, uint32_t slot);
  * when none was started. */
 bool vms_slot_take(struct vms *v, uint32_t *slot);
 void vms_slot_give(struct vms *v, uint32_t slot);
+/* A process of the last daemon goes on in this slot: vms_sweep() leaves it. */
+void vms_slot_claim(struct vms *v, uint32_t slot);
 unsigned int vms_blank_count(const struct vms *v);
 unsigned int vms_count(const struct vms *v);
 

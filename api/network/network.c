@@ -7,7 +7,6 @@
  */
 #include "api/network/network.h"
 
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -15,17 +14,14 @@
 #include "api/links/helper_client.h"
 #include "api/links/monitor_client.h"
 #include "api/links/monitors.h"
-#include "lib/fdpass.h"
+#include "api/network/broker_client.h"
 #include "lib/log.h"
-#include "lib/netrule.h"
 
-#define FRAMES_BUFFER   (1 << 20)
-#define BROKER_WAIT_MS  1000
-#define BROKER_RETRY_NS 1000000000ull
-#define PART_BYTES      (NET_MSG_MAX - 1024u)
+#define FRAMES_BUFFER (1 << 20)
 
 struct net_proc {
 	struct networks *n;
+	struct network_limits limits;
 	struct net_proc *next;
 	uint32_t monitor; /* slot of its monitor; what the broker knows it by */
 	uint32_t slot;    /* its own */
@@ -34,215 +30,12 @@ struct net_proc {
 	int frames;       /* the monitor's end, until it has it */
 };
 
-struct net_ask {
-	struct net_ask *next;
-	uint32_t id;
-	network_counters_fn fn;
-	void *arg;
-};
-
 struct networks {
 	struct daemon *d;
-	struct net_ask *asks;
+	struct broker_client *broker;
 	struct net_proc *procs;
-	bool broker_runs, ending;
-	uint32_t broker_slot;
-	int control; /* -1: there is no broker */
-	struct watch *watch;
-	uint64_t broker_tried_ns;
-	uint32_t next_id;
+	bool ending;
 };
-
-/* ---- the broker */
-
-static void request_start(struct networks *n, struct buf *b, uint16_t type, size_t max)
-{
-	struct net_hdr h = {.magic = NET_MAGIC, .type = type, .id = ++n->next_id};
-
-	buf_init(b, max);
-	buf_put(b, &h, sizeof(h));
-}
-
-/* The broker reads whenever it has answered: a full socket lasts microseconds. */
-static int request_send(struct networks *n, struct buf *b, int fd)
-{
-	struct pollfd p = {.fd = n->control, .events = POLLOUT};
-	int rc = b->bad ? -ENOMEM : n->control < 0 ? -ENOTCONN : -EAGAIN;
-
-	for (int i = 0; rc == -EAGAIN && i < 3; i++) {
-		rc = fdpass_send(n->control, b->p, b->len, &fd, fd >= 0);
-		if (rc == -EAGAIN && poll(&p, 1, BROKER_WAIT_MS) <= 0)
-			break;
-	}
-	buf_fini(b);
-	if (rc < 0)
-		log_limited(LOG_ERROR, "the broker does not take a request: %s", strerror(-rc));
-	return rc;
-}
-
-/* A policy or the operator's rules, in parts. head: what stands before them in each message. */
-static int send_parts(
-	struct networks *n, uint16_t type, const struct buf *all, const uint32_t *head)
-{
-	size_t at = 0;
-	int rc;
-
-	do {
-		size_t k = MIN(all->len - at, PART_BYTES);
-		struct buf b;
-
-		request_start(n, &b, type, NET_MSG_MAX);
-		if (head)
-			buf_u32(&b, *head);
-		buf_u8(&b, at + k < all->len);
-		buf_put(&b, all->p + at, k);
-		rc = request_send(n, &b, -1);
-		at += k;
-	} while (rc == 0 && at < all->len);
-	return rc;
-}
-
-/* body NULL: the broker is gone, or knows nothing. */
-static void ask_answered(struct networks *n, uint32_t id, struct cur *body)
-{
-	struct net_ask **at = &n->asks, *a;
-
-	while (*at && (*at)->id != id)
-		at = &(*at)->next;
-	a = *at;
-	if (!a)
-		return;
-	*at = a->next;
-	if (a->fn)
-		a->fn(a->arg, body);
-	free(a);
-}
-
-static void on_broker(void *arg, uint32_t events)
-{
-	struct networks *n = arg;
-	static uint8_t p[NET_MSG_MAX];
-	struct net_hdr h;
-	struct cur body;
-	size_t nfds = 0;
-	ssize_t len = fdpass_recv(n->control, p, sizeof(p), NULL, &nfds);
-
-	if (len == -EAGAIN)
-		return;
-	if (len <= 0) { /* the helper reports its end */
-		watch_remove(n->watch);
-		n->watch = NULL;
-		close_fd(&n->control);
-		return;
-	}
-	if (len < (ssize_t)sizeof(h))
-		return;
-	memcpy(&h, p, sizeof(h));
-	body = cur_of(p + sizeof(h), (size_t)len - sizeof(h));
-	if (h.type == (NET_COUNTERS | NET_REPLY))
-		ask_answered(n, h.id, h.status < 0 ? NULL : &body);
-	else if (h.status < 0 && h.status != -ENOENT)
-		log_limited(LOG_WARN, "the broker refused request %u: %.*s", h.type & ~NET_REPLY,
-			(int)MIN(len - (ssize_t)sizeof(h) - 4, 300),
-			(const char *)p + sizeof(h) + 4);
-}
-
-static bool put_operator_rules(struct buf *b, const char *list, bool allow, uint32_t *count)
-{
-	char text[sizeof(((struct config *)0)->network_allow)];
-	char *save = NULL;
-
-	str_copy(text, sizeof(text), list);
-	for (char *w = strtok_r(text, " \t,", &save); w; w = strtok_r(NULL, " \t,", &save)) {
-		struct net_rule r = {.allow = allow};
-		struct err e = {0};
-
-		if (net_rule_target(w, &r, &e) < 0) {
-			log_error("configuration, network.%s: %s", allow ? "allow" : "deny", e.msg);
-			continue;
-		}
-		net_rule_put(b, allow, w, NULL, 0);
-		++*count;
-	}
-	return !b->bad;
-}
-
-/* Where keys belong to tenants, a tenant's policy opens neither this host's own services nor its cloud's metadata: the operator's rules do. */
-#define HOST_KINDS                                                                                 \
-	(1u << NET_LOOPBACK | 1u << NET_HOST_OWN | 1u << NET_LINK_LOCAL | 1u << NET_METADATA)
-
-static int send_operator(struct networks *n)
-{
-	struct buf rules, all;
-	uint32_t count = 0;
-	int rc = -ENOMEM;
-
-	buf_init(&rules, MIB(1));
-	buf_init(&all, MIB(1));
-	if (put_operator_rules(&rules, n->d->cfg.network_deny, false, &count) &&
-		put_operator_rules(&rules, n->d->cfg.network_allow, true, &count)) {
-		buf_u32(&all, count);
-		buf_put(&all, rules.p, rules.len);
-		buf_u32(&all, conf_has_tenants(&n->d->cfg) ? HOST_KINDS : 0);
-		rc = send_parts(n, NET_OPERATOR, &all, NULL);
-	}
-	buf_fini(&rules);
-	buf_fini(&all);
-	return rc;
-}
-
-static void broker_gone(struct networks *n)
-{
-	n->broker_runs = false;
-	watch_remove(n->watch);
-	n->watch = NULL;
-	close_fd(&n->control);
-	while (n->asks)
-		ask_answered(n, n->asks->id, NULL);
-}
-
-static void broker_spawned(void *arg, const struct priv_msg *m, int fd)
-{
-	struct networks *n = arg;
-
-	close_fd(&fd);
-	if (m->status == 0)
-		return;
-	log_error("mayfly-broker could not be started: %s", strerror(-m->status));
-	vms_slot_give(n->d->vms, n->broker_slot);
-	broker_gone(n);
-}
-
-/* What is sent before it runs waits in the socket. */
-static int broker_ensure(struct networks *n)
-{
-	struct priv_msg m = {.op = PRIV_SPAWN, .kind = PRIV_K_BROKER};
-	uint64_t now = mono_ns();
-	int sv[2], rc;
-
-	if (n->broker_runs)
-		return n->control >= 0 ? 0 : -EAGAIN;
-	if (n->broker_tried_ns && now - n->broker_tried_ns < BROKER_RETRY_NS)
-		return -EAGAIN;
-	n->broker_tried_ns = now;
-	if (!vms_slot_take(n->d->vms, &n->broker_slot))
-		return -EAGAIN;
-	m.slot = m.group = n->broker_slot;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
-		return -errno;
-	n->control = sv[0];
-	n->watch = loop_watch(n->d->loop, n->control, EPOLLIN, on_broker, n);
-	n->broker_runs = true;
-	rc = n->watch ? privctl_call(n->d->priv, &m, &sv[1], 1, broker_spawned, n) : -ENOMEM;
-	close(sv[1]);
-	if (rc == 0 && !n->broker_runs) /* without a helper the answer has come already */
-		rc = -EIO;
-	if (rc == 0)
-		rc = send_operator(n);
-	if (rc < 0)
-		broker_gone(n);
-	return rc;
-}
 
 /* ---- one network process */
 
@@ -294,8 +87,8 @@ static void proc_link(struct net_proc *p)
 
 	buf_init(&b, 64);
 	buf_u32(&b, 1);
-	buf_u64(&b, (uint64_t)p->n->d->cfg.network_mbit * 125000u);
-	buf_u64(&b, (uint64_t)p->n->d->cfg.network_packets);
+	buf_u64(&b, p->limits.mbit * 125000u);
+	buf_u64(&b, p->limits.packets);
 	if (vm && vm->ctl)
 		rc = vmmctl_call(vm->ctl, VMM_NET, &b, &p->frames, 1, linked, p->n);
 	buf_fini(&b);
@@ -322,27 +115,23 @@ static void proc_spawned(void *arg, const struct priv_msg *m, int fd)
 		proc_link(p);
 }
 
-static int send_channel(struct networks *n, uint32_t id, int fd)
+static uint64_t lower(uint64_t own, int64_t configured)
 {
-	const struct config *c = &n->d->cfg;
-	struct buf b;
+	uint64_t c = (uint64_t)configured;
 
-	request_start(n, &b, NET_CHANNEL, 256);
-	buf_u32(&b, id);
-	buf_u32(&b, NET_L_COUNT);
-	buf_u64(&b, (uint64_t)c->network_connections);
-	buf_u64(&b, (uint64_t)c->network_connection_rate);
-	buf_u64(&b, (uint64_t)c->network_query_rate);
-	buf_u64(&b, 0);
-	return request_send(n, &b, fd);
+	return own && c ? MIN(own, c) : own ? own : c;
 }
 
-static int send_policy(struct networks *n, uint32_t id, const struct buf *policy)
+/* The configuration's, or lower ones of the sandbox's own. */
+static struct network_limits limits_of(const struct config *c, const struct network_limits *own)
 {
-	static uint8_t none[] = {0, 1, 0, 0, 0, 0}; /* not given, allow by default, no rule */
-	struct buf open = {.p = none, .len = sizeof(none)};
-
-	return send_parts(n, NET_POLICY, policy ? policy : &open, &id);
+	return (struct network_limits){
+		.connections = lower(own->connections, c->network_connections),
+		.connection_rate = lower(own->connection_rate, c->network_connection_rate),
+		.query_rate = lower(own->query_rate, c->network_query_rate),
+		.mbit = lower(own->mbit, c->network_mbit),
+		.packets = lower(own->packets, c->network_packets),
+	};
 }
 
 /* Takes p->frames into use; fds: mayfly-net's ends of channel and frames. */
@@ -365,10 +154,16 @@ static int proc_spawn(struct net_proc *p, const int fds[2])
 	return rc;
 }
 
-static int proc_start(struct networks *n, uint32_t monitor, const struct buf *policy)
+static int proc_start(struct networks *n, uint32_t monitor, const struct buf *policy,
+	const struct network_limits *own)
 {
+	const struct network_limits l = limits_of(&n->d->cfg, own);
+	const uint64_t broker_limits[NET_L_COUNT] = {[NET_L_FLOWS] = l.connections,
+		[NET_L_NEW_RATE] = l.connection_rate,
+		[NET_L_QUERY_RATE] = l.query_rate};
 	struct net_proc *p = calloc(1, sizeof(*p));
-	int chan[2] = {-1, -1}, frames[2] = {-1, -1}, rc = p ? broker_ensure(n) : -ENOMEM;
+	int chan[2] = {-1, -1}, frames[2] = {-1, -1},
+	    rc = p ? broker_client_ensure(n->broker) : -ENOMEM;
 	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC;
 
 	if (rc == 0 && (socketpair(AF_UNIX, type, 0, chan) < 0 ||
@@ -378,13 +173,14 @@ static int proc_start(struct networks *n, uint32_t monitor, const struct buf *po
 	for (int i = 0; rc == 0 && i < 2; i++)
 		setsockopt(frames[i], SOL_SOCKET, SO_SNDBUF, &(int){FRAMES_BUFFER}, sizeof(int));
 	if (rc == 0)
-		rc = send_policy(n, monitor, policy);
+		rc = broker_client_policy(n->broker, monitor, policy);
 	if (rc == 0)
-		rc = send_channel(n, monitor, chan[0]);
+		rc = broker_client_channel(n->broker, monitor, broker_limits, chan[0]);
 	if (rc == 0) {
 		const int fds[2] = {[NET_FD_BROKER - 3] = chan[1], [NET_FD_FRAMES - 3] = frames[1]};
 
-		*p = (struct net_proc){.n = n, .monitor = monitor, .frames = take_fd(&frames[0])};
+		*p = (struct net_proc){
+			.n = n, .limits = l, .monitor = monitor, .frames = take_fd(&frames[0])};
 		rc = proc_spawn(p, fds);
 	}
 	if (rc < 0 && p) {
@@ -411,7 +207,8 @@ static void tell_absent(struct vm *vm)
 	buf_fini(&b);
 }
 
-void network_start(struct networks *n, struct vm *vm, const struct buf *policy)
+void network_start(struct networks *n, struct vm *vm, const struct buf *policy,
+	const struct network_limits *own)
 {
 	struct net_proc *old;
 	int rc;
@@ -425,33 +222,22 @@ void network_start(struct networks *n, struct vm *vm, const struct buf *policy)
 		return;
 	if (old) /* the monitor has lost it: it is of no use any more */
 		proc_kill(old);
-	rc = proc_start(n, vm->slot, policy);
+	rc = proc_start(n, vm->slot, policy, own);
 	if (rc < 0) /* the monitor asks again with a later frame */
 		log_limited(LOG_ERROR, "vm%u: no network process: %s", vm->slot, strerror(-rc));
-}
-
-static void slot_remove(struct networks *n, uint32_t slot)
-{
-	struct buf b;
-
-	if (n->control < 0)
-		return;
-	request_start(n, &b, NET_REMOVE, 64);
-	buf_u32(&b, slot);
-	request_send(n, &b, -1);
 }
 
 void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy)
 {
 	struct net_proc *p = n && vm ? proc_find(n, vm->slot) : NULL;
 
-	if (!p || n->control < 0)
+	if (!p || !broker_client_there(n->broker))
 		return;
-	if (!policy->bad && send_policy(n, vm->slot, policy) == 0)
+	if (!policy->bad && broker_client_policy(n->broker, vm->slot, policy) == 0)
 		return;
 	/* the old policy may be the wider one: the process ends, and the next frame starts one with the policy of the record */
 	proc_kill(p);
-	slot_remove(n, vm->slot);
+	broker_client_remove(n->broker, vm->slot);
 }
 
 static void monitor_gone(struct networks *n, uint32_t slot)
@@ -461,15 +247,14 @@ static void monitor_gone(struct networks *n, uint32_t slot)
 	if (p)
 		proc_kill(p);
 	/* also when its process went first: the slot's next owner begins with nothing of this one */
-	slot_remove(n, slot);
+	broker_client_remove(n->broker, slot);
 }
 
-static void broker_ended(struct networks *n)
+static void broker_lost(void *arg)
 {
+	struct networks *n = arg;
 	struct net_proc *p = n->procs, *next;
 
-	log_error("mayfly-broker ended; the sandboxes' connections end with it");
-	broker_gone(n);
 	for (; p; p = next) {
 		next = p->next;
 		proc_kill(p);
@@ -484,8 +269,8 @@ void networks_process_exited(struct networks *n, const struct priv_msg *ev)
 		return;
 	if (ev->kind == PRIV_K_MONITOR)
 		monitor_gone(n, ev->slot);
-	if (ev->kind == PRIV_K_BROKER && n->broker_runs && ev->slot == n->broker_slot)
-		broker_ended(n);
+	if (ev->kind == PRIV_K_BROKER)
+		broker_client_ended(n->broker, ev->slot);
 	if (ev->kind == PRIV_K_NETWORK && ev->wait_status > 0)
 		log_limited(LOG_WARN, "mayfly-net in slot %u ended with status %#x", ev->slot,
 			(unsigned int)ev->wait_status);
@@ -498,48 +283,94 @@ void networks_process_exited(struct networks *n, const struct priv_msg *ev)
 
 void networks_reload(struct networks *n)
 {
-	if (n && n->control >= 0)
-		send_operator(n);
+	if (n)
+		broker_client_configure(n->broker);
+}
+
+/* A mayfly-net of the last daemon. Its monitor has the other end of its frames. */
+static void proc_adopt(struct networks *n, uint32_t monitor, uint32_t slot)
+{
+	struct net_proc *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return; /* the sweep ends it; the guest's next frame starts another one */
+	vms_slot_claim(n->d->vms, slot);
+	*p = (struct net_proc){.n = n,
+		.next = n->procs,
+		.monitor = monitor,
+		.slot = slot,
+		.running = true,
+		.frames = -1};
+	n->procs = p;
+}
+
+/* The next process of this kind from the slot m->slot on. */
+static bool next_process(struct networks *n, uint32_t kind, struct priv_msg *m, struct priv_msg *r)
+{
+	int fd = -1;
+
+	while (privctl_wait(n->d->priv, m, r, &fd) == 0) {
+		close_fd(&fd);
+		m->slot = r->slot + 1;
+		if (r->kind == kind && r->pid)
+			return true;
+	}
+	return false;
+}
+
+void networks_adopt(struct networks *n)
+{
+	struct priv_msg m = {.op = PRIV_LIST}, r = {0};
+	int rc;
+
+	if (privctl_is_direct(n->d->priv) || !next_process(n, PRIV_K_BROKER, &m, &r))
+		return;
+	rc = broker_client_adopt(n->broker, r.slot);
+	if (rc < 0) {
+		log_warn("the last daemon's broker cannot be taken over: %s. The sandboxes' "
+			 "connections end with it.",
+			strerror(-rc));
+		return;
+	}
+	vms_slot_claim(n->d->vms, r.slot);
+	m = (struct priv_msg){.op = PRIV_LIST};
+	while (next_process(n, PRIV_K_NETWORK, &m, &r))
+		if (vms_find(n->d->vms, r.group) && !proc_find(n, r.group))
+			proc_adopt(n, r.group, r.slot);
+}
+
+void networks_adopted(struct networks *n)
+{
+	broker_client_sweep(n->broker);
+	broker_client_configure(n->broker);
 }
 
 int network_counters(struct networks *n, const struct vm *vm, network_counters_fn fn, void *arg)
 {
-	struct net_ask *a;
-	struct buf b;
-	int rc;
-
-	if (!n || !vm || n->control < 0 || !proc_find(n, vm->slot))
+	if (!n || !vm || !proc_find(n, vm->slot))
 		return -ENOENT;
-	a = calloc(1, sizeof(*a));
-	if (!a)
-		return -ENOMEM;
-	request_start(n, &b, NET_COUNTERS, 64);
-	buf_u32(&b, vm->slot);
-	*a = (struct net_ask){.next = n->asks, .id = n->next_id, .fn = fn, .arg = arg};
-	rc = request_send(n, &b, -1);
-	if (rc < 0)
-		free(a);
-	else
-		n->asks = a;
-	return rc;
+	return broker_client_counters(n->broker, vm->slot, fn, arg);
 }
 
 void network_forget(struct networks *n, const void *arg)
 {
-	for (struct net_ask *a = n ? n->asks : NULL; a; a = a->next)
-		if (a->arg == arg)
-			a->fn = NULL;
+	if (n)
+		broker_client_forget(n->broker, arg);
 }
 
 struct networks *networks_create(struct daemon *d, struct err *e)
 {
 	struct networks *n = calloc(1, sizeof(*n));
 
-	if (n)
-		*n = (struct networks){.d = d, .control = -1};
-	else
-		err_set(e, ENOMEM, "networks");
-	return n;
+	if (n) {
+		*n = (struct networks){.d = d};
+		n->broker = broker_client_create(d, broker_lost, n);
+	}
+	if (n && n->broker)
+		return n;
+	free(n);
+	err_set(e, ENOMEM, "networks");
+	return NULL;
 }
 
 void networks_destroy(struct networks *n)
@@ -547,7 +378,7 @@ void networks_destroy(struct networks *n)
 	if (!n)
 		return;
 	n->ending = true;
-	broker_gone(n);
+	broker_client_destroy(n->broker);
 	while (n->procs)
 		proc_forget(n->procs);
 	free(n);

@@ -21,9 +21,25 @@ void networks_process_exited(struct networks *n, const struct priv_msg *ev);
 /* The operator's lists were read again. */
 void networks_reload(struct networks *n);
 
+/* Limits of one sandbox. 0: the configuration's, which they cannot exceed. */
+struct network_limits {
+	uint64_t connections, connection_rate,
+		query_rate;     /* open at a time; new ones, questions a second */
+	uint64_t mbit, packets; /* a second, in each direction */
+};
+/* From a sandbox's extensions ("mayfly.network.connections" and so on), which may be NULL. -EINVAL: *e names the bad one. */
+struct cJSON;
+int network_limits_read(const struct cJSON *extensions, struct network_limits *out, struct err *e);
+
+/* At the daemon's start, when the monitors were adopted: the broker and the network processes of the last daemon are taken over, with all
+ * their connections. vms_sweep() and network_policy() for each sandbox follow, then networks_adopted(), which removes what belongs to none. */
+void networks_adopt(struct networks *n);
+void networks_adopted(struct networks *n);
+
 /* The guest has sent a frame (VMM_EV_NET_WANTED): a mayfly-net is started, and the monitor gets its link. policy: in the form of
  * net/policy.h; NULL: the client gave none. */
-void network_start(struct networks *n, struct vm *vm, const struct buf *policy);
+void network_start(struct networks *n, struct vm *vm, const struct buf *policy,
+	const struct network_limits *own);
 /* The policy has changed; what it does not allow has ended when the broker has read this. Nothing happens where there is no network yet. */
 void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy);
 

@@ -486,13 +486,29 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 static void on_net_wanted(void *arg)
 {
+	struct network_limits limits = {0};
 	struct sandbox *sb = arg;
+	struct err e = {0};
 	struct buf b;
 
+	if (network_limits_read(sb->spec.extensions, &limits, &e) < 0)
+		log_warn("sandbox %s: %s The configuration's limits hold.", sb->id, e.msg);
 	buf_init(&b, MIB(4));
 	egress_policy_wire(sb->spec.network_policy, &b);
 	if (!b.bad)
-		network_start(sb->d->networks, sb->vm, &b);
+		network_start(sb->d->networks, sb->vm, &b, &limits);
+	buf_fini(&b);
+}
+
+void launch_take_up_network(struct sandbox *sb)
+{
+	struct buf b;
+
+	if (!sb->vm)
+		return;
+	buf_init(&b, MIB(4));
+	egress_policy_wire(sb->spec.network_policy, &b);
+	network_policy(sb->d->networks, sb->vm, &b);
 	buf_fini(&b);
 }
 

@@ -24,7 +24,9 @@ void launch_create(struct sandbox *sb);
  * not. */
 bool launch_take_up(struct sandbox *sb);
 void launch_resume(struct sandbox *sb);
-bool launch_adopt(struct sandbox *sb);    /* false: it does not run any more */
+bool launch_adopt(struct sandbox *sb); /* false: it does not run any more */
+/* The network of the last daemon was adopted: it gets this sandbox's policy again. */
+void launch_take_up_network(struct sandbox *sb);
 void launch_teardown(struct sandbox *sb); /* VM, agent, timers: all that runs for it */
 void launch_late(struct sandbox *sb);     /* the deadline of a step or of all passed */
 void launch_is_long(struct sandbox *sb);  /* its client learns that the sandbox is being made */

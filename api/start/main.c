@@ -409,6 +409,17 @@ static void take_up_each(void)
 		sandboxes_bound(&D);
 }
 
+/* The connections of the sandboxes go on. The policy of a record may be newer than the broker's: the last daemon may have died between
+ * writing it and sending it. */
+static void take_up_networks(bool complete)
+{
+	networks_adopt(D.networks);
+	vms_sweep(D.vms, complete);
+	for (struct sandbox *sb = D.sandboxes; sb; sb = sb->next)
+		launch_take_up_network(sb);
+	networks_adopted(D.networks);
+}
+
 static void take_up_all(void)
 {
 	bool complete;
@@ -426,7 +437,7 @@ static void take_up_all(void)
 	idempotency_start(&D);
 	entrylog_sweep(&D);
 	take_up_each();
-	vms_sweep(D.vms, complete);
+	take_up_networks(complete);
 	images_release(&D);
 	snapshots_go_on(&D);
 	utemplates_go_on(&D);

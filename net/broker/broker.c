@@ -4,8 +4,28 @@
  */
 #include "net/broker/broker.h"
 
+#include <sys/socket.h>
+
 #include "lib/fdpass.h"
 #include "lib/log.h"
+
+static void control_close(struct broker *b)
+{
+	watch_remove(b->control_watch);
+	b->control_watch = NULL;
+	if (b->listen >= 0)
+		close_fd(&b->control);
+	b->control = -1;
+}
+
+/* The daemon went. Its next one finds all sandboxes as they are, and their connections go on meanwhile. */
+static void control_lost(struct broker *b, int rc)
+{
+	log_info("the control socket closed: %s", rc ? strerror(-rc) : "end");
+	control_close(b);
+	if (b->listen < 0)
+		loop_stop(b->loop, rc ? 1 : 0);
+}
 
 static void on_control(void *arg, uint32_t events)
 {
@@ -23,9 +43,7 @@ static void on_control(void *arg, uint32_t events)
 		return;
 	}
 	if (n <= 0) {
-		/* Without the daemon nobody can change a policy. Whoever starts us gives the next daemon the same socket. */
-		log_info("the control socket closed: %s", n ? strerror((int)-n) : "end");
-		loop_stop(b->loop, n ? 1 : 0);
+		control_lost(b, (int)n);
 		return;
 	}
 	if (!nfds)
@@ -34,23 +52,50 @@ static void on_control(void *arg, uint32_t events)
 	close_fd(&fd[0]);
 }
 
-struct broker *broker_create(
-	struct loop *l, int control, uint32_t flows_max, const char *resolv_conf, struct err *e)
+/* A daemon connects. The folder of the socket is the daemon's alone. The newest one counts: the one before has ended, or hangs. */
+static void on_listen(void *arg, uint32_t events)
+{
+	struct broker *b = arg;
+	int fd = accept4(b->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	control_close(b);
+	b->control = fd;
+	b->control_watch = loop_watch(b->loop, fd, EPOLLIN, on_control, b);
+	if (!b->control_watch)
+		control_close(b);
+}
+
+static bool is_listening(int fd)
+{
+	int yes = 0;
+	socklen_t n = sizeof(yes);
+
+	return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &n) == 0 && yes;
+}
+
+struct broker *broker_create(struct loop *l, int control, uint32_t fds_max, struct err *e)
 {
 	struct broker *b = calloc(1, sizeof(*b));
+	bool listening = is_listening(control);
 
 	if (!b) {
 		err_set(e, ENOMEM, "broker");
 		return NULL;
 	}
 	b->loop = l;
-	b->control = control;
-	b->netlink = -1;
-	b->flows_max = flows_max;
-	b->resolv_conf = resolv_conf;
+	b->control = listening ? -1 : control;
+	b->listen = listening ? control : -1;
+	b->netlink = b->resolv_fd = -1;
+	b->fds_max = fds_max;
+	b->committed_max = BUFFERS_MAX;
 	buf_init(&b->world_parts, MIB(4));
-	b->control_watch = loop_watch(l, control, EPOLLIN, on_control, b);
-	if (!b->control_watch) {
+	if (listening)
+		b->listen_watch = loop_watch(l, control, EPOLLIN, on_listen, b);
+	else
+		b->control_watch = loop_watch(l, control, EPOLLIN, on_control, b);
+	if (!b->control_watch && !b->listen_watch) {
 		err_set(e, errno, "broker: control socket");
 		broker_destroy(b);
 		return NULL;
@@ -69,7 +114,9 @@ void broker_destroy(struct broker *b)
 	while (b->sandbox)
 		net_sandbox_remove(b->sandbox);
 	host_unwatch(b);
-	watch_remove(b->control_watch);
+	control_close(b);
+	watch_remove(b->listen_watch);
+	close_fd(&b->resolv_fd);
 	net_world_fini(&b->world);
 	buf_fini(&b->world_parts);
 	free(b);

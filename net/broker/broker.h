@@ -17,6 +17,7 @@
 #define DENIED_MAX        64u    /* places kept in the list of what was denied */
 #define CHANNEL_TURN      32u    /* messages of one mayfly-net a turn */
 #define FLOWS_MAX         16384u /* of one sandbox, whatever its limit says */
+#define BUFFERS_MAX       MIB(1536) /* of all flows; the helper gives this process 2 GiB (priv/spawn.c) */
 #define RESOLVERS_MAX     3u
 #define RESOLVER_RETRY_NS 1500000000ull
 #define QUERY_DEADLINE_NS 6000000000ull
@@ -27,7 +28,8 @@ struct net_flow_entry {
 	int fd; /* our duplicate */
 	struct net_addr addr;
 	uint16_t port;
-	char *name; /* the allowed name by which it was open, or NULL */
+	uint32_t committed; /* bytes that its buffers may take */
+	char *name;         /* the allowed name by which it was open, or NULL */
 };
 
 /* A bucket of tokens that fills by time. */
@@ -44,6 +46,7 @@ struct net_sandbox {
 	int chan; /* -1: no mayfly-net */
 	struct watch *watch;
 	bool has_policy;
+	bool claimed; /* the daemon that is there has set its policy */
 	struct policy policy;
 	struct buf parts; /* of a policy that comes in several messages */
 	struct learned learned;
@@ -52,6 +55,7 @@ struct net_sandbox {
 	uint64_t count[NET_C_COUNT];
 	struct net_flow_entry *flow;
 	uint32_t nflow, open, generation;
+	uint64_t committed;
 	unsigned int queries;
 	struct {
 		char place[NET_NAME_MAX];
@@ -71,22 +75,26 @@ struct query;
 
 struct broker {
 	struct loop *loop;
-	int control;
+	int control; /* -1: no daemon is there */
 	struct watch *control_watch;
+	int listen; /* the next daemon connects here; -1: there is one daemon only */
+	struct watch *listen_watch;
 	struct net_sandbox *sandbox;
 	unsigned int nsandboxes;
 	struct net_world world;
 	struct buf world_parts;
-	uint32_t flows, flows_max; /* of all sandboxes: from the limit on descriptors */
+	/* descriptors of all sandboxes: flows, questions, channels. What is left of the limit is kept free. */
+	uint32_t fds, fds_max;
+	uint64_t committed, committed_max; /* bytes that the buffers of all flows may take */
 	/* the host as it is now */
 	int netlink;
 	struct watch *netlink_watch;
-	bool netlink_again;
-	bool resolvers_given; /* by the daemon: resolv.conf is not looked at */
+	struct timer *host_retry; /* the addresses could not be read */
+	bool resolvers_given;     /* by the daemon: the file is not looked at */
 	struct net_resolver resolver[RESOLVERS_MAX];
 	unsigned int nresolvers;
-	const char *resolv_conf;
-	uint64_t resolv_looked_ns;
+	int resolv_fd; /* resolv.conf; -1: the daemon has not given it yet */
+	uint64_t resolv_looked_ns, resolv_asked_ns;
 	int64_t resolv_mtime[2];
 	uint64_t resolv_inode;
 	struct query *query;
@@ -95,9 +103,9 @@ struct broker {
 	uint8_t reply[sizeof(struct net_hdr) + DNS_MESSAGE_MAX];
 };
 
-/* control: borrowed until broker_destroy. flows_max: what the descriptors suffice for. NULL: *e says why. */
-struct broker *broker_create(
-	struct loop *l, int control, uint32_t flows_max, const char *resolv_conf, struct err *e);
+/* control: borrowed until broker_destroy: a listening socket, or a connection to the daemon. fds_max: what the limit on descriptors leaves
+ * for flows, questions and channels. NULL: *e says why. */
+struct broker *broker_create(struct loop *l, int control, uint32_t fds_max, struct err *e);
 void broker_destroy(struct broker *b);
 
 /* sandbox.c. The channel is taken. */
@@ -115,6 +123,8 @@ int net_sandbox_send(struct net_sandbox *s, uint16_t type, uint32_t id, int32_t 
 	const void *p, size_t n, int fd);
 
 /* flows.c */
+/* Is there a descriptor for one more flow, question (or channel, which may take the last ones)? */
+bool broker_has_fd(const struct broker *b, bool channel);
 void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c);
 void flow_close(struct net_sandbox *s, struct cur *c);
 void flows_end(struct net_sandbox *s);
@@ -131,8 +141,14 @@ void queries_end(struct net_sandbox *s);
 int host_watch(struct broker *b, struct err *e);
 void host_unwatch(struct broker *b);
 void host_resolvers(struct broker *b, uint64_t now_ns);
+/* resolv.conf, taken: opened by who may. */
+void host_resolvers_file(struct broker *b, int fd);
+/* Asks the daemon for resolv.conf as it is now; at most once a second. */
+void host_resolvers_stale(struct broker *b, uint64_t now_ns);
 /* "nameserver" lines; how many. */
 unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOLVERS_MAX]);
 
 /* control.c */
 void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd);
+/* Without a reply; it is lost if no daemon is there. */
+void control_event(struct broker *b, uint16_t type);

@@ -57,11 +57,15 @@ static int do_channel(struct request *r)
 /* Adds one part; 1: more come, 0: all are there, in *whole. */
 static int parts_add(struct buf *parts, struct request *r, struct cur *whole)
 {
-	uint8_t more = cur_u8(&r->c);
+	uint8_t part = cur_u8(&r->c);
 	size_t n = cur_left(&r->c);
 
-	if (r->c.bad || more > 1)
+	if (r->c.bad || part > (NET_PART_MORE | NET_PART_FIRST))
 		return err_plain(&r->e, EBADMSG, "a part is cut off");
+	if (part & NET_PART_FIRST)
+		buf_reset(parts);
+	else if (!parts->len)
+		return err_plain(&r->e, EBADMSG, "a part comes without the first one");
 	buf_put(parts, r->c.p, n);
 	if (parts->bad) {
 		buf_reset(parts);
@@ -69,7 +73,7 @@ static int parts_add(struct buf *parts, struct request *r, struct cur *whole)
 			&r->e, E2BIG, "the parts of a policy are more than %zu bytes", parts->max);
 	}
 	*whole = cur_of(parts->p, parts->len);
-	return more;
+	return part & NET_PART_MORE;
 }
 
 static int do_policy(struct request *r)
@@ -90,7 +94,7 @@ static int do_policy(struct request *r)
 		return rc;
 	policy_fini(&s->policy);
 	s->policy = p;
-	s->has_policy = true;
+	s->has_policy = s->claimed = true;
 	learned_review(&s->learned, &s->policy, &r->b->world);
 	flows_review(s);
 	return 0;
@@ -165,7 +169,34 @@ static int do_resolvers(struct request *r)
 	memcpy(r->b->resolver, to, n * sizeof(*to));
 	r->b->nresolvers = n;
 	r->b->resolvers_given = n > 0;
-	r->b->resolv_looked_ns = 0;
+	host_resolvers_file(r->b, n ? -1 : take_fd(r->fd));
+	return 0;
+}
+
+static int do_hello(struct request *r)
+{
+	uint32_t version = cur_u32(&r->c);
+
+	if (!cur_done(&r->c))
+		return err_plain(&r->e, EBADMSG, "a hello is cut off");
+	for (struct net_sandbox *s = r->b->sandbox; s; s = s->next)
+		s->claimed = false;
+	buf_u32(&r->out, NET_VERSION);
+	return version == NET_VERSION
+		       ? 0
+		       : err_plain(&r->e, EPROTO, "the broker speaks version %u, not %u",
+				 NET_VERSION, version);
+}
+
+static int do_sweep(struct request *r)
+{
+	struct net_sandbox *next;
+
+	for (struct net_sandbox *s = r->b->sandbox; s; s = next) {
+		next = s->next;
+		if (!s->claimed)
+			net_sandbox_remove(s);
+	}
 	return 0;
 }
 
@@ -176,7 +207,17 @@ static int (*const handler[])(struct request *r) = {
 	[NET_COUNTERS] = do_counters,
 	[NET_OPERATOR] = do_operator,
 	[NET_RESOLVERS] = do_resolvers,
+	[NET_HELLO] = do_hello,
+	[NET_SWEEP] = do_sweep,
 };
+
+void control_event(struct broker *b, uint16_t type)
+{
+	struct net_hdr h = {.magic = NET_MAGIC, .type = type};
+
+	if (b->control >= 0)
+		fdpass_send(b->control, &h, sizeof(h), NULL, 0);
+}
 
 void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd)
 {
@@ -202,7 +243,7 @@ void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd)
 		buf_str(&m, r.e.msg);
 	else
 		buf_put(&m, r.out.p, r.out.len);
-	if (m.bad || fdpass_send(b->control, m.p, m.len, NULL, 0) < 0)
+	if (m.bad || b->control < 0 || fdpass_send(b->control, m.p, m.len, NULL, 0) < 0)
 		log_warn("the answer to request %u could not be sent", r.h.id);
 	buf_fini(&m);
 	buf_fini(&r.out);

@@ -61,9 +61,11 @@ static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
 		tcp_bytes(f->fd, &s->count[NET_C_BYTES_OUT], &s->count[NET_C_BYTES_IN]);
 	close_fd(&f->fd);
 	free(f->name);
+	s->committed -= f->committed;
+	s->broker->committed -= f->committed;
 	*f = (struct net_flow_entry){.fd = -1};
 	s->open--;
-	s->broker->flows--;
+	s->broker->fds--;
 }
 
 static void flow_shut(struct net_sandbox *s, struct net_flow_entry *f)
@@ -88,8 +90,42 @@ static const struct {
 	[NET_FLOW_ICMP] = {SOCK_DGRAM, IPPROTO_ICMP, IPPROTO_ICMPV6, NET_C_ICMP_OPENED},
 };
 
+/* Buffers of sockets are charged to this process, whoever fills them: a guest that reads nothing, together with a server that sends, fills
+ * all that its flows may hold. So each flow counts with the most that its buffers may take, and the more is given away the less a new flow
+ * gets. `bytes` is for SO_SNDBUF and SO_RCVBUF, of which the kernel makes twice as much; 0: the kernel's own sizes, which grow for TCP. */
+static const struct buffers {
+	uint32_t bytes, committed;
+	uint32_t of_sandbox; /* flows of one sandbox with buffers of this size or larger */
+	uint32_t part;       /* of all memory, in 16ths, up to which such a size is given */
+} tcp_buffers[] = {{0, MIB(10), 8, 4}, {212992, KIB(832), 64, 8}, {32768, KIB(128), FLOWS_MAX, 14},
+	{8192, KIB(32), FLOWS_MAX, 16}},
+  datagram_buffers[] = {
+	  {0, KIB(416), 64, 8}, {32768, KIB(128), FLOWS_MAX, 14}, {8192, KIB(32), FLOWS_MAX, 16}};
+
+/* NULL: no memory is left for this sandbox. */
+static const struct buffers *flow_buffers(const struct net_sandbox *s, enum net_flow kind)
+{
+	const struct buffers *t = kind == NET_FLOW_TCP ? tcp_buffers : datagram_buffers;
+	size_t n = kind == NET_FLOW_TCP ? ARRAY_LEN(tcp_buffers) : ARRAY_LEN(datagram_buffers);
+	const struct broker *b = s->broker;
+	uint64_t share = b->committed_max / MAX(b->nsandboxes, 1u);
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t after = b->committed + t[i].committed;
+
+		if (s->open >= t[i].of_sandbox || after > b->committed_max / 16 * t[i].part)
+			continue;
+		/* when most is given away, a sandbox gets no more than its share */
+		if (after > b->committed_max / 4 * 3 && s->committed + t[i].committed > share)
+			continue;
+		return &t[i];
+	}
+	return NULL;
+}
+
 /* A connected or connecting socket, or -errno. */
-static int flow_connect(enum net_flow kind, const struct net_addr *a, uint16_t port)
+static int flow_connect(
+	enum net_flow kind, const struct buffers *buffers, const struct net_addr *a, uint16_t port)
 {
 	struct sockaddr_storage ss;
 	socklen_t n = net_addr_sockaddr(a, kind == NET_FLOW_ICMP ? 0 : port, &ss);
@@ -105,6 +141,12 @@ static int flow_connect(enum net_flow kind, const struct net_addr *a, uint16_t p
 		/* what mayfly-net would set itself if it were allowed to: the guest's TCP decides when to send */
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	}
+	if (buffers->bytes) { /* before connect: TCP chooses its window's scale then */
+		int bytes = (int)buffers->bytes;
+
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	}
 	if (connect(fd, (const struct sockaddr *)&ss, n) < 0 && errno != EINPROGRESS)
 		return -errno;
@@ -128,14 +170,20 @@ static bool flow_fits(struct net_sandbox *s)
 {
 	const struct broker *b = s->broker;
 
-	if (s->open >= s->limit[NET_L_FLOWS] || b->flows >= b->flows_max)
+	if (s->open >= s->limit[NET_L_FLOWS] || !broker_has_fd(b, false))
 		return false;
-	return b->flows < b->flows_max / 4 * 3 || s->open < b->flows_max / MAX(b->nsandboxes, 1u);
+	return b->fds < b->fds_max / 4 * 3 || s->open < b->fds_max / MAX(b->nsandboxes, 1u);
+}
+
+bool broker_has_fd(const struct broker *b, bool channel)
+{
+	return b->fds < (channel ? b->fds_max : b->fds_max - b->fds_max / 16);
 }
 
 static int flow_make(struct net_sandbox *s, enum net_flow kind, const struct net_addr *a,
 	uint16_t port, uint32_t *id, int *out)
 {
+	const struct buffers *buffers;
 	struct net_flow_entry *f;
 	const char *name;
 	enum net_verdict v = policy_address(&s->policy, &s->broker->world, &s->learned, a,
@@ -146,14 +194,15 @@ static int flow_make(struct net_sandbox *s, enum net_flow kind, const struct net
 		note_denied(s, kind, a, port, v);
 		return -EACCES;
 	}
-	if (!flow_fits(s) || !net_bucket_take(&s->opens, mono_ns())) {
+	buffers = flow_buffers(s, kind);
+	if (!buffers || !flow_fits(s) || !net_bucket_take(&s->opens, mono_ns())) {
 		s->count[NET_C_LIMITED]++;
 		return -EAGAIN;
 	}
 	f = flow_slot(s);
 	if (!f)
 		return -ENOMEM;
-	fd = flow_connect(kind, a, port);
+	fd = flow_connect(kind, buffers, a, port);
 	if (fd < 0)
 		return fd;
 	s->generation = (s->generation + 1) & 0xffff;
@@ -163,9 +212,12 @@ static int flow_make(struct net_sandbox *s, enum net_flow kind, const struct net
 		.fd = take_fd(&fd),
 		.addr = *a,
 		.port = port,
+		.committed = buffers->committed,
 		.name = name ? strdup(name) : NULL};
 	s->open++;
-	s->broker->flows++;
+	s->broker->fds++;
+	s->committed += buffers->committed;
+	s->broker->committed += buffers->committed;
 	s->count[kinds[kind].counter]++;
 	*out = f->fd;
 	return 0;

@@ -5,30 +5,31 @@
  */
 #include "net/broker/broker.h"
 
-#include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/log.h"
 
-#define HOST_ADDRS_MAX 4096u
+#define HOST_ADDRS_MAX 65536u /* more than that: nothing new is opened */
+#define HOST_RETRY_NS  1000000000ull
+#define DUMPS_MAX      5u /* a dump that a change interrupts is asked for again */
 #define RESOLV_MAX     8192u
 #define RESOLV_LOOK_NS 1000000000ull
 
 struct addr_list {
-	struct net_addr a[HOST_ADDRS_MAX];
-	uint32_t n;
+	struct net_addr *a;
+	uint32_t n, room;
+	int rc;
 };
 
 static void list_add(struct addr_list *l, int family, const struct rtattr *r)
 {
-	struct net_addr a;
+	struct net_addr a, *more;
 	uint8_t b[4];
 
-	if (l->n == HOST_ADDRS_MAX)
-		return;
 	if (family == AF_INET && RTA_PAYLOAD(r) == sizeof(b)) {
 		memcpy(b, RTA_DATA(r), sizeof(b));
 		a = net_addr4(
@@ -37,6 +38,17 @@ static void list_add(struct addr_list *l, int family, const struct rtattr *r)
 		memcpy(a.b, RTA_DATA(r), sizeof(a.b));
 	} else {
 		return;
+	}
+	if (l->n == l->room) {
+		more = l->room < HOST_ADDRS_MAX
+			       ? reallocarray(l->a, MAX(2 * l->room, 64u), sizeof(*more))
+			       : NULL;
+		if (!more) {
+			l->rc = l->room < HOST_ADDRS_MAX ? -ENOMEM : -E2BIG;
+			return;
+		}
+		l->a = more;
+		l->room = MAX(2 * l->room, 64u);
 	}
 	l->a[l->n++] = a;
 }
@@ -67,8 +79,10 @@ static int dump_part(int fd, uint32_t seq, struct addr_list *l)
 		h = NLMSG_NEXT(h, left)) {
 		if (h->nlmsg_seq != seq)
 			continue;
+		if (h->nlmsg_flags & NLM_F_DUMP_INTR)
+			return -EINTR;
 		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
+			return l->rc;
 		if (h->nlmsg_type == NLMSG_ERROR)
 			return -EIO;
 		list_message(l, h);
@@ -77,7 +91,7 @@ static int dump_part(int fd, uint32_t seq, struct addr_list *l)
 }
 
 /* All addresses of the host, asked over a socket of its own, so that news and answers are not mixed. */
-static int host_addresses(struct broker *b, struct err *e)
+static int dump_addresses(struct addr_list *l)
 {
 	struct {
 		struct nlmsghdr h;
@@ -87,36 +101,58 @@ static int host_addresses(struct broker *b, struct err *e)
 			 .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
 			 .nlmsg_seq = 1}};
 	_cleanup_close_ int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-	_cleanup_free_ struct addr_list *l = calloc(1, sizeof(*l));
 	int rc = 1;
 
-	if (fd < 0 || !l)
-		return err_set(e, errno, "netlink: the host's addresses");
-	if (send(fd, &ask, sizeof(ask), 0) < 0)
-		return err_set(e, errno, "netlink: ask for the host's addresses");
+	l->n = 0;
+	l->rc = 0;
+	if (fd < 0 || send(fd, &ask, sizeof(ask), 0) < 0)
+		return -errno;
 	while (rc > 0)
 		rc = dump_part(fd, ask.h.nlmsg_seq, l);
-	if (rc < 0)
-		return err_set(e, -rc, "netlink: the host's addresses");
-	rc = net_world_host(&b->world, l->a, l->n);
-	return rc < 0 ? err_set(e, -rc, "the host's addresses") : 0;
+	return rc;
 }
 
-static void on_netlink(void *arg, uint32_t events)
+/* Fails closed: while the host's own addresses are not known, each public address may be one of them. */
+static int host_addresses(struct broker *b, struct err *e)
+{
+	struct addr_list l = {0};
+	int rc = -EINTR;
+
+	for (unsigned int i = 0; rc == -EINTR && i < DUMPS_MAX; i++)
+		rc = dump_addresses(&l);
+	if (rc == 0)
+		rc = net_world_host(&b->world, l.a, l.n);
+	free(l.a);
+	b->world.host_unknown = rc < 0;
+	if (rc == 0)
+		return 0;
+	if (b->host_retry)
+		timer_after(b->host_retry, HOST_RETRY_NS);
+	return err_set(e, -rc, "netlink: this host's addresses: nothing new is opened meanwhile");
+}
+
+static void host_again(void *arg)
 {
 	struct broker *b = arg;
 	struct err e = {0};
-	char p[8192];
 
-	/* what it says does not matter: all addresses are read again, also after an overflow (ENOBUFS) */
-	while (recv(b->netlink, p, sizeof(p), MSG_DONTWAIT) > 0)
-		;
 	if (host_addresses(b, &e) < 0) {
 		log_limited(LOG_ERROR, "%s", e.msg);
 		return;
 	}
 	for (struct net_sandbox *s = b->sandbox; s; s = s->next)
 		flows_review(s);
+}
+
+static void on_netlink(void *arg, uint32_t events)
+{
+	struct broker *b = arg;
+	char p[8192];
+
+	/* what it says does not matter: all addresses are read again, also after an overflow (ENOBUFS) */
+	while (recv(b->netlink, p, sizeof(p), MSG_DONTWAIT) > 0)
+		;
+	host_again(b);
 }
 
 int host_watch(struct broker *b, struct err *e)
@@ -128,7 +164,8 @@ int host_watch(struct broker *b, struct err *e)
 	if (b->netlink < 0 || bind(b->netlink, (struct sockaddr *)&any, sizeof(any)) < 0)
 		return err_set(e, errno, "netlink: news of the host's addresses");
 	b->netlink_watch = loop_watch(b->loop, b->netlink, EPOLLIN, on_netlink, b);
-	if (!b->netlink_watch)
+	b->host_retry = loop_timer(b->loop, host_again, b);
+	if (!b->netlink_watch || !b->host_retry)
 		return err_set(e, errno, "netlink");
 	return host_addresses(b, e);
 }
@@ -137,6 +174,8 @@ void host_unwatch(struct broker *b)
 {
 	watch_remove(b->netlink_watch);
 	b->netlink_watch = NULL;
+	timer_remove(b->host_retry);
+	b->host_retry = NULL;
 	close_fd(&b->netlink);
 }
 
@@ -166,6 +205,31 @@ unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOL
 	return n;
 }
 
+/* The file was replaced by another one (a rename over it): what we hold has no name any more. */
+static bool file_replaced(const struct stat *st)
+{
+	return st->st_nlink == 0;
+}
+
+void host_resolvers_file(struct broker *b, int fd)
+{
+	if (fd >= 0) {
+		close_fd(&b->resolv_fd);
+		b->resolv_fd = fd;
+	}
+	b->resolv_inode = 0; /* read it, whatever it is */
+	b->resolv_looked_ns = 0;
+}
+
+void host_resolvers_stale(struct broker *b, uint64_t now_ns)
+{
+	if (b->resolvers_given ||
+		(b->resolv_asked_ns && now_ns - b->resolv_asked_ns < RESOLV_LOOK_NS))
+		return;
+	b->resolv_asked_ns = now_ns;
+	control_event(b, NET_EV_RESOLVERS);
+}
+
 void host_resolvers(struct broker *b, uint64_t now_ns)
 {
 	char text[RESOLV_MAX + 1];
@@ -176,16 +240,16 @@ void host_resolvers(struct broker *b, uint64_t now_ns)
 		(b->resolv_looked_ns && now_ns - b->resolv_looked_ns < RESOLV_LOOK_NS))
 		return;
 	b->resolv_looked_ns = now_ns;
-	_cleanup_close_ int fd = open(b->resolv_conf, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0) {
-		log_limited(LOG_WARN, "%s: %s: the last resolvers stay", b->resolv_conf,
-			strerror(errno));
+	if (b->resolv_fd < 0 || fstat(b->resolv_fd, &st) < 0) {
+		host_resolvers_stale(b, now_ns);
 		return;
 	}
+	if (file_replaced(&st))
+		host_resolvers_stale(b, now_ns); /* the last resolvers stay until it is here */
 	if (st.st_ino == b->resolv_inode && st.st_mtim.tv_sec == b->resolv_mtime[0] &&
 		st.st_mtim.tv_nsec == b->resolv_mtime[1])
 		return;
-	n = read(fd, text, RESOLV_MAX);
+	n = pread(b->resolv_fd, text, RESOLV_MAX, 0);
 	if (n < 0)
 		return;
 	text[n] = 0;

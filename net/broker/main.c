@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * main.c: mayfly-broker. Started as `mayfly-broker [--jail UID] [--resolv-conf FILE]` with the daemon's control socket as descriptor 3.
+ * main.c: mayfly-broker. Started as `mayfly-broker [--jail UID]` with the control socket as descriptor 3 (lib/proto_net.h).
  * Everything is made before the seal: the loop, the netlink socket. After the seal the first foreign byte is read.
  */
 #include "net/broker/broker.h"
@@ -12,12 +12,12 @@
 #include "net/broker/seal.h"
 
 #define DESCRIPTORS 65536u
-#define RESERVED    1024u /* loop, channels, queries */
+#define RESERVED    64u /* loop, netlink, control, the resolvers' file; what is on its way */
 
 static int usage(void)
 {
-	log_error("mayfly-broker is started by mayflyd: mayfly-broker [--jail UID] [--resolv-conf "
-		  "FILE], descriptor 3 the control socket");
+	log_error("mayfly-broker is started by mayflyd: mayfly-broker [--jail UID], descriptor 3 "
+		  "the control socket");
 	return 2;
 }
 
@@ -35,7 +35,6 @@ static unsigned int raise_descriptors(void)
 
 int main(int argc, char **argv)
 {
-	const char *resolv_conf = "/etc/resolv.conf";
 	unsigned long uid = 0;
 	unsigned int nofile;
 	struct broker *b;
@@ -47,15 +46,11 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		char *end = NULL;
 
-		if (strcmp(argv[i], "--resolv-conf") == 0 && i + 1 < argc) {
-			resolv_conf = argv[++i];
-		} else if (strcmp(argv[i], "--jail") == 0 && i + 1 < argc) {
-			uid = strtoul(argv[++i], &end, 10);
-			if (*end || uid == 0 || uid >= UINT32_MAX)
-				return usage();
-		} else {
+		if (strcmp(argv[i], "--jail") != 0 || i + 1 == argc)
 			return usage();
-		}
+		uid = strtoul(argv[++i], &end, 10);
+		if (*end || uid == 0 || uid >= UINT32_MAX)
+			return usage();
 	}
 	if (fd_set_nonblock(BROKER_FD_CONTROL, true) < 0)
 		return usage();
@@ -66,7 +61,7 @@ int main(int argc, char **argv)
 	}
 	l = loop_create();
 	b = l ? broker_create(l, BROKER_FD_CONTROL,
-			nofile > 2 * RESERVED ? nofile - RESERVED : nofile / 2, resolv_conf, &e)
+			nofile > 2 * RESERVED ? nofile - RESERVED : nofile / 2, &e)
 	      : NULL;
 	if (!b || broker_seal(&e) < 0) {
 		log_error("%s", l ? e.msg : "no memory for the loop");

@@ -46,6 +46,7 @@ static void query_free(struct query *q)
 		at = &(*at)->next;
 	*at = q->next;
 	q->s->queries--;
+	q->s->broker->fds--;
 	query_close(q);
 	timer_remove(q->timer);
 	free(q);
@@ -74,6 +75,7 @@ static void reply(struct net_sandbox *s, uint32_t chan_id, bool tcp, const struc
 static void query_fail(struct query *q)
 {
 	q->s->count[NET_C_QUERIES_FAILED]++;
+	host_resolvers_stale(q->s->broker, mono_ns());
 	reply(q->s, q->chan_id, q->guest_tcp, &q->q, NULL, DNS_SERVFAIL);
 	query_free(q);
 }
@@ -309,6 +311,7 @@ static struct query *query_make(
 	q->next = s->broker->query;
 	s->broker->query = q;
 	s->queries++;
+	s->broker->fds++;
 	return q;
 }
 
@@ -336,7 +339,8 @@ void query_start(struct net_sandbox *s, uint32_t id, struct cur *c)
 		reply(s, id, tcp, &question, NULL, DNS_NXDOMAIN);
 		return;
 	}
-	if (s->queries >= s->limit[NET_L_QUERIES] || !net_bucket_take(&s->asks, mono_ns())) {
+	if (s->queries >= s->limit[NET_L_QUERIES] || !broker_has_fd(s->broker, false) ||
+		!net_bucket_take(&s->asks, mono_ns())) {
 		s->count[NET_C_LIMITED]++;
 		reply(s, id, tcp, &question, NULL, DNS_SERVFAIL);
 		return;

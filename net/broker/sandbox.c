@@ -73,6 +73,7 @@ void net_sandbox_drop(struct net_sandbox *s)
 	queries_end(s);
 	watch_remove(s->watch);
 	s->watch = NULL;
+	s->broker->fds -= s->chan >= 0;
 	close_fd(&s->chan);
 }
 
@@ -168,6 +169,9 @@ static void channel_message(struct net_sandbox *s, const uint8_t *p, size_t n)
 	case NET_COUNTERS:
 	case NET_OPERATOR:
 	case NET_RESOLVERS:
+	case NET_HELLO:
+	case NET_SWEEP:
+	case NET_EV_RESOLVERS:
 	default: /* the daemon's, or nobody's */
 		s->count[NET_C_REFUSED]++;
 	}
@@ -201,6 +205,8 @@ int net_sandbox_channel(struct net_sandbox *s, int fd)
 	int rc = fd_set_nonblock(fd, true);
 
 	net_sandbox_drop(s);
+	if (rc == 0 && !broker_has_fd(s->broker, true))
+		rc = -EMFILE;
 	if (rc == 0)
 		s->watch = loop_watch(s->broker->loop, fd, EPOLLIN, on_channel, s);
 	if (!s->watch) {
@@ -209,5 +215,6 @@ int net_sandbox_channel(struct net_sandbox *s, int fd)
 		return rc;
 	}
 	s->chan = fd;
+	s->broker->fds++;
 	return 0;
 }

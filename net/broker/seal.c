@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal.c: the jail of mayfly-broker. It has the host's network, which is its purpose, and an empty root but for the resolvers' file. It
- * listens nowhere: listen and accept are not in the list, and it starts nothing.
+ * seal.c: the jail of mayfly-broker. It has the host's network, which is its purpose, and an empty root. It opens no file and listens
+ * nowhere: openat, bind and listen are not in the list. The one socket where it accepts is the daemon's.
  */
 #include "net/broker/seal.h"
 
@@ -21,7 +21,8 @@
 #define GROWS      "a list that grows beyond 128 KiB, where the C library maps it by itself"
 
 static const struct jail_rule rules[] = {
-	JAIL_CALL(read, "host.c: resolv.conf"),
+	JAIL_CALL(pread64, "host.c: resolv.conf"),
+	JAIL_CALL(accept4, "broker.c: the next daemon"),
 	JAIL_CALL(write, "log"),
 	JAIL_CALL(close, "all descriptors"),
 	JAIL_CALL(epoll_wait, "lib/loop"),
@@ -40,7 +41,6 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL_EQ(getsockopt, 1, IPPROTO_TCP, "flows.c: bytes of a flow"),
 	JAIL_CALL_EQ(fcntl, 1, F_GETFL, "O_NONBLOCK"),
 	JAIL_CALL_EQ(fcntl, 1, F_SETFL, "O_NONBLOCK"),
-	JAIL_CALL(openat, "host.c: resolv.conf, when it changed"),
 	JAIL_CALL(fstat, "host.c: resolv.conf", .unseen = NEWER_LIBC),
 	JAIL_CALL(newfstatat, "host.c: resolv.conf"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap", .unseen = GROWS),
@@ -67,11 +67,9 @@ size_t broker_rules(struct jail_rule to[static BROKER_RULES_MAX])
 
 int broker_jail(uid_t uid, unsigned int nofile, struct err *e)
 {
-	static const char *const shown[] = {"/etc/resolv.conf", NULL};
 	struct jail_conf c = {.uid = uid,
 		.nfds = BROKER_FD_END,
 		.keep_net = true,
-		.ro_paths = shown,
 		.nofile = nofile,
 		.allow_weaker = true};
 	uint32_t missing = 0;

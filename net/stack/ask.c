@@ -73,6 +73,19 @@ static int ask_receive(struct stack *s, struct net_hdr *h, struct cur *c, int *f
 	return 0;
 }
 
+/* An answer to NET_OPEN that nobody waits for any more: the broker holds the flow until it is told. */
+static void ask_late(struct stack *s, const struct net_hdr *h, struct cur *c, int *fd)
+{
+	uint32_t flow;
+
+	if (h->type == (NET_OPEN | NET_REPLY) && h->status == 0) {
+		flow = cur_u32(c);
+		if (cur_done(c))
+			ask_close(s, flow, 0, 0);
+	}
+	close_fd(fd);
+}
+
 /* The answer with this id. What else comes meanwhile is dealt with; none of it asks the broker again. */
 static int ask_wait(struct stack *s, uint32_t id, struct net_hdr *h, struct cur *c, int *fd)
 {
@@ -83,7 +96,8 @@ static int ask_wait(struct stack *s, uint32_t id, struct net_hdr *h, struct cur 
 
 		if (rc == 0 && h->id == id && h->type == (NET_OPEN | NET_REPLY))
 			return h->status;
-		close_fd(fd);
+		if (rc == 0)
+			ask_late(s, h, c, fd);
 		if (rc == -EPIPE)
 			return rc;
 		if (rc == -EAGAIN && poll(&p, 1, ASK_TIMEOUT_MS) <= 0)
@@ -145,5 +159,5 @@ void ask_ready(struct stack *s)
 	int fd = -1;
 
 	for (int i = 0; i < 16 && ask_receive(s, &h, &c, &fd) == 0; i++)
-		close_fd(&fd); /* an answer that came too late */
+		ask_late(s, &h, &c, &fd);
 }

@@ -107,6 +107,54 @@ def test_a_silent_sandbox_has_no_process(env, net, machine):
         time.sleep(0.2)
 
 
+# One connection, used twice: the second time when /tmp/go is there.
+TWICE = ('exec 3<>/dev/tcp/$1/80; ask() { printf "GET /$1 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" >&3; while read -r l <&3 && [ "$l" != $\'\\r\' ]; do :; done; '
+         'head -c $1 <&3 | wc -c; }; ask 5; touch /tmp/asked; until [ -e /tmp/go ]; do sleep 0.2; done; ask 7; touch /tmp/done')
+
+
+def eventually(what, seconds=60):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_connections_survive_the_daemon(env, net, machine):
+    box = cli(env, "create", "--allow", "good.example", "base").stdout.strip()
+    cli(env, "exec", box, "--", "bash", "-c", f"cat > /tmp/twice <<'E'\n{TWICE}\nE\nsetsid bash /tmp/twice {SERVER4} </dev/null >/tmp/out 2>&1 &")
+    eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/asked").returncode == 0)
+    pids = machine.run("pgrep", "-x", "mayfly-net|mayfly-broker").stdout
+    assert len(pids.split()) >= 2
+    net.kill()
+    net.wait()
+    assert machine.run("pgrep", "-x", "mayfly-net|mayfly-broker").stdout == pids
+    assert cli(env, "exec", box, "--", "touch", "/tmp/go").returncode == 0
+    eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/done").returncode == 0)
+    assert cli(env, "exec", box, "--", "cat", "/tmp/out").stdout.split() == ["5", "7"]
+    # the policy holds, and the new daemon can change it: the connection that it forbids ends, and what it counted before is still there
+    shown = cli(env, "egress", "show", box).stdout
+    assert "tcpOpened 1" in shown and "enforcing" in shown, shown
+    assert cli(env, "exec", box, "--", "bash", "-c", FETCH + "fetch bad.example 10; true").stdout == ""
+    assert cli(env, "egress", "allow", box, "bad.example").returncode == 0
+    assert cli(env, "exec", box, "--", "bash", "-c", FETCH + "fetch bad.example 10").stdout == "10\n"
+    assert cli(env, "rm", box).returncode == 0
+    # a sandbox that ended while no daemon was there leaves nothing
+    eventually(lambda: not set(pids.split()) - {machine.run("pgrep", "-x", "mayfly-broker").stdout.strip()} & set(machine.run("pgrep", "-x", "mayfly-net").stdout.split()))
+
+
+def test_resolv_conf_may_be_replaced(env, net, machine):
+    box = cli(env, "create", "base").stdout.strip()
+    fetch = ("exec", box, "--", "bash", "-c", FETCH + "fetch web.example 7; true")
+    assert cli(env, *fetch).stdout == "7\n"
+    # as a network manager does it: another file, renamed over the old one
+    machine.run("sh", "-c", "echo nameserver 127.0.0.9 > /etc/resolv.conf.new && mv /etc/resolv.conf.new /etc/resolv.conf", check=True)
+    time.sleep(1.1)  # the file is looked at once a second
+    eventually(lambda: cli(env, *fetch).stdout == "")
+    machine.run("sh", "-c", "echo nameserver 127.0.0.1 > /etc/resolv.conf.new && mv /etc/resolv.conf.new /etc/resolv.conf", check=True)
+    eventually(lambda: cli(env, *fetch).stdout == "7\n")
+    assert cli(env, "rm", box).returncode == 0
+
+
 def test_the_network_survives_pause_and_resume(env, machine):
     box = cli(env, "create", "base").stdout.strip()
     fetch = ("exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 5000")

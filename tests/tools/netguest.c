@@ -137,10 +137,13 @@ static int ask(struct buf *b, int fd, uint8_t *answer, size_t cap, ssize_t *len)
 
 	if (fdpass_send(control, b->p, b->len, &fd, fd >= 0) < 0)
 		fail("broker");
-	*len = fdpass_recv(control, answer, cap, NULL, &nfds);
-	if (*len < (ssize_t)sizeof(h))
-		fail("broker: answer");
-	memcpy(&h, answer, sizeof(h));
+	do { /* past events */
+		nfds = 0;
+		*len = fdpass_recv(control, answer, cap, NULL, &nfds);
+		if (*len < (ssize_t)sizeof(h))
+			fail("broker: answer");
+		memcpy(&h, answer, sizeof(h));
+	} while (!h.id);
 	if (h.status < 0)
 		fprintf(stderr, "netguest: broker: %.*s\n", (int)(*len - 20),
 			(const char *)answer + 20);
@@ -191,7 +194,7 @@ static int set_policy(bool after)
 		given |= !o.rule[i].operator_;
 	request(&b, NET_POLICY);
 	buf_u32(&b, 1);
-	buf_u8(&b, 0);
+	buf_u8(&b, NET_PART_FIRST);
 	buf_u8(&b, given);
 	buf_u8(&b, o.open);
 	put_rules(&b, false, after);
@@ -207,7 +210,7 @@ static int set_up(int chan)
 	char *comma;
 
 	request(&b, NET_OPERATOR);
-	buf_u8(&b, 0);
+	buf_u8(&b, NET_PART_FIRST);
 	put_rules(&b, true, false);
 	buf_u32(&b, 0);
 	if (ask(&b, -1, answer, sizeof(answer), &len) < 0 || set_policy(false) < 0)
@@ -222,6 +225,13 @@ static int set_up(int chan)
 		buf_put(&b, a.b, 16);
 		buf_u16(&b, (uint16_t)strtoul(comma + 1, NULL, 10));
 		if (ask(&b, -1, answer, sizeof(answer), &len) < 0)
+			return -1;
+	} else {
+		_cleanup_close_ int fd = open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC);
+
+		request(&b, NET_RESOLVERS);
+		buf_u32(&b, 0);
+		if (ask(&b, fd, answer, sizeof(answer), &len) < 0)
 			return -1;
 	}
 	request(&b, NET_CHANNEL);

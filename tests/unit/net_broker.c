@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "lib/fdpass.h"
 #include "lib/netrule.h"
@@ -84,7 +85,7 @@ static int set_policy(
 	buf_init(&b, NET_MSG_MAX);
 	put_hdr(&b, w, NET_POLICY);
 	buf_u32(&b, id);
-	buf_u8(&b, 0);
+	buf_u8(&b, NET_PART_FIRST);
 	buf_u8(&b, given);
 	buf_u8(&b, allow);
 	buf_u32(&b, n);
@@ -117,7 +118,7 @@ static int channel(struct world *w, uint32_t id, uint64_t flows, uint64_t rate)
 	return rc;
 }
 
-static bool up(struct world *w)
+static bool up_with(struct world *w, bool resolver)
 {
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t n = sizeof(a);
@@ -132,7 +133,11 @@ static bool up(struct world *w)
 		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv) < 0)
 		return false;
 	w->control = sv[0];
-	w->b = broker_create(w->loop, sv[1], 1000, "/nonexistent", &e);
+	w->b = broker_create(w->loop, sv[1], 1000, &e);
+	if (!resolver) {
+		w->dns = -1;
+		return w->b;
+	}
 	w->dns = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
 	if (!w->b || bind(w->dns, (struct sockaddr *)&a, sizeof(a)) < 0 ||
 		getsockname(w->dns, (struct sockaddr *)&a, &n) < 0)
@@ -147,6 +152,11 @@ static bool up(struct world *w)
 	return true;
 }
 
+static bool up(struct world *w)
+{
+	return up_with(w, true);
+}
+
 static void down(struct world *w)
 {
 	int control = w->b->control;
@@ -155,7 +165,7 @@ static void down(struct world *w)
 	loop_destroy(w->loop);
 	close(control);
 	close(w->control);
-	close(w->dns);
+	close_fd(&w->dns);
 	close_fd(&w->chan);
 }
 
@@ -324,7 +334,7 @@ static void the_operator_and_the_end(void)
 	/* the operator's deny list is above the client's rules */
 	buf_init(&b, 512);
 	put_hdr(&b, &w, NET_OPERATOR);
-	buf_u8(&b, 0);
+	buf_u8(&b, NET_PART_FIRST);
 	buf_u32(&b, 1);
 	net_rule_put(&b, false, "127.0.0.0/8", NULL, 0);
 	buf_u32(&b, 0);
@@ -392,7 +402,7 @@ static void limits_hold(void)
 	/* mayfly-net goes: nothing of it stays */
 	close_fd(&w.chan);
 	turns(&w, 3);
-	CHECK_INT(w.b->flows, 0);
+	CHECK_INT(w.b->fds, 0);
 	close(srv);
 	down(&w);
 }
@@ -575,6 +585,266 @@ static void a_silent_resolver_is_an_error_at_last(void)
 	down(&w);
 }
 
+static int simple(struct world *w, uint16_t type, uint32_t value, int fd, struct cur *c)
+{
+	struct buf b;
+	int rc;
+
+	buf_init(&b, 64);
+	put_hdr(&b, w, type);
+	buf_u32(&b, value);
+	if (type == NET_SWEEP)
+		b.len -= 4;
+	rc = request(w, &b, fd, c);
+	buf_fini(&b);
+	return rc;
+}
+
+static void write_file(const char *path, const char *text)
+{
+	_cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	CHECK_INT(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+}
+
+/* An event of the broker's is there. */
+static bool event_comes(struct world *w, uint16_t type)
+{
+	struct net_hdr h;
+
+	for (int i = 0; i < 200; i++) {
+		if (recv(w->control, &h, sizeof(h), MSG_DONTWAIT) == sizeof(h))
+			return h.type == type && h.id == 0;
+		loop_turn(w->loop, 5);
+	}
+	return false;
+}
+
+static void a_replaced_resolv_conf_is_asked_for(void)
+{
+	char dir[] = "/tmp/net_broker.XXXXXX", a[64], b[64];
+	struct world w;
+	unsigned int n;
+	struct cur c;
+	int fd;
+
+	REQUIRE(up_with(&w, false) && mkdtemp(dir));
+	snprintf(a, sizeof(a), "%s/a", dir);
+	snprintf(b, sizeof(b), "%s/b", dir);
+	CHECK_INT(set_policy(&w, 1, false, false, NULL, 0), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	/* before the daemon has given one: an error at once, and the question for it */
+	query(&w, "first.example");
+	CHECK_INT(reply_code(&w, &n), DNS_SERVFAIL);
+	CHECK(event_comes(&w, NET_EV_RESOLVERS));
+	write_file(a, "nameserver 127.0.0.51\n");
+	fd = open(a, O_RDONLY | O_CLOEXEC);
+	CHECK_INT(simple(&w, NET_RESOLVERS, 0, fd, &c), 0);
+	close(fd);
+	query(&w, "second.example");
+	turns(&w, 3);
+	CHECK(w.b->nresolvers == 1 && w.b->resolver[0].addr.b[15] == 51);
+	/* a rename over it: the old resolvers stay until the new file is here */
+	write_file(b, "nameserver 127.0.0.52\n");
+	CHECK_INT(rename(b, a), 0);
+	w.b->resolv_looked_ns = w.b->resolv_asked_ns = 0;
+	query(&w, "third.example");
+	CHECK(event_comes(&w, NET_EV_RESOLVERS));
+	CHECK(w.b->resolver[0].addr.b[15] == 51);
+	fd = open(a, O_RDONLY | O_CLOEXEC);
+	CHECK_INT(simple(&w, NET_RESOLVERS, 0, fd, &c), 0);
+	close(fd);
+	query(&w, "fourth.example");
+	turns(&w, 3);
+	CHECK(w.b->nresolvers == 1 && w.b->resolver[0].addr.b[15] == 52);
+	unlink(a);
+	rmdir(dir);
+	down(&w);
+}
+
+/* The daemon ends and another one comes: flows and policies are as they were; what it does not claim goes. */
+static void the_next_daemon_finds_everything(void)
+{
+	static const struct text_rule open_lo[] = {{"127.0.0.1", true, 0}};
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	char dir[] = "/tmp/net_broker.XXXXXX", byte = 0;
+	struct err e = {0};
+	struct world w = {.chan = -1, .dns = -1, .loop = loop_create()};
+	struct cur c;
+	uint32_t flow;
+	uint16_t port;
+	int ear = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0), srv, fd, peer;
+
+	REQUIRE(mkdtemp(dir));
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s/broker", dir);
+	REQUIRE(bind(ear, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(ear, 8) == 0);
+	w.b = broker_create(w.loop, ear, 1000, &e);
+	REQUIRE(w.b);
+	w.control = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	CHECK_INT(connect(w.control, (struct sockaddr *)&at, sizeof(at)), 0);
+	fcntl(w.control, F_SETFL, O_NONBLOCK);
+	srv = listener(SOCK_STREAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, open_lo, 1), 0);
+	CHECK_INT(set_policy(&w, 2, true, false, open_lo, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, &flow), 0);
+	fd = w.fd;
+	peer = -1;
+	for (int i = 0; i < 1000 && peer < 0; i++) {
+		turns(&w, 1);
+		peer = accept(srv, NULL, NULL);
+	}
+	REQUIRE(peer >= 0);
+	/* half of a policy, and the daemon is killed */
+	{
+		struct buf b;
+
+		buf_init(&b, 64);
+		put_hdr(&b, &w, NET_POLICY);
+		buf_u32(&b, 1);
+		buf_u8(&b, NET_PART_FIRST | NET_PART_MORE);
+		buf_u32(&b, 0x41414141);
+		CHECK_INT(request(&w, &b, -1, &c), 0);
+		buf_fini(&b);
+	}
+	close(w.control);
+	turns(&w, 3);
+	CHECK_INT(write(fd, "x", 1), 1);
+	CHECK_INT(read(peer, &byte, 1), 1);
+	/* meanwhile new flows open, too */
+	CHECK_INT(open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, NULL), 0);
+	close_fd(&w.fd);
+	w.control = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	CHECK_INT(connect(w.control, (struct sockaddr *)&at, sizeof(at)), 0);
+	fcntl(w.control, F_SETFL, O_NONBLOCK);
+	CHECK_INT(simple(&w, NET_HELLO, NET_VERSION + 1, -1, &c), -EPROTO);
+	CHECK_INT(simple(&w, NET_HELLO, NET_VERSION, -1, &c), 0);
+	CHECK_INT(cur_u32(&c), NET_VERSION);
+	/* the half of a policy does not spoil the whole one */
+	CHECK_INT(set_policy(&w, 1, true, false, open_lo, 1), 0);
+	CHECK_INT(simple(&w, NET_SWEEP, 0, -1, &c), 0);
+	CHECK(net_sandbox_find(w.b, 1) && !net_sandbox_find(w.b, 2));
+	CHECK_INT(write(fd, "y", 1), 1);
+	CHECK_INT(read(peer, &byte, 1), 1);
+	CHECK(byte == 'y');
+	/* and the next policy holds for the connection of before */
+	CHECK_INT(set_policy(&w, 1, true, false, NULL, 0), 0);
+	CHECK(send(fd, "z", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
+	close(fd);
+	close(peer);
+	close(srv);
+	broker_destroy(w.b);
+	loop_destroy(w.loop);
+	close(ear);
+	close(w.control);
+	close_fd(&w.chan);
+	unlink(at.sun_path);
+	rmdir(dir);
+}
+
+static int buffer_of(int fd, int which)
+{
+	int v = -1;
+	socklen_t n = sizeof(v);
+
+	CHECK_INT(getsockopt(fd, SOL_SOCKET, which, &v, &n), 0);
+	return v;
+}
+
+/* Buffers shrink as memory is given away; then there are no flows; what ends gives back. */
+static void memory_of_buffers_is_bounded(void)
+{
+	static const struct text_rule open_lo[] = {{"127.0.0.1", true, 0}};
+	static int fd[600];
+	uint32_t flow = 0;
+	int n = 0, sizes = 0, rc = 0;
+	uint64_t last = UINT64_MAX, now;
+	struct world w;
+	uint16_t port;
+	int srv = listener(SOCK_STREAM, &port);
+
+	REQUIRE(up(&w) && listen(srv, 1000) == 0);
+	w.b->committed_max = MIB(64);
+	CHECK_INT(set_policy(&w, 1, true, false, open_lo, 1), 0);
+	CHECK_INT(channel(&w, 1, 600, 100000), 0);
+	for (; n < 600; n++) {
+		now = w.b->committed;
+		rc = open_flow(&w, NET_FLOW_TCP, "127.0.0.1", port, &flow);
+		if (rc < 0)
+			break;
+		fd[n] = w.fd;
+		now = w.b->committed - now;
+		CHECK(now <= last && now >= (uint64_t)(n ? buffer_of(fd[n], SO_RCVBUF) : 0));
+		sizes += now != last;
+		last = now;
+	}
+	CHECK(n > 100 && n < 600);
+	CHECK_INT(rc, -EAGAIN);
+	CHECK(sizes >= 3 && last == KIB(32));
+	CHECK_INT(counter(&w, 1, NET_C_LIMITED, NULL), 1);
+	CHECK(w.b->committed <= MIB(64));
+	for (int i = 0; i < n; i++)
+		close(fd[i]);
+	close_fd(&w.chan);
+	turns(&w, 5);
+	CHECK(w.b->committed == 0 && w.b->fds == 0);
+	close(srv);
+	down(&w);
+}
+
+/* While the host's addresses are not known, nothing public is opened; a rule for the very address does. */
+static void unknown_host_addresses_close_everything(void)
+{
+	static const struct text_rule rules[] = {{"5.5.5.5", true, 0}};
+	struct world w;
+	int rc;
+
+	REQUIRE(up(&w));
+	CHECK_INT(set_policy(&w, 1, true, true, rules, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	w.b->world.host_unknown = true;
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "6.6.6.6", 9, NULL), -EACCES);
+	rc = open_flow(&w, NET_FLOW_UDP, "5.5.5.5", 9, NULL);
+	CHECK(rc == 0 || rc == -ENETUNREACH);
+	close_fd(&w.fd);
+	w.b->world.host_unknown = false;
+	rc = open_flow(&w, NET_FLOW_UDP, "6.6.6.6", 9, NULL);
+	CHECK(rc == 0 || rc == -ENETUNREACH);
+	close_fd(&w.fd);
+	down(&w);
+}
+
+/* Questions and channels take descriptors, too, and leave the last ones to channels. */
+static void descriptors_are_counted(void)
+{
+	struct world w;
+	unsigned int n;
+
+	REQUIRE(up(&w));
+	w.b->fds_max = 32;
+	CHECK_INT(set_policy(&w, 1, false, true, NULL, 0), 0);
+	CHECK_INT(set_policy(&w, 2, false, true, NULL, 0), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	for (int i = 0; i < 29; i++)
+		query(&w, "silent.example");
+	turns(&w, 10);
+	CHECK_INT(w.b->fds, 30);
+	query(&w, "one.more.example");
+	CHECK_INT(reply_code(&w, &n), DNS_SERVFAIL);
+	CHECK_INT(counter(&w, 1, NET_C_LIMITED, NULL), 1);
+	n = w.b->fds;
+	{
+		int mine = take_fd(&w.chan);
+
+		CHECK_INT(channel(&w, 2, 0, 0), 0);
+		CHECK_INT(w.b->fds, n + 1);
+		close(mine);
+	}
+	turns(&w, 10);
+	CHECK_INT(w.b->fds, 1);
+	down(&w);
+}
+
 static void resolv_conf_is_read(void)
 {
 	struct net_resolver r[RESOLVERS_MAX];
@@ -603,5 +873,10 @@ static const struct test tests[] = {
 	{"names_are_learned_by_the_broker_only", names_are_learned_by_the_broker_only},
 	{"a_silent_resolver_is_an_error_at_last", a_silent_resolver_is_an_error_at_last},
 	{"resolv_conf_is_read", resolv_conf_is_read},
+	{"a_replaced_resolv_conf_is_asked_for", a_replaced_resolv_conf_is_asked_for},
+	{"the_next_daemon_finds_everything", the_next_daemon_finds_everything},
+	{"memory_of_buffers_is_bounded", memory_of_buffers_is_bounded},
+	{"unknown_host_addresses_close_everything", unknown_host_addresses_close_everything},
+	{"descriptors_are_counted", descriptors_are_counted},
 };
 TEST_MAIN(tests)

@@ -155,7 +155,9 @@ static void rules_are_refused_with_their_text(void)
 	CHECK_INT(net_rule_ports(ports, 0, &r, &e), -EINVAL); /* neither target nor ports */
 	CHECK_INT(net_rule_ports(ports, 2, &r, &e), 0);
 	CHECK(net_rule_port(&r, true, 443) && !net_rule_port(&r, true, 22) &&
-		!net_rule_port(&r, false, 443));
+		net_rule_port(&r, false, 443) && !net_rule_port(&r, false, 0));
+	r.allow = true; /* a rule that allows ports allows TCP's only */
+	CHECK(net_rule_port(&r, true, 443) && !net_rule_port(&r, false, 443));
 	net_rule_fini(&r);
 	CHECK_INT(net_rule_ports(ports, NET_PORTS_MAX + 1, &r, &e), -EINVAL);
 	ports[1] = 443;

@@ -89,9 +89,11 @@ static void what_is_not_in_the_table_is_refused(void)
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .magic = 1}, 0, NULL), -EPROTO);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_HELLO, .version = 99}, 0, NULL), -EPROTO);
 	/* 2 was a userfaultfd of the helper's own memory */
-	for (uint32_t what = PRIV_F_CONFIG + 1; what < 80; what += 7)
+	for (uint32_t what = PRIV_F_COUNT; what < 80; what += 7)
 		CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = what}, 0, NULL), -EINVAL);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = 2}, 0, NULL), -EINVAL);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_RESOLV}, 0, NULL),
+		access("/etc/resolv.conf", R_OK) ? -ENOENT : 0);
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, 0, NULL), -EINVAL);
 	S.config = "/proc/self/status";
 	CHECK_INT(ask((struct priv_msg){.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, 0, NULL), 0);

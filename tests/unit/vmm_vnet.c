@@ -276,6 +276,47 @@ static void a_lost_peer_is_asked_for_again(void)
 	down();
 }
 
+/* Turns of the loop within a moment that had something to do. A level that nobody lowers makes this thread spin. */
+static unsigned int busy_turns(void)
+{
+	unsigned int n = 0;
+
+	for (int i = 0; i < 50; i++) {
+		uint64_t before = mono_ns();
+
+		loop_turn(F.g.loop, 20);
+		n += mono_ns() - before < 10000000ull;
+	}
+	return n;
+}
+
+static void nobody_spins_on_a_dead_or_unready_link(void)
+{
+	/* packets wait for buffers that never come, and mayfly-net dies */
+	REQUIRE(up(ALL, 64));
+	CHECK_INT(link_up(NULL), 0);
+	CHECK_INT(send(F.peer, F.p, 300, 0), 300);
+	fg_run(&F.g);
+	CHECK_INT(used(0), 0);
+	close_fd(&F.peer);
+	CHECK(busy_turns() < 10);
+	/* the device asks for another one */
+	send_frame(2, 60, true);
+	CHECK_INT(F.wanted, 1);
+	down();
+	/* a driver that made only its transmit queue ready */
+	REQUIRE(up(ALL, 64));
+	CHECK_INT(link_up(NULL), 0);
+	F.d->queue[0].ready = false;
+	CHECK_INT(send(F.peer, F.p, 300, 0), 300);
+	CHECK(busy_turns() < 10);
+	send_frame(2, 60, true);
+	CHECK_INT(recv(F.peer, F.p, sizeof(F.p), 0), NET_VHDR_BYTES + 60);
+	close_fd(&F.peer);
+	CHECK(busy_turns() < 10);
+	down();
+}
+
 static void limits_hold(void)
 {
 	struct vnet_limits l = {.packets_per_s = 100};
@@ -348,6 +389,7 @@ static const struct test tests[] = {
 	{"what_never_fits_is_dropped", what_never_fits_is_dropped},
 	{"a_full_socket_holds_frames_back", a_full_socket_holds_frames_back},
 	{"a_lost_peer_is_asked_for_again", a_lost_peer_is_asked_for_again},
+	{"nobody_spins_on_a_dead_or_unready_link", nobody_spins_on_a_dead_or_unready_link},
 	{"limits_hold", limits_hold},
 	{"a_restored_machine_asks_anew", a_restored_machine_asks_anew},
 	{"the_configuration_says_what_it_is", the_configuration_says_what_it_is},

@@ -32,7 +32,9 @@ struct http_conn {
 	struct http_conn *prev, *next;
 	struct request *req; /* the one that is being received or answered */
 	struct conn_slot slot;
-	bool local; /* over the Unix socket, by this user */
+	bool local;    /* over the Unix socket, by this user */
+	bool upgraded; /* its request goes on without libmicrohttpd */
+	bool left;     /* libmicrohttpd has let go of it */
 	uid_t uid;
 };
 
@@ -47,6 +49,8 @@ struct request {
 	size_t nparams, nqueries, nheaders;
 	bool queries_parsed;
 
+	struct http_upgrade *upgrade; /* its connection became something else, or is to */
+	bool is_1_1, given_away;
 	bool seen, has_body, invoked, finished, gone, aborted, suspended, queued;
 	int busy; /* a callback of the handler is on the stack: do not free */
 
@@ -105,9 +109,18 @@ void request_resume(struct request *r);   /* lets libmicrohttpd look at it again
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
 void conn_deadline(struct http_conn *hc, uint64_t after_ns); /* 0: none */
+/* Request and connection go on when libmicrohttpd ends them. fd: the socket, borrowed. */
+void request_give_away(struct request *r, int fd);
+/* Such a connection ends. The request is still to be finished. */
+void request_end_given_away(struct request *r);
+/* upgrade.c */
+void upgrade_lost(struct request *r);  /* the connection of r->upgrade is gone */
+void upgrade_leave(struct request *r); /* the daemon ends */
 /* request.c */
 void arena_free(struct request *r);
 /* reply.c */
+/* The answer is a 101 for u. The request goes on. */
+void request_upgrade(struct request *r, struct MHD_Response *takes, struct http_upgrade *u);
 void stream_forget(struct request *r); /* its unsent bytes are gone */
 void streams_cut_off(void *arg);       /* the server's timer */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);

@@ -75,6 +75,16 @@ static void reply_with(struct request *r, int status, const char *type, struct M
 	request_finished(r);
 }
 
+void request_upgrade(struct request *r, struct MHD_Response *takes, struct http_upgrade *u)
+{
+	ASSERT(!r->finished && !r->streaming && !r->upgrade);
+	r->status = 101;
+	r->resp = takes;
+	r->upgrade = u;
+	response_headers(r);
+	request_resume(r);
+}
+
 void http_reply(struct http_req *pub, int status, const char *type, const void *body, size_t n)
 {
 	struct request *r = request_of(pub);

@@ -127,13 +127,8 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	conn_deadline(hc, h->c.head_limit_s * SEC);
 }
 
-static void conn_end(struct http *h, void **ctx)
+static void conn_free(struct http *h, struct http_conn *hc)
 {
-	struct http_conn *hc = *ctx;
-
-	if (!hc)
-		return;
-	*ctx = NULL;
 	timer_remove(hc->deadline);
 	if (hc->prev)
 		hc->prev->next = hc->next;
@@ -145,6 +140,39 @@ static void conn_end(struct http *h, void **ctx)
 	h->stats.open--;
 	free(hc);
 	listeners_look(h);
+}
+
+static void conn_end(struct http *h, void **ctx)
+{
+	struct http_conn *hc = *ctx;
+
+	*ctx = NULL;
+	if (!hc)
+		return;
+	hc->left = true;
+	if (!hc->req || !hc->upgraded)
+		conn_free(h, hc);
+}
+
+void request_give_away(struct request *r, int fd)
+{
+	watch_remove(take_ptr(r->gone_watch));
+	r->given_away = r->hc->upgraded = true;
+	r->hc->fd = fd;
+	conn_deadline(r->hc, 0);
+}
+
+void request_end_given_away(struct request *r)
+{
+	struct http *h = r->pub.http;
+	struct http_conn *hc = take_ptr(r->hc);
+
+	if (h->c.done)
+		h->c.done(&r->pub, r->status);
+	hc->req = NULL;
+	hc->fd = -1;
+	if (hc->left)
+		conn_free(h, hc);
 }
 
 static void on_connection(
@@ -290,6 +318,10 @@ static void request_gone(struct request *r)
 		return;
 	r->gone = true;
 	r->pub.http->stats.gone++;
+	if (r->upgrade) {
+		upgrade_lost(r);
+		return;
+	}
 	if (r->finished || !r->invoked)
 		return;
 	r->busy++;
@@ -333,6 +365,11 @@ static void on_completed(
 	if (!r)
 		return;
 	*ctx = NULL;
+	if (r->given_away) {
+		r->conn = NULL;
+		request_maybe_free(r);
+		return;
+	}
 	r->busy++;
 	watch_remove(r->gone_watch);
 	r->gone_watch = NULL;
@@ -509,6 +546,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 	bool refused = false, folded = false;
 
 	r->seen = true;
+	r->is_1_1 = !strcmp(version, "HTTP/1.1");
 	r->hc = i ? i->socket_context : NULL;
 	if (r->hc)
 		r->hc->req = r;
@@ -679,7 +717,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
 	if (r->aborted)
 		return MHD_NO;
 	if (r->resp && !r->queued)
-		return queue_answer(r, r->pub.http->quiescing);
+		return queue_answer(r, r->pub.http->quiescing && !r->upgrade);
 	wait_suspended(r);
 	return MHD_YES;
 }
@@ -744,8 +782,8 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.body_budget = cfg->body_budget ? cfg->body_budget : BODY_BUDGET;
 	h->stall_timer = loop_timer(l, streams_cut_off, h);
 	conn_limits_init(&h->limits, cfg->connections_max, cfg->per_address_max);
-	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
-					  MHD_USE_NO_LISTEN_SOCKET,
+	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_ALLOW_UPGRADE |
+					  MHD_USE_ERROR_LOG | MHD_USE_NO_LISTEN_SOCKET,
 		0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
 		MHD_OPTION_CONNECTION_LIMIT, cfg->connections_max + LEAVING_MAX,
 		MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -771,6 +809,9 @@ void http_quiesce(struct http *h, timer_fn drained, void *arg)
 	h->quiescing = true;
 	h->drained = drained;
 	h->drained_arg = arg;
+	for (struct http_conn *c = h->conns; c; c = c->next)
+		if (c->req && c->req->upgrade)
+			upgrade_leave(c->req);
 	http_kick(h);
 }
 
@@ -784,7 +825,9 @@ void http_destroy(struct http *h)
 	h->run_pending = true;
 	for (struct http_conn *c = h->conns; c; c = c->next) {
 		shutdown(c->fd, SHUT_RDWR);
-		if (c->req && c->req->suspended) {
+		if (c->req && c->req->upgrade) {
+			upgrade_lost(c->req);
+		} else if (c->req && c->req->suspended) {
 			c->req->aborted = true;
 			request_resume(c->req);
 		}

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * upgrade.c: see upgrade.h. mayflyd's loop. libmicrohttpd sends the 101 and then gives the socket away; from then on only this file reads and writes it.
+ * libmicrohttpd would keep its memory for the connection (64 KiB were seen) until the end. So the socket is duplicated, and libmicrohttpd closes its own
+ * descriptor at once. struct http_conn, which counts against the server's limits, stays until the end.
+ *
+ * An upgrade is WAITING until the 101 is out, then OPEN, then LINGERING after its owner closed it: what is queued is sent, our end of file follows, and the
+ * client's is waited for, so that the last bytes are not lost to a reset.
+ */
+#include "api/http/upgrade.h"
+#include "api/http/http_int.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "lib/log.h"
+#include "lib/websocket.h"
+
+#define SEC      1000000000ull
+#define LINGER_S 5
+#define STEP     (64u * 1024)
+#define READS    2 /* of one connection in one turn of the loop */
+
+enum upgrade_state { UP_WAITING, UP_OPEN, UP_LINGERING, UP_OVER };
+
+struct http_upgrade {
+	struct request *r;
+	const struct http_upgrade_ops *ops;
+	void *arg;
+	enum upgrade_state state;
+	struct MHD_UpgradeResponseHandle *handle;
+	int fd; /* a duplicate */
+	struct watch *watch;
+	uint32_t events;
+	struct timer *timer;   /* of a client that takes nothing, of lingering */
+	struct buf out, early; /* early: what came with the request's head */
+	size_t out_at;
+	int err, in_call;
+	/* hung_up: both directions are over, and what came before is still to be read */
+	bool held, full, end, ended, got_eof, told_eof, hung_up, late, closed;
+};
+
+static void upgrade_late(void *arg);
+
+/* Another turn soon: for what must not be told from inside a call of the owner. */
+static void upgrade_later(struct http_upgrade *u)
+{
+	if (!u->late && !loop_defer(u->r->pub.http->loop, upgrade_late, u))
+		u->late = true;
+}
+
+/* ---- the end */
+
+/* libmicrohttpd gives back its descriptor and its memory. Not from inside its calls. */
+static void upgrade_leave_server(struct http_upgrade *u)
+{
+	struct MHD_UpgradeResponseHandle *handle = take_ptr(u->handle);
+
+	if (!handle)
+		return;
+	MHD_upgrade_action(handle, MHD_UPGRADE_ACTION_CLOSE);
+	http_kick(u->r->pub.http);
+}
+
+/* The request may be freed in here, and u is. */
+static void upgrade_free(struct http_upgrade *u)
+{
+	struct request *r = u->r;
+
+	if (u->late)
+		loop_undefer(r->pub.http->loop, upgrade_late, u);
+	watch_remove(u->watch);
+	timer_remove(u->timer);
+	buf_fini(&u->out);
+	buf_fini(&u->early);
+	upgrade_leave_server(u);
+	if (r->given_away)
+		request_end_given_away(r);
+	close_fd(&u->fd);
+	r->upgrade = NULL;
+	free(u);
+	request_finished(r);
+}
+
+static void upgrade_settle(struct http_upgrade *u)
+{
+	if (!u->in_call && u->closed && u->state == UP_OVER)
+		upgrade_free(u);
+}
+
+/* The connection is over. The owner hears of it once. */
+static void upgrade_over(struct http_upgrade *u, int err)
+{
+	if (u->state == UP_OVER)
+		return;
+	u->state = UP_OVER;
+	watch_remove(u->watch);
+	u->watch = NULL;
+	timer_set(u->timer, 0);
+	if (u->closed)
+		return;
+	u->in_call++;
+	u->ops->closed(u->arg, err);
+	u->in_call--;
+	u->closed = true;
+}
+
+/* ---- writing */
+
+static uint64_t upgrade_write_limit(const struct http_upgrade *u)
+{
+	return u->r->pub.http->c.write_limit_s * SEC;
+}
+
+static size_t upgrade_unsent(const struct http_upgrade *u)
+{
+	return u->out.len - u->out_at;
+}
+
+/* 0, or an errno. */
+static int upgrade_flush(struct http_upgrade *u)
+{
+	size_t before = upgrade_unsent(u);
+
+	while (u->state != UP_WAITING && upgrade_unsent(u)) {
+		ssize_t n = send(u->fd, u->out.p + u->out_at, upgrade_unsent(u),
+			MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n < 0)
+			return errno;
+		u->out_at += (size_t)n;
+		u->r->pub.http->stats.bytes_out += (uint64_t)n;
+	}
+	if (!upgrade_unsent(u)) {
+		buf_fini(&u->out); /* an idle connection keeps no buffer */
+		u->out_at = 0;
+	} else if (u->out_at > HTTP_UPGRADE_HIGH) {
+		buf_consume(&u->out, u->out_at);
+		u->out_at = 0;
+	}
+	if (u->state == UP_OPEN && upgrade_unsent(u) != before)
+		timer_set(u->timer, upgrade_unsent(u) ? mono_ns() + upgrade_write_limit(u) : 0);
+	if (u->state != UP_WAITING && u->end && !u->ended && !upgrade_unsent(u)) {
+		u->ended = true;
+		shutdown(u->fd, SHUT_WR);
+	}
+	return 0;
+}
+
+static void upgrade_want(struct http_upgrade *u)
+{
+	uint32_t ev = 0;
+
+	if (!u->watch)
+		return;
+	if (!u->got_eof && (!u->held || u->state == UP_LINGERING))
+		ev |= EPOLLIN;
+	if (upgrade_unsent(u))
+		ev |= EPOLLOUT;
+	if (ev != u->events)
+		watch_events(u->watch, ev);
+	u->events = ev;
+}
+
+static void upgrade_tell_drained(struct http_upgrade *u)
+{
+	if (!u->full || u->closed || upgrade_unsent(u) > HTTP_UPGRADE_HIGH / 4)
+		return;
+	u->full = false;
+	if (u->ops->drained)
+		u->ops->drained(u->arg);
+}
+
+bool http_upgrade_send(struct http_upgrade *u, const void *p, size_t n)
+{
+	int rc;
+
+	if (u->state == UP_OVER || u->state == UP_LINGERING || u->end || u->err ||
+		upgrade_unsent(u) + n > HTTP_UPGRADE_MAX)
+		return false;
+	if (!upgrade_unsent(u) && u->state == UP_OPEN)
+		timer_after(u->timer, upgrade_write_limit(u));
+	buf_put(&u->out, p, n);
+	if (u->out.bad) {
+		u->out.bad = false;
+		return false;
+	}
+	rc = upgrade_flush(u);
+	if (rc) {
+		u->err = rc;
+		upgrade_later(u);
+		return false;
+	}
+	u->full |= upgrade_unsent(u) > HTTP_UPGRADE_HIGH;
+	upgrade_want(u);
+	return true;
+}
+
+bool http_upgrade_full(const struct http_upgrade *u)
+{
+	return upgrade_unsent(u) > HTTP_UPGRADE_HIGH;
+}
+
+void http_upgrade_end(struct http_upgrade *u)
+{
+	int rc;
+
+	u->end = true;
+	rc = u->state == UP_OPEN ? upgrade_flush(u) : 0;
+	if (rc) {
+		u->err = rc;
+		upgrade_later(u);
+	}
+	upgrade_want(u);
+}
+
+/* ---- reading */
+
+static void upgrade_bytes(struct http_upgrade *u, const uint8_t *p, size_t n)
+{
+	u->r->pub.http->stats.bytes_in += n;
+	if (u->state == UP_OPEN && !u->closed)
+		u->ops->bytes(u->arg, p, n);
+}
+
+/* Bytes that libmicrohttpd had read already come first. */
+static void upgrade_give_early(struct http_upgrade *u)
+{
+	struct buf b = u->early;
+
+	if (!b.len || u->held || u->state != UP_OPEN)
+		return;
+	buf_init(&u->early, SIZE_MAX / 2);
+	upgrade_bytes(u, b.p, b.len);
+	buf_fini(&b);
+}
+
+static void upgrade_read(struct http_upgrade *u)
+{
+	static uint8_t scratch[STEP]; /* the loop has one thread, and nothing is kept in it */
+
+	for (int i = 0; i < READS && !u->got_eof && u->state != UP_OVER; i++) {
+		ssize_t n;
+
+		if (u->held && u->state == UP_OPEN)
+			return;
+		n = recv(u->fd, scratch, sizeof(scratch), MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n < 0) {
+			upgrade_over(u, errno);
+			return;
+		}
+		u->got_eof = n == 0;
+		if (n > 0)
+			upgrade_bytes(u, scratch, (size_t)n);
+		if ((size_t)n < sizeof(scratch))
+			break;
+	}
+}
+
+static void upgrade_tell_eof(struct http_upgrade *u)
+{
+	if (u->state == UP_LINGERING && u->got_eof && u->ended)
+		upgrade_over(u, 0);
+	if (u->state != UP_OPEN || !u->got_eof || u->told_eof || u->held || u->early.len)
+		return;
+	u->told_eof = true;
+	u->ops->bytes(u->arg, NULL, 0);
+}
+
+static void upgrade_turn(struct http_upgrade *u, uint32_t events)
+{
+	int rc = u->err;
+
+	u->in_call++;
+	upgrade_give_early(u);
+	if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+		upgrade_read(u);
+	upgrade_tell_eof(u);
+	if (!rc && u->state != UP_OVER)
+		rc = upgrade_flush(u);
+	if (rc)
+		upgrade_over(u, rc);
+	if (u->state == UP_OPEN)
+		upgrade_tell_drained(u);
+	upgrade_want(u);
+	if (u->hung_up && !u->held && !u->got_eof && u->state != UP_OVER)
+		upgrade_later(u);
+	u->in_call--;
+	upgrade_settle(u);
+}
+
+static void upgrade_event(void *arg, uint32_t events)
+{
+	struct http_upgrade *u = arg;
+
+	/* Reported as long as it is watched, and a held connection is not read: what the client sent before is read later, without the watch. */
+	if ((events & (EPOLLHUP | EPOLLERR)) && u->held && u->state == UP_OPEN) {
+		watch_remove(u->watch);
+		u->watch = NULL;
+		u->hung_up = true;
+		return;
+	}
+	upgrade_turn(u, events);
+}
+
+static void upgrade_late(void *arg)
+{
+	struct http_upgrade *u = arg;
+
+	u->late = false;
+	upgrade_leave_server(u);
+	upgrade_turn(u, u->hung_up ? EPOLLIN : 0);
+}
+
+static void upgrade_on_time(void *arg)
+{
+	struct http_upgrade *u = arg;
+
+	if (u->state != UP_LINGERING) {
+		log_info("%s %s%s: cut off: its client took nothing for %llu s, request %s",
+			u->r->pub.method, u->r->pub.prefix, u->r->pub.path,
+			(unsigned long long)(upgrade_write_limit(u) / SEC), u->r->pub.id);
+		u->r->pub.http->stats.cut_off++;
+	}
+	u->err = ETIMEDOUT;
+	upgrade_turn(u, 0);
+}
+
+void http_upgrade_hold(struct http_upgrade *u, bool hold)
+{
+	if (u->held == hold || u->state == UP_OVER)
+		return;
+	u->held = hold;
+	if (!hold && (u->early.len || u->got_eof || u->hung_up))
+		upgrade_later(u);
+	upgrade_want(u);
+}
+
+void http_upgrade_close(struct http_upgrade *u)
+{
+	if (!u || u->closed)
+		return;
+	u->closed = true;
+	u->in_call++;
+	if (u->state == UP_OPEN) {
+		u->state = UP_LINGERING;
+		http_upgrade_end(u);
+		timer_after(u->timer, LINGER_S * SEC);
+		if (u->err || u->hung_up || (u->ended && u->got_eof))
+			upgrade_over(u, u->err);
+	} else if (u->state == UP_WAITING) {
+		u->end = true; /* its last words follow the 101 */
+	}
+	u->in_call--;
+	upgrade_settle(u);
+}
+
+/* ---- the beginning */
+
+static void upgrade_open(void *cls, struct MHD_Connection *c, void *ctx, const char *extra,
+	size_t n, MHD_socket fd, struct MHD_UpgradeResponseHandle *handle)
+{
+	struct http_upgrade *u = cls;
+	struct request *r = u->r;
+
+	u->handle = handle;
+	u->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	u->state = u->closed ? UP_LINGERING : UP_OPEN;
+	if (u->fd >= 0)
+		request_give_away(r, u->fd);
+	else
+		u->err = errno;
+	buf_put(&u->early, extra, n);
+	u->watch = u->fd < 0 ? NULL : loop_watch(r->pub.http->loop, u->fd, 0, upgrade_event, u);
+	if (!u->err && (!u->watch || u->early.bad))
+		u->err = ENOMEM;
+	if (u->closed)
+		timer_after(u->timer, LINGER_S * SEC);
+	else if (upgrade_unsent(u))
+		timer_after(u->timer, upgrade_write_limit(u));
+	upgrade_later(u);
+}
+
+void upgrade_lost(struct request *r)
+{
+	struct http_upgrade *u = r->upgrade;
+
+	u->in_call++;
+	upgrade_over(u, ECONNRESET);
+	u->in_call--;
+	upgrade_settle(u);
+}
+
+void upgrade_leave(struct request *r)
+{
+	struct http_upgrade *u = r->upgrade;
+
+	if (u->closed)
+		return;
+	if (u->ops->leave && u->state == UP_OPEN)
+		u->ops->leave(u->arg);
+	else
+		upgrade_lost(r);
+}
+
+struct http_upgrade *http_upgrade(
+	struct http_req *pub, const char *protocol, const struct http_upgrade_ops *ops, void *arg)
+{
+	struct request *r = request_of(pub);
+	struct http_upgrade *u;
+	struct MHD_Response *resp;
+
+	if (r->aborted || r->gone || r->has_body || !r->is_1_1)
+		return NULL;
+	u = calloc(1, sizeof(*u));
+	resp = u ? MHD_create_response_for_upgrade(upgrade_open, u) : NULL;
+	if (!resp) {
+		free(u);
+		return NULL;
+	}
+	*u = (struct http_upgrade){.r = r, .ops = ops, .arg = arg, .fd = -1};
+	u->timer = loop_timer(pub->http->loop, upgrade_on_time, u);
+	if (!u->timer) {
+		MHD_destroy_response(resp);
+		free(u);
+		return NULL;
+	}
+	buf_init(&u->out, HTTP_UPGRADE_MAX + HTTP_UPGRADE_HIGH);
+	buf_init(&u->early, SIZE_MAX / 2);
+	MHD_add_response_header(resp, "Upgrade", protocol);
+	request_upgrade(r, resp, u);
+	return u;
+}
+
+/* ---- WebSockets */
+
+void http_websocket_offer(const struct http_req *r, struct ws_offer *o)
+{
+	*o = (struct ws_offer){.method = r->method,
+		.upgrade = http_header(r, "Upgrade"),
+		.connection = http_header(r, "Connection"),
+		.version = http_header(r, "Sec-WebSocket-Version"),
+		.key = http_header(r, "Sec-WebSocket-Key")};
+}
+
+bool http_websocket_ok(struct http_req *r)
+{
+	struct ws_offer o;
+	const char *why;
+
+	http_websocket_offer(r, &o);
+	why = ws_offer_check(&o);
+	if (!why)
+		return true;
+	if (o.version && strcmp(o.version, "13") != 0) {
+		http_add_header(r, "Sec-WebSocket-Version", "13");
+		http_error(r, 426, "INVALID_REQUEST_BODY", "%s", why);
+	} else {
+		http_error(r, 400, "INVALID_REQUEST_BODY", "%s", why);
+	}
+	return false;
+}
+
+struct http_upgrade *http_websocket_accept(
+	struct http_req *r, const char *subprotocol, const struct http_upgrade_ops *ops, void *arg)
+{
+	char accept[WS_ACCEPT_CHARS + 1];
+
+	ws_accept(http_header(r, "Sec-WebSocket-Key"), accept);
+	http_add_header(r, "Sec-WebSocket-Accept", accept);
+	if (subprotocol && *subprotocol)
+		http_add_header(r, "Sec-WebSocket-Protocol", subprotocol);
+	return http_upgrade(r, "websocket", ops, arg);
+}
+
+static void refused_bytes(void *arg, const uint8_t *p, size_t n)
+{
+}
+
+static void refused_closed(void *arg, int err)
+{
+}
+
+static const struct http_upgrade_ops refused_ops = {
+	.bytes = refused_bytes, .closed = refused_closed};
+
+void http_websocket_refuse(struct http_req *r, int code, const char *reason)
+{
+	size_t n = MIN(strlen(reason), (size_t)123);
+	uint8_t frame[4 + 123] = {
+		0x88, (uint8_t)(2 + n), (uint8_t)(code >> 8), (uint8_t)(code & 0xff)};
+	struct http_upgrade *u;
+
+	if (!http_websocket_ok(r))
+		return;
+	u = http_websocket_accept(r, NULL, &refused_ops, NULL);
+	if (!u) {
+		http_error(r, 503, "SERVICE_UNAVAILABLE", "%s", reason);
+		return;
+	}
+	memcpy(frame + 4, reason, n);
+	http_upgrade_send(u, frame, 4 + n);
+	http_upgrade_close(u);
+}

@@ -17,7 +17,9 @@ static void teardown_later(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	launch_teardown(sb);
+	/* a deletion has cleared away all that this would, and its client waits */
+	if (!sandbox_gone(sb))
+		launch_teardown(sb);
 	sandbox_unref(sb);
 }
 

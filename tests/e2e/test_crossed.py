@@ -134,6 +134,17 @@ def test_an_entrypoint_that_ends_while_it_is_paused(daemon):
     daemon.until(box, "Failed")
 
 
+def test_a_deletion_while_the_last_words_are_asked_for(daemon):
+    """What they bring ends nothing any more: the deletion has ended it, and its client gets the answer of the deletion."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    step(daemon, "entry")
+    daemon.plan(agent="silent", entry="exit 3")
+    daemon.until(box, "Failed")
+    status, answer, _ = daemon.ask("DELETE", f"/v1/sandboxes/{box}")
+    assert status == 204, answer
+
+
 # ---- who waits is answered
 
 def test_a_template_asked_for_ahead_whose_makers_all_fail(daemon):

@@ -368,7 +368,7 @@ static bool take_view(struct conn *c, const struct frame *f, struct cur *body)
 	}
 	s = session_find(c->a, name);
 	if (!s || !s->iso) {
-		conn_error(c, f->h.id, ENOENT, AGENT_STEP_NONE, "no isolated session %s", name);
+		conn_error(c, f->h.id, ENOENT, AGENT_STEP_SESSION, "no isolated session %s", name);
 		return false;
 	}
 	c->view = s;

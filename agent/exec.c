@@ -636,8 +636,10 @@ static int find_session(struct agent *a, const struct exec_req *r, struct sessio
 	if (!r->session[0])
 		return 0;
 	*s = session_find(a, r->session);
-	if (!*s)
+	if (!*s) {
+		*step = AGENT_STEP_SESSION;
 		return err_plain(e, ENOENT, "no session %s", r->session);
+	}
 	if ((*s)->kind == AGENT_SE_ISOLATED)
 		return 0;
 	if ((*s)->kind == AGENT_SE_SHELL && session_busy(*s))

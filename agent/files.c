@@ -43,7 +43,7 @@ struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t typ
 		j->own_thread = true;
 		if (j->ns_fd < 0) {
 			job_free(j);
-			conn_error(c, id, ESRCH, AGENT_STEP_NONE,
+			conn_error(c, id, ESRCH, AGENT_STEP_SESSION,
 				"the shell of session %s has ended", conn_view(c)->id);
 			return NULL;
 		}

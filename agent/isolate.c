@@ -174,12 +174,16 @@ void isolate_free(struct iso *i)
 	if (!i)
 		return;
 	i->s = NULL;
-	for (struct proc *p = i->a->procs; p; p = p->next) {
+	for (struct proc *p = i->a->procs, *next; p; p = next) {
+		next = p->next;
 		if (p->iso != i || p == i->first)
 			continue;
 		p->iso = NULL;
 		if (p->started && !p->exited)
 			proc_ended(p, AGENT_SIGNALED, SIGKILL);
+		/* the record of a background run lives as long as its session */
+		if (p->started && (p->flags & AGENT_X_BACKGROUND) && !p->conn)
+			proc_destroy(p);
 	}
 	iso_close(i);
 	i->state = ISO_DEAD;
@@ -200,10 +204,16 @@ static void iso_answer(struct iso *i, int code, const char *text)
 	struct conn *c = conn_find(i->a, i->conn);
 
 	i->conn = 0;
-	if (c && code)
+	if (c && code) {
 		conn_error(c, i->id, code, AGENT_STEP_START, "%s", text);
-	else if (c)
-		conn_ok(c, i->id, NULL);
+	} else if (c) {
+		struct buf b;
+
+		buf_init(&b, 16);
+		buf_u64(&b, i->s->created_ns);
+		conn_ok(c, i->id, &b);
+		buf_fini(&b);
+	}
 }
 
 static void iso_ready(struct iso *i)

@@ -112,7 +112,12 @@ _noreturn_ static void shell_child(const struct iso_conf *c)
 		_exit(127);
 	}
 	if (chdir(c->cwd) < 0) {
-		failed(errno, c->cwd);
+		char text[ISO_LINE_MAX];
+		int code = errno;
+
+		snprintf(text, sizeof(text), "the session's user cannot enter %.400s: %s", c->cwd,
+			strerror(code));
+		failed(code, text);
 		_exit(127);
 	}
 	prctl(PR_SET_DUMPABLE, 1);

@@ -297,7 +297,7 @@ int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn,
 	uint64_t n;
 	int rc;
 
-	*step = AGENT_STEP_START;
+	*step = AGENT_STEP_SESSION;
 	if (i->state != ISO_LIVES)
 		return err_plain(e, ESRCH, "the shell of session %s has ended", s->id);
 	*step = AGENT_STEP_BUSY;

@@ -12,8 +12,8 @@
 #include "agent/isolate_conf.h"
 #include "agent/session.h"
 
-static const char usage[] =
-	"usage: mayfly-agent [--listen PATH] [--record FILE] [--run-dir DIR] [--cgroup DIR] [-v]\n";
+static const char usage[] = "usage: mayfly-agent [--listen PATH] [--record FILE] [--run-dir DIR] "
+			    "[--cgroup DIR] [--state-dir DIR] [-v]\n";
 
 static int run(struct agent_opts *o)
 {
@@ -44,7 +44,8 @@ int main(int argc, char **argv)
 {
 	static const struct option opts[] = {{"listen", required_argument, NULL, 'l'},
 		{"record", required_argument, NULL, 'r'}, {"run-dir", required_argument, NULL, 'd'},
-		{"cgroup", required_argument, NULL, 'c'}, {0}};
+		{"cgroup", required_argument, NULL, 'c'},
+		{"state-dir", required_argument, NULL, 's'}, {0}};
 	struct agent_opts o = {.run_dir = "/run/mayfly"};
 	int ch;
 
@@ -73,6 +74,9 @@ int main(int argc, char **argv)
 			break;
 		case 'c':
 			o.cgroup_dir = optarg;
+			break;
+		case 's':
+			o.state_dir = optarg;
 			break;
 		case 'v':
 			log_level++;

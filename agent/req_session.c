@@ -204,7 +204,7 @@ void req_session_del(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 	if (!cur_str(b, name, sizeof(name)) || !cur_done(b))
 		req_bad(a, c, id);
 	else if (session_destroy(a, name) < 0)
-		conn_error(c, id, ENOENT, AGENT_STEP_NONE, "no session %s", name);
+		conn_error(c, id, ENOENT, AGENT_STEP_SESSION, "no session %s", name);
 	else
 		conn_ok(c, id, NULL);
 }
@@ -265,7 +265,7 @@ static struct session *take_session(
 	}
 	s = session_find(a, name);
 	if (!s)
-		conn_error(c, id, ENOENT, AGENT_STEP_NONE, "no session %s", name);
+		conn_error(c, id, ENOENT, AGENT_STEP_SESSION, "no session %s", name);
 	return s;
 }
 

@@ -391,7 +391,7 @@ static void upper_request(struct agent *a, struct conn *c, uint32_t id, struct c
 	} else if (a->frozen) {
 		conn_error(c, id, EBUSY, AGENT_STEP_FREEZE, "the sandbox is frozen");
 	} else if (!s || !s->iso) {
-		conn_error(c, id, ENOENT, AGENT_STEP_NONE, "no isolated session %s", name);
+		conn_error(c, id, ENOENT, AGENT_STEP_SESSION, "no isolated session %s", name);
 	} else if (!o || isolate_overlay(s->iso, dest, o->upper, o->lower, o->id) < 0) {
 		conn_error(c, id, EINVAL, AGENT_STEP_NONE,
 			"session %s has no lasting overlay on %s", name, *dest ? dest : "any path");

@@ -120,7 +120,7 @@ enum agent_type {
 	 * str id, str cwd -> {}: a SHELL. From version 3 on: str id, str cwd, u32 kind, then
 	 *   SHELL: nothing more
 	 *   TERMINAL: str command ("" = a plain shell), u32 uid, u32 gid, str user, u32 envc, envc x {str k, str v}, str note
-	 *   ISOLATED: see "an isolated session" below. Answered when its shell is ready.
+	 *   ISOLATED: see "an isolated session" below. Answered when its shell is ready, with u64 created_ns.
 	 * The note is the host's own text of at most AGENT_NOTE_MAX bytes: AGENT_SESSION_GET gives it back. */
 	AGENT_SESSION_NEW = 60,
 	/* str id -> {}: whatever runs in it is killed */
@@ -252,7 +252,8 @@ enum agent_step {
 	AGENT_STEP_ENTROPY,
 	AGENT_STEP_CLOCK,
 	AGENT_STEP_IDENTITY,
-	AGENT_STEP_FREEZE
+	AGENT_STEP_FREEZE,
+	AGENT_STEP_SESSION /* there is no such session, or its shell has ended */
 };
 
 /* an isolated session, after its kind: u32 profile (enum agent_profile), u32 flags (AGENT_IS_*), u32 uid, u32 gid, str user,

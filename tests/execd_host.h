@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "api/core/config.h"
 #include "api/links/agent_client.h"
 #include "api/exec/execd.h"
 #include "api/sandbox/guest.h"
@@ -42,6 +43,12 @@ struct agentc *sandbox_agentc(struct sandbox *sb)
 
 void sandbox_count_exec(struct sandbox *sb, bool failed)
 {
+}
+
+static struct config test_config;
+const struct config *sandbox_config(const struct sandbox *sb)
+{
+	return &test_config;
 }
 
 const char *sandbox_env(const struct sandbox *sb, const char *name)
@@ -137,7 +144,7 @@ static inline bool start(int port)
 		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
 		.sin_port = htons((uint16_t)port)};
 	struct http_config hc = {.connections_max = 200, .dispatch = dispatch, .invoke = invoke};
-	char bin[512], run[96];
+	char bin[512], run[96], state[96];
 	socklen_t len = sizeof(sa);
 	int one = 1;
 
@@ -146,12 +153,14 @@ static inline bool start(int port)
 	snprintf(S.dir, sizeof(S.dir), "/tmp/execd-%d", getpid());
 	snprintf(S.sock, sizeof(S.sock), "%s/agent", S.dir);
 	snprintf(run, sizeof(run), "%s/run", S.dir);
+	snprintf(state, sizeof(state), "%s/state", S.dir);
 	if (mkdir(S.dir, 0700) || mkdir(run, 0700))
 		return false;
 	S.child = fork();
 	if (!S.child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		execl(bin, bin, "--listen", S.sock, "--run-dir", run, (char *)NULL);
+		execl(bin, bin, "--listen", S.sock, "--run-dir", run, "--state-dir", state,
+			(char *)NULL);
 		_exit(127);
 	}
 	if (!agent_listens())
@@ -308,6 +317,7 @@ static inline int execd_main(int argc, char **argv, const struct test *tests, si
 	int rc;
 
 	signal(SIGPIPE, SIG_IGN);
+	conf_defaults(&test_config);
 	if (!start(argc > 2 ? atoi(argv[2]) : 0)) {
 		puts("mayfly-agent is not built");
 		return 77;

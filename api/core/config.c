@@ -47,6 +47,8 @@ static const struct key {
 		"a client that takes nothing of its answer for so long is cut off"},
 	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180",
 		"for a server in a sandbox to begin its answer"},
+	{"server", "line_endings", STR(line_endings), "auto",
+		"of text events: auto (as the client's generation expects), keep, strip"},
 	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
 	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false", ""},
 	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly",
@@ -118,6 +120,9 @@ static const struct key {
 		"of one sandbox, in each direction; 0: no limit"},
 	{"network", "max_packets", K_INT, AT(network_packets), 0, 1ll << 40, "0",
 		"a second, of one sandbox, in each direction; 0: no limit"},
+	{"isolation", "allowed", STR(isolation_allowed), "/workspace /mnt /media /data",
+		"directories in sandboxes below which isolated sessions may bind and write, with "
+		"blanks between"},
 	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
 		"renew on access through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,

@@ -25,6 +25,7 @@ struct config {
 		body_timeout_seconds, idle_timeout_seconds, backend_timeout_seconds;
 	int64_t max_connections_per_address, write_timeout_seconds;
 	bool log_json;
+	char line_endings[8];
 	struct access_key keys[CONFIG_KEYS_MAX];
 	unsigned int nkeys;
 	/* [runtime] */
@@ -44,6 +45,8 @@ struct config {
 	/* [storage] */
 	char allowed_host_paths[CONFIG_PATHS_MAX][256];
 	unsigned int nallowed_host_paths;
+	/* [isolation] */
+	char isolation_allowed[512];
 	/* [renew_intent] */
 	bool renew_enabled;
 	int64_t renew_min_interval_seconds;

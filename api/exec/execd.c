@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/core/text.h"
 #include "lib/json.h"
 
 #define FILES(prefix)                                                                              \
@@ -50,7 +51,18 @@ static const struct http_route execd_routes[] = {
 	{"POST", "/pty", route_pty_new, HTTP_BODY_WHOLE, 0, 0},
 	{"*", "/pty/{rest*}", route_pty, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/v1/isolated/capabilities", route_isolated_caps, HTTP_BODY_NONE, 0, 0},
-	{"*", "/v1/isolated/{rest*}", route_isolated, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/v1/isolated/session", route_isolated_new, HTTP_BODY_WHOLE, 0, 0},
+	{"GET", "/v1/isolated/sessions", route_isolated_list, HTTP_BODY_NONE, 0, 0},
+	{"GET", "/v1/isolated/session/{id}", route_isolated_get, HTTP_BODY_NONE, 0, 0},
+	{"DELETE", "/v1/isolated/session/{id}", route_isolated_del, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/v1/isolated/session/{id}/run", route_isolated_run, HTTP_BODY_WHOLE, 0, 0},
+	{"GET", "/v1/isolated/session/{id}/runs/{run}", route_isolated_status, HTTP_BODY_NONE, 0,
+		0},
+	{"GET", "/v1/isolated/session/{id}/runs/{run}/logs", route_isolated_logs, HTTP_BODY_NONE, 0,
+		0},
+	{"GET", "/v1/isolated/session/{id}/diff", route_isolated_diff, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/v1/isolated/session/{id}/commit", route_isolated_commit, HTTP_BODY_WHOLE, 0, 0},
+	FILES("/v1/isolated/session/{session}"),
 	FILES(""),
 	FILES("/v1/filesystem/{uid}/{gid}"),
 	{"*", "/proxy/{port}", route_execd_proxy, HTTP_BODY_STREAM, 0, 0},
@@ -88,6 +100,12 @@ void execd_reply_buf(struct http_req *r, int status, const char *type, struct bu
 	else
 		http_reply(r, status, type, b->p, b->len);
 	buf_fini(b);
+}
+
+void execd_no_session(struct http_req *r, const char *id)
+{
+	execd_error(r, 404, "SESSION_NOT_FOUND",
+		"isolated session %s not found, or its shell has ended", id);
 }
 
 static const char *reason(const struct agent_reply *rep)
@@ -136,7 +154,9 @@ void execd_fail_files(struct http_req *r, const struct agent_reply *rep)
 
 	if (lost(r, rep))
 		return;
-	if (rep->err == ENOENT && rep->step != AGENT_STEP_USER)
+	if (rep->step == AGENT_STEP_SESSION)
+		execd_no_session(r, http_param(r, "session"));
+	else if (rep->err == ENOENT && rep->step != AGENT_STEP_USER)
 		execd_error(r, 404, "FILE_NOT_FOUND", "%s", reason(rep));
 	else if (as_user && (rep->err == EACCES || rep->err == EPERM))
 		execd_error(r, 403, "RUNTIME_ERROR", "%s", reason(rep));
@@ -248,7 +268,9 @@ void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uin
 	a->fn = fn;
 	a->data = data;
 	errno = ENOTCONN;
-	a->call = agent ? agentc_call(agent, type, payload, limit_ms, ask_reply, a) : NULL;
+	a->call =
+		agent ? agentc_call_in(agent, execd_view(r), type, payload, limit_ms, ask_reply, a)
+		      : NULL;
 	if (a->call)
 		return;
 	if (errno == EMSGSIZE)
@@ -362,13 +384,34 @@ static bool take_id(const char *s, uint32_t *out)
 	return v < AGENT_NO_ID;
 }
 
-bool execd_ids(struct http_req *r, uint32_t *uid, uint32_t *gid)
+const char *execd_isolated(struct http_req *r, const char *id)
+{
+	return id && uuid_ok(id) ? http_printf(r, EXECD_ISOLATED "%s", id) : NULL;
+}
+
+const char *execd_view(struct http_req *r)
+{
+	return execd_isolated(r, http_param(r, "session"));
+}
+
+static bool take_ids(struct http_req *r, uint32_t *uid, uint32_t *gid)
 {
 	if (take_id(http_param(r, "uid"), uid) && take_id(http_param(r, "gid"), gid))
 		return true;
 	execd_error(
 		r, 400, "INVALID_REQUEST_BODY", "uid and gid must be numbers from 0 to 4294967294");
 	return false;
+}
+
+bool execd_files(struct http_req *r, uint32_t *uid, uint32_t *gid)
+{
+	const char *session = http_param(r, "session");
+
+	if (session && !uuid_ok(session)) {
+		execd_no_session(r, session);
+		return false;
+	}
+	return take_ids(r, uid, gid);
 }
 
 void execd_new_id(char id[33])

@@ -43,8 +43,14 @@ bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t ma
 bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out);
 /* A mode written as decimal digits that are octal ones: 755. 0 or absent: AGENT_NO_MODE. */
 bool execd_mode(const cJSON *o, const char *key, uint32_t *mode);
-/* /v1/filesystem/{uid}/{gid}: who does it. False: answered. */
-bool execd_ids(struct http_req *r, uint32_t *uid, uint32_t *gid);
+/* A request about files: who does it (/v1/filesystem/{uid}/{gid}), and a session that can be one. False: answered. */
+bool execd_files(struct http_req *r, uint32_t *uid, uint32_t *gid);
+/* /v1/isolated/session/{session}/...: the agent's name of the session in whose view it is done. NULL: the sandbox's own view. execd_ask adds it. */
+const char *execd_view(struct http_req *r);
+/* Names of isolated sessions at the agent begin so: no request about another kind of session reaches one. */
+#define EXECD_ISOLATED "iso-"
+const char *execd_isolated(struct http_req *r, const char *id); /* NULL: not a UUID */
+void execd_no_session(struct http_req *r, const char *id);
 
 void execd_new_id(char id[33]);
 void execd_time(struct buf *b, int64_t wall); /* RFC 3339, UTC, as a JSON string */
@@ -57,6 +63,23 @@ struct command_start {
 	bool background;
 };
 void command_run(struct http_req *r, const struct command_start *s);
+/* A run in the foreground of an isolated session. */
+void command_run_isolated(struct http_req *r, struct agent_exec_spec *s);
+/* A log of a background run: in pages, up to 16 MiB. exec_id lives as long as the request. */
+void command_logs_isolated(struct http_req *r, const char *exec_id, uint64_t offset);
+/* ,"exit_code":N[,"error":"..."] */
+void command_put_exit(struct buf *b, uint32_t state, uint32_t code, const char *error);
+/* The member "envs" of a body: {name: value}. Strings stay the body's. False: answered. */
+struct execd_envs {
+	const char **keys, **vals;
+	size_t n;
+};
+bool execd_envs(struct http_req *r, const cJSON *j, struct execd_envs *e);
+/* client_generation.c: this client expects text events without line endings. */
+bool execd_strips_lines(struct http_req *r);
+
+/* route_isolated.c: the documented error for an agent's refusal. Ends the request. */
+void isolated_fail(struct http_req *r, const struct agent_reply *rep);
 
 void route_ping(struct http_req *r);
 void route_command(struct http_req *r);
@@ -73,8 +96,16 @@ void route_context_new(struct http_req *r);
 void route_contexts_del(struct http_req *r);
 void route_pty_new(struct http_req *r);
 void route_pty(struct http_req *r);
-void route_isolated(struct http_req *r);
 void route_isolated_caps(struct http_req *r);
+void route_isolated_new(struct http_req *r);
+void route_isolated_list(struct http_req *r);
+void route_isolated_get(struct http_req *r);
+void route_isolated_del(struct http_req *r);
+void route_isolated_run(struct http_req *r);
+void route_isolated_status(struct http_req *r);
+void route_isolated_logs(struct http_req *r);
+void route_isolated_diff(struct http_req *r);
+void route_isolated_commit(struct http_req *r);
 void route_metrics(struct http_req *r);
 void route_metrics_watch(struct http_req *r);
 void route_files_info(struct http_req *r);

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/log.h"
+
 #define PING_NS    3000000000ull
 #define CR_WAIT_NS 10000000ull
 #define SLICE      2048u /* a byte of output becomes at most 60 of events */
@@ -21,7 +23,7 @@
 struct command {
 	struct http_req *r;
 	struct agent_exec *x;
-	char id[33];
+	char id[64];
 	char *init_text;
 	struct sse_lines lines[3];
 	struct buf ev, rest; /* rest: of a frame that did not fit; its stream is rest_of */
@@ -29,6 +31,8 @@ struct command {
 	struct timer *ping, *cr;
 	uint64_t begun_ns;
 	bool streaming, done;
+	/* A run of an isolated session: no init event, its errors have another name, and a client that leaves interrupts it. */
+	bool isolated;
 };
 
 static void command_free(struct http_req *r)
@@ -56,6 +60,8 @@ static void begin_stream(struct command *c)
 	http_add_header(c->r, "X-Accel-Buffering", "no");
 	http_stream_begin(c->r, 200, "text/event-stream", -1);
 	c->streaming = true;
+	if (c->isolated)
+		return;
 	sse_text(&c->ev, "init", c->init_text, strlen(c->init_text));
 }
 
@@ -85,7 +91,8 @@ static void on_started(void *arg, uint32_t pid)
 	c->begun_ns = mono_ns();
 	sandbox_count_exec(c->r->sandbox, false);
 	begin_stream(c);
-	sse_text(&c->ev, "ping", "pong", 4);
+	if (!c->isolated)
+		sse_text(&c->ev, "ping", "pong", 4);
 	flush_events(c);
 	timer_after(c->ping, PING_NS);
 }
@@ -134,7 +141,7 @@ static void on_writable(struct http_req *r)
 
 static void end_error(struct command *c, const char *evalue, const char *trace)
 {
-	sse_error(&c->ev, "CommandExecError", evalue, trace);
+	sse_error(&c->ev, c->isolated ? "ExitError" : "CommandExecError", evalue, trace);
 }
 
 static void put_end(struct command *c, const struct agent_reply *rep, uint32_t state, uint32_t code)
@@ -167,6 +174,10 @@ static void on_ended(void *arg, const struct agent_reply *rep, uint32_t state, u
 	c->done = true;
 	timer_set(c->ping, 0);
 	timer_set(c->cr, 0);
+	if (!c->streaming && c->isolated) {
+		isolated_fail(c->r, rep);
+		return;
+	}
 	if (!c->streaming) {
 		if (rep->step != AGENT_STEP_START) {
 			execd_fail(c->r, rep);
@@ -183,10 +194,27 @@ static void on_ended(void *arg, const struct agent_reply *rep, uint32_t state, u
 	http_stream_end(c->r);
 }
 
+/* The session's shell is busy until its run ends, and nobody reads this one any more. */
+static void interrupt_run(struct command *c)
+{
+	struct agentc *agent = sandbox_agentc(c->r->sandbox);
+	struct buf b;
+
+	buf_init(&b, 128);
+	buf_str(&b, c->id);
+	buf_u32(&b, SIGINT);
+	buf_u32(&b, 0);
+	if (agent && !agentc_call(agent, AGENT_SIGNAL, &b, 30000, NULL, NULL))
+		log_limited(LOG_WARN, "an abandoned run of an isolated session is not interrupted");
+	buf_fini(&b);
+}
+
 static void on_gone(struct http_req *r)
 {
 	struct command *c = r->user;
 
+	if (c->isolated && !c->done)
+		interrupt_run(c);
 	agent_exec_close(take_ptr(c->x));
 	c->done = true;
 	timer_set(c->ping, 0);
@@ -246,9 +274,13 @@ static void run_foreground(struct http_req *r, struct agent_exec_spec *s, const 
 		return;
 	}
 	c->r = r;
-	c->init_text = http_strdup(r, init_text, strlen(init_text));
+	c->isolated = !init_text;
+	snprintf(c->id, sizeof(c->id), "%s", s->exec_id);
+	c->init_text =
+		http_strdup(r, init_text ? init_text : "", strlen(init_text ? init_text : ""));
 	sse_lines_init(&c->lines[1], "stdout");
 	sse_lines_init(&c->lines[2], "stderr");
+	c->lines[1].strip = c->lines[2].strip = execd_strips_lines(r);
 	buf_init(&c->ev, MIB(4));
 	buf_init(&c->rest, 2 * AGENT_FRAME_MAX);
 	r->user = c;
@@ -271,6 +303,11 @@ static void run_foreground(struct http_req *r, struct agent_exec_spec *s, const 
 	}
 	http_stream_writable(r, on_writable);
 	http_on_gone(r, on_gone);
+}
+
+void command_run_isolated(struct http_req *r, struct agent_exec_spec *s)
+{
+	run_foreground(r, s, NULL);
 }
 
 void command_run(struct http_req *r, const struct command_start *s)
@@ -300,8 +337,9 @@ void command_run(struct http_req *r, const struct command_start *s)
 
 struct command_body {
 	const char *command, *cwd;
-	const char **argv, **keys, **vals;
-	size_t argc, envc;
+	const char **argv;
+	size_t argc;
+	struct execd_envs envs;
 	uint64_t timeout, uid, gid;
 	bool background, has_uid, has_gid, has_timeout;
 };
@@ -333,7 +371,7 @@ static bool read_argv(struct http_req *r, const cJSON *j, struct command_body *b
 	return true;
 }
 
-static bool read_envs(struct http_req *r, const cJSON *j, struct command_body *b)
+bool execd_envs(struct http_req *r, const cJSON *j, struct execd_envs *b)
 {
 	const cJSON *o = cJSON_GetObjectItemCaseSensitive(j, "envs"), *e;
 	size_t n;
@@ -352,8 +390,8 @@ static bool read_envs(struct http_req *r, const cJSON *j, struct command_body *b
 			return bad_command(r, "envs must be an object of strings");
 		if (!e->string[0] || strchr(e->string, '='))
 			return bad_command(r, "a name in envs is empty or holds '='");
-		b->keys[b->envc] = e->string;
-		b->vals[b->envc++] = e->valuestring;
+		b->keys[b->n] = e->string;
+		b->vals[b->n++] = e->valuestring;
 	}
 	return true;
 }
@@ -365,7 +403,7 @@ static bool read_command(struct http_req *r, const cJSON *j, struct command_body
 		!execd_uint(r, j, "timeout", 1ull << 40, &b->timeout, &b->has_timeout) ||
 		!execd_uint(r, j, "uid", AGENT_NO_ID - 1, &b->uid, &b->has_uid) ||
 		!execd_uint(r, j, "gid", AGENT_NO_ID - 1, &b->gid, &b->has_gid) ||
-		!read_argv(r, j, b) || !read_envs(r, j, b))
+		!read_argv(r, j, b) || !execd_envs(r, j, &b->envs))
 		return false;
 	if (!!b->command[0] == !!b->argc)
 		return bad_command(r, "exactly one of command and argv is needed");
@@ -394,9 +432,9 @@ void route_command(struct http_req *r)
 	s.timeout_ms = b.timeout;
 	s.argc = b.argc ? b.argc : 1;
 	s.argv = b.argc ? b.argv : &b.command;
-	s.envc = b.envc;
-	s.env_keys = b.keys;
-	s.env_vals = b.vals;
+	s.envc = b.envs.n;
+	s.env_keys = b.envs.keys;
+	s.env_vals = b.envs.vals;
 	if (b.background)
 		run_background(r, &s);
 	else
@@ -496,7 +534,7 @@ static bool put_content(struct buf *b, struct cur *c, uint32_t flags)
 	return cur_done(c);
 }
 
-static void put_exit(struct buf *b, uint32_t state, uint32_t code, const char *error)
+void command_put_exit(struct buf *b, uint32_t state, uint32_t code, const char *error)
 {
 	char text[96];
 
@@ -558,7 +596,7 @@ static void got_status(struct http_req *r, void *data, const struct agent_reply 
 	}
 	buf_printf(&b, ",\"running\":%s", state == AGENT_RUNNING ? "true" : "false");
 	if (state != AGENT_RUNNING)
-		put_exit(&b, state, code, error);
+		command_put_exit(&b, state, code, error);
 	buf_printf(&b, ",\"started_at\":");
 	execd_time(&b, (int64_t)started);
 	if (state != AGENT_RUNNING) {
@@ -582,6 +620,8 @@ void route_status(struct http_req *r)
 /* ---- GET /command/{id}/logs */
 
 struct logs {
+	const char *id, *cursor_header; /* of the background run; its name at the agent */
+	int missing;                    /* the status if there is no such run */
 	uint64_t offset;
 	struct buf text;
 };
@@ -601,7 +641,7 @@ static void ask_logs(struct http_req *r, struct logs *l)
 	struct buf b;
 
 	buf_init(&b, 1024);
-	buf_str(&b, http_param(r, "id"));
+	buf_str(&b, l->id);
 	buf_u64(&b, l->offset);
 	buf_u32(&b, LOGS_PART);
 	execd_ask(r, AGENT_LOGS, &b, 30000, got_logs, l);
@@ -617,8 +657,12 @@ static void got_logs(struct http_req *r, void *data, const struct agent_reply *r
 	char cursor[24];
 
 	if (rep->err == EINVAL || rep->err == ENOENT) {
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "no background command %s",
-			http_param(r, "id"));
+		if (l->missing == 404)
+			execd_error(r, 404, "SESSION_NOT_FOUND", "no background run %s",
+				http_param(r, "run"));
+		else
+			execd_error(
+				r, 400, "INVALID_REQUEST_BODY", "no background command %s", l->id);
 		return;
 	}
 	if (rep->err || c.bad) {
@@ -632,26 +676,37 @@ static void got_logs(struct http_req *r, void *data, const struct agent_reply *r
 		return;
 	}
 	snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)next);
-	http_add_header(r, "EXECD-COMMANDS-TAIL-CURSOR", cursor);
+	http_add_header(r, l->cursor_header, cursor);
 	http_reply(r, 200, "text/plain; charset=utf-8", l->text.p, l->text.len);
 }
 
-void route_logs(struct http_req *r)
+static void logs_begin(
+	struct http_req *r, const char *id, const char *header, int missing, uint64_t offset)
 {
-	const char *cursor = http_query(r, "cursor");
-	struct logs *l;
+	struct logs *l = calloc(1, sizeof(*l));
 
-	if (!id_fits(http_param(r, "id"))) {
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "no such command");
-		return;
-	}
-	l = calloc(1, sizeof(*l));
 	if (!l || !execd_own(r, l, logs_free)) {
 		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
 		return;
 	}
+	*l = (struct logs){.id = id, .cursor_header = header, .missing = missing, .offset = offset};
 	buf_init(&l->text, LOGS_MAX + LOGS_PART);
-	if (cursor && *cursor >= '0' && *cursor <= '9')
-		l->offset = strtoull(cursor, NULL, 10);
 	ask_logs(r, l);
+}
+
+void command_logs_isolated(struct http_req *r, const char *exec_id, uint64_t offset)
+{
+	logs_begin(r, exec_id, "EXECD-ISOLATED-TAIL-CURSOR", 404, offset);
+}
+
+void route_logs(struct http_req *r)
+{
+	const char *cursor = http_query(r, "cursor"), *id = http_param(r, "id");
+	bool digits = cursor && *cursor >= '0' && *cursor <= '9';
+
+	if (id_fits(id))
+		logs_begin(r, id, "EXECD-COMMANDS-TAIL-CURSOR", 400,
+			digits ? strtoull(cursor, NULL, 10) : 0);
+	else
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "no such command");
 }

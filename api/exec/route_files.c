@@ -33,9 +33,13 @@ static const char *type_name(uint8_t t)
 	}
 }
 
-static void put_item(struct buf *b, const struct agent_item *i)
+/* change: NULL, or what happened to it */
+static void put_item(struct buf *b, const struct agent_item *i, const char *change)
 {
-	buf_printf(b, "{\"path\":");
+	if (change)
+		buf_printf(b, "{\"change\":\"%s\",\"path\":", change);
+	else
+		buf_printf(b, "{\"path\":");
 	json_string(b, i->path);
 	buf_printf(b, ",\"type\":\"%s\",\"size\":%llu,\"modified_at\":", type_name(i->type),
 		(unsigned long long)MIN(i->size, (uint64_t)INT64_MAX));
@@ -75,7 +79,7 @@ static struct paths *query_paths(struct http_req *r)
 		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
 		return NULL;
 	}
-	if (!execd_ids(r, &q->uid, &q->gid))
+	if (!execd_files(r, &q->uid, &q->gid))
 		return NULL;
 	q->n = http_query_all(r, "path", q->p, max);
 	return q;
@@ -125,7 +129,7 @@ static void got_info(struct http_req *r, void *data, const struct agent_reply *r
 		buf_put(&b, ",", i ? 1 : 0);
 		json_string(&b, q->p[i]);
 		buf_put(&b, ":", 1);
-		put_item(&b, &item);
+		put_item(&b, &item, NULL);
 		agent_item_fini(&item);
 	}
 	buf_put(&b, "}", 1);
@@ -215,7 +219,7 @@ static struct series *series_new(struct http_req *r, uint16_t type)
 		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
 		return NULL;
 	}
-	return execd_ids(r, &s->uid, &s->gid) ? s : NULL;
+	return execd_files(r, &s->uid, &s->gid) ? s : NULL;
 }
 
 static bool series_add(struct http_req *r, struct series *s, const char *path, const char *a,
@@ -402,6 +406,7 @@ struct listing {
 	size_t out_at;       /* so much of it was handed on */
 	uint32_t n;
 	bool streaming, last, done;
+	bool diff; /* of an isolated session's overlay: each item begins with what happened to it */
 };
 
 #define LISTING_PIECE (64u * 1024)
@@ -434,6 +439,8 @@ static void listing_fail(struct listing *l, const struct agent_reply *rep)
 	agent_pages_close(take_ptr(l->pages));
 	if (l->streaming)
 		http_abort(l->r);
+	else if (rep && l->diff)
+		isolated_fail(l->r, rep);
 	else if (rep)
 		execd_fail_files(l->r, rep);
 	else
@@ -445,6 +452,11 @@ static void listing_too_late(void *arg)
 	listing_fail(arg, &(struct agent_reply){.err = ETIMEDOUT, .text = ""});
 }
 
+static const char *change_name(uint8_t c)
+{
+	return c == 'A' ? "added" : c == 'D' ? "deleted" : "modified";
+}
+
 static bool put_page(struct listing *l, struct cur c)
 {
 	uint32_t n;
@@ -452,12 +464,13 @@ static bool put_page(struct listing *l, struct cur c)
 	cur_u32(&c); /* more than were asked for */
 	n = cur_u32(&c);
 	for (uint32_t i = 0; i < n && !c.bad; i++) {
+		const char *change = l->diff ? change_name(cur_u8(&c)) : NULL;
 		struct agent_item item;
 
 		if (!agent_item_read(&c, &item) || l->n++ == ITEMS_MAX)
 			return false;
 		buf_put(&l->out, l->n > 1 ? "," : "[", 1);
-		put_item(&l->out, &item);
+		put_item(&l->out, &item, change);
 		agent_item_fini(&item);
 	}
 	return cur_done(&c) && !l->out.bad;
@@ -535,22 +548,40 @@ static struct listing *listing_new(struct http_req *r, struct agentc *a)
 	return l;
 }
 
+/* payload: the request; its memory is freed. */
+static void ask_pages(struct http_req *r, uint16_t type, struct buf *payload, bool diff)
+{
+	struct agentc *a = sandbox_agentc(r->sandbox);
+	struct listing *l = NULL;
+
+	if (!a)
+		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run");
+	else
+		l = listing_new(r, a);
+	if (l) {
+		l->diff = diff;
+		timer_after(l->limit, FILES_LIMIT_MS * 1000000ull);
+		l->pages = agent_pages_ask(a, execd_view(r), type, payload, got_page, l);
+	}
+	buf_fini(payload);
+	if (!l || l->pages)
+		return;
+	l->done = true;
+	timer_set(l->limit, 0);
+	if (errno == EMSGSIZE)
+		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request is too long");
+	else
+		execd_error(r, 503, "SERVICE_UNAVAILABLE",
+			"too many requests at one time for this sandbox");
+}
+
 static void ask_list(
 	struct http_req *r, uint16_t type, const char *path, const char *glob, uint32_t depth)
 {
-	struct agentc *a = sandbox_agentc(r->sandbox);
-	struct listing *l;
 	uint32_t uid, gid;
 	struct buf b;
 
-	if (!execd_ids(r, &uid, &gid))
-		return;
-	if (!a) {
-		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run");
-		return;
-	}
-	l = listing_new(r, a);
-	if (!l)
+	if (!execd_files(r, &uid, &gid))
 		return;
 	buf_init(&b, AGENT_FRAME_MAX);
 	put_ids(&b, uid, gid);
@@ -560,18 +591,25 @@ static void ask_list(
 	else
 		buf_u32(&b, depth);
 	buf_u32(&b, ITEMS_MAX);
-	timer_after(l->limit, FILES_LIMIT_MS * 1000000ull);
-	l->pages = agent_pages_ask(a, type, &b, got_page, l);
-	buf_fini(&b);
-	if (l->pages)
+	ask_pages(r, type, &b, false);
+}
+
+/* GET /v1/isolated/session/{id}/diff?path=: what an overlay of the session changed; without a path its first one. */
+void route_isolated_diff(struct http_req *r)
+{
+	const char *id = http_param(r, "id"), *name = execd_isolated(r, id);
+	const char *path = http_query(r, "path");
+	struct buf b;
+
+	if (!name) {
+		execd_no_session(r, id);
 		return;
-	l->done = true;
-	timer_set(l->limit, 0);
-	if (errno == EMSGSIZE)
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request is too long");
-	else
-		execd_error(r, 503, "SERVICE_UNAVAILABLE",
-			"too many requests at one time for this sandbox");
+	}
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_str(&b, name);
+	buf_str(&b, path ? path : "");
+	buf_u32(&b, ITEMS_MAX);
+	ask_pages(r, AGENT_SESSION_DIFF, &b, true);
 }
 
 void route_files_search(struct http_req *r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * route_session.c: shell sessions, and the documented answers of what this daemon does not offer
- * yet: kernels behind /code, terminals, isolated sessions. mayflyd; request bodies are hostile.
+ * yet: kernels behind /code, terminals. mayflyd; request bodies are hostile.
  */
 #include "api/exec/execd_int.h"
 
@@ -148,7 +148,7 @@ void route_code_context(struct http_req *r)
 	execd_error(r, 404, "CONTEXT_NOT_FOUND", "context %s not found", http_param(r, "id"));
 }
 
-/* ---- terminals and isolated sessions: said to be unavailable, as the protocol has it */
+/* ---- terminals: said to be unavailable */
 
 void route_pty_new(struct http_req *r)
 {
@@ -158,27 +158,4 @@ void route_pty_new(struct http_req *r)
 void route_pty(struct http_req *r)
 {
 	execd_error(r, 404, "SESSION_NOT_FOUND", "no such terminal");
-}
-
-void route_isolated(struct http_req *r)
-{
-	execd_error(r, 503, "SERVICE_UNAVAILABLE", "isolated sessions are not available");
-}
-
-void route_isolated_caps(struct http_req *r)
-{
-	static const char caps[] =
-		"{\"available\":false,\"message\":\"isolated sessions are not available on this "
-		"server yet: each sandbox is a "
-		"virtual machine of its own\","
-		"\"setpriv_available\":false,\"userns_available\":false,\"commit_supported\":false,"
-		"\"diff_supported\":false,"
-		"\"hardening\":{\"init_mode\":\"pid1\",\"signal_shield\":true,\"cap_drop\":{"
-		"\"state\":\"disabled\",\"message\":\"not configured\"},"
-		"\"seccomp\":{\"state\":\"disabled\",\"message\":\"not "
-		"configured\"},\"landlock\":{\"state\":\"disabled\",\"message\":\"not "
-		"configured\"},"
-		"\"ebpf\":{\"state\":\"unsupported\",\"message\":\"not in this kernel\"}}}";
-
-	http_reply(r, 200, "application/json", caps, sizeof(caps) - 1);
 }

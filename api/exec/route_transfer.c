@@ -103,7 +103,10 @@ static const struct agent_file_ops upload_ops = {.writable = file_writable, .end
 static void begin_file(struct upload *u)
 {
 	_cleanup_json_ cJSON *j = NULL;
-	struct agent_write_spec s = {.uid = u->uid, .gid = u->gid, .flags = AGENT_WR_PARENTS};
+	struct agent_write_spec s = {.uid = u->uid,
+		.gid = u->gid,
+		.flags = AGENT_WR_PARENTS,
+		.session = execd_view(u->r)};
 	struct agentc *a = sandbox_agentc(u->r->sandbox);
 
 	if (json_read(&j, u->meta.p, u->meta.len, JSON_OBJECT, NULL) < 0 ||
@@ -219,7 +222,7 @@ void route_files_upload(struct http_req *r)
 		http_error(r, 500, "RUNTIME_ERROR", "out of memory");
 		return;
 	}
-	if (!execd_ids(r, &u->uid, &u->gid))
+	if (!execd_files(r, &u->uid, &u->gid))
 		return;
 	if (multipart_init(&u->mp, http_header(r, "Content-Type"))) {
 		multipart_fini(&u->mp);
@@ -381,7 +384,8 @@ static void download_writable(struct http_req *r)
 
 static void start_reading(struct download *d)
 {
-	struct agent_read_spec s = {d->uid, d->gid, d->flags, d->path, d->offset, d->len};
+	struct agent_read_spec s = {
+		d->uid, d->gid, d->flags, d->path, d->offset, d->len, execd_view(d->r)};
 	struct agentc *a = sandbox_agentc(d->r->sandbox);
 
 	http_stream_writable(d->r, download_writable);
@@ -473,7 +477,8 @@ static void ask_size(struct download *d)
 	buf_u32(&b, d->gid);
 	buf_u32(&b, 1);
 	buf_str(&b, d->path);
-	d->stat = a ? agentc_call(a, AGENT_STAT, &b, 60000, got_size, d) : NULL;
+	d->stat =
+		a ? agentc_call_in(a, execd_view(d->r), AGENT_STAT, &b, 60000, got_size, d) : NULL;
 	buf_fini(&b);
 	if (d->stat)
 		return;
@@ -507,7 +512,7 @@ void route_files_download(struct http_req *r)
 		return;
 	}
 	*d = (struct download){.r = r, .len = UINT64_MAX};
-	if (!execd_ids(r, &d->uid, &d->gid))
+	if (!execd_files(r, &d->uid, &d->gid))
 		return;
 	if (!path || !*path) {
 		execd_error(r, 400, "MISSING_QUERY", "missing query parameter 'path'");

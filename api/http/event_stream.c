@@ -47,6 +47,7 @@ void sse_error(struct buf *out, const char *ename, const char *evalue, const cha
 void sse_lines_init(struct sse_lines *l, const char *type)
 {
 	l->type = type;
+	l->strip = false;
 	buf_init(&l->carry, 3 * SSE_LINE_MAX);
 }
 
@@ -60,10 +61,22 @@ bool sse_lines_cr(const struct sse_lines *l)
 	return l->carry.len && l->carry.p[l->carry.len - 1] == '\r';
 }
 
+static void give_text(struct sse_lines *l, const uint8_t *p, size_t n, struct buf *out)
+{
+	size_t k = n;
+
+	while (l->strip && k && (p[k - 1] == '\n' || p[k - 1] == '\r'))
+		k--;
+	if (n && !k && l->strip)
+		sse_text(out, l->type, "\n", 1);
+	else
+		sse_text(out, l->type, p, k);
+}
+
 void sse_lines_flush(struct sse_lines *l, struct buf *out)
 {
 	if (l->carry.len)
-		sse_text(out, l->type, l->carry.p, l->carry.len);
+		give_text(l, l->carry.p, l->carry.len, out);
 	buf_reset(&l->carry);
 }
 
@@ -71,7 +84,7 @@ void sse_lines_flush(struct sse_lines *l, struct buf *out)
 static void give_line(struct sse_lines *l, const uint8_t *p, size_t n, struct buf *out)
 {
 	if (!l->carry.len) {
-		sse_text(out, l->type, p, n);
+		give_text(l, p, n, out);
 		return;
 	}
 	buf_put(&l->carry, p, n);

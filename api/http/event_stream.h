@@ -16,10 +16,11 @@ void sse_complete(struct buf *out, uint64_t took_ms);
 void sse_error(struct buf *out, const char *ename, const char *evalue, const char *traceback);
 
 /* Cuts a stream into lines that keep their ending (\n, \r, \r\n); the events concatenate to the
- * stream. */
+ * stream. With `strip` an event has no ending, and an empty line is "\n": older clients expect that. */
 #define SSE_LINE_MAX (64u * 1024) /* a longer line is given in pieces */
 struct sse_lines {
 	const char *type; /* "stdout" */
+	bool strip;
 	struct buf carry; /* the line begun; ends in '\r' when only its "\n" may still come */
 };
 void sse_lines_init(struct sse_lines *l, const char *type);

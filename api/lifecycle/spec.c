@@ -459,11 +459,6 @@ static int check_extensions(struct part *p)
 				"between 300 and 86400.");
 		p->s->renew_s = (uint32_t)s;
 	}
-	v = field(e, "bootstrap.execd.isolation");
-	if (v && !strcmp(v->valuestring, "enable"))
-		return refuse(p->x, 400, PARAM,
-			"extensions['bootstrap.execd.isolation']: isolated sessions are not "
-			"available on this server.");
 	v = field(e, "mayfly.snapshot");
 	if (v && strcmp(v->valuestring, "memory") != 0 && strcmp(v->valuestring, "disk") != 0)
 		return refuse(

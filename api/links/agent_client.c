@@ -23,7 +23,7 @@ struct agent_call {
 	agent_reply_fn fn;
 	void *arg;
 	struct timer *limit;
-	uint16_t type;
+	uint16_t type, flags;
 	struct buf payload; /* kept until it was handed to a connection */
 	bool sent;
 };
@@ -204,7 +204,8 @@ static bool call_send(struct agent_call *c)
 	ASSERT(!c->sent);
 	if (c->type == AGENT_EXEC)
 		agent_exec_finish(c->a, &c->payload);
-	c->sent = aconn_send(c->a->control, c->type, c->id, c->payload.p, c->payload.len);
+	c->sent = aconn_send_flags(
+		c->a->control, c->type, c->flags, c->id, c->payload.p, c->payload.len);
 	c->payload.len = len;
 	if (c->sent) {
 		c->a->queued -= len;
@@ -216,8 +217,15 @@ static bool call_send(struct agent_call *c)
 struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf *payload,
 	uint32_t limit_ms, agent_reply_fn fn, void *arg)
 {
+	return agentc_call_in(a, NULL, type, payload, limit_ms, fn, arg);
+}
+
+struct agent_call *agentc_call_in(struct agentc *a, const char *session, uint16_t type,
+	const struct buf *payload, uint32_t limit_ms, agent_reply_fn fn, void *arg)
+{
 	struct agent_call *c;
-	size_t n = payload ? payload->len : 0;
+	size_t n =
+		(payload ? payload->len : 0) + (session ? sizeof(uint32_t) + strlen(session) : 0);
 
 	if (a->gone || a->ncalls >= AGENTC_CALLS_MAX || a->queued + n > AGENTC_QUEUED_MAX) {
 		errno = EBUSY;
@@ -232,8 +240,12 @@ struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf
 		return NULL;
 	*c = (struct agent_call){.a = a, .id = ++a->next_id, .fn = fn, .arg = arg, .type = type};
 	buf_init(&c->payload, AGENT_FRAME_MAX);
-	if (n)
-		buf_put(&c->payload, payload->p, n);
+	if (session) {
+		c->flags = AGENT_FL_SESSION;
+		buf_str(&c->payload, session);
+	}
+	if (payload && payload->len)
+		buf_put(&c->payload, payload->p, payload->len);
 	c->limit = limit_ms ? loop_timer(a->loop, call_timed_out, c) : NULL;
 	if (c->payload.bad || (limit_ms && !c->limit)) {
 		timer_remove(c->limit);

@@ -60,6 +60,9 @@ void agentc_set_data(struct agentc *a, void *data, void (*fn)(void *data));
 struct agent_call;
 struct agent_call *agentc_call(struct agentc *a, uint16_t type, const struct buf *payload,
 	uint32_t limit_ms, agent_reply_fn fn, void *arg);
+/* A request about files, done in the view of an isolated session. NULL: of the sandbox. */
+struct agent_call *agentc_call_in(struct agentc *a, const char *session, uint16_t type,
+	const struct buf *payload, uint32_t limit_ms, agent_reply_fn fn, void *arg);
 /* fn will not be called any more; the agent's answer is dropped. */
 void agent_call_cancel(struct agent_call *c);
 
@@ -125,11 +128,13 @@ struct agent_read_spec {
 	uint32_t uid, gid, flags; /* AGENT_RD_* */
 	const char *path;
 	uint64_t offset, len;
+	const char *session; /* an isolated one, in whose view the path is; NULL: none */
 };
 struct agent_write_spec {
 	uint32_t uid, gid, flags; /* AGENT_WR_* */
 	const char *path, *owner, *group;
 	uint32_t mode; /* AGENT_NO_MODE */
+	const char *session;
 };
 struct agent_file *agent_file_read(struct agentc *a, const struct agent_read_spec *s,
 	const struct agent_file_ops *ops, void *arg);
@@ -141,12 +146,12 @@ void agent_file_finish(struct agent_file *f); /* the whole was put; ended() foll
 bool agent_file_full(const struct agent_file *f);
 void agent_file_close(struct agent_file *f); /* no call follows; an unfinished write is given up */
 
-/* ---- AGENT_LIST and AGENT_SEARCH: an answer in many pages, on a connection of its own, so that a reader who is slow holds
+/* ---- AGENT_LIST, AGENT_SEARCH and AGENT_SESSION_DIFF: an answer in many pages, on a connection of its own, so that a reader who is slow holds
  * up nothing else */
 struct agent_pages;
-/* fn gets each page (r->more) and, as its last call, the last page or the error. NULL: refused (errno). */
-struct agent_pages *agent_pages_ask(
-	struct agentc *a, uint16_t type, const struct buf *payload, agent_reply_fn fn, void *arg);
+/* fn gets each page (r->more) and, as its last call, the last page or the error. session: as in agentc_call_in. NULL: refused (errno). */
+struct agent_pages *agent_pages_ask(struct agentc *a, const char *session, uint16_t type,
+	const struct buf *payload, agent_reply_fn fn, void *arg);
 void agent_pages_hold(struct agent_pages *p, bool hold);
 void agent_pages_close(struct agent_pages *p); /* no call follows */
 

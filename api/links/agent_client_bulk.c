@@ -19,7 +19,7 @@ struct bulk {
 	struct aconn *conn;
 	struct timer *late; /* an opening that failed at once is told from here */
 	struct buf ask;
-	uint16_t ask_type;
+	uint16_t ask_type, ask_flags;
 	bool held, over, answered;
 	void (*told_end)(struct bulk *b, const struct agent_reply *r);
 };
@@ -43,12 +43,22 @@ static void bulk_fail(struct bulk *b, int err)
 static void bulk_connect(struct bulk *b)
 {
 	b->conn = agent_stream_open(&b->stream, b->kind, b->conn_ops, b);
-	if (!b->conn || !aconn_send(b->conn, b->ask_type, ID_ASK, b->ask.p, b->ask.len)) {
+	if (!b->conn || !aconn_send_flags(
+				b->conn, b->ask_type, b->ask_flags, ID_ASK, b->ask.p, b->ask.len)) {
 		timer_set(b->late, 1);
 		return;
 	}
 	if (b->held)
 		aconn_hold(b->conn, true);
+}
+
+/* Before anything else of the request. */
+static void bulk_session(struct bulk *b, const char *session)
+{
+	if (!session)
+		return;
+	b->ask_flags = AGENT_FL_SESSION;
+	buf_str(&b->ask, session);
 }
 
 static void bulk_late(void *arg)
@@ -283,6 +293,7 @@ struct agent_file *agent_file_read(struct agentc *a, const struct agent_read_spe
 	if (!f)
 		return NULL;
 	f->reading = true;
+	bulk_session(&f->b, s->session);
 	buf_u32(&f->b.ask, s->uid);
 	buf_u32(&f->b.ask, s->gid);
 	buf_str(&f->b.ask, s->path);
@@ -299,6 +310,7 @@ struct agent_file *agent_file_write(struct agentc *a, const struct agent_write_s
 
 	if (!f)
 		return NULL;
+	bulk_session(&f->b, s->session);
 	buf_u32(&f->b.ask, s->uid);
 	buf_u32(&f->b.ask, s->gid);
 	buf_str(&f->b.ask, s->path);
@@ -390,8 +402,8 @@ static int pages_frame(void *arg, const struct agent_hdr *h, struct cur body)
 
 static const struct aconn_ops pages_conn_ops = {.frame = pages_frame, .closed = bulk_closed};
 
-struct agent_pages *agent_pages_ask(
-	struct agentc *a, uint16_t type, const struct buf *payload, agent_reply_fn fn, void *arg)
+struct agent_pages *agent_pages_ask(struct agentc *a, const char *session, uint16_t type,
+	const struct buf *payload, agent_reply_fn fn, void *arg)
 {
 	struct agent_pages *p = calloc(1, sizeof(*p));
 	int saved;
@@ -405,6 +417,7 @@ struct agent_pages *agent_pages_ask(
 	p->b.ask_type = type;
 	p->b.told_end = pages_told_end;
 	buf_init(&p->b.ask, AGENT_FRAME_MAX);
+	bulk_session(&p->b, session);
 	buf_put(&p->b.ask, payload->p, payload->len);
 	p->b.ask.bad |= payload->bad;
 	if (bulk_start(a, &p->b))

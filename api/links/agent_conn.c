@@ -124,11 +124,11 @@ void aconn_close(struct aconn *c)
 		aconn_free(c);
 }
 
-static void put_hdr(struct buf *b, uint16_t type, uint32_t id, size_t n)
+static void put_hdr(struct buf *b, uint16_t type, uint16_t flags, uint32_t id, size_t n)
 {
 	buf_u32(b, (uint32_t)n);
 	buf_u16(b, type);
-	buf_u16(b, 0);
+	buf_u16(b, flags);
 	buf_u32(b, id);
 }
 
@@ -438,7 +438,7 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 		return NULL;
 	}
 	c->deadline_ns = mono_ns() + OPEN_LIMIT_NS;
-	put_hdr(&c->out, AGENT_HELLO, 0, 12);
+	put_hdr(&c->out, AGENT_HELLO, 0, 0, 12);
 	buf_u32(&c->out, AGENT_MAGIC);
 	buf_u32(&c->out, t->version);
 	buf_u32(&c->out, (uint32_t)kind);
@@ -470,6 +470,12 @@ static bool queued(struct aconn *c)
 
 bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size_t n)
 {
+	return aconn_send_flags(c, type, 0, id, p, n);
+}
+
+bool aconn_send_flags(
+	struct aconn *c, uint16_t type, uint16_t flags, uint32_t id, const void *p, size_t n)
+{
 	if (c->state == AC_OVER || c->state == AC_RAW || n > AGENT_FRAME_MAX)
 		return false;
 	if (c->out.len - c->out_at + n + sizeof(struct agent_hdr) > ACONN_MAX)
@@ -478,7 +484,7 @@ bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size
 		c->out.bad = false;
 		return false;
 	}
-	put_hdr(&c->out, type, id, n);
+	put_hdr(&c->out, type, flags, id, n);
 	buf_put(&c->out, p, n);
 	return queued(c);
 }

@@ -53,6 +53,9 @@ void aconn_close(struct aconn *c);
 /* Queues one frame; it goes out after the opening. False: too much is queued or the connection is
  * over. */
 bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size_t n);
+/* The same with struct agent_hdr.flags: AGENT_FL_SESSION. */
+bool aconn_send_flags(
+	struct aconn *c, uint16_t type, uint16_t flags, uint32_t id, const void *p, size_t n);
 /* After the frame that agreed on it: everything from here on is bytes. */
 void aconn_make_raw(struct aconn *c);
 bool aconn_send_raw(struct aconn *c, const void *p, size_t n);

@@ -18,6 +18,11 @@ void sandbox_count_exec(struct sandbox *sb, bool failed)
 	*(failed ? &sb->d->metrics.execs_failed : &sb->d->metrics.execs) += 1;
 }
 
+const struct config *sandbox_config(const struct sandbox *sb)
+{
+	return &sb->d->cfg;
+}
+
 const char *sandbox_env(const struct sandbox *sb, const char *name)
 {
 	return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(sb->spec.env, name));

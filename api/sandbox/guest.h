@@ -7,11 +7,14 @@
 #include "lib/base.h"
 
 struct agentc;
+struct config;
 struct sandbox;
 
 /* The agent of a sandbox that is or was running; NULL: it has none any more. */
 struct agentc *sandbox_agentc(struct sandbox *sb);
 /* For the metrics: a command was started, or one ended otherwise than with 0. */
 void sandbox_count_exec(struct sandbox *sb, bool failed);
+/* The daemon's configuration. */
+const struct config *sandbox_config(const struct sandbox *sb);
 /* A variable of the environment that the sandbox was made with; NULL: not set. */
 const char *sandbox_env(const struct sandbox *sb, const char *name);

@@ -125,7 +125,7 @@ def call(daemon, sandbox, method, path, body=None):
     ("DELETE", "/code?id=none", None, 500, "RUNTIME_ERROR"),
     ("DELETE", "/code/contexts", None, 400, "MISSING_QUERY"),
     ("DELETE", "/code/contexts/none", None, 404, "CONTEXT_NOT_FOUND"),
-    ("GET", "/v1/isolated/sessions", None, 503, "SERVICE_UNAVAILABLE"),
+    ("GET", "/v1/isolated/session/none", None, 404, "SESSION_NOT_FOUND"),
     ("GET", "/files/info?path=/no/such", None, 404, "FILE_NOT_FOUND"),
     ("GET", "/directories/list?path=/&depth=0", None, 400, "INVALID_REQUEST_BODY"),
     ("POST", "/files/upload", {}, 400, "INVALID_FILE"),

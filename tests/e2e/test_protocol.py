@@ -39,7 +39,19 @@ DELETE /v1/templates/{id} 500
 POST EXECD/command 413
 POST EXECD/pty 501
 ANY EXECD/pty/{rest} 404
-ANY EXECD/v1/isolated/{rest} 503
+GET EXECD/v1/isolated/session/{id}/diff 200 400 404
+POST EXECD/v1/isolated/session/{id}/commit 200 400 404
+GET EXECD/v1/isolated/session/{id}/files/info 500
+DELETE EXECD/v1/isolated/session/{id}/files 404 500
+POST EXECD/v1/isolated/session/{id}/files/permissions 400 404 500
+POST EXECD/v1/isolated/session/{id}/files/mv 400 404 500
+POST EXECD/v1/isolated/session/{id}/files/replace 400 404 500
+GET EXECD/v1/isolated/session/{id}/files/search 404 500
+POST EXECD/v1/isolated/session/{id}/files/upload 400 404 500
+GET EXECD/v1/isolated/session/{id}/files/download 400 500
+POST EXECD/v1/isolated/session/{id}/directories 400 404 500
+DELETE EXECD/v1/isolated/session/{id}/directories 404 500
+GET EXECD/v1/isolated/session/{id}/directories/list 500
 POST EXECD/files/permissions 404
 POST EXECD/files/replace 404
 GET EXECD/v1/filesystem/{uid}/{gid}/files/download 206 416
@@ -85,7 +97,8 @@ NEVER = (
     ("200", r"\w+ EXECD/code/context.*", "a context wants a kernel in the guest, which comes later"),
     ("400", r"(GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
     ("500", r"\w+ EXECD/code/contexts/\{id\}", "there is none: 404"),
-    ("200 201 202 206 400 404", r"\w+ EXECD/v1/isolated/(?!capabilities).*", "no isolator: 503, as documented for that"),
+    ("200 202 206", r"\w+ EXECD/v1/isolated/(?!capabilities).*", "the scripted agent has no isolated sessions: test_isolated.py and the unit test api_isolated have real ones"),
+    ("400", r"GET EXECD/v1/isolated/session/\{id\}/diff", "the same: no overlay of that path"),
     ("400", r"GET EXECD/command/status/\{id\}", "any name is one that a command could have: 404"),
     ("404", r"GET EXECD/command/\{id\}/logs", "the protocol's text has 400 for a command that is none or not in the background"),
     ("400", r"DELETE EXECD/session/\{id\}", "any name is one that a session could have: 404"),
@@ -336,15 +349,12 @@ def execution(seen, d):
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         body = None if method == "GET" else b"{}"
         ask(method, at + "/pty/x/ws", 404, body, "SESSION_NOT_FOUND")
-        ask(method, at + "/v1/isolated/other", 503, body, "SERVICE_UNAVAILABLE")
         for path in ("", "/other"):
             ask(method, at.replace("44772", "18080") + "/credential-vault" + path, 501, body)
     for row in documented()[0]:
         method, path = re.sub(r"\{\w+\}", "x", row).split()
         body = None if method == "GET" else b"{}"
-        if path.startswith("EXECD/v1/isolated/session"):
-            ask(method, path.replace("EXECD", at), 503, body, "SERVICE_UNAVAILABLE")
-        elif path.startswith("EGRESS/credential-vault"):
+        if path.startswith("EGRESS/credential-vault"):
             ask(method, path.replace("EGRESS", at.replace("44772", "18080")), 501, body)
     calls = (("GET", "/files/info?path=/x", None), ("DELETE", "/files?path=/x", None), ("POST", "/files/permissions", {"/x": {"mode": 600}}), ("POST", "/files/mv", [{"src": "/a", "dest": "/b"}]),
              ("POST", "/files/replace", {"/x": {"old": "a", "new": "b"}}), ("GET", "/files/search?path=/", None), ("POST", "/files/upload", UPLOAD), ("GET", "/files/download?path=/x", None),
@@ -354,11 +364,41 @@ def execution(seen, d):
         ask(method, at + path, 500, body, "RUNTIME_ERROR", **head)
         ask(method, at + "/v1/filesystem/1/1" + path, 500, body, "RUNTIME_ERROR", **head)
         ask(method, at + "/v1/filesystem/1/4294967296" + path, 400, body, "INVALID_REQUEST_BODY", **head)
+    isolated(ask, at + "/v1/isolated", calls)
     broken_agent(seen, d, at, calls)
+
+
+def isolated(ask, at, calls):
+    """The scripted agent is one of before isolated sessions."""
+    answer, _ = ask("GET", at + "/capabilities", 200)
+    assert answer["available"] is False and "older" in answer["message"], answer
+    body, one = {"workspace": {"path": "/workspace"}}, f"/session/{NOBODY}"
+    ask("GET", at + "/sessions", 503, code="SERVICE_UNAVAILABLE")
+    ask("POST", at + "/session", 503, body, "SERVICE_UNAVAILABLE")
+    for wrong in ({}, b"[", {"workspace": {"path": "a"}}):
+        ask("POST", at + "/session", 400, wrong, "INVALID_REQUEST_BODY")
+    rows = (("GET", "", None), ("DELETE", "", None), ("GET", f"/runs/{NOBODY}", None), ("GET", f"/runs/{NOBODY}/logs", None), ("GET", "/diff", None), ("POST", "/commit", {}),
+            ("POST", "/run", {"code": "true", "background": True}))
+    for method, path, data in rows:
+        ask(method, at + one + path, 503, data, "SERVICE_UNAVAILABLE")
+        ask(method, at + "/session/x" + path, 404, data, "SESSION_NOT_FOUND")
+    ask("POST", at + one + "/run", 400, {}, "INVALID_REQUEST_BODY")
+    ask("POST", at + one + "/commit", 400, b"[", "INVALID_REQUEST_BODY")
+    ask("GET", at + one + f"/runs/{NOBODY}/logs?cursor=-1", 400, code="INVALID_REQUEST_BODY")
+    for method, path, data in calls:
+        head = FORM if data is UPLOAD else {}
+        ask(method, at + one + path, 500, data, "RUNTIME_ERROR", **head)
+        ask(method, at + "/session/x" + path, 404, data, "SESSION_NOT_FOUND", **head)
+        if isinstance(data, (dict, list)):
+            ask(method, at + one + path, 400, b"1", "INVALID_REQUEST_BODY")
+    for method, path, data, code in (("GET", "/directories/list?path=/&depth=0", None, "INVALID_REQUEST_BODY"), ("GET", "/files/download", None, "MISSING_QUERY"), ("GET", "/files/search", None, "MISSING_QUERY"),
+                                     ("POST", "/files/upload", b"x", "INVALID_FILE")):
+        ask(method, at + one + path, 400, data, code)
 
 
 def broken_agent(seen, d, at, calls):
     ask = seen.ask
+    calls += tuple((m, f"/v1/isolated/session/{NOBODY}{path}", body) for m, path, body in calls)
     calls += (("POST", "/command", {"command": "true"}), ("POST", "/command", {"command": "true", "background": True}), ("DELETE", "/command?id=x", None), ("GET", "/command/status/x", None),
               ("GET", "/command/x/logs", None), ("POST", "/session", {}), ("POST", "/session/x/run", {"command": "true"}), ("DELETE", "/session/x", None), ("GET", "/metrics", None), ("GET", "/metrics/watch", None))
     for how, status, code in (("error", 500, "RUNTIME_ERROR"), ("close", 503, "SERVICE_UNAVAILABLE")):

@@ -195,7 +195,6 @@ REFUSED = [
         ("opensandbox.io/x", "y", LABEL), ("-a", "y", LABEL), ("a" * 64, "y", LABEL), ("a", "b c", LABEL), ("a", "x" * 64, LABEL), ("A/b/c", "y", LABEL), ("UP/b", "y", LABEL), ("", "y", LABEL), ("a", 1, PARAM))],
     *[(f"renewal by {v!r}", BOX | {"extensions": {"access.renew.extend.seconds": v}}, PARAM) for v in ("299", "86401", "x", "", "-300", "300.5")],
     ("extensions of numbers", BOX | {"extensions": {"a": 1}}, PARAM), ("a pool", BOX | {"extensions": {"poolRef": "p"}}, "SANDBOX::UNSUPPORTED_POOL_REF"),
-    ("isolation", BOX | {"extensions": {"bootstrap.execd.isolation": "enable"}}, PARAM),
     *[(f"platform {v}", BOX | {"platform": v}, PARAM) for v in ({"os": "windows", "arch": "amd64"}, {"os": "linux", "arch": "arm64"}, {"os": "linux"})],
     ("a network policy", BOX | {"networkPolicy": {"egress": [{"action": "allow", "target": "no such/rule"}]}}, PARAM), ("credentials without a policy", BOX | {"credentialProxy": {"enabled": True}}, PARAM),
     ("secure access", BOX | {"secureAccess": True}, PARAM), ("volumes", BOX | {"volumes": [{"name": "v", "host": {"path": "/"}, "mountPath": "/v"}]}, "VOLUME::UNSUPPORTED_BACKEND"),
@@ -388,7 +387,9 @@ def test_commands(wire):
     w("code: delete all of none", "DELETE", "/code/contexts", status=400, code="MISSING_QUERY")
     w("code: interrupt", "DELETE", "/code?id=none", status=500, code="RUNTIME_ERROR")
     w("isolated: what there is", "GET", "/v1/isolated/capabilities")
-    w("isolated: a session", "POST", "/v1/isolated/session", {"workspace": {"path": "/"}}, 503, "SERVICE_UNAVAILABLE")
+    w("isolated: a session", "POST", "/v1/isolated/session", {"workspace": {"path": "/workspace"}}, 201)
+    w("isolated: a path that is not clean", "POST", "/v1/isolated/session", {"workspace": {"path": "/a/.."}}, 400, "INVALID_REQUEST_BODY")
+    w("isolated: none of that name", "GET", f"/v1/isolated/session/{NOBODY}", status=404, code="SESSION_NOT_FOUND")
     w("unknown route", "GET", "/nothing", status=404)
     w("wrong method", "PUT", "/command", {}, 405)
     wire.compare("commands.txt")

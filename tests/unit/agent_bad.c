@@ -83,7 +83,7 @@ static void commands(void)
 		{NULL, NULL, NULL, NULL, AS_IMAGE, 0, {script}, ENOENT, AGENT_STEP_START},
 		{NULL, NULL, NULL, NULL, AS_IMAGE, 0, {dir_as_program}, EACCES, AGENT_STEP_START},
 		{NULL, NULL, NULL, "no-such-session", AS_IMAGE, AGENT_X_SHELL, {"true"}, ENOENT,
-			AGENT_STEP_BUSY},
+			AGENT_STEP_SESSION},
 	};
 
 	snprintf(plain, sizeof(plain), "%s/plain", dir);

@@ -223,12 +223,6 @@ static void what_is_not_there_says_so(void)
 	CHECK_STR(code_of(), "MISSING_QUERY");
 	ask("DELETE", "/code/contexts/x", NULL);
 	CHECK_STR(code_of(), "CONTEXT_NOT_FOUND");
-	ask("GET", "/v1/isolated/capabilities", NULL);
-	CHECK_INT(R.status, 200);
-	CHECK(strstr(R.body, "\"available\":false"));
-	ask("POST", "/v1/isolated/session", "{}");
-	CHECK_INT(R.status, 503);
-	CHECK_STR(code_of(), "SERVICE_UNAVAILABLE");
 	ask("GET", "/pty/x", NULL);
 	CHECK_INT(R.status, 404);
 	ask("GET", "/nothing", NULL);

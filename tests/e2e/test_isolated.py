@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Isolated sessions in a real sandbox through the official clients, and what is left when they are gone. On the wire, case by case: the unit test api_isolated;
+ways out of a session: the unit test agent_isolated, which test_agent.py runs on glibc, musl and static images."""
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+from opensandbox.exceptions import SandboxApiException
+from opensandbox.models.filesystem import ContentReplaceEntry, DirectoryListEntry, MoveEntry, SearchEntry, SetPermissionEntry, WriteEntry
+from opensandbox.models.isolated import (BindMount, CreateIsolatedSessionRequest, EnvPassthroughSpec, IsolatedOverlaySpec, IsolatedRunOpts,
+                                         IsolatedWorkspaceSpec)
+
+from test_exec import call
+from test_sdks import node
+
+WAIT_S = 60
+SESSIONS = int(os.environ.get("SESSIONS", "1000" if os.environ.get("MAYFLY_STRESS") else "40"))
+
+
+def wanted(path="/workspace", mode=None, **more):
+    return CreateIsolatedSessionRequest(workspace=IsolatedWorkspaceSpec(path=path, mode=mode), **more)
+
+
+@pytest.fixture
+def session(sandbox):
+    s = sandbox.isolation.create(wanted())
+    yield s
+    s.delete()
+
+
+def outside(sandbox, text):
+    return sandbox.commands.run(text).text
+
+
+def test_capabilities(sandbox):
+    c = sandbox.isolation.capabilities()
+    assert c.available and c.isolator == "bwrap" and c.setpriv_available and c.diff_supported and c.commit_supported
+    assert c.hardening.init_mode == "pid1" and c.hardening.signal_shield is True
+    for layer in (c.hardening.cap_drop, c.hardening.seccomp, c.hardening.landlock):
+        assert layer.state == "disabled" and layer.message
+
+
+def test_one_shell_for_all_runs(session):
+    r = session.run("echo out; echo err >&2; plain=1; export EXP=2; cd /usr")
+    assert [m.text for m in r.logs.stdout] == ["out\n", "err\n"] and r.exit_code == 0 and r.error is None
+    assert session.run("echo $plain$EXP $(pwd) $$ $(hostname)").text == "12 /usr 2 sandbox"
+    r = session.run("(exit 7)")
+    assert r.exit_code == 7 and r.error.name == "ExitError" and r.error.value == "7"
+    assert session.run("echo $A", opts=IsolatedRunOpts(envs={"A": "it's"})).text == "it's"
+    assert session.run("echo ${A-unset}").text == "unset"
+    began = time.monotonic()
+    r = session.run("sleep 600", opts=IsolatedRunOpts(timeout_seconds=1))
+    assert r.error is not None and time.monotonic() - began < WAIT_S
+    assert session.run("echo $plain").text == "1"
+
+
+def test_the_overlay_keeps_changes_apart(sandbox, session):
+    outside(sandbox, "mkdir -p /workspace; rm -rf /workspace/*; echo low > /workspace/f")
+    s = sandbox.isolation.create(wanted())
+    assert s.run("cat f; echo high > f; echo new > n; cat f n").text == "low\nhigh\nnew"
+    assert outside(sandbox, "cat /workspace/f; ls /workspace") == "low\nf"
+    assert session.run("ls /workspace").text == "f"
+    s.delete()
+    rw = sandbox.isolation.create(wanted(mode="rw"))
+    assert rw.run("echo through > /workspace/rw").exit_code == 0
+    assert outside(sandbox, "cat /workspace/rw") == "through"
+    rw.delete()
+    ro = sandbox.isolation.create(wanted(mode="ro"))
+    assert ro.run("touch /workspace/x").exit_code != 0
+    with pytest.raises(SandboxApiException):
+        ro.run_background("true")
+    ro.delete()
+
+
+def test_view_binds_and_the_allowlist(sandbox):
+    outside(sandbox, "mkdir -p /data/in /mnt/w; echo d > /data/in/f; ln -sfn /etc /data/out; echo shared > /tmp/seen")
+    s = sandbox.isolation.create(wanted(binds=[BindMount(source="/data/in", dest="/tmp/in", readonly=True)], extra_writable=["/mnt/w"]))
+    assert s.run("cat /tmp/in/f; touch /tmp/in/x 2>/dev/null || echo ro; echo w > /mnt/w/f; touch /etc/x 2>/dev/null || echo no").text == "d\nro\nno"
+    assert outside(sandbox, "cat /mnt/w/f") == "w"
+    assert s.run("ls /tmp | grep -v ^in; set -- /proc/[0-9]*; [ $# -lt 8 ] && echo few").text == "few"
+    s.delete()
+    for wrong in ({"extra_writable": ["/etc"]}, {"binds": [BindMount(source="/data/out")]}, {"extra_writable": ["/data/../etc"]}):
+        with pytest.raises(SandboxApiException) as e:
+            sandbox.isolation.create(wanted(**wrong))
+        assert e.value.status_code == 400 and "allowlist" in str(e.value)
+    s = sandbox.isolation.create(wanted(profile="balanced", share_net=False))
+    assert s.run("cat /tmp/seen; grep -c : /proc/net/dev").text == "shared\n1"
+    s.delete()
+
+
+def test_overlays_users_and_environment(sandbox):
+    outside(sandbox, "mkdir -p /workspace/deep /media/m; chmod 777 /workspace /workspace/deep")
+    s = sandbox.isolation.create(CreateIsolatedSessionRequest(
+        overlays=[IsolatedOverlaySpec(path="/workspace/deep", mode="rw"), IsolatedOverlaySpec(path="/workspace", persist=False), IsolatedOverlaySpec(path="/media/m", mode="ro")],
+        uid=1000, gid=1001, env_passthrough=EnvPassthroughSpec(mode="allow", keys=["OPENSANDBOX_ID"])))
+    assert s.run("id -u; id -g; echo $OPENSANDBOX_ID; pwd; touch /workspace/e /workspace/deep/kept; touch /media/m/x 2>/dev/null || echo ro").text == f"1000\n1001\n{sandbox.id}\n/workspace/deep\nro"
+    assert outside(sandbox, "ls /workspace /workspace/deep") == "/workspace:\ndeep\nf\nrw\n\n/workspace/deep:\nkept" or "kept" in outside(sandbox, "ls /workspace/deep")
+    assert outside(sandbox, "ls /workspace/e 2>/dev/null || echo none") == "none"
+    s.delete()
+    r = sandbox.commands.run("export MY_TOKEN=secret")  # a command's own: not the sandbox's
+    assert r.exit_code == 0
+    with sandbox.isolation.session(wanted()) as s:
+        assert s.run("env | grep -c -e _TOKEN -e EXECD_; true").text == "0"
+
+
+def test_background_runs(session):
+    run = session.run_background("echo one; echo two >&2; exit 4", opts=IsolatedRunOpts(envs={"A": "b"}))
+    end = time.monotonic() + WAIT_S
+    while (st := session.run_status(run.run_id)).running:
+        assert time.monotonic() < end
+    assert st.exit_code == 4 and st.finished_at is not None and st.session_id == session.session_id
+    logs = session.run_logs(run.run_id)
+    assert logs.text == "one\ntwo\n" and logs.cursor == 8
+    assert session.run_logs(run.run_id, cursor=4).text == "two\n"
+    long = session.run_background("sleep 600")
+    assert session.run("echo free").text == "free" and session.run_status(long.run_id).running
+
+
+def test_files_are_the_merged_view(sandbox, session):
+    files = session.files
+    files.write_files([WriteEntry(path="/workspace/a.txt", data="alpha beta"), WriteEntry(path="/workspace/d/b.txt", data=b"\0\1", mode=600)])
+    assert session.run("cat /workspace/a.txt").text == "alpha beta"
+    assert outside(sandbox, "ls /workspace/a.txt 2>/dev/null || echo none") == "none"
+    assert files.read_file("/workspace/a.txt") == "alpha beta" and files.read_bytes("/workspace/d/b.txt") == b"\0\1"
+    assert files.get_file_info(["/workspace/d/b.txt"])["/workspace/d/b.txt"].mode == 600
+    files.replace_contents([ContentReplaceEntry(path="/workspace/a.txt", old_content="alpha", new_content="gamma")])
+    files.move_files([MoveEntry(src="/workspace/a.txt", dest="/workspace/c.txt")])
+    files.set_permissions([SetPermissionEntry(path="/workspace/c.txt", mode=640)])
+    assert session.run("stat -c %a c.txt; cat c.txt").text == "640\ngamma beta"
+    files.create_directories([WriteEntry(path="/workspace/made", mode=755)])
+    assert "/workspace/made" in [e.path for e in files.list_directory(DirectoryListEntry(path="/workspace"))]
+    assert [e.path for e in files.search(SearchEntry(path="/workspace", pattern="c.*"))] == ["/workspace/c.txt"]
+    files.delete_files(["/workspace/c.txt"])
+    files.delete_directories(["/workspace/made", "/workspace/d"])
+    with pytest.raises(SandboxApiException):
+        files.read_file("/workspace/c.txt")
+
+
+def test_diff_and_commit(daemon, sandbox):
+    outside(sandbox, "mkdir -p /workspace/dc; cd /workspace/dc && echo 1 > kept && echo 2 > gone")
+    s = sandbox.isolation.create(wanted("/workspace/dc"))
+    s.run("echo new > added; echo more >> kept; rm gone")
+    at = f"/v1/isolated/session/{s.session_id}"
+    import json
+    status, _, body = call(daemon, sandbox, "GET", at + "/diff")
+    assert status == 200 and sorted((c["change"], c["path"]) for c in json.loads(body)) == [("added", "added"), ("deleted", "gone"), ("modified", "kept")]
+    status, _, body = call(daemon, sandbox, "POST", at + "/commit", {})
+    assert status == 200 and json.loads(body) == {"committed": 3}
+    assert outside(sandbox, "cd /workspace/dc && cat added kept; ls | tr '\\n' ' '").split() == ["new", "1", "more", "added", "kept"]
+    s.delete()
+
+
+def test_list_get_attach_and_the_end(sandbox):
+    s = sandbox.isolation.create(wanted(profile="balanced", idle_timeout_seconds=600, extra_writable=[]))
+    assert s.session_id in [i.session_id for i in sandbox.isolation.list()]
+    again = sandbox.isolation.attach(s.session_id)
+    assert again.info.profile == "balanced" and again.info.workspace.path == "/workspace" and again.info.idle_timeout_seconds == 600 and again.info.share_net is True
+    st = again.get()
+    assert st.status == "active" and 500 < st.idle_remaining_seconds <= 600 and st.created_at == s.info.created_at
+    assert again.run("echo here").text == "here"
+    assert s.run("exit 3").exit_code == 3
+    assert s.get().status == "dead"
+    s.delete()
+    with pytest.raises(SandboxApiException) as e:
+        s.delete()
+    assert e.value.status_code == 404
+    assert sandbox.isolation.run_once("echo once", workspace="/workspace").text == "once"
+    short = sandbox.isolation.create(wanted(idle_timeout_seconds=1))
+    end = time.monotonic() + WAIT_S
+    while short.session_id in [i.session_id for i in sandbox.isolation.list()]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_deleted_while_busy(sandbox):
+    import threading
+    s, ended = sandbox.isolation.create(wanted()), []
+    t = threading.Thread(target=lambda: ended.append(s.run("echo on; sleep 600")))
+    t.start()
+    end = time.monotonic() + WAIT_S
+    while "sleep 600" not in outside(sandbox, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"):
+        assert time.monotonic() < end
+    s.delete()
+    t.join(WAIT_S)
+    assert ended and ended[0].error is not None
+
+
+def test_sessions_go_through_pause_and_resume(sandbox):
+    s = sandbox.isolation.create(wanted())
+    s.run("plain=1; echo kept > /workspace/over")
+    sandbox.pause()
+    end = time.monotonic() + WAIT_S
+    while sandbox.get_info().status.state != "Paused":
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    import opensandbox
+    again = opensandbox.SandboxSync.resume(sandbox.id, connection_config=sandbox.connection_config)
+    s = again.isolation.attach(s.session_id)
+    assert s.run("echo $plain; cat /workspace/over").text == "1\nkept"
+    s.delete()
+    again.close()
+
+
+def test_nothing_is_left(sandbox):
+    left = ("grep -c mayfly-sessions /proc/mounts; ls /var/lib/mayfly-sessions 2>/dev/null | wc -l; cat /proc/[0-9]*/comm 2>/dev/null | grep -c execd-session; "
+            "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 30[0]'; find /sys/fs/cgroup -type d | wc -l")
+    sandbox.isolation.run_once("true", workspace="/workspace")
+    for i in range(SESSIONS):
+        s = sandbox.isolation.create(wanted())
+        s.run("echo x > /workspace/x; sleep 300 &")
+        if i % 4 == 0:
+            s.run_background("sleep 300")
+        s.delete()
+    # a command that ends and one that asks have a cgroup each, and the commands of earlier tests have none
+    end, now = time.monotonic() + WAIT_S, None
+    while now is None or now[:4] != [0, 0, 0, 0] or now[4] > 6:
+        assert time.monotonic() < end, now
+        now = [int(n) for n in outside(sandbox, left).split()]
+
+
+JS = """
+import { Sandbox } from "@alibaba-group/opensandbox";
+const box = await Sandbox.create({ image: process.env.MAYFLY_IMAGE, resource: { cpu: "1", memory: "512Mi" } });
+try {
+  const caps = await box.isolation.capabilities();
+  const s = await box.isolation.create({ workspace: { path: "/workspace", mode: "overlay" } });
+  const a = await s.run("x=1; echo one; echo two > /workspace/f");
+  const b = await s.run("echo $x");
+  const again = await box.isolation.attach(s.sessionId);
+  const st = await again.get();
+  const text = new TextDecoder().decode(await s.files.readBytes("/workspace/f"));
+  const listed = (await box.isolation.list()).length;
+  await s.delete();
+  const once = await box.isolation.runOnce("echo once", "/workspace");
+  console.log(JSON.stringify([caps.available, a.logs.stdout.map((m) => m.text), st.status, text, listed, once.logs.stdout.map((m) => m.text)]));
+} finally { await box.kill(); }
+"""
+
+
+def test_in_javascript(sdk_env, base_image, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "isolated.mjs").write_text(JS)
+    out = node(tmp_path / "isolated.mjs", tmp_path / "run", sdk_env, base_image)
+    assert out == '[true,["one"],"active","two\\n",1,["once"]]\n'

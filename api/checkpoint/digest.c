@@ -180,3 +180,27 @@ void digest_read(struct blobs *b, const char *id, const char *kind, char hex[sta
 			!strcmp(name, kind))
 			memcpy(hex, value, sizeof(value));
 }
+
+int digest_check(struct blobs *b, const char *id, const char *kind, struct err *e)
+{
+	_cleanup_close_ int fd = -1;
+	char want[65], have[65];
+	bool units = false;
+	int rc;
+
+	digest_read(b, id, kind, want);
+	if (!*want)
+		return -ENOENT;
+	for (size_t i = 0; i < ARRAY_LEN(files); i++)
+		if (!strcmp(files[i].name, kind))
+			units = files[i].units;
+	fd = blob_open(b, id, kind, false);
+	rc = fd < 0 ? fd : file_digest(fd, units, have);
+	if (rc < 0)
+		return err_set(e, -rc, "%s: its digest", kind);
+	if (!strcmp(want, have))
+		return 0;
+	return err_plain(e, EBADMSG,
+		"%s: the content is not the one that was published: SHA-256 %.12s, was %.12s", kind,
+		have, want);
+}

@@ -13,5 +13,7 @@
 void digests_make(const struct checkpoint *c);
 /* Those of all checkpoints: at start. */
 void digests_go_on(struct daemon *d);
+/* Does the file still have the digest that was taken when it was published? 0; -ENOENT: none is kept; -EBADMSG: no. Any thread. */
+int digest_check(struct blobs *b, const char *id, const char *kind, struct err *e);
 /* Into hex, "" while there is none. kind: "mem", "state", "data", "bitmap", "index". */
 void digest_read(struct blobs *b, const char *id, const char *kind, char hex[static 65]);

@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 
 #include "api/checkpoint/checkpoint.h"
+#include "api/checkpoint/digest.h"
 #include "api/core/io_pool.h"
 #include "api/http/http.h"
 #include "lib/cow_tools.h"
@@ -27,11 +28,14 @@
 
 #define ASKED_MAX 8u   /* by clients, waiting ones included */
 #define QUEUE_MAX 128u /* in the background: a restore that finds it full leaves it to the next */
-#define FILES_MAX (DISK_FROZEN_MAX + VMM_MAX_MEM + 2)
+#define FILES_MAX (DISK_FROZEN_MAX + VMM_MAX_MEM + 3)
 
-enum file_kind { F_STATE, F_MEM, F_WS, F_LAYER };
-static const char *const kind_names[] = {
-	[F_STATE] = "state", [F_MEM] = "mem", [F_WS] = "ws", [F_LAYER] = "layer"};
+enum file_kind { F_STATE, F_MEM, F_WS, F_LAYER, F_INDEX };
+static const char *const kind_names[] = {[F_STATE] = "state",
+	[F_MEM] = "mem",
+	[F_WS] = "ws",
+	[F_LAYER] = "layer",
+	[F_INDEX] = "index"};
 
 struct file {
 	enum file_kind kind;
@@ -49,6 +53,7 @@ struct job {
 	bool asked;           /* by a client: counted until it has ended */
 	struct io_job *other; /* somebody else's: then nothing else here is used */
 	unsigned int n;
+	struct blobs *b;
 	struct file f[FILES_MAX];
 };
 
@@ -100,7 +105,19 @@ static void let_the_kernel_watch(int fd, const char *id)
 			id, strerror(errno));
 }
 
-static void check_file(struct file *f, const struct snap *s)
+/* A layer has no checksums of its own, and headers that fit say nothing of its units. */
+static int check_digests(struct blobs *b, const struct file *f, struct err *e)
+{
+	static const char *const of_layer[] = {"data", "bitmap", NULL}, *const of_index[] = {
+										"index", NULL};
+	int rc = 0;
+
+	for (const char *const *k = f->kind == F_LAYER ? of_layer : of_index; *k && rc == 0; k++)
+		rc = digest_check(b, f->id, *k, e);
+	return rc == -ENOENT ? 0 : rc; /* published a moment ago */
+}
+
+static void check_file(struct blobs *b, struct file *f, const struct snap *s)
 {
 	struct err e = {0};
 	struct stat st;
@@ -124,6 +141,8 @@ static void check_file(struct file *f, const struct snap *s)
 	}
 	if (f->kind == F_LAYER)
 		rc = cow_layer_check(f->fd, f->bitmap_fd, false, layer_says, f, &e);
+	if ((f->kind == F_LAYER || f->kind == F_INDEX) && rc == 0 && !f->bad)
+		rc = check_digests(b, f, &e);
 	if (rc < 0)
 		file_bad(f, &e);
 }
@@ -178,7 +197,7 @@ static void run(struct job *j)
 		} else if (f->kind == F_STATE) {
 			check_state(j, f, s);
 		} else {
-			check_file(f, s);
+			check_file(j->b, f, s);
 		}
 	}
 	free(s);
@@ -346,6 +365,7 @@ static void add(
 {
 	struct file *f = &j->f[j->n];
 
+	j->b = d->blobs;
 	if (!*id || j->n == FILES_MAX)
 		return;
 	f->kind = kind;
@@ -449,6 +469,7 @@ void verify_point(struct http_req *r, const struct disk *disk, const struct memo
 	add(d, j, F_WS, m->ws, "ws");
 	for (int i = 0; i < disk->nfrozen; i++)
 		add(d, j, F_LAYER, disk->frozen[i], "data");
+	add(d, j, F_INDEX, disk->index, "index");
 	r->user = j;
 	http_on_gone(r, asker_gone);
 	submit(d->verify, j);

@@ -144,6 +144,15 @@ int cow_carry(struct cow *c, unsigned int units, bool (*busy)(void *ctx, uint64_
 /* Makes the last freeze durable; also right in a forked child, on its copy. Nothing to do is fine.
  */
 int cow_freeze_finish(struct cow *c, struct err *e);
+/* Is the last freeze not durable yet? Then the next freeze would wait for a disk: flush before it. */
+bool cow_freeze_is_pending(const struct cow *c);
+/* A forked child made the last freeze durable. */
+void cow_freeze_settled(struct cow *c);
+/* Gives up write access to everything that is frozen. `frozen` (n of them, oldest first) and `index` are read-only descriptors of
+ * the very files that this disk has; they are taken on success. The disk's own descriptors keep their numbers, because
+ * operations in flight may name them. -EBUSY: the last freeze is not durable yet. */
+int cow_frozen_read_only(
+	struct cow *c, const int *frozen, unsigned int n, int index, struct err *e);
 /* The ids of the layers, oldest first, the private one last (if there is one): [COW_MAX_FROZEN +
  * 1]. Returns how many. */
 unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES]);

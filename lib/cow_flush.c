@@ -11,8 +11,10 @@
  * freeze that is not durable yet goes first, in the same way; its bitmap cannot change any more and
  * needs no copy.
  */
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "lib/cow_priv.h"
 
@@ -27,7 +29,7 @@ static void pending_done(struct cow *c)
 {
 	close_fd(&c->old.bitmap_fd);
 	cow_map_fini(&c->old.map);
-	c->old.on = false;
+	c->old.on = c->old.settled = false;
 }
 
 static bool step_map(struct cow *c, const struct cow_map *m, const uint8_t *from, uint8_t flag,
@@ -141,6 +143,10 @@ void cow_flush_did(struct cow *c, int res)
 			c->map_unsynced = true;
 		c->flush_res = res;
 		c->phase = COW_P_END;
+	} else if (c->old.settled) {
+		pending_done(c);
+		c->at_page = 0;
+		c->phase = COW_P_DATA;
 	} else if (c->phase == COW_P_OLD_MAP || c->phase == COW_P_MAP) {
 		c->at_page++;
 	} else {
@@ -165,6 +171,8 @@ int cow_flush_end(struct cow *c)
 			c->map.pg[p] |= COW_PG_DIRTY;
 	}
 	c->phase = COW_P_IDLE;
+	if (c->old.settled)
+		pending_done(c);
 	return c->flush_res;
 }
 
@@ -195,6 +203,22 @@ int cow_freeze_finish(struct cow *c, struct err *e)
 	int r = c->old.on ? run(c, true) : 0;
 
 	return r < 0 ? err_set(e, -r, "make a frozen layer durable") : 0;
+}
+
+bool cow_freeze_is_pending(const struct cow *c)
+{
+	return c->old.on;
+}
+
+void cow_freeze_settled(struct cow *c)
+{
+	if (!c->old.on)
+		return;
+	/* a flush in one of the freeze's phases waits for an operation on these files */
+	if (c->phase == COW_P_IDLE || c->phase >= COW_P_DATA)
+		pending_done(c);
+	else
+		c->old.settled = true;
 }
 
 /* ---- freeze */
@@ -400,5 +424,57 @@ int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, 
 	c->index_map_bytes = ixlen;
 	c->index = (const uint8_t *)ix + COW_HDR_BYTES;
 	*dropped = drop;
+	return 0;
+}
+
+/* ---- write access is given up */
+
+static int same_read_only(int mine, int given, const char *what, struct err *e)
+{
+	struct stat a, b;
+	int fl = fcntl(given, F_GETFL);
+
+	if (fl < 0 || fstat(mine, &a) < 0 || fstat(given, &b) < 0)
+		return err_set(e, errno, "%s: read-only descriptor", what);
+	if ((fl & O_ACCMODE) != O_RDONLY)
+		return err_plain(e, EINVAL, "%s: the descriptor can write", what);
+	if (a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+		return err_plain(e, EINVAL, "%s: the descriptor is of another file", what);
+	return 0;
+}
+
+/* dup3 and not close: an operation that is queued names the number. Cannot fail for two open descriptors. */
+static void replace(int *mine, int given)
+{
+	ASSERT(dup3(given, *mine, O_CLOEXEC) == *mine);
+	close(given);
+}
+
+int cow_frozen_read_only(struct cow *c, const int *frozen, unsigned int n, int index, struct err *e)
+{
+	void *ix = NULL;
+	size_t ixlen = 0;
+	int r;
+
+	if (c->old.on)
+		return err_plain(e, EBUSY, "the last freeze is not durable yet");
+	if (n != c->fds.nfrozen)
+		return err_plain(e, EINVAL, "layers: %u given, the disk has %u", n, c->fds.nfrozen);
+	if (n == 0)
+		return 0;
+	for (unsigned int i = 0; i < n; i++)
+		if ((r = same_read_only(c->fds.frozen[i], frozen[i], "layer", e)) < 0)
+			return r;
+	/* the mapping counts, too: it keeps the file open as it was when it was mapped */
+	if ((r = same_read_only(c->fds.index, index, "index", e)) < 0 ||
+		(r = cow_index_map(index, c->bytes, &ix, &ixlen, e)) < 0)
+		return r;
+	munmap(c->index_map, c->index_map_bytes);
+	c->index_map = ix;
+	c->index_map_bytes = ixlen;
+	c->index = (const uint8_t *)ix + COW_HDR_BYTES;
+	for (unsigned int i = 0; i < n; i++)
+		replace(&c->fds.frozen[i], frozen[i]);
+	replace(&c->fds.index, index);
 	return 0;
 }

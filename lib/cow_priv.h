@@ -24,6 +24,7 @@ struct cow_map {
 /* The layer that was frozen last, until it is durable. */
 struct cow_pending {
 	bool on;
+	bool settled; /* durable, but a flush has an operation on its files in flight */
 	int data_fd, bitmap_fd,
 		index_fd; /* data and index belong to fds.frozen / fds.index; bitmap_fd is ours */
 	struct cow_map map;

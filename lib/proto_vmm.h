@@ -77,6 +77,11 @@ enum vmm_type {
 	/* u32 link (0, 1) -> {}. 1: fds: the socket to a mayfly-fs (lib/proto_fs.h), and the memory file with its table of nodes, which the
 	 * monitor only keeps. EBUSY: there is a file server. 0: VMM_EV_FS_TABLE follows, if there is such a memory file. */
 	VMM_FS = 15,
+	/* u16 ndisks, for every writable disk: u16 n, its frozen layers -> {}
+	 * fds: for every writable disk: its n frozen data files (oldest first) and, if n > 0, the merged index, all read-only.
+	 * After VMM_EV_SNAPSHOT: the monitor replaces the writable descriptors of what it froze. -EBUSY: not durable yet, ask again.
+	 * The daemon publishes only what it then finds without a writer. */
+	VMM_READ_ONLY = 16,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,

@@ -583,6 +583,39 @@ static int do_layers(struct request *r, struct err *e)
 	return 0;
 }
 
+static void taken(struct request *r, int fd)
+{
+	for (size_t i = 0; i < r->nfds; i++)
+		if (r->fds[i] == fd)
+			r->fds[i] = -1;
+}
+
+static int do_read_only(struct request *r, struct err *e)
+{
+	struct vm *vm = r->ctl->vm;
+	struct ctl_read_only q;
+	unsigned int k = 0;
+	int rc = ctl_parse_read_only(&r->in, r->fds, r->nfds, &q, e);
+
+	for (unsigned int i = 0; i < vm->ndisks && rc == 0; i++) {
+		if (cow_is_read_only(vblk_cow(vm->disk[i])))
+			continue;
+		if (k == q.ndisks)
+			return err_plain(e, EINVAL, "read-only layers: of %u disks only", k);
+		rc = vblk_frozen_read_only(
+			vm->disk[i], q.disk[k].frozen, q.disk[k].n, q.disk[k].index, e);
+		for (unsigned int x = 0; x < q.disk[k].n && rc == 0; x++)
+			taken(r, q.disk[k].frozen[x]);
+		if (rc == 0)
+			taken(r, q.disk[k].index);
+		k++;
+	}
+	if (rc == 0 && k != q.ndisks)
+		rc = err_plain(
+			e, EINVAL, "read-only layers: of %u disks, the VM has %u", q.ndisks, k);
+	return rc;
+}
+
 static const struct {
 	int (*fn)(struct request *r, struct err *e);
 	const char *name;
@@ -602,6 +635,7 @@ static const struct {
 	[VMM_LAYERS] = {do_layers, "layers"},
 	[VMM_NET] = {do_net, "net"},
 	[VMM_FS] = {do_fs, "file server"},
+	[VMM_READ_ONLY] = {do_read_only, "read-only layers"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

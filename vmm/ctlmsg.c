@@ -183,6 +183,28 @@ int ctl_parse_snapshot(
 	return rc ? rc : only_flags(s->flags, VMM_F_LIVE | VMM_F_DIFF | VMM_F_EXIT, "snapshot", e);
 }
 
+int ctl_parse_read_only(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_read_only *q, struct err *e)
+{
+	struct fd_cur f = {fds, nfds, false};
+
+	*q = (struct ctl_read_only){0};
+	q->ndisks = cur_u16(c);
+	if (q->ndisks > VMM_MAX_DISKS)
+		c->bad = true;
+	for (unsigned int i = 0; i < q->ndisks && !c->bad; i++) {
+		q->disk[i].n = cur_u16(c);
+		q->disk[i].index = -1;
+		if (q->disk[i].n > VMM_MAX_FROZEN)
+			c->bad = true;
+		for (unsigned int k = 0; k < q->disk[i].n && !c->bad; k++)
+			q->disk[i].frozen[k] = next_fd(&f);
+		if (q->disk[i].n && !c->bad)
+			q->disk[i].index = next_fd(&f);
+	}
+	return finish(c, &f, "read-only layers", e);
+}
+
 int ctl_parse_ports(
 	struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e)
 {

@@ -41,6 +41,14 @@ struct ctl_snapshot {
 	struct ctl_freeze disk[VMM_MAX_DISKS];
 };
 
+struct ctl_read_only {
+	unsigned int ndisks;
+	struct {
+		unsigned int n;
+		int frozen[VMM_MAX_FROZEN], index;
+	} disk[VMM_MAX_DISKS];
+};
+
 /* header of a message of n bytes: 0, or -EBADMSG / -EPROTONOSUPPORT with *h filled as far as it
  * goes */
 int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e);
@@ -52,5 +60,7 @@ int ctl_parse_restore(
 	struct cur *c, const int *fds, size_t nfds, struct ctl_restore *r, struct err *e);
 int ctl_parse_snapshot(
 	struct cur *c, const int *fds, size_t nfds, struct ctl_snapshot *s, struct err *e);
+int ctl_parse_read_only(
+	struct cur *c, const int *fds, size_t nfds, struct ctl_read_only *q, struct err *e);
 int ctl_parse_ports(
 	struct cur *c, uint32_t *ports, unsigned int cap, unsigned int *n, struct err *e);

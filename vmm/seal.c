@@ -56,6 +56,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL_EQ(socketpair, 0, AF_UNIX, "guest-to-host streams"),
 	JAIL_CALL(close, "all descriptors"),
 	JAIL_CALL(close_range, "the snapshot child keeps files only"),
+	JAIL_CALL(dup3, "a frozen layer's descriptor is replaced by a read-only one"),
 	JAIL_CALL_EQ(fcntl, 1, F_GETFL, "O_NONBLOCK"),
 	JAIL_CALL_EQ(fcntl, 1, F_SETFL, "O_NONBLOCK"),
 	/* disks, snapshot and restore */

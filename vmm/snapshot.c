@@ -40,6 +40,7 @@ struct snapshot_job {
 	struct snap_writer state;
 	uint64_t t0;
 	bool was_running;
+	unsigned int carry_disk; /* whose layers are being copied in advance */
 	pid_t child;
 	int pipe_fd; /* the child's result comes here, then its end */
 	struct watch *watch;
@@ -514,9 +515,12 @@ static void take_result(struct snapshot_job *j, struct result *r)
 	d->kept_mem = r->kept;
 	d->bytes = r->bytes;
 	d->pages = r->pages;
-	for (unsigned int i = 0; i < j->vm->ndisks; i++)
+	for (unsigned int i = 0; i < j->vm->ndisks; i++) {
 		if (r->lost & 1u << i)
 			cow_fail(vblk_cow(j->vm->disk[i]), -EIO);
+		if (r->status == 0 && j->req.ndisks)
+			vblk_freeze_settled(j->vm->disk[i]);
+	}
 	r->text[sizeof(r->text) - 1] = 0;
 	if (r->status < 0)
 		err_plain(&d->err, -r->status, "%s", r->text);
@@ -609,6 +613,11 @@ _noreturn_ static void child_main(struct snapshot_job *j, int out)
 		cow_stats(vblk_cow(j->vm->disk[i]), &st);
 		r.lost |= st.failed ? 1u << i : 0;
 	}
+	/* Before the result: the daemon publishes these files when nobody can write them any more. */
+	close_fd(&j->req.state_fd);
+	close_fd(&j->req.mem_fd);
+	for (unsigned int i = 0; i < j->vm->ndisks; i++)
+		cow_close(vblk_cow(j->vm->disk[i]));
 	r.bytes = j->done.bytes;
 	r.pages = j->done.pages;
 	snprintf(r.text, sizeof(r.text), "%s", j->done.err.msg);
@@ -630,6 +639,8 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	j->pipe_fd = p[0];
 	if (j->child < 0)
 		return err_set(e, errno, "fork the snapshot's writer");
+	close_fd(&j->req.state_fd);
+	close_fd(&j->req.mem_fd);
 	j->watch = loop_watch(j->vm->loop, j->pipe_fd, EPOLLIN, on_child, j);
 	ASSERT(j->watch);
 	return 0;
@@ -678,6 +689,39 @@ static void on_stopped(void *arg, int status)
 	job_free(j);
 }
 
+static void not_started(struct snapshot_job *j, int status)
+{
+	j->done.status = status;
+	j->req.replied(j->req.arg, &j->done);
+	job_over(j);
+	job_free(j);
+}
+
+static void carry_turn(void *arg);
+
+static void on_settled(void *arg, int status)
+{
+	struct snapshot_job *j = arg;
+
+	if (status < 0)
+		not_started(j, err_set(&j->done.err, -status, "make the last freeze durable"));
+	else
+		carry_turn(j);
+}
+
+/* A snapshot that failed after its freeze left that to a flush. The freeze would wait for the disk; this does not. */
+static int settle_disks(struct snapshot_job *j)
+{
+	struct vm *vm = j->vm;
+	int rc = 0;
+
+	for (unsigned int i = 0; i < vm->ndisks && j->req.ndisks && rc == 0; i++)
+		rc = vblk_finish_freeze(vm->disk[i], on_settled, j);
+	if (rc < 0 && rc != -EINPROGRESS)
+		err_set(&j->done.err, -rc, "make the last freeze durable");
+	return rc;
+}
+
 /* While the guest runs: what a freeze would copy of a full stack's oldest layers goes over in advance, in turns with everything
  * else of this thread. The freeze itself then copies only what was being written just now. */
 static void carry_turn(void *arg)
@@ -687,20 +731,26 @@ static void carry_turn(void *arg)
 	struct vm *vm = j->vm;
 	int more = 0, rc;
 
-	for (unsigned int i = 0; i < vm->ndisks && j->req.ndisks && more == 0; i++)
-		more = vblk_carry(vm->disk[i], &d->err);
+	rc = settle_disks(j);
+	if (rc == -EINPROGRESS)
+		return;
+	if (rc < 0) {
+		not_started(j, rc);
+		return;
+	}
+	/* a disk that is done is not asked again: it would look for its oldest layer once more */
+	while (j->carry_disk < vm->ndisks && j->req.ndisks && more == 0) {
+		more = vblk_carry(vm->disk[j->carry_disk], &d->err);
+		j->carry_disk += more == 0;
+	}
 	if (more > 0 && loop_defer(vm->loop, carry_turn, j) == 0)
 		return;
 	j->t0 = mono_ns();
 	j->was_running = vm->state == VMM_S_RUNNING;
 	/* of a paused VM on_stopped() is called at once, and may have freed j */
 	rc = more < 0 ? more : vm_stop_for_snapshot(vm, on_stopped, j, &d->err);
-	if (rc == 0)
-		return;
-	d->status = rc;
-	j->req.replied(j->req.arg, d);
-	job_over(j);
-	job_free(j);
+	if (rc < 0)
+		not_started(j, rc);
 }
 
 static unsigned int writable_disks(struct vm *vm)

@@ -367,6 +367,46 @@ struct cow *vblk_cow(struct vblk *b)
 #define CARRY_UNITS                                                                                \
 	64u /* in one turn: a quarter of a MiB, which delays the other devices by about a millisecond */
 
+int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void *arg)
+{
+	int rc = 0;
+
+	virtio_lock(&b->dev);
+	if (b->settle.done) {
+		rc = -EBUSY;
+	} else if (cow_freeze_is_pending(b->cow)) {
+		b->settle = (struct vsettle){.done = done, .arg = arg};
+		vblk_flush_start(b);
+		bio_go(b->bio);
+		rc = -EINPROGRESS;
+		/* a disk that lost a write before flushes no more, and says so at once */
+		if (b->settle.over) {
+			rc = b->settle.status;
+			b->settle = (struct vsettle){0};
+		}
+	}
+	virtio_unlock(&b->dev);
+	return rc;
+}
+
+void vblk_freeze_settled(struct vblk *b)
+{
+	virtio_lock(&b->dev);
+	cow_freeze_settled(b->cow);
+	virtio_unlock(&b->dev);
+}
+
+int vblk_frozen_read_only(
+	struct vblk *b, const int *frozen, unsigned int n, int index, struct err *e)
+{
+	int rc;
+
+	virtio_lock(&b->dev);
+	rc = cow_frozen_read_only(b->cow, frozen, n, index, e);
+	virtio_unlock(&b->dev);
+	return rc;
+}
+
 static bool unit_busy(void *ctx, uint64_t unit)
 {
 	return vblk_unit_busy(ctx, unit);

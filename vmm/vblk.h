@@ -85,5 +85,12 @@ struct virtio_dev *vblk_dev(struct vblk *b);
 /* Prepares the freeze of a snapshot while the guest runs: copies a little of what the freeze would have to copy while it stands.
  * 1: call again, 0: done, -errno. */
 int vblk_carry(struct vblk *b, struct err *e);
+/* Before a freeze: makes the freeze before it durable, if a failed snapshot left that undone. 0: nothing to do; -EINPROGRESS:
+ * done(arg, status) is called from the loop; -errno. */
+int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void *arg);
+/* cow_freeze_settled() and cow_frozen_read_only(), under the device's lock. */
+void vblk_freeze_settled(struct vblk *b);
+int vblk_frozen_read_only(
+	struct vblk *b, const int *frozen, unsigned int n, int index, struct err *e);
 /* For the freeze of a snapshot, between quiesce and resume. */
 struct cow *vblk_cow(struct vblk *b);

@@ -381,9 +381,10 @@ static void quiet_if_due(struct vblk *b, void (**done)(void *), void **arg)
 }
 
 /* What every completion does last: lets others go on, interrupts, unlocks; then, unlocked, says
- * that all is quiet. */
+ * that all is quiet, or that the flush of vblk_finish_freeze() has ended. */
 static void turn_end(struct vblk *b)
 {
+	struct vsettle settle = {0};
 	void (*done)(void *);
 	void *arg;
 
@@ -391,9 +392,15 @@ static void turn_end(struct vblk *b)
 	bio_go(b->bio);
 	virtio_signal(&b->dev);
 	quiet_if_due(b, &done, &arg);
+	if (b->settle.over) {
+		settle = b->settle;
+		b->settle = (struct vsettle){0};
+	}
 	virtio_unlock(&b->dev);
 	if (done)
 		done(arg);
+	if (settle.done)
+		settle.done(settle.arg, settle.status);
 }
 
 static void op_done(struct bio_op *bio, int res)
@@ -464,6 +471,11 @@ static void flush_step(struct vblk *b)
 	}
 	rc = cow_flush_end(b->cow);
 	b->flushing = false;
+	if (b->settle.now) {
+		b->settle.over = true;
+		b->settle.status = rc;
+		b->settle.now = false;
+	}
 	while ((r = TAILQ_FIRST(&b->flush_now))) {
 		TAILQ_REMOVE(&b->flush_now, r, list);
 		if (rc < 0)
@@ -474,8 +486,10 @@ static void flush_step(struct vblk *b)
 
 void vblk_flush_start(struct vblk *b)
 {
-	while (!b->flushing && !TAILQ_EMPTY(&b->flush_next)) {
+	while (!b->flushing && (!TAILQ_EMPTY(&b->flush_next) ||
+				       (b->settle.done && !b->settle.over && !b->settle.now))) {
 		TAILQ_CONCAT(&b->flush_now, &b->flush_next, list);
+		b->settle.now = b->settle.done != NULL && !b->settle.over;
 		b->flushing = true;
 		b->n_flush++;
 		cow_flush_begin(b->cow);

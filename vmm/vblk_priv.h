@@ -65,6 +65,14 @@ struct vreq {
 	struct iovec iov[RANGES];
 };
 
+/* Somebody of ours waits for a flush: vblk_finish_freeze(). */
+struct vsettle {
+	void (*done)(void *arg, int status);
+	void *arg;
+	bool now, over; /* the flush that runs is for it; that flush has ended */
+	int status;
+};
+
 TAILQ_HEAD(vreq_list, vreq);
 TAILQ_HEAD(vop_list, vop);
 
@@ -88,6 +96,7 @@ struct vblk {
 	uint32_t flush_len;
 	void (*quiet)(void *);
 	void *quiet_arg;
+	struct vsettle settle;
 	uint64_t n_read, n_written, n_flush, n_discard, n_errors, n_copy_up, n_bad;
 };
 

@@ -39,6 +39,18 @@ struct blobs {
 
 static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok", "sum"};
 
+/* At start, so that an operator hears of it before the first template fails. */
+static int leases_work(struct blobs *b, struct err *e)
+{
+	static const char name[] = ".lease";
+	_cleanup_close_ int fd =
+		openat(b->dir, name, O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int rc = fd < 0 || fcntl(fd, F_SETLEASE, F_RDLCK) < 0 ? -errno : 0;
+
+	unlinkat(b->dir, name, 0);
+	return rc < 0 ? err_set(e, -rc, "its file system grants no leases") : 0;
+}
+
 struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e)
 {
 	struct blobs *b = calloc(1, sizeof(*b));
@@ -55,6 +67,10 @@ struct blobs *blobs_create(const char *dir, struct io_pool *io, struct err *e)
 		free(b);
 		return NULL;
 	}
+	if (leases_work(b, e) < 0)
+		log_warn("%s: %s. No snapshot or template can be published there: use ext4, XFS, "
+			 "btrfs or tmpfs, and look at /proc/sys/fs/leases-enable",
+			dir, e->msg);
 	b->io = io;
 	snprintf(b->root, sizeof(b->root), "%.*s",
 		strrchr(dir, '/') ? (int)(strrchr(dir, '/') - dir) : 0, dir);
@@ -164,6 +180,18 @@ uint64_t blob_bytes(struct blobs *b, const char *id)
 			n += (uint64_t)st.st_blocks * 512;
 	}
 	return n;
+}
+
+int blob_has_writer(struct blobs *b, const char *id, const char *kind)
+{
+	_cleanup_close_ int fd = blob_open(b, id, kind, false);
+
+	if (fd < 0)
+		return fd;
+	/* the kernel grants a read lease only while no open file of the inode can write */
+	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
+		return errno == EAGAIN ? -EBUSY : -errno;
+	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
 }
 
 bool blob_is_known(struct blobs *b, const char *id)

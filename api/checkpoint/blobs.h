@@ -26,6 +26,9 @@ int blob_make(struct blobs *b, const char *id, const char *kind);
 int blobs_sync(void *blobs, struct err *e);
 /* rw only for files that belong to one sandbox. */
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
+/* Can anybody still write this file? 0: nobody has it open for writing, and no writable mapping, descriptor in flight or io_uring
+ * operation keeps it so. -EBUSY: somebody has; -errno: it cannot be known. New writers come from blob_open() only: the file is ours. */
+int blob_has_writer(struct blobs *b, const char *id, const char *kind);
 /* Somebody refers to it. */
 bool blob_is_known(struct blobs *b, const char *id);
 uint64_t blob_bytes(struct blobs *b, const char *id);

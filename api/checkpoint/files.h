@@ -56,6 +56,10 @@ struct point_files {
 int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, struct memory *mem,
 	struct err *e);
 
+/* Can anybody still write a file of this point? As blob_has_writer(). Others may stand on it only after a 0. */
+int point_has_writer(
+	struct blobs *b, const struct disk *disk, const struct memory *mem, struct err *e);
+
 struct cJSON *disk_to_json(const struct blobs *b, const struct disk *d);
 bool disk_from_json(const struct blobs *b, struct disk *d, const struct cJSON *j);
 struct cJSON *memory_to_json(const struct memory *m);

@@ -125,3 +125,32 @@ int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, 
 	str_copy(disk->data, sizeof(disk->data), f->data_id);
 	return disk_is_whole(b, disk, e);
 }
+
+/* ---- has it a writer? */
+
+static int no_writer(struct blobs *b, const char *id, const char *kind, struct err *e)
+{
+	int rc = *id ? blob_has_writer(b, id, kind) : 0;
+
+	if (rc == -EBUSY)
+		return err_plain(
+			e, EBUSY, "a process still has %.36s.%s open for writing", id, kind);
+	return rc < 0 ? err_set(e, -rc, "whether %.36s.%s has a writer", id, kind) : 0;
+}
+
+int point_has_writer(
+	struct blobs *b, const struct disk *disk, const struct memory *mem, struct err *e)
+{
+	int rc = no_writer(b, disk->index, "index", e);
+
+	for (int i = 0; i < disk->nfrozen && rc == 0; i++) {
+		rc = no_writer(b, disk->frozen[i], "data", e);
+		if (rc == 0)
+			rc = no_writer(b, disk->frozen[i], "bitmap", e);
+	}
+	if (rc == 0)
+		rc = no_writer(b, mem->state, "state", e);
+	for (int i = 0; i < mem->nmem && rc == 0; i++)
+		rc = no_writer(b, mem->mem[i], "mem", e);
+	return rc;
+}

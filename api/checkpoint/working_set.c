@@ -16,6 +16,7 @@
 #include "api/links/monitor_client.h"
 #include "lib/buf.h"
 #include "lib/log.h"
+#include "lib/snap.h"
 
 /* The first restore is looked at when it runs: that is what each of them touches. The next ones when
  * their first command had time to run; later ones than those add nothing. */
@@ -61,34 +62,93 @@ static void recording_end(struct recording *rec)
 	free(rec);
 }
 
+/* What a monitor recorded, by our own count. */
+struct pages {
+	struct snap_ws_range r[SNAP_MAX_WS];
+	uint8_t mem_id[16]; /* of the memory file it is about */
+	uint32_t n;
+	uint64_t read, written;
+};
+
+static int pages_read(
+	struct blobs *b, const struct memory *m, const char *ws_id, struct pages *p, struct err *e)
+{
+	_cleanup_close_ int ws = blob_open(b, ws_id, "ws", false), mem = -1;
+	struct snap_mem_head h;
+	int rc;
+
+	p->read = p->written = 0;
+	mem = m->nmem ? blob_open(b, m->mem[m->nmem - 1], "mem", false) : -1;
+	if (ws < 0 || mem < 0)
+		return err_plain(e, ENOENT, "working set: a file is missing");
+	rc = snap_mem_check(mem, NULL, &h, e);
+	if (rc == 0)
+		rc = snap_ws_read(ws, h.id, SNAP_MEM_MAX + GIB(4), p->r, &p->n, e);
+	if (rc < 0)
+		return rc;
+	memcpy(p->mem_id, h.id, sizeof(p->mem_id));
+	for (uint32_t i = 0; i < p->n; i++)
+		*(p->r[i].written ? &p->written : &p->read) += p->r[i].npages;
+	return 0;
+}
+
+/* Every later restore reads this file, so no monitor may have had it. */
+static int pages_keep(struct checkpoint *c, const struct pages *p, struct err *e)
+{
+	_cleanup_close_ int fd = -1;
+	struct blobs *b = c->d->blobs;
+	char id[BLOB_ID];
+	int rc;
+
+	blob_id_make(id);
+	fd = blob_make(b, id, "ws");
+	if (fd < 0)
+		return err_set(e, -fd, "working set");
+	blob_ref(b, id);
+	rc = snap_ws_write(fd, p->mem_id, p->r, p->n, e);
+	if (rc < 0) {
+		blob_unref(b, id);
+		return rc;
+	}
+	blob_unref(b, c->mem.ws);
+	memcpy(c->mem.ws, id, BLOB_ID);
+	c->ws.read = p->read;
+	c->ws.written = p->written;
+	return 0;
+}
+
+/* What the monitor says of its own counts is not asked for: it may be taken over. */
+static void pages_take(struct checkpoint *c, const char *ws_id)
+{
+	struct pages *p = malloc(sizeof(*p));
+	struct err e = {0};
+	int rc = p ? pages_read(c->d->blobs, &c->mem, ws_id, p, &e)
+		   : err_set(&e, ENOMEM, "working set");
+	bool fits = rc == 0 && p->read <= READ_MAX && p->written <= WRITTEN_MAX;
+
+	c->ws.rounds++;
+	if (fits)
+		rc = pages_keep(c, p, &e);
+	checkpoint_save(c);
+	if (rc < 0)
+		log_info("%s %s: %s", c->kind->word, c->id, e.msg);
+	else
+		log_info("%s %s: working set of %llu pages read, %llu written%s", c->kind->word,
+			c->id, (unsigned long long)p->read, (unsigned long long)p->written,
+			fits ? "" : ": too many, not used");
+	free(p);
+}
+
 static void recorded(void *arg, const struct vmm_answer *a)
 {
 	struct recording *rec = arg;
-	struct cur body = a->body;
 	struct checkpoint *c = checkpoint_usable(rec->d, rec->point_id);
 
-	if (a->err || !c) {
-		blob_unref(rec->d->blobs, rec->ws_id);
-		if (a->err && a->err != ECONNRESET)
-			log_debug("working set: %s %s", strerror(a->err), a->text);
-	} else {
-		uint64_t n_read = cur_u64(&body), n_written = cur_u64(&body);
-		bool fits = !body.bad && n_read <= READ_MAX && n_written <= WRITTEN_MAX;
-
-		c->ws.rounds++;
-		if (fits) {
-			c->ws.read = n_read;
-			c->ws.written = n_written;
-			blob_unref(rec->d->blobs, c->mem.ws);
-			memcpy(c->mem.ws, rec->ws_id, BLOB_ID);
-		} else {
-			blob_unref(rec->d->blobs, rec->ws_id);
-		}
-		checkpoint_save(c);
-		log_info("%s %s: working set of %llu pages read, %llu written%s", c->kind->word,
-			rec->point_id, (unsigned long long)n_read, (unsigned long long)n_written,
-			fits ? "" : ": too many, not used");
-	}
+	if (a->err && a->err != ECONNRESET)
+		log_debug("working set: %s %s", strerror(a->err), a->text);
+	if (!a->err && c)
+		pages_take(c, rec->ws_id);
+	blob_unref(rec->d->blobs, rec->ws_id);
 	rec->lost = a->err == ECONNRESET && rec->vm;
 	if (!rec->lost)
 		recording_end(rec);

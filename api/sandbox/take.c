@@ -52,6 +52,7 @@ void snap_free(struct snap *s)
 	bool noted = s->noted;
 
 	agent_call_cancel(s->prepare);
+	timer_remove(s->prove);
 	/* a VMM may answer in any order */
 	if (s->sb && s->sb->vm)
 		vmmctl_forget(s->sb->vm->ctl, s);
@@ -206,18 +207,21 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 		snap_source_goes_on(s);
 }
 
-/* What the new point's memory stands on: the files the VMM still counts on, and the new one. */
-static void memory_list(struct snap *s)
+void snap_memory_list(const struct snap *s, struct memory *m)
 {
 	const struct memory *old = s->sb ? &s->sb->memory : &s->base;
-	struct memory m = {0};
 
-	for (int i = 0; i < old->nmem && m.nmem < (int)VMM_MAX_MEM - 1; i++)
+	*m = (struct memory){0};
+	for (int i = 0; i < old->nmem && m->nmem < (int)VMM_MAX_MEM - 1; i++)
 		if (s->kept_mem & (1u << i))
-			memcpy(m.mem[m.nmem++], old->mem[i], BLOB_ID);
-	memcpy(m.mem[m.nmem++], s->mem_id, BLOB_ID);
-	memcpy(m.state, s->mem_id, BLOB_ID);
-	s->mem = m;
+			memcpy(m->mem[m->nmem++], old->mem[i], BLOB_ID);
+	memcpy(m->mem[m->nmem++], s->mem_id, BLOB_ID);
+	memcpy(m->state, s->mem_id, BLOB_ID);
+}
+
+static void memory_take(struct snap *s)
+{
+	snap_memory_list(s, &s->mem);
 	memory_ref(s->d->blobs, &s->mem);
 	blob_unref(s->d->blobs, s->mem_id);
 }
@@ -251,9 +255,9 @@ void snap_paused(struct snap *s)
 	snap_free(s);
 }
 
-static void finished(struct snap *s)
+void snap_published(struct snap *s)
 {
-	memory_list(s);
+	memory_take(s);
 	if (s->sb)
 		sandbox_note(s->sb, "snapshot: %llu KiB of memory and state, %s, after %.1f ms",
 			(unsigned long long)(blob_bytes(s->d->blobs, s->mem.state) >> 10),
@@ -296,8 +300,14 @@ static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 			failed(s, s->err, s->why);
 	} else if (status < 0) {
 		failed(s, -status, text);
-	} else if (s->followed) {
-		finished(s);
+	} else if (s->followed && s->kind == SNAP_PAUSE && s->sb) {
+		/* its process ends, and only this sandbox stands on the files */
+		snap_published(s);
+	} else if (s->followed && !s->prove) {
+		if (s->orphan)
+			vm_abandon(s->orphan);
+		s->orphan = NULL;
+		publish_begin(s);
 	}
 }
 
@@ -315,6 +325,12 @@ bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 		return false;
 	if (pause_by_files(s))
 		return true;
+	if (s->prove) {
+		/* the files are whole, and its writer is gone */
+		s->thawed = true;
+		publish_without_monitor(s);
+		return false;
+	}
 	/* the sandbox's own end says the rest; a pause that lost its process is not a pause */
 	s->thawed = true;
 	snap_failed(s, EIO, text);
@@ -355,6 +371,16 @@ void snap_sandbox_gone(struct sandbox *sb)
 		return;
 	sb->op.snap = NULL;
 	s->thawed = true;
+	if (s->prove) {
+		if (sb->vm)
+			vm_abandon(sb->vm);
+		sb->vm = NULL;
+		s->base = sb->memory;
+		memory_ref(s->d->blobs, &s->base);
+		s->sb = NULL;
+		publish_without_monitor(s);
+		return;
+	}
 	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
 		!sb->vm->ctl) {
 		/* answers that are due find nobody: they are cancelled with the connection */

@@ -23,7 +23,10 @@ struct snap {
 		key[200]; /* referenced while they are not "" */
 	struct agent_call *prepare;
 	struct headroom *headroom; /* of a live one */
-	struct disk point;         /* frozen, after the reply */
+	struct timer *prove;       /* publish.c: all is written, it is not published yet */
+	uint64_t prove_until_ns;
+	bool handed_over;  /* the monitor says that it cannot write any more */
+	struct disk point; /* frozen, after the reply */
 	struct memory mem;
 	struct memory base; /* without a sandbox: what its memory stood on, referenced */
 	uint64_t begun_ns, stopped_ns;
@@ -41,7 +44,16 @@ void snap_failed(struct snap *s, int err, const char *text);
 /* The sandbox is Paused; s->mem is set. Frees s. */
 void snap_paused(struct snap *s);
 void snap_source_goes_on(struct snap *s);
+/* All of it is written, and nobody can write it any more: it is made known. Frees s. */
+void snap_published(struct snap *s);
+/* What the new point's memory is: the files the VMM still counts on, and the new one. No references. */
+void snap_memory_list(const struct snap *s, struct memory *m);
 void snap_free(struct snap *s);
+
+/* publish.c: takes the monitor's write access away, proves that it is gone, then snap_published(); or snap_failed(). */
+void publish_begin(struct snap *s);
+/* The monitor's process ends, or has ended: then the proof is all that is left to do. */
+void publish_without_monitor(struct snap *s);
 
 /* recover.c: after something was lost, how far did it get?
  * Asks the VM which layers its disk has, lets it run again where it stands, then ends s as failed

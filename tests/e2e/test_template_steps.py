@@ -288,7 +288,7 @@ def test_working_sets_are_recorded_and_bounded(daemon):
     until_ready(daemon)
     tpl, = automatic(daemon)
     kept = None
-    for rounds, said in ((1, "800 60"), (2, "900 2049"), (3, "16385 70")):
+    for rounds, said in ((1, "800 60"), (2, "900 2049"), (3, "lie 16385 70")):
         daemon.plan(workset=said)
         box = daemon.create()
         if rounds > 1:  # this one goes before it would have been looked at

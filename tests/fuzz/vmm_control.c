@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		struct ctl_boot boot;
 		struct ctl_restore restore;
 		struct ctl_snapshot snapshot;
+		struct ctl_read_only read_only;
 		struct vm_size size;
 	} u;
 	uint32_t ports[64];
@@ -33,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	for (int i = 0; i < 32; i++)
 		fds[i] = 1000 + i;
 	c = cur_of(data + 2, n - 2);
-	switch (data[0] % 6) {
+	switch (data[0] % 7) {
 	case 0:
 		(void)ctl_parse_hdr(data + 2, n - 2, &h, &e);
 		break;
@@ -55,6 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	case 4:
 		if (ctl_parse_snapshot(&c, fds, nfds, &u.snapshot, &e) == 0)
 			ASSERT(u.snapshot.ndisks <= VMM_MAX_DISKS && u.snapshot.mem_fd >= 1000);
+		break;
+	case 6:
+		if (ctl_parse_read_only(&c, fds, nfds, &u.read_only, &e) == 0)
+			for (unsigned int i = 0; i < u.read_only.ndisks; i++)
+				ASSERT(u.read_only.disk[i].n <= VMM_MAX_FROZEN &&
+					(!u.read_only.disk[i].n ||
+						u.read_only.disk[i].index >= 1000));
 		break;
 	default:
 		if (ctl_parse_ports(&c, ports, 64, &k, &e) == 0)

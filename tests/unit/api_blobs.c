@@ -7,7 +7,9 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "api/checkpoint/blobs.h"
@@ -66,6 +68,46 @@ static void idle(void)
 	for (int i = 0; i < 500 && io_pool_busy(G.io); i++)
 		loop_turn(G.loop, 20);
 	CHECK_INT(io_pool_busy(G.io), 0);
+}
+
+/* Each way to keep write access to a file that is about to be published. */
+static void a_writer_is_found(void)
+{
+	int fd, mine[2], got = -1;
+	char id[BLOB_ID], byte;
+	struct iovec io = {&byte, 1};
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} c = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+	struct msghdr m = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c)};
+	void *map;
+
+	REQUIRE(rig_up());
+	fd = make(id, 4096);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), -EBUSY);
+	map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+	REQUIRE(map != MAP_FAILED);
+	REQUIRE(socketpair(AF_UNIX, SOCK_DGRAM, 0, mine) == 0);
+	memcpy(CMSG_DATA(&c.h), &fd, sizeof(fd));
+	CHECK_INT(sendmsg(mine[0], &m, 0), 1);
+	close_fd(&fd);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), -EBUSY); /* a mapping, and a message */
+	munmap(map, 4096);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), -EBUSY); /* a message that nobody received */
+	close(mine[0]);
+	close(mine[1]);
+	/* the kernel frees what was in a message a moment later */
+	for (int i = 0; i < 1000 && (got = blob_has_writer(G.b, id, "mem")) == -EBUSY; i++)
+		usleep(1000);
+	CHECK_INT(got, 0);
+	fd = blob_open(G.b, id, "mem", false);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), 0); /* readers are none */
+	close_fd(&fd);
+	CHECK_INT(blob_has_writer(G.b, id, "data"), -ENOENT);
+	blobs_loaded(G.b, true);
+	rig_down();
 }
 
 static void the_last_reference_removes(void)
@@ -188,6 +230,7 @@ static void a_mapped_file_keeps_its_length(void)
 }
 
 static const struct test tests[] = {
+	{"a_writer_is_found", a_writer_is_found},
 	{"the_last_reference_removes", the_last_reference_removes},
 	{"nothing_goes_while_records_are_loaded", nothing_goes_while_records_are_loaded},
 	{"after_an_incomplete_load_old_files_stay", after_an_incomplete_load_old_files_stay},

@@ -232,6 +232,94 @@ static int freeze(struct cow *c, struct cow_fds *f, int *dropped)
 	return 0;
 }
 
+static int reopen(int fd, int how)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, how | O_CLOEXEC);
+}
+
+/* A file of its own: a memory file's first descriptor is no writer to the kernel. */
+static int tmp_file(void)
+{
+	char path[] = "/tmp/cow.XXXXXX";
+	int fd = mkostemp(path, O_CLOEXEC);
+
+	unlink(path);
+	return fd;
+}
+
+static bool has_writer(int fd)
+{
+	_cleanup_close_ int ro = reopen(fd, O_RDONLY);
+	bool none = fcntl(ro, F_SETLEASE, F_RDLCK) == 0;
+
+	if (none)
+		fcntl(ro, F_SETLEASE, F_UNLCK);
+	return !none;
+}
+
+/* After a freeze the disk has no writable descriptor and no mapping of one, of anything that others may stand on. */
+static void write_access_is_given_up(void)
+{
+	struct cow_fds f = COW_FDS_NONE;
+	int ix = tmp_file(), data = tmp_file(), map = tmp_file(), dropped, frozen, bitmap;
+	int ro[2], other;
+	struct cow_step s;
+	struct err e = {0};
+	struct cow *c;
+
+	f.base = cf_base(BYTES, 16);
+	f.data = tmp_file();
+	f.bitmap = tmp_file();
+	REQUIRE(cow_layer_create(f.data, f.bitmap, BYTES, NULL) == 0);
+	/* O_PATH is no writer: the test's own eyes on files whose descriptors the disk takes */
+	frozen = reopen(f.data, O_PATH);
+	bitmap = reopen(f.bitmap, O_PATH);
+	REQUIRE(cow_open(&c, &f, &e) == 0);
+	CHECK_INT(cf_fill(c, 0, 2 * U, 'X'), 0);
+	CHECK(!cow_freeze_is_pending(c));
+	other = reopen(ix, O_PATH);
+	REQUIRE(cow_freeze(c, ix, data, map, &dropped, &e) == 0);
+	CHECK(cow_freeze_is_pending(c));
+	ro[0] = reopen(frozen, O_RDONLY);
+	ro[1] = reopen(other, O_RDONLY);
+	CHECK_INT(cow_frozen_read_only(c, ro, 1, ro[1], &e), -EBUSY);
+	/* the writer is done while a flush is in the middle of the same work: that step is the flush's last one there */
+	cow_flush_begin(c);
+	cow_flush_next(c, &s);
+	CHECK_INT(s.op, COW_STEP_SYNC);
+	cow_freeze_settled(c);
+	CHECK(cow_freeze_is_pending(c));
+	CHECK_INT(cow_frozen_read_only(c, ro, 1, ro[1], &e), -EBUSY);
+	cow_flush_did(c, 0);
+	CHECK(!cow_freeze_is_pending(c));
+	cow_flush_next(c, &s);
+	CHECK(s.op == COW_STEP_SYNC && s.fd == data);
+	while (s.op != COW_STEP_END) {
+		cow_flush_did(c, 0);
+		cow_flush_next(c, &s);
+	}
+	CHECK_INT(cow_flush_end(c), 0);
+	CHECK(!has_writer(bitmap) && has_writer(frozen) && has_writer(other));
+	/* other files, too few, one that can write */
+	CHECK_INT(cow_frozen_read_only(c, ro, 0, -1, &e), -EINVAL);
+	CHECK_INT(cow_frozen_read_only(c, &ro[1], 1, ro[1], &e), -EINVAL);
+	CHECK_INT(cow_frozen_read_only(c, ro, 1, ro[0], &e), -EINVAL);
+	CHECK_INT(cow_frozen_read_only(c, &f.data, 1, ro[1], &e), -EINVAL);
+	CHECK_INT(cow_frozen_read_only(c, ro, 1, ro[1], &e), 0);
+	CHECK(!has_writer(frozen) && !has_writer(other) && has_writer(data));
+	CHECK(cf_all(c, 0, 2 * U, 'X'));
+	CHECK_INT(cf_fill(c, U, U, 'Y'), 0);
+	CHECK(cf_all(c, U, U, 'Y'));
+	CHECK_INT(cow_flush(c, NULL), 0);
+	cow_close(c);
+	close(frozen);
+	close(bitmap);
+	close(other);
+}
+
 static void clones_of_a_frozen_layer_part(void)
 {
 	struct cow_fds f = cf_disk(BYTES, BYTES), g;
@@ -541,6 +629,7 @@ static const struct test tests[] = {
 	{"zeros_hide_the_base", zeros_hide_the_base},
 	{"only_what_was_flushed_is_there_again", only_what_was_flushed_is_there_again},
 	{"marks_during_a_flush_wait_for_the_next", marks_during_a_flush_wait_for_the_next},
+	{"write_access_is_given_up", write_access_is_given_up},
 	{"clones_of_a_frozen_layer_part", clones_of_a_frozen_layer_part},
 	{"the_ninth_layer_carries_one_along", the_ninth_layer_carries_one_along},
 	{"carrying_in_advance_changes_nothing", carrying_in_advance_changes_nothing},

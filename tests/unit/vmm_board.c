@@ -198,6 +198,7 @@ static void control_messages(void)
 	struct ctl_restore *r = malloc(sizeof(*r));
 	struct ctl_boot *bo = malloc(sizeof(*bo));
 	struct ctl_snapshot s;
+	struct ctl_read_only ro;
 	struct vmm_hdr h = {.magic = VMM_MAGIC, .version = VMM_VERSION}, got;
 	struct err e;
 	struct buf b;
@@ -276,6 +277,24 @@ static void control_messages(void)
 	buf_u16(&b, 0);
 	c = cur_of(b.p, b.len);
 	CHECK_INT(ctl_parse_restore(&c, fds, 2, r, &e), -EBADMSG);
+	/* two disks, of two layers and of none: three descriptors */
+	buf_reset(&b);
+	buf_u16(&b, 2);
+	buf_u16(&b, 2);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_read_only(&c, fds, 3, &ro, &e), 0);
+	CHECK(ro.ndisks == 2 && ro.disk[0].n == 2 && ro.disk[0].frozen[1] == fds[1] &&
+		ro.disk[0].index == fds[2] && ro.disk[1].index == -1);
+	for (size_t n = 0; n < 5; n++) {
+		c = cur_of(b.p, b.len);
+		CHECK(n == 3 || ctl_parse_read_only(&c, fds, n, &ro, &e) == -EBADMSG);
+	}
+	buf_reset(&b);
+	buf_u16(&b, 1);
+	buf_u16(&b, VMM_MAX_FROZEN + 1);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_read_only(&c, fds, 10, &ro, &e), -EBADMSG);
 	buf_fini(&b);
 	free(r);
 	free(bo);

@@ -195,3 +195,19 @@ int64_t json_get_i64(const cJSON *o, const char *key)
 		return fabs(v->valuedouble) <= EXACT_MAX ? (int64_t)v->valuedouble : 0;
 	return cJSON_IsString(v) ? strtoll(v->valuestring, NULL, 10) : 0;
 }
+
+/* An allocation's own head is counted as two words. The depth was bounded by json_read. */
+size_t json_memory(const cJSON *v)
+{
+	const size_t head = 2 * sizeof(void *);
+	size_t n = 0;
+
+	if (!v)
+		return 0;
+	n += sizeof(*v) + head;
+	n += v->string ? strlen(v->string) + 1 + head : 0;
+	n += v->valuestring ? strlen(v->valuestring) + 1 + head : 0;
+	for (v = v->child; v; v = v->next)
+		n += json_memory(v);
+	return n;
+}

@@ -45,3 +45,5 @@ int json_u64(const struct cJSON *o, const char *key, uint64_t *out);
 /* Any 64-bit value, written as decimal text and read back exactly. Records of older builds have numbers. */
 void json_put_i64(struct cJSON *o, const char *key, int64_t v);
 int64_t json_get_i64(const struct cJSON *o, const char *key);
+/* About how many bytes the tree takes in memory. NULL: 0. */
+size_t json_memory(const struct cJSON *v);

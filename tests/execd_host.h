@@ -173,7 +173,7 @@ static inline bool start(int port)
 		return false;
 	S.port = ntohs(sa.sin_port);
 	S.http = http_create(S.loop, &hc);
-	S.agent = agentc_create(S.loop, S.sock, 0);
+	S.agent = agentc_create(S.loop, S.sock, 0, NULL);
 	agentc_up(S.agent);
 	return loop_thread_start(&S.thread, S.loop);
 }

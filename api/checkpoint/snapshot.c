@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "api/links/images.h"
+#include "api/http/listing.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
@@ -235,13 +236,16 @@ void route_snapshot_list(struct http_req *r)
 
 	if (!list_begin(r, &l, false))
 		return;
+	l.cursor_lives = checkpoint_find(d, &snapshot_kind, l.cursor_id);
 	for (struct checkpoint *c = checkpoint_first(d, &snapshot_kind); c; c = checkpoint_next(c))
-		if (is_visible(c) && principal_may(&r->principal, c->owner) &&
+		if (list_reached(&l, c->id, c->created_ns) && is_visible(c) &&
+			principal_may(&r->principal, c->owner) &&
 			list_wants(&l, cp_state_names[c->state], NULL) &&
 			(!sandbox || !strcmp(sandbox, of(c)->sandbox_id)) &&
-			(!name || !strcmp(name, of(c)->name)) && list_shows(&l))
-			cJSON_AddItemToArray(l.items, to_json(c));
-	list_end(r, &l);
+			(!name || !strcmp(name, of(c)->name)) &&
+			list_shows(&l, c->id, c->created_ns))
+			list_put(&l, to_json(c));
+	list_end(&l);
 }
 
 static struct checkpoint *route_one(struct http_req *r)

@@ -11,6 +11,7 @@
 
 #include "api/sandbox/template_build.h"
 #include "api/links/images.h"
+#include "api/http/listing.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/checkpoint/snapshot.h"
@@ -298,13 +299,15 @@ void route_template_list(struct http_req *r)
 
 	if (!list_begin(r, &l, true))
 		return;
+	l.cursor_lives = checkpoint_find(r->app, &user_template_kind, l.cursor_id);
 	for (struct checkpoint *c = first(r->app); c; c = checkpoint_next(c))
-		if (of(c)->made && principal_may(&r->principal, c->owner) &&
+		if (list_reached(&l, c->id, c->created_ns) && of(c)->made &&
+			principal_may(&r->principal, c->owner) &&
 			list_wants(&l, NULL,
 				cJSON_GetObjectItemCaseSensitive(of(c)->req, "metadata")) &&
-			list_shows(&l))
-			cJSON_AddItemToArray(l.items, to_json(c));
-	list_end(r, &l);
+			list_shows(&l, c->id, c->created_ns))
+			list_put(&l, to_json(c));
+	list_end(&l);
 }
 
 static struct utemplate *route_one(struct http_req *r)

@@ -10,13 +10,13 @@
 #include "lib/loop.h"
 
 struct blobs;
+struct budgets;
 struct checkpoint;
 struct database;
 struct images;
 struct io_pool;
 struct networks;
 struct privctl;
-struct router;
 struct http;
 struct router;
 struct turns;
@@ -35,6 +35,7 @@ struct daemon {
 	struct config cfg;
 	struct loop *loop;
 	struct http *http;
+	struct budgets *budgets;     /* what may be held for whom */
 	const struct router *router; /* what http serves */
 	struct privctl *priv;
 	struct database *database;

@@ -623,6 +623,7 @@ struct logs {
 	const char *id, *cursor_header; /* of the background run; its name at the agent */
 	int missing;                    /* the status if there is no such run */
 	uint64_t offset;
+	size_t held; /* bytes of text that are charged */
 	struct buf text;
 };
 
@@ -669,6 +670,11 @@ static void got_logs(struct http_req *r, void *data, const struct agent_reply *r
 		execd_fail(r, rep->err ? rep : &(struct agent_reply){.err = EPROTO, .text = ""});
 		return;
 	}
+	if (!http_hold(r, n)) {
+		http_error_full(r);
+		return;
+	}
+	l->held += n;
 	buf_put(&l->text, c.p, n);
 	l->offset = next;
 	if (n && !l->text.bad && l->text.len + LOGS_PART <= LOGS_MAX) {
@@ -677,6 +683,8 @@ static void got_logs(struct http_req *r, void *data, const struct agent_reply *r
 	}
 	snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)next);
 	http_add_header(r, l->cursor_header, cursor);
+	/* the answer is a copy, and is charged as such */
+	http_unhold(r, l->held);
 	http_reply(r, 200, "text/plain; charset=utf-8", l->text.p, l->text.len);
 }
 

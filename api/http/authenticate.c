@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "api/core/budgets.h"
 #include "api/core/daemon.h"
 
 #define BEARER "Bearer "
@@ -74,6 +75,18 @@ bool holds_our_key(const struct http_req *r, const char *authorization)
 	       (word && principal_of_key(&d->cfg, word));
 }
 
+static void charge_principal(struct http_req *r)
+{
+	const struct daemon *d = r->app;
+	struct owner_budget *b;
+	char owner[OWNER_MAX];
+
+	principal_owner(&r->principal, owner);
+	b = budget_of(d->budgets, &d->cfg, owner);
+	r->account = &b->memory;
+	r->connections = &b->connections;
+}
+
 bool authenticate(struct http_req *r, bool bearer)
 {
 	const struct daemon *d = r->app;
@@ -89,6 +102,7 @@ bool authenticate(struct http_req *r, bool bearer)
 		p = principal_of_key(&d->cfg, key);
 	if (p) {
 		r->principal = *p;
+		charge_principal(r);
 		return true;
 	}
 	if (key)

@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include "api/core/account.h"
 #include "api/core/principal.h"
 #include "lib/loop.h"
 
@@ -68,6 +69,9 @@ struct http_req {
 	const char *query; /* raw, without '?'; "" if there is none */
 	const char *id;    /* X-Request-ID, theirs or ours */
 	uint16_t port;     /* behind an endpoint: which */
+	/* set by the dispatcher, before the body is read: what this request holds is charged to `account`, its connection to
+	 * `connections`. They must live until the functions of http_on_free are called. NULL: no limit. */
+	struct account *account, *connections;
 	const struct http_route *route;
 	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
 	size_t body_len;
@@ -113,7 +117,14 @@ void *http_alloc(struct http_req *r, size_t n);
 char *http_strdup(struct http_req *r, const char *s, size_t n);
 char *http_printf(struct http_req *r, const char *fmt, ...) _printf_(2, 3);
 
-/* ---- the answer. A header is copied; one with CR, LF or NUL in it is left out. Before the reply
+/* Bytes that a handler keeps for this request (a long answer that is put together, say). They are given back when the request is freed, or
+ * earlier. False: over a budget; answer with http_error_full. */
+bool http_hold(struct http_req *r, size_t n);
+void http_unhold(struct http_req *r, size_t n);
+/* 429: whose budget is full. */
+void http_error_full(struct http_req *r);
+
+/* ---- the answer. The answer of a GET is held while the client takes it: one that does not fit into the budget becomes a 429. A header is copied; one with CR, LF or NUL in it is left out. Before the reply
  * or http_stream_begin. */
 void http_add_header(struct http_req *r, const char *name, const char *value);
 void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n);
@@ -149,9 +160,9 @@ struct http_config {
 	unsigned int connections_max, per_address_max; /* conn_limits.h; 0: no share per address */
 	/* for a client to be that slow; 0: as the protocol's clients need it */
 	unsigned int head_limit_s, body_limit_s, idle_limit_s, write_limit_s;
-	/* bytes of streams that no client took, and of request bodies that wait for their handler; 0: 64 and 128 MiB. Beyond it the
-	 * stream whose client took nothing for longest is cut off, and a body is answered with 429. */
-	size_t stream_budget, body_budget;
+	/* of requests for which the dispatcher set none. An account that is full: the stream below it whose client took nothing for longest is
+	 * cut off, and a new request or body is answered with 429. */
+	struct account *account;
 	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an
 	 * error and returns NULL. */
 	const struct http_route *(*dispatch)(struct http_req *r);

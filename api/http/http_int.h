@@ -18,6 +18,11 @@
 #define HTTP_STREAM_SOFT (256u << 10)
 #define HTTP_STREAM_HARD (1u << 20)
 #define HTTP_HEADERS_MAX 64
+/* What a request costs before anything of its own: this struct, libmicrohttpd's pages, its first piece of memory. Its head counts twice: as it came
+ * and as our copy. */
+#define HTTP_REQUEST_COST (12u << 10)
+/* An answer up to this is always given: an error, the result of a change. */
+#define HTTP_SMALL_ANSWER 4096u
 
 struct arena_chunk {
 	struct arena_chunk *next;
@@ -32,9 +37,10 @@ struct http_conn {
 	struct http_conn *prev, *next;
 	struct request *req; /* the one that is being received or answered */
 	struct conn_slot slot;
-	bool local;    /* over the Unix socket, by this user */
-	bool upgraded; /* its request goes on without libmicrohttpd */
-	bool left;     /* libmicrohttpd has let go of it */
+	struct account *counted; /* in which it counts as one connection */
+	bool local;              /* over the Unix socket, by this user */
+	bool upgraded;           /* its request goes on without libmicrohttpd */
+	bool left;               /* libmicrohttpd has let go of it */
 	uid_t uid;
 };
 
@@ -55,6 +61,8 @@ struct request {
 	int busy; /* a callback of the handler is on the stack: do not free */
 
 	struct buf whole;
+	size_t held; /* bytes that are charged to pub.account, without what the stream has not sent */
+	const struct account *full; /* that had no room for this request */
 	size_t body_seen;
 	http_body_fn body_fn;
 	bool body_ended, body_end_told, body_paused;
@@ -95,7 +103,6 @@ struct http {
 	struct http_stats stats;
 	struct request *stall_first, *stall_last;
 	struct timer *stall_timer;
-	size_t unsent, bodies; /* bytes: of streams, of bodies that are kept whole */
 };
 
 static inline struct request *request_of(const struct http_req *r)

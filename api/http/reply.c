@@ -85,10 +85,53 @@ void request_upgrade(struct request *r, struct MHD_Response *takes, struct http_
 	request_resume(r);
 }
 
+bool http_hold(struct http_req *pub, size_t n)
+{
+	struct request *r = request_of(pub);
+
+	if (!account_take(pub->account, n)) {
+		r->full = account_full(pub->account, n);
+		return false;
+	}
+	r->held += n;
+	return true;
+}
+
+void http_unhold(struct http_req *pub, size_t n)
+{
+	struct request *r = request_of(pub);
+
+	ASSERT(n <= r->held);
+	r->held -= n;
+	account_give(pub->account, n);
+}
+
+void http_error_full(struct http_req *pub)
+{
+	const struct account *full = request_of(pub)->full;
+
+	http_add_header(pub, "Retry-After", "5");
+	http_error(pub, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
+		"This server holds nearly as much for %s as it may (%llu of %llu). Take or close "
+		"answers that are open, and try again.",
+		full ? full->whose : "this request", (unsigned long long)(full ? full->used : 0),
+		(unsigned long long)(full ? full->limit : 0));
+}
+
 void http_reply(struct http_req *pub, int status, const char *type, const void *body, size_t n)
 {
 	struct request *r = request_of(pub);
 
+	/* What a change did is told, whatever it costs; what somebody only wants to see may be refused. */
+	if (n > HTTP_SMALL_ANSWER && !strcmp(pub->method, "GET") && !r->aborted) {
+		if (!http_hold(pub, n)) {
+			http_error_full(pub);
+			return;
+		}
+	} else {
+		account_force(pub->account, n);
+		r->held += n;
+	}
 	pub->http->stats.bytes_out += n;
 	reply_with(r, status, type,
 		MHD_create_response_from_buffer(n, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY));
@@ -178,7 +221,7 @@ static void stall_progress(struct request *r)
 void stream_forget(struct request *r)
 {
 	stall_unlink(r);
-	r->pub.http->unsent -= r->out.len - r->out_off;
+	account_give(r->pub.account, r->out.len - r->out_off);
 	buf_reset(&r->out);
 	r->out_off = 0;
 }
@@ -207,10 +250,24 @@ void streams_cut_off(void *arg)
 		timer_set(h->stall_timer, h->stall_first->took_ns + limit);
 }
 
-static void streams_fit(struct http *h)
+/* Those who take nothing make room, in the account that is over its limit: nobody pays for others. */
+static void streams_fit(struct http *h, struct account *a)
 {
-	while (h->unsent > h->c.stream_budget && h->stall_first)
-		stream_cut_off(h->stall_first, ", and the server's memory for streams is full");
+	struct account *full;
+
+	while ((full = account_full(a, 0))) {
+		struct request *r = h->stall_first;
+		char why[128];
+
+		while (r && (!account_within(r->pub.account, full) ||
+				    r->pub.account->used <= r->pub.account->reserve))
+			r = r->stall_next;
+		if (!r)
+			return;
+		snprintf(why, sizeof(why), ", and the budget of %s is full", full->whose);
+		full->refused++;
+		stream_cut_off(r, why);
+	}
 }
 
 /* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a
@@ -235,7 +292,7 @@ ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
 	}
 	memcpy(to, r->out.p + r->out_off, n);
 	r->out_off += n;
-	r->pub.http->unsent -= n;
+	account_give(r->pub.account, n);
 	stall_progress(r);
 	if (r->stream_ended)
 		conn_deadline(r->hc, r->pub.http->c.write_limit_s * 1000000000ull);
@@ -299,10 +356,10 @@ void http_stream_write(struct http_req *pub, const void *p, size_t n)
 		if (r->out.bad)
 			r->aborted = true;
 		else
-			pub->http->unsent += n;
+			account_force(pub->account, n);
 		if (!r->stalls)
 			stall_progress(r);
-		streams_fit(pub->http);
+		streams_fit(pub->http, pub->account);
 	}
 	/* not only when it is full: a writer with large pieces stops before */
 	if (http_stream_room(pub) < HTTP_STREAM_SOFT / 2)

@@ -28,8 +28,6 @@
 	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
 		*/
 #define WRITE_LIMIT_S 120 /* an answer: for its client to take something of it */
-#define STREAM_BUDGET MIB(64)
-#define BODY_BUDGET   MIB(128)
 
 static void listeners_look(struct http *h);
 
@@ -106,7 +104,7 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
 	int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 	struct http_conn *hc = calloc(1, sizeof(*hc));
-	int one = 1;
+	int one = 1, unsent = HTTP_STREAM_SOFT;
 
 	*ctx = hc;
 	if (!hc)
@@ -120,11 +118,26 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	h->stats.open++;
 	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	/* Else the kernel takes megabytes for a client that reads nothing, and they are in nobody's account. What is on its way to a client that
+	 * reads is not limited by this. */
+	setsockopt(hc->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 	hc->local = from->sa_family == AF_UNIX;
 	if (hc->local)
 		peer_user(hc);
 	conn_place(h, hc, from);
 	conn_deadline(hc, h->c.head_limit_s * SEC);
+}
+
+/* It counts for whoever its last request was for, in one account at a time. False: that one has as many as it may. */
+static bool conn_count(struct http_conn *hc, struct account *in)
+{
+	if (hc->counted == in)
+		return true;
+	if (in && !account_take(in, 1))
+		return false;
+	account_give(hc->counted, 1);
+	hc->counted = in;
+	return true;
 }
 
 static void conn_free(struct http *h, struct http_conn *hc)
@@ -136,6 +149,7 @@ static void conn_free(struct http *h, struct http_conn *hc)
 		h->conns = hc->next;
 	if (hc->next)
 		hc->next->prev = hc->prev;
+	conn_count(hc, NULL);
 	conn_limits_remove(&h->limits, &hc->slot);
 	h->stats.open--;
 	free(hc);
@@ -256,13 +270,14 @@ static void request_free(struct request *r)
 	struct http *h = r->pub.http;
 
 	watch_remove(r->gone_watch);
+	/* first: the account may be a sandbox's, which the functions below let go */
+	stream_forget(r);
+	http_unhold(&r->pub, r->held);
 	while (r->nfree > 0)
 		r->free_fns[--r->nfree](&r->pub);
 	if (r->resp)
 		MHD_destroy_response(r->resp);
-	h->bodies -= r->whole.len;
 	buf_fini(&r->whole);
-	stream_forget(r);
 	buf_fini(&r->out);
 	arena_free(r);
 	free(r);
@@ -357,6 +372,18 @@ void request_watch_client(struct request *r)
 	r->gone_watch = loop_watch(r->pub.http->loop, r->hc->fd, EPOLLRDHUP, client_left, r);
 }
 
+/* Nothing is asked on it. A stranger's need not be counted: it is closed for any newcomer. */
+static void conn_waits(struct http_conn *hc, bool showed_key)
+{
+	if (showed_key) {
+		conn_limits_known(&hc->http->limits, &hc->slot);
+		return;
+	}
+	if (!hc->slot.known)
+		conn_count(hc, NULL);
+	conn_limits_waits(&hc->http->limits, &hc->slot);
+}
+
 static void on_completed(
 	void *cls, struct MHD_Connection *c, void **ctx, enum MHD_RequestTerminationCode toe)
 {
@@ -381,10 +408,8 @@ static void on_completed(
 	conn_deadline(r->hc, r->pub.http->c.idle_limit_s * SEC);
 	if (r->hc) {
 		r->hc->req = NULL;
-		if (r->pub.principal.role != ROLE_NONE)
-			conn_limits_known(&r->pub.http->limits, &r->hc->slot);
-		else
-			conn_limits_waits(&r->pub.http->limits, &r->hc->slot);
+		conn_waits(r->hc, r->pub.principal.role != ROLE_NONE &&
+					  conn_count(r->hc, r->pub.connections));
 	}
 	r->hc = NULL;
 	if (!r->invoked)
@@ -537,6 +562,21 @@ static enum MHD_Result queue_answer(struct request *r, bool close)
 	return rc;
 }
 
+/* Answers if its account has no room for one more. */
+static void request_charge(struct request *r, size_t head)
+{
+	if (!r->pub.account)
+		r->pub.account = r->pub.http->c.account;
+	if (!http_hold(&r->pub, HTTP_REQUEST_COST + 2 * head)) {
+		http_error_full(&r->pub);
+	} else if (!conn_count(r->hc, r->pub.connections)) {
+		http_add_header(&r->pub, "Retry-After", "5");
+		http_error(&r->pub, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
+			"%s: %llu connections are open, which is the limit.",
+			r->pub.connections->whose, (unsigned long long)r->pub.connections->used);
+	}
+}
+
 static enum MHD_Result request_begin(struct request *r, const char *method, const char *version)
 {
 	const union MHD_ConnectionInfo *i =
@@ -581,6 +621,8 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 			r->pub.route = h->c.dispatch(&r->pub);
 		ASSERT(r->pub.route || r->finished);
 	}
+	if (r->pub.route && !r->finished)
+		request_charge(r, f.bytes);
 	/* A request that was refused is no reason to keep a stranger's connection. Nor is one of a stranger: it could be sent in
 	 * part, for as long as its time limit allows, on every connection that there is. */
 	if (r->pub.route && !r->finished && (r->pub.principal.role != ROLE_NONE || r->pub.sandbox))
@@ -635,16 +677,13 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 				&r->pub, 413, "SANDBOX::INVALID_PARAMETER", "the body is too long");
 			return n;
 		}
-		if (r->pub.http->bodies + n > r->pub.http->c.body_budget) {
-			http_add_header(&r->pub, "Retry-After", "5");
-			http_error(&r->pub, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
-				"The server holds as many request bodies as it may. Try again.");
+		if (!http_hold(&r->pub, n)) {
+			http_error_full(&r->pub);
 			return n;
 		}
 		if (!r->whole.p)
 			buf_init(&r->whole, (size_t)max + 1);
 		buf_put(&r->whole, p, n);
-		r->pub.http->bodies += r->whole.bad ? 0 : n;
 		return n;
 	}
 	if (!r->body_fn)
@@ -778,8 +817,6 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.body_limit_s = cfg->body_limit_s ? cfg->body_limit_s : BODY_LIMIT_S;
 	h->c.idle_limit_s = cfg->idle_limit_s ? cfg->idle_limit_s : IDLE_LIMIT_S;
 	h->c.write_limit_s = cfg->write_limit_s ? cfg->write_limit_s : WRITE_LIMIT_S;
-	h->c.stream_budget = cfg->stream_budget ? cfg->stream_budget : STREAM_BUDGET;
-	h->c.body_budget = cfg->body_budget ? cfg->body_budget : BODY_BUDGET;
 	h->stall_timer = loop_timer(l, streams_cut_off, h);
 	conn_limits_init(&h->limits, cfg->connections_max, cfg->per_address_max);
 	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_ALLOW_UPGRADE |

@@ -56,19 +56,3 @@ void route_egress_seen(struct http_req *r);
 void route_policy_put(struct http_req *r);
 void route_policy_patch(struct http_req *r);
 void route_policy_delete(struct http_req *r);
-
-/* A list as it is asked for: by state, by metadata where there is any, a page of it. */
-struct list {
-	const char *states[16];
-	size_t nstates;
-	struct http_pair meta[32];
-	int nmeta;
-	long page, size, total;
-	struct cJSON *o, *items;
-};
-/* false: answered with 400 */
-bool list_begin(struct http_req *r, struct list *l, bool by_metadata);
-/* state NULL: not asked for */
-bool list_wants(const struct list *l, const char *state, const struct cJSON *metadata);
-bool list_shows(struct list *l); /* counts one; true if it is on this page */
-void list_end(struct http_req *r, struct list *l);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/checkpoint/image_template.h"
+#include "api/core/budgets.h"
 #include "api/core/database.h"
 #include "api/core/io_pool.h"
 #include "api/core/metrics.h"
@@ -53,6 +54,47 @@ static unsigned int quarantined_count(const struct daemon *d)
 	for (const struct quarantined *q = database_quarantine(d->database); q; q = q->next)
 		n++;
 	return n || database_complete(d->database) ? n : 1;
+}
+
+struct held_metric {
+	const char *name, *type;
+	size_t at; /* in struct account */
+};
+
+static void put_account(struct buf *b, const struct held_metric *m, const char *what,
+	const char *owner, const struct account *a)
+{
+	uint64_t v;
+
+	memcpy(&v, (const char *)a + m->at, sizeof(v));
+	buf_printf(b, "mayfly_%s{what=\"%s\",owner=\"%s\"} %llu\n", m->name, what, owner,
+		(unsigned long long)v);
+}
+
+/* What is held for whom. An owner's name has no character that would need an escape. */
+static void put_budgets(struct buf *b, const struct budgets *bs)
+{
+	static const struct held_metric metrics[] = {
+		{"held", "gauge", offsetof(struct account, used)},
+		{"held_limit", "gauge", offsetof(struct account, limit)},
+		{"held_refused_total", "counter", offsetof(struct account, refused)},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(metrics); i++) {
+		const struct held_metric *m = &metrics[i];
+
+		buf_printf(b, "# TYPE mayfly_%s %s\n", m->name, m->type);
+		put_account(b, m, "bytes", "", &bs->memory);
+		put_account(b, m, "tenants_bytes", "", &bs->tenants_memory);
+		put_account(b, m, "tenants_connections", "", &bs->tenants_connections);
+		for (const struct owner_budget *o = bs->owners; o; o = o->next) {
+			put_account(b, m, "bytes", o->owner, &o->memory);
+			put_account(b, m, "record_bytes", o->owner, &o->records);
+			put_account(b, m, "guest_bytes", o->owner, &o->guests);
+			put_account(b, m, "connections", o->owner, &o->connections);
+			put_account(b, m, "ended_sandboxes", o->owner, &o->ended);
+		}
+	}
 }
 
 struct counter {
@@ -121,6 +163,7 @@ void route_prometheus(struct http_req *r)
 	put_hist(&b, "mayfly_loop_seconds", "", &m->loop);
 	buf_printf(&b, "# TYPE mayfly_quarantined_records gauge\n");
 	buf_printf(&b, "mayfly_quarantined_records %u\n", quarantined_count(d));
+	put_budgets(&b, d->budgets);
 	buf_printf(&b, "# TYPE mayfly_io_jobs gauge\nmayfly_io_jobs %u\n", io_pool_busy(d->io));
 	http_reply(r, 200, "text/plain; version=0.0.4; charset=utf-8", b.p, b.len);
 	buf_fini(&b);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/http/listing.h"
 #include "api/sandbox/admission.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/sandbox/launch.h"
@@ -16,6 +17,7 @@
 #include "api/sandbox/access.h"
 #include "api/checkpoint/snapshot.h"
 #include "api/checkpoint/user_template.h"
+#include "lib/json.h"
 #include "lib/log.h"
 
 #define PARAM "SANDBOX::INVALID_PARAMETER"
@@ -26,6 +28,18 @@ static void refused(struct http_req *r, const struct refusal *x)
 }
 
 /* ---- create */
+
+/* The owner's records have no room for this one. */
+static void record_refused(struct http_req *r, const struct sandbox *sb)
+{
+	const struct account *a = &sb->budget->records;
+
+	http_add_header(r, "Retry-After", "5");
+	http_error(r, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
+		"%s take %llu of %llu bytes that they may take. Delete sandboxes, or send less "
+		"environment and metadata.",
+		a->whose, (unsigned long long)a->used, (unsigned long long)a->limit);
+}
 
 /* The id of the new sandbox: ours, or one that a peer chose, which makes its create idempotent by id. false: answered. */
 static bool create_id(struct http_req *r, const struct spec *s, char id[37])
@@ -60,7 +74,7 @@ void route_create(struct http_req *r)
 	struct refusal x;
 	struct spec s;
 	struct sandbox *sb;
-	char id[37];
+	char id[37], owner[OWNER_MAX];
 
 	if (idempotency_answered(r))
 		return;
@@ -85,7 +99,8 @@ void route_create(struct http_req *r)
 		return;
 	}
 	sb->spec = s;
-	principal_owner(&r->principal, sb->owner);
+	principal_owner(&r->principal, owner);
+	sandbox_own(sb, owner);
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
 	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
 		admission_check(sb, &x) < 0) {
@@ -98,6 +113,12 @@ void route_create(struct http_req *r)
 	/* also for a policy that a snapshot or template brings */
 	if (sb->spec.network_policy)
 		random_hex(sb->egress_token, sizeof(sb->egress_token));
+	sandbox_weigh(sb);
+	if (!sandbox_fits(sb, 0)) {
+		record_refused(r, sb);
+		sandbox_delete(sb, "refused");
+		return;
+	}
 	if (idempotency_remember(r, sb) < 0) {
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
 			"The Idempotency-Key cannot be written.");
@@ -120,107 +141,6 @@ void route_get(struct http_req *r)
 		http_reply_json(r, 200, sandbox_to_json(sb, false));
 }
 
-static bool page_query(struct http_req *r, long *page, long *size)
-{
-	static const struct {
-		const char *name;
-		long dflt, max;
-	} q[] = {{"page", 1, 1000000000}, {"pageSize", 20, 200}};
-	long *out[] = {page, size};
-
-	for (size_t i = 0; i < ARRAY_LEN(q); i++) {
-		const char *v = http_query(r, q[i].name);
-		char *end;
-
-		*out[i] = v ? strtol(v, &end, 10) : q[i].dflt;
-		if (v && (!*v || *end || *out[i] < 1 || *out[i] > q[i].max)) {
-			http_error(r, 400, PARAM, "%s must be an integer from 1 to %ld.", q[i].name,
-				q[i].max);
-			return false;
-		}
-	}
-	return true;
-}
-
-static void pagination_add(cJSON *o, long page, long size, long total)
-{
-	cJSON *p = cJSON_AddObjectToObject(o, "pagination");
-	long pages = (total + size - 1) / size;
-
-	cJSON_AddNumberToObject(p, "page", (double)page);
-	cJSON_AddNumberToObject(p, "pageSize", (double)size);
-	cJSON_AddNumberToObject(p, "totalItems", (double)total);
-	cJSON_AddNumberToObject(p, "totalPages", (double)pages);
-	cJSON_AddBoolToObject(p, "hasNextPage", page < pages);
-}
-
-static int metadata_query(struct http_req *r, struct http_pair *out, size_t max)
-{
-	const char *q = http_query(r, "metadata");
-	char *s, *save = NULL;
-	size_t n = 0;
-
-	if (!q || !*q)
-		return 0;
-	s = http_strdup(r, q, strlen(q));
-	for (s = s ? strtok_r(s, "&", &save) : NULL; s; s = strtok_r(NULL, "&", &save)) {
-		char *v = strchr(s, '=');
-
-		if (!v || n == max)
-			return -EINVAL;
-		*v++ = 0;
-		/* the query value is itself a query string, whose parts are escaped once more */
-		if (!*s || !url_decode(s, true) || !url_decode(v, true))
-			return -EINVAL;
-		out[n++] = (struct http_pair){s, v};
-	}
-	return (int)n;
-}
-
-bool list_begin(struct http_req *r, struct list *l, bool by_metadata)
-{
-	*l = (struct list){0};
-	l->nstates = http_query_all(r, "state", l->states, ARRAY_LEN(l->states));
-	l->nmeta = by_metadata ? metadata_query(r, l->meta, ARRAY_LEN(l->meta)) : 0;
-	if (l->nmeta < 0) {
-		http_error(r, 400, "INVALID_METADATA_FORMAT",
-			"metadata must be a query string of key=value pairs.");
-		return false;
-	}
-	if (!page_query(r, &l->page, &l->size))
-		return false;
-	l->o = cJSON_CreateObject();
-	l->items = cJSON_AddArrayToObject(l->o, "items");
-	return true;
-}
-
-bool list_wants(const struct list *l, const char *state, const cJSON *metadata)
-{
-	bool fits = l->nstates == 0 || !state;
-
-	for (size_t i = 0; i < l->nstates && !fits; i++)
-		fits = !strcasecmp(l->states[i], state);
-	for (int i = 0; i < l->nmeta && fits; i++) {
-		const cJSON *v = cJSON_GetObjectItemCaseSensitive(metadata, l->meta[i].key);
-
-		fits = cJSON_IsString(v) && !strcmp(v->valuestring, l->meta[i].val);
-	}
-	return fits;
-}
-
-bool list_shows(struct list *l)
-{
-	long n = l->total++;
-
-	return n >= (l->page - 1) * l->size && n < l->page * l->size;
-}
-
-void list_end(struct http_req *r, struct list *l)
-{
-	pagination_add(l->o, l->page, l->size, l->total);
-	http_reply_json(r, 200, l->o);
-}
-
 void route_list(struct http_req *r)
 {
 	struct daemon *d = r->app;
@@ -228,14 +148,15 @@ void route_list(struct http_req *r)
 
 	if (!list_begin(r, &l, true))
 		return;
+	l.cursor_lives = sandbox_find(d, l.cursor_id);
 	/* the table is in order of creation, newest first */
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-		if (!sb->internal && sandbox_listed(sb) &&
-			principal_may(&r->principal, sb->owner) &&
+		if (list_reached(&l, sb->id, sb->created_ns) && !sb->internal &&
+			sandbox_listed(sb) && principal_may(&r->principal, sb->owner) &&
 			list_wants(&l, sb_state_names[sb->state], sb->spec.metadata) &&
-			list_shows(&l))
-			cJSON_AddItemToArray(l.items, sandbox_to_json(sb, false));
-	list_end(r, &l);
+			list_shows(&l, sb->id, sb->created_ns))
+			list_put(&l, sandbox_to_json(sb, false));
+	list_end(&l);
 }
 
 /* ---- metadata, renew */
@@ -269,6 +190,13 @@ void route_metadata(struct http_req *r)
 	if (members_check(meta, "metadata", METADATA_KEYS_MAX, &x) < 0) {
 		cJSON_Delete(meta);
 		refused(r, &x);
+		return;
+	}
+	/* what makes the record shorter is always taken */
+	if (json_memory(meta) > json_memory(old) &&
+		!sandbox_fits(sb, json_memory(meta) - json_memory(old))) {
+		cJSON_Delete(meta);
+		record_refused(r, sb);
 		return;
 	}
 	sb->spec.metadata = meta;

@@ -39,7 +39,9 @@ struct agentc {
 	bool control_ready;
 	struct agent_call *first, *last;
 	struct agent_call *buckets[CALL_BUCKETS]; /* by id */
-	size_t ncalls, nstreams, queued;          /* queued: bytes of requests that were not sent */
+	size_t ncalls, nstreams;
+	struct account *account; /* of the sandbox */
+	struct account queued;   /* bytes of requests that were not sent; below `account` */
 	/* Answers to requests that were sent and are no longer waited for may still come, one each. Others are strays. */
 	uint32_t owed, strays, pieces;
 	unsigned int losses; /* of the control connection, in a row */
@@ -138,7 +140,7 @@ static void call_link(struct agent_call *c)
 	*(a->last ? &a->last->next : &a->first) = c;
 	a->last = c;
 	a->ncalls++;
-	a->queued += c->payload.len;
+	account_force(&a->queued, c->payload.len);
 }
 
 static void call_unlink(struct agent_call *c)
@@ -153,7 +155,7 @@ static void call_unlink(struct agent_call *c)
 	*(c->next ? &c->next->prev : &a->last) = c->prev;
 	a->ncalls--;
 	if (!c->sent)
-		a->queued -= c->payload.len;
+		account_give(&a->queued, c->payload.len);
 }
 
 static void call_free(struct agent_call *c)
@@ -208,7 +210,7 @@ static bool call_send(struct agent_call *c)
 		c->a->control, c->type, c->flags, c->id, c->payload.p, c->payload.len);
 	c->payload.len = len;
 	if (c->sent) {
-		c->a->queued -= len;
+		account_give(&c->a->queued, len);
 		buf_fini(&c->payload);
 	}
 	return c->sent;
@@ -227,7 +229,7 @@ struct agent_call *agentc_call_in(struct agentc *a, const char *session, uint16_
 	size_t n =
 		(payload ? payload->len : 0) + (session ? sizeof(uint32_t) + strlen(session) : 0);
 
-	if (a->gone || a->ncalls >= AGENTC_CALLS_MAX || a->queued + n > AGENTC_QUEUED_MAX) {
+	if (a->gone || a->ncalls >= AGENTC_CALLS_MAX || account_full(&a->queued, n)) {
 		errno = EBUSY;
 		return NULL;
 	}
@@ -379,7 +381,8 @@ static const struct aconn_ops control_ops = {
 
 static void control_open(struct agentc *a)
 {
-	struct aconn_target t = {.path = a->path, .port = a->port, .version = a->version};
+	struct aconn_target t = {
+		.path = a->path, .port = a->port, .version = a->version, .account = a->account};
 
 	a->opened_ns = mono_ns();
 	a->control = aconn_open(a->loop, &t, AGENT_CONN_CONTROL, &control_ops, a);
@@ -462,6 +465,7 @@ static struct aconn *open_kind(
 	struct aconn_target t = {.path = a->path,
 		.port = a->port,
 		.version = a->version,
+		.account = a->account,
 		.high = MAX(MIN(STREAMS_QUEUED / (a->nstreams + 1), (size_t)ACONN_HIGH),
 			(size_t)KIB(64))};
 
@@ -503,7 +507,8 @@ int agentc_move(struct agentc *a, const char *path)
 	return 0;
 }
 
-struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port)
+struct agentc *agentc_create(
+	struct loop *l, const char *path, uint32_t port, struct account *account)
 {
 	struct agentc *a = calloc(1, sizeof(*a));
 
@@ -512,6 +517,9 @@ struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port)
 	a->loop = l;
 	a->port = port;
 	a->version = AGENT_VERSION;
+	a->account = account;
+	a->queued = (struct account){
+		.whose = "this sandbox", .limit = AGENTC_QUEUED_MAX, .parent = account};
 	a->path = strdup(path);
 	a->again = loop_timer(l, open_again, a);
 	if (!a->path || !a->again) {

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "api/core/account.h"
 #include "lib/buf.h"
 #include "lib/loop.h"
 #include "lib/proto_agent.h"
@@ -36,8 +37,9 @@ struct agent_reply {
 typedef void (*agent_reply_fn)(void *arg, const struct agent_reply *r);
 
 /* path: the socket that leads to the agent; port: the vsock port behind it, 0 = the agent's own
- * socket. Starts down. */
-struct agentc *agentc_create(struct loop *l, const char *path, uint32_t port);
+ * socket. account: what its buffers are charged to; outlives it; NULL: no limit. Starts down. */
+struct agentc *agentc_create(
+	struct loop *l, const char *path, uint32_t port, struct account *account);
 /* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
  * own callbacks: defer it. */
 void agentc_destroy(struct agentc *a);

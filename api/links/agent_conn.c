@@ -17,6 +17,7 @@
 #define OPEN_LIMIT_NS    (20ull * 1000000000)
 #define CONNECT_RETRY_NS 2000000ull /* a full backlog cannot be waited for on a Unix socket */
 #define IN_CHUNK         (64u * 1024)
+#define OUT_KEPT         4096u
 
 enum aconn_state { AC_CONNECTING, AC_OPENING, AC_GREETING, AC_OPEN, AC_RAW, AC_OVER };
 
@@ -34,10 +35,25 @@ struct aconn {
 	struct timer *timer;
 	uint64_t deadline_ns;
 	int pending_err; /* connect failed at once: told from the timer */
+	struct account *account;
+	size_t charged; /* bytes: what the two buffers may hold */
 	struct buf in, out;
 	size_t in_at, out_at;
 	bool held, was_full, send_end, sent_end, got_eof, told_eof, in_call, closing;
 };
+
+/* Charges the buffers as large as they are now. False: over a budget. */
+static bool aconn_fits(struct aconn *c)
+{
+	size_t now = c->in.cap + c->out.cap;
+
+	if (now > c->charged && !account_take(c->account, now - c->charged))
+		return false;
+	if (now < c->charged)
+		account_give(c->account, c->charged - now);
+	c->charged = now;
+	return true;
+}
 
 static void aconn_free(struct aconn *c)
 {
@@ -46,6 +62,7 @@ static void aconn_free(struct aconn *c)
 	close_fd(&c->fd);
 	buf_fini(&c->in);
 	buf_fini(&c->out);
+	(void)aconn_fits(c);
 	free(c);
 }
 
@@ -98,8 +115,12 @@ static int flush(struct aconn *c)
 		c->out_at += (size_t)n;
 	}
 	if (c->out_at == c->out.len) {
+		/* nor does it keep room to write from, if that is more than a request or two */
+		if (c->out.cap > OUT_KEPT)
+			buf_fini(&c->out);
 		buf_reset(&c->out);
 		c->out_at = 0;
+		(void)aconn_fits(c);
 	} else if (c->out_at > c->high) {
 		buf_consume(&c->out, c->out_at);
 		c->out_at = 0;
@@ -273,8 +294,8 @@ static void on_readable(struct aconn *c)
 		uint8_t *to = buf_room(&c->in, IN_CHUNK);
 		ssize_t n = to ? recv(c->fd, to, IN_CHUNK, MSG_DONTWAIT) : -1;
 
-		if (!to) {
-			fail(c, ENOMEM);
+		if (!to || !aconn_fits(c)) {
+			fail(c, to ? ENOBUFS : ENOMEM);
 			return;
 		}
 		if (n < 0) {
@@ -294,8 +315,10 @@ static void on_readable(struct aconn *c)
 			break;
 	}
 	/* an idle connection keeps no room to read into: there are several for each sandbox */
-	if (!c->in.len)
+	if (!c->in.len) {
 		buf_fini(&c->in);
+		(void)aconn_fits(c);
+	}
 	if (c->got_eof)
 		deliver_eof(c);
 }
@@ -426,6 +449,7 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 		.port = t->port,
 		.version = t->version,
 		.high = t->high ? t->high : ACONN_HIGH,
+		.account = t->account,
 		.fd = -1};
 	c->addr.sun_family = AF_UNIX;
 	memcpy(c->addr.sun_path, t->path, n);
@@ -480,7 +504,7 @@ bool aconn_send_flags(
 		return false;
 	if (c->out.len - c->out_at + n + sizeof(struct agent_hdr) > ACONN_MAX)
 		return false;
-	if (!buf_room(&c->out, n + sizeof(struct agent_hdr))) {
+	if (!buf_room(&c->out, n + sizeof(struct agent_hdr)) || !aconn_fits(c)) {
 		c->out.bad = false;
 		return false;
 	}
@@ -499,6 +523,10 @@ bool aconn_send_raw(struct aconn *c, const void *p, size_t n)
 {
 	if (c->state != AC_RAW || c->send_end || c->out.len - c->out_at + n > ACONN_MAX)
 		return false;
+	if (!buf_room(&c->out, n) || !aconn_fits(c)) {
+		c->out.bad = false;
+		return false;
+	}
 	buf_put(&c->out, p, n);
 	return queued(c);
 }

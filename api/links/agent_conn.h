@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "api/core/account.h"
 #include "lib/buf.h"
 #include "lib/loop.h"
 #include "lib/proto_agent.h"
@@ -40,6 +41,8 @@ struct aconn_target {
 	uint32_t port;
 	uint32_t version; /* to greet with */
 	size_t high;      /* 0: ACONN_HIGH */
+	/* what the connection's buffers are charged to; outlives it. NULL: no limit. Over it, the connection ends with ENOBUFS. */
+	struct account *account;
 };
 
 /* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later

@@ -36,6 +36,8 @@ static bool access_enter(struct http_req *r, const char *id)
 	}
 	sandbox_ref(sb);
 	r->sandbox = sb;
+	r->account = &sb->traffic;
+	r->connections = &sb->budget->guest_connections;
 	http_on_free(r, access_ends);
 	return true;
 }

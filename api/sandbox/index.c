@@ -120,15 +120,12 @@ void index_count(struct sandbox_index *x, struct sandbox *sb)
 	l->mem_mib -= had->mem_mib;
 	l->vcpus -= had->vcpus;
 	l->live -= had->live;
-	l->ended -= had->ended;
 	*had = (struct sandbox_load){.mem_mib = counts ? sb->cls.mem_mib : 0,
 		.vcpus = counts ? sb->cls.vcpus : 0,
-		.live = !ended && !sandbox_gone(sb),
-		.ended = ended};
+		.live = !ended && !sandbox_gone(sb)};
 	l->mem_mib += had->mem_mib;
 	l->vcpus += had->vcpus;
 	l->live += had->live;
-	l->ended += had->ended;
 }
 
 const struct sandbox_load *index_load(const struct sandbox_index *x)

@@ -13,7 +13,6 @@ struct sandbox;
 struct sandbox_load {
 	uint64_t mem_mib, vcpus; /* of those that run, or are about to */
 	size_t live;             /* they count against limits.max_sandboxes */
-	size_t ended;            /* Failed or Terminated, kept to be looked at */
 };
 
 struct sandbox_index *index_create(void); /* NULL: no memory */

@@ -314,7 +314,8 @@ static void on_ready(void *arg, bool prepared)
 	struct sandbox *sb = arg;
 
 	if (!sb->agent) {
-		sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
+		sb->agent = agentc_create(
+			sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT, &sb->traffic);
 		if (!sb->agent) {
 			launch_fail(sb, 500, START_FAILED, "no memory");
 			return;
@@ -742,7 +743,7 @@ bool launch_adopt(struct sandbox *sb)
 	if (vm_adopt(sb->d->vms, sb->vm_slot, sb->vm_pid, sb->vm_start, sb->cls, &vm_ops, sb,
 		    &sb->vm) < 0)
 		return false;
-	sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT);
+	sb->agent = agentc_create(sb->d->loop, sb->vm->vsock_path, VSOCK_PORT_AGENT, &sb->traffic);
 	if (!sb->agent)
 		return false;
 	agentc_keep_spare(sb->agent);

@@ -209,6 +209,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	/* of a record without one: the operator, as sandbox_new has it */
 	if (json_str(o, "owner"))
 		get_str(o, "owner", sb->owner, sizeof(sb->owner));
+	sandbox_own(sb, sb->owner);
 	phase_from_record(sb, o, local);
 	get_str(o, "reason", sb->reason, sizeof(sb->reason));
 	get_str(o, "message", sb->message, sizeof(sb->message));
@@ -245,6 +246,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	/* of a record without one: what sandbox_new made */
 	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
 		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
+	sandbox_weigh(sb);
 	operation_from_record(sb, o, local);
 	get_str(local, "boot", boot, sizeof(boot));
 	if (!strcmp(boot, d->host_boot_id)) {

@@ -16,6 +16,7 @@
 #include "api/sandbox/launch.h"
 #include "api/sandbox/template_build.h"
 #include "api/core/database.h"
+#include "lib/json.h"
 #include "lib/log.h"
 
 #define RECORD_AGAIN_NS (1ull * 1000000000)
@@ -34,16 +35,62 @@ struct sandbox *sandbox_find(struct daemon *d, const char *id)
 	return sb && sandbox_listed(sb) ? sb : NULL;
 }
 
+static bool has_ended(const struct sandbox *sb)
+{
+	return sb->phase == PHASE_FAILED || sb->phase == PHASE_TERMINATED;
+}
+
+/* ---- what it costs its owner */
+
+static void count_ended(struct sandbox *sb, bool ended)
+{
+	if (ended && !sb->counts_ended)
+		account_force(&sb->budget->ended, 1);
+	else if (!ended && sb->counts_ended)
+		account_give(&sb->budget->ended, 1);
+	sb->counts_ended = ended;
+}
+
+void sandbox_own(struct sandbox *sb, const char *owner)
+{
+	struct daemon *d = sb->d;
+	bool ended = sb->counts_ended;
+
+	if (owner != sb->owner)
+		snprintf(sb->owner, sizeof(sb->owner), "%s", owner);
+	count_ended(sb, false);
+	sb->budget = budget_of(d->budgets, &d->cfg, sb->owner);
+	account_move(&sb->traffic, &sb->budget->guests);
+	account_move(&sb->record, &sb->budget->records);
+	count_ended(sb, ended);
+}
+
+void sandbox_weigh(struct sandbox *sb)
+{
+	const struct spec *s = &sb->spec;
+	const struct cJSON *parts[] = {s->entrypoint, s->env, s->metadata, s->extensions,
+		s->platform, s->lifecycle, s->network_policy, sb->image_config};
+	uint64_t n = sizeof(*sb);
+
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		n += json_memory(parts[i]);
+	account_give(&sb->record, sb->weighed);
+	account_force(&sb->record, n);
+	sb->weighed = n;
+}
+
+bool sandbox_fits(const struct sandbox *sb, uint64_t more_bytes)
+{
+	/* an account is asked as it is */
+	return !account_full((struct account *)(uintptr_t)&sb->record, more_bytes);
+}
+
 void sandbox_settle(struct sandbox *sb, enum op_kind k)
 {
 	sb->state = operation_shows(sb->phase, k);
 	ASSERT(sb->state != SB_STATES);
 	index_count(sb->d->index, sb);
-}
-
-static bool has_ended(const struct sandbox *sb)
-{
-	return sb->phase == PHASE_FAILED || sb->phase == PHASE_TERMINATED;
+	count_ended(sb, has_ended(sb) && !sb->internal);
 }
 
 /* When it is to be deleted, wall clock; 0: never. */
@@ -79,7 +126,12 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 	sb->d = d;
 	sb->refs = 1;
 	snprintf(sb->id, sizeof(sb->id), "%s", id);
-	snprintf(sb->owner, sizeof(sb->owner), "%s", OWNER_OPERATOR);
+	sb->traffic.whose = "this sandbox";
+	sb->traffic.limit = MIB((uint64_t)d->cfg.budget_sandbox_mib);
+	sb->traffic.reserve = SANDBOX_RESERVE;
+	sb->record.whose = "the record of this sandbox";
+	sb->budget = budget_of(d->budgets, &d->cfg, OWNER_OPERATOR);
+	sandbox_own(sb, OWNER_OPERATOR);
 	sb->created_ns = sb->changed_ns = (int64_t)wall_ns();
 	random_bytes(&sb->generation, sizeof(sb->generation));
 	uuid_make(sb->boot_id);
@@ -115,6 +167,9 @@ void sandbox_unref(struct sandbox *sb)
 	timer_remove(sb->expiry);
 	for (unsigned int i = 0; i < sb->nevents; i++)
 		free(sb->events[i]);
+	account_move(&sb->traffic, NULL);
+	account_move(&sb->record, NULL);
+	count_ended(sb, false);
 	free(sb);
 }
 
@@ -130,10 +185,12 @@ void sandbox_note(struct sandbox *sb, const char *fmt, ...)
 	if (asprintf(&line, "%s %s", time_format((int64_t)wall_ns(), when), text) < 0)
 		return;
 	if (sb->nevents == ARRAY_LEN(sb->events)) {
+		account_give(&sb->record, strlen(sb->events[0]) + 1);
 		free(sb->events[0]);
 		memmove(&sb->events[0], &sb->events[1], sizeof(sb->events) - sizeof(sb->events[0]));
 		sb->nevents--;
 	}
+	account_force(&sb->record, strlen(line) + 1);
 	sb->events[sb->nevents++] = line;
 }
 
@@ -146,6 +203,7 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	if (sandbox_gone(sb))
 		return -ENOENT;
 	sb->saves++;
+	sandbox_weigh(sb);
 	doc = sandbox_record(sb);
 	rc = fault_at(sb, FAULT_RECORD) < 0
 		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
@@ -163,6 +221,7 @@ void sandbox_accept(struct sandbox *sb)
 
 	sb->phase = PHASE_ACCEPTED;
 	snprintf(sb->reason, sizeof(sb->reason), "CREATING");
+	sandbox_weigh(sb);
 	doc = t ? sandbox_record(sb) : NULL;
 	if (!t)
 		return;
@@ -267,6 +326,7 @@ struct transaction *sandbox_transaction(
 	ASSERT(c.action == ACT_TO);
 	if (fault_at(sb, FAULT_RECORD) < 0 || !(t = transaction_new()))
 		return NULL;
+	sandbox_weigh(sb);
 	memcpy(old_reason, sb->reason, sizeof(old_reason));
 	memcpy(old_message, sb->message, sizeof(old_message));
 	sb->phase = (enum sb_phase)c.what;
@@ -415,19 +475,24 @@ bool sandboxes_need_image(const struct daemon *d, const char *image)
 	return false;
 }
 
+static struct sandbox *oldest_ended(struct sandbox *first, const struct owner_budget *of)
+{
+	struct sandbox *oldest = NULL;
+
+	for (struct sandbox *sb = first; sb; sb = sb->next)
+		if (sb->counts_ended && sb->budget == of &&
+			(!oldest || sb->changed_ns < oldest->changed_ns))
+			oldest = sb;
+	return oldest;
+}
+
 void sandboxes_bound(struct daemon *d)
 {
-	while (index_load(d->index)->ended > (size_t)d->cfg.max_ended) {
-		struct sandbox *oldest = NULL;
+	struct sandbox *sb;
 
-		for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
-			if (has_ended(sb) && !sb->internal &&
-				(!oldest || sb->changed_ns < oldest->changed_ns))
-				oldest = sb;
-		if (!oldest)
-			return;
-		sandbox_delete(oldest, "too many sandboxes ended after it");
-	}
+	for (struct owner_budget *o = d->budgets->owners; o; o = o->next)
+		while (account_full(&o->ended, 0) && (sb = oldest_ended(d->sandboxes, o)))
+			sandbox_delete(sb, "too many sandboxes ended after it");
 }
 
 void sandbox_renew_on_access(struct sandbox *sb)

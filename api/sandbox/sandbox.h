@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "api/core/budgets.h"
 #include "api/core/daemon.h"
 #include "api/checkpoint/files.h"
 #include "api/sandbox/index.h"
@@ -27,7 +28,12 @@ struct sandbox {
 	bool internal; /* a build's: in no list */
 
 	char id[37];
-	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h */
+	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h. Set by sandbox_own(). */
+	struct owner_budget *budget;
+	/* bytes that the daemon holds: for requests to it and its agent, below budget->guests; of its record, below budget->records */
+	struct account traffic, record;
+	uint64_t weighed;  /* of record: without the events */
+	bool counts_ended; /* in budget->ended */
 	enum sb_phase phase;
 	struct operation op; /* what happens to it now */
 	struct op_wish queue[OP_QUEUE_MAX];
@@ -114,8 +120,13 @@ void sandbox_delete_again(struct sandbox *sb); /* its record could not be delete
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 /* Sets the timer for the moment at which the sandbox, or the record of one that ended, is deleted. */
 void sandbox_due(struct sandbox *sb);
-/* The oldest records of ended sandboxes are deleted until limits.max_ended is kept. */
+/* The oldest records of ended sandboxes are deleted until each owner keeps limits.max_ended. */
 void sandboxes_bound(struct daemon *d);
+void sandbox_own(struct sandbox *sb, const char *owner);
+/* Charges the record as it is now. Its parts have changed: the request, the image's configuration, the events. */
+void sandbox_weigh(struct sandbox *sb);
+/* Is there room for a record that is so much longer? */
+bool sandbox_fits(const struct sandbox *sb, uint64_t more_bytes);
 void sandbox_renew_on_access(struct sandbox *sb);
 /* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */
 void sandbox_when_up(struct sandbox *sb, struct http_req *r);

@@ -325,7 +325,7 @@ struct build *build_start(struct daemon *d, struct spec *spec, const char *owner
 	}
 	sandbox_ref(sb);
 	sb->internal = true;
-	snprintf(sb->owner, sizeof(sb->owner), "%s", owner);
+	sandbox_own(sb, owner);
 	sb->build = b;
 	launch_create(sb);
 	return b;

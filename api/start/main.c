@@ -27,6 +27,7 @@
 #include "api/links/helper_client.h"
 #include "api/start/reload.h"
 #include "api/start/routing.h"
+#include "api/core/budgets.h"
 #include "api/core/seal.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take.h"
@@ -598,10 +599,11 @@ static void start(bool no_jail)
 	images_users(D.images, image_users);
 	open_kvm();
 	D.index = index_create();
+	D.budgets = budgets_create(&D.cfg);
 	D.turns = calloc(1, sizeof(*D.turns));
 	D.templates = templates_create(&D);
 	D.verify = verify_create(&D);
-	if (!D.index || !D.turns || !D.templates || !D.verify)
+	if (!D.index || !D.budgets || !D.turns || !D.templates || !D.verify)
 		die("no memory", NULL);
 	take_up_all();
 	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)
@@ -614,6 +616,7 @@ static void start(bool no_jail)
 	hc.head_limit_s = (unsigned int)D.cfg.header_timeout_seconds;
 	hc.body_limit_s = (unsigned int)D.cfg.body_timeout_seconds;
 	hc.idle_limit_s = (unsigned int)D.cfg.idle_timeout_seconds;
+	hc.account = &D.budgets->strangers.memory;
 	D.router = &routing;
 	D.http = http_create(D.loop, &hc);
 	if (!D.http || (local_fd >= 0 && http_listen(D.http, local_fd) < 0))

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 
+#include "api/core/budgets.h"
 #include "api/links/helper_client.h"
 #include "api/network/network.h"
 #include "lib/log.h"
@@ -59,6 +60,7 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 		return;
 	}
 	daemon_log_level(d);
+	budgets_limit(d->budgets, &d->cfg);
 	networks_reload(d->networks);
 	log_info("configuration: read anew from %s", d->config_path);
 }

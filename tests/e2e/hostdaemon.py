@@ -21,6 +21,15 @@ WAIT_S = 60
 BOX = {"image": {"uri": "tiny"}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": {"memory": "256Mi"}}
 
 
+def stop(pid):
+    """SIGSTOP, and every thread has stopped: a signal that was sent has not yet arrived."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + WAIT_S
+    while any(t.read_text().rsplit(")", 1)[1].split()[0] not in "Tt" for t in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < end, f"process {pid} does not stop"
+        time.sleep(0.005)
+
+
 class HostDaemon:
     PROGRAM = PROGRAM
 

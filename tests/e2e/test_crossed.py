@@ -18,7 +18,7 @@ import urllib.request
 
 import pytest
 from conftest import TOP
-from hostdaemon import BOX, WAIT_S, HostDaemon
+from hostdaemon import BOX, WAIT_S, HostDaemon, stop
 
 NO_TEMPLATES = {"runtime": {"templates": False}}
 
@@ -177,7 +177,7 @@ def test_a_resident_resume_has_its_limit(daemon):
     box = daemon.create()
     post(daemon, box, "pause?mode=resident")
     monitor = daemon.monitors()[0]
-    os.kill(monitor, signal.SIGSTOP)
+    stop(monitor)
     e = post(daemon, box, "resume", 504)
     assert e["code"] == "DOCKER::SANDBOX_RESUME_FAILED" and daemon.state(box) == "Paused"
     os.kill(monitor, signal.SIGCONT)
@@ -361,7 +361,7 @@ class Serve:
 
     def stand(self, *pids):
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
 
     def go_on(self, *pids):
         for pid in pids:

@@ -5,6 +5,7 @@ import http.client
 import http.server
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -206,6 +207,157 @@ def test_cookies_pass_for_programs_that_show_a_key(tenants):
     p.kill()
     p.wait()
     web.shutdown()
+
+
+# ---- what each makes the server hold
+
+def test_records_have_a_budget_for_each_key(daemon):
+    """One key's records fill its share: it is told so, others are served, and it can still look and delete."""
+    daemon.start(KEYS | {"limits": {"budget_key_mib": 4}}, api_key="root")
+    big = BOX | {"env": {f"K{i}": "x" * 2000 for i in range(60)}}
+    made = []
+    while len(made) < 40:
+        status, box, _ = daemon.ask("POST", "/v1/sandboxes", big, by("key-a"))
+        if status != 202:
+            break
+        made.append(box["id"])
+    assert status == 429 and "records" in box["message"] and 5 <= len(made) < 20, (status, box, len(made))
+    assert ids(daemon, "key-a") == (set(made), len(made)), "nothing is left of the refused one"
+    # metadata counts, too; less of it is always taken
+    status, e, _ = daemon.ask("PATCH", f"/v1/sandboxes/{made[0]}/metadata", {f"k{i}": "v" * 60 for i in range(100)}, by("key-a"))
+    assert status in (200, 429), e
+    if status == 200:
+        assert daemon.ask("PATCH", f"/v1/sandboxes/{made[0]}/metadata", {f"k{i}": None for i in range(100)}, by("key-a"))[0] == 200
+    for key in ("key-b", "key-a2", "root"):
+        assert daemon.ask("POST", "/v1/sandboxes", big, by(key))[0] == 202, key
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{made[0]}", headers=by("key-a"))[0] == 204
+    assert daemon.ask("POST", "/v1/sandboxes", big, by("key-a"))[0] == 202
+    # the next daemon counts what it finds, and loses nothing of it
+    seen = ids(daemon, "key-a")
+    daemon.end()
+    daemon.again()
+    assert ids(daemon, "key-a") == seen
+    assert daemon.ask("POST", "/v1/sandboxes", big, by("key-a"))[0] == 429
+    # more is given by a configuration that is read again
+    daemon.config(KEYS | {"limits": {"budget_key_mib": 16}}, api_key="root", port=0)
+    daemon.proc.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 60
+    while daemon.ask("POST", "/v1/sandboxes", big, by("key-a"))[0] != 202:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_answers_that_nobody_takes_are_their_principals(daemon):
+    """Key a asks for long lists and reads nothing: its answers become 429, key b's do not."""
+    daemon.start(KEYS | {"limits": {"budget_key_mib": 8}}, api_key="root")
+    # listed in full: the words of the entrypoint
+    for _ in range(8):
+        assert daemon.ask("POST", "/v1/sandboxes", BOX | {"entrypoint": ["x" * 120000]}, by("key-a"))[0] == 202
+    create(daemon, "key-b")
+    held = []
+    for _ in range(40):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", daemon.port))
+        s.sendall(b"GET /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nOPEN-SANDBOX-API-KEY: key-a\r\n\r\n")
+        held.append(s)
+    end = time.monotonic() + 60
+    while (status := daemon.ask("GET", "/v1/sandboxes", headers=by("key-a"))[0]) != 429:
+        assert time.monotonic() < end, status
+        time.sleep(0.05)
+    assert ids(daemon, "key-b")[1] == 1
+    for s in held:
+        s.close()
+    end = time.monotonic() + 60
+    while daemon.ask("GET", "/v1/sandboxes", headers=by("key-a"))[0] != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_ended_sandboxes_are_bounded_for_each_key(daemon):
+    daemon.start(KEYS | {"limits": {"max_ended": 2}}, api_key="root")
+    daemon.headers = by("root")
+
+    def ended(key):
+        box = create(daemon, key)
+        daemon.until(box, "Running")
+        (vm,) = [p for p in daemon.monitors() if p not in gone]
+        gone.append(vm)
+        os.kill(vm, signal.SIGKILL)
+        daemon.until(box, "Failed")
+        return box
+    gone = []
+    theirs = ended("key-b")
+    ours = [ended("key-a") for _ in range(4)]
+    end = time.monotonic() + 60
+    while ids(daemon, "key-a") != (set(ours[2:]), 2):
+        assert time.monotonic() < end, ids(daemon, "key-a")
+        time.sleep(0.05)
+    assert ids(daemon, "key-b") == ({theirs}, 1), "another's records are older, and stay"
+
+
+# ---- pages by cursor
+
+def walk(daemon, path, key="root", **during):
+    """[ids of each page]"""
+    pages, cursor = [], ""
+    while cursor is not None:
+        status, got, _ = daemon.ask("GET", f"{path}{'&' if '?' in path else '?'}cursor={cursor}", headers=by(key))
+        assert status == 200, got
+        p = got["pagination"]
+        assert p["hasNextPage"] == ("nextCursor" in p) and "page" not in p and "totalItems" not in p
+        pages.append([i.get("id") or i["templateId"] for i in got["items"]])
+        cursor = p.get("nextCursor")
+        if f := during.pop("then", None):
+            f(pages)
+    return pages
+
+
+def test_lists_page_by_cursor(tenants):
+    made = [create(tenants, key) for key in ("key-a", "key-b") * 4][::-1]
+    assert walk(tenants, "/v1/sandboxes?pageSize=3") == [made[:3], made[3:6], made[6:]]
+    assert walk(tenants, "/v1/sandboxes?pageSize=8") == [made]
+    assert walk(tenants, "/v1/sandboxes?pageSize=2", "key-b") == [made[:4:2], made[4::2]]
+    assert walk(tenants, "/v1/sandboxes?pageSize=2&metadata=x%3Dy") == [[]]
+
+    def changes(pages):
+        # what comes first is new, what was seen last is gone: nothing is missed, nothing comes twice
+        create(tenants, "key-a")
+        assert tenants.ask("DELETE", f"/v1/sandboxes/{pages[0][-1]}", headers=by("root"))[0] == 204
+        assert tenants.ask("DELETE", f"/v1/sandboxes/{made[4]}", headers=by("root"))[0] == 204
+    assert walk(tenants, "/v1/sandboxes?pageSize=3", then=changes) == [made[:3], [made[3], *made[5:7]], made[7:]]
+    # the next daemon goes on where this one was
+    cursor = tenants.ask("GET", "/v1/sandboxes?pageSize=2&cursor=", headers=by("root"))[1]["pagination"]["nextCursor"]
+    rest = lambda: [i["id"] for i in tenants.ask("GET", f"/v1/sandboxes?cursor={cursor}", headers=by("root"))[1]["items"]]  # noqa: E731
+    before = rest()
+    tenants.end()
+    tenants.again()
+    assert rest() == before and len(before) == 5
+    for bad in ("x", "1", "1.", ".a", "1.A", "1./", "9" * 30 + ".a", "1." + "a" * 64, "&page=1"):
+        status, e, _ = tenants.ask("GET", f"/v1/sandboxes?cursor={bad}", headers=by("root"))
+        assert (status, e["code"]) == (400, "SANDBOX::INVALID_PARAMETER"), bad
+
+
+def test_snapshots_and_templates_page_by_cursor(tenants):
+    a = create(tenants, "key-a")
+    tenants.headers = by("root")
+    tenants.until(a, "Running")
+    made = []
+    for _ in range(3):
+        status, snap, _ = tenants.ask("POST", f"/v1/sandboxes/{a}/snapshots", {})
+        assert status == 202
+        end = time.monotonic() + 60
+        while tenants.ask("GET", f"/v1/snapshots/{snap['id']}")[1]["status"]["state"] != "Ready":
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        made.insert(0, snap["id"])
+    assert walk(tenants, "/v1/snapshots?pageSize=2") == [made[:2], made[2:]]
+    made = []
+    for _ in range(3):
+        status, t, _ = tenants.ask("POST", "/v1/templates", {"image": "tiny", "publish": "t"})
+        assert status == 201
+        made.insert(0, t["templateId"])
+    assert walk(tenants, "/v1/templates?pageSize=1") == [[m] for m in made]
 
 
 # ---- without a key

@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 
 	if (!F.l)
 		setup();
-	a = agentc_create(F.l, F.path, 0);
+	a = agentc_create(F.l, F.path, 0, NULL);
 	agentc_up(a);
 	agentc_call(a, AGENT_STAT, NULL, 0, on_reply, NULL);
 	x = agent_exec_start(a, &spec, &x_ops, NULL);

@@ -168,7 +168,7 @@ static struct peer *begin(void (*script)(struct peer *), uint32_t port)
 		!listen(p->listener, 16));
 	ASSERT(!pthread_create(&p->thread, NULL, p_main, p));
 	T.l = loop_create();
-	T.a = agentc_create(T.l, p->path, port);
+	T.a = agentc_create(T.l, p->path, port, NULL);
 	ASSERT(T.a);
 	return p;
 }

@@ -20,6 +20,8 @@ static struct {
 	struct sockaddr_un at;
 	socklen_t at_len;
 	int gone, live;
+	/* all > greedy, other: a request with the header "X-Who: other" is the other's */
+	struct account all, greedy, other, connections;
 } S;
 
 static void fill(struct http_req *r)
@@ -56,7 +58,17 @@ static void h_hello(struct http_req *r)
 	http_reply(r, 200, "text/plain", "hello", 5);
 }
 
+static void h_long(struct http_req *r)
+{
+	static char text[BLOCK * 8];
+
+	memset(text, 'x', sizeof(text));
+	http_reply(r, 200, "text/plain", text, sizeof(text));
+}
+
 static const struct http_route routes[] = {
+	{"GET", "/long", h_long, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/long", h_long, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/stream", h_stream, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/body", h_hello, HTTP_BODY_WHOLE, 0, 0},
 	{"GET", "/hello", h_hello, HTTP_BODY_NONE, 0, 0},
@@ -68,6 +80,9 @@ static const struct http_route *dispatch(struct http_req *r)
 	int status = 404;
 	const struct http_route *rt = http_match(r, &t, &status);
 
+	r->account = http_header(r, "X-Who") ? &S.other : &S.greedy;
+	if (r->account == &S.greedy)
+		r->connections = &S.connections;
 	if (!rt)
 		http_error_detail(r, status, "Not Found");
 	return rt;
@@ -78,16 +93,18 @@ static void invoke(struct http_req *r)
 	r->route->fn(r);
 }
 
-static void start(unsigned int write_limit_s, size_t streams, size_t bodies)
+static void start(unsigned int write_limit_s, size_t all, size_t greedy)
 {
 	struct http_config c = {.connections_max = 100,
 		.dispatch = dispatch,
 		.invoke = invoke,
-		.write_limit_s = write_limit_s,
-		.stream_budget = streams,
-		.body_budget = bodies};
+		.write_limit_s = write_limit_s};
 
 	memset(&S, 0, sizeof(S));
+	S.all = (struct account){.whose = "all", .limit = all};
+	S.greedy = (struct account){.whose = "the greedy", .limit = greedy, .parent = &S.all};
+	S.other = (struct account){.whose = "the other", .parent = &S.all};
+	S.connections = (struct account){.whose = "the greedy"};
 	c.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	S.at.sun_family = AF_UNIX;
 	ASSERT(!bind(c.listen_fd, (void *)&S.at, sizeof(sa_family_t)) && !listen(c.listen_fd, 64));
@@ -111,6 +128,9 @@ static void stop(void)
 	CHECK_INT(http_stats(S.http)->open, 0);
 	CHECK_INT(S.live, 0);
 	http_destroy(S.http);
+	CHECK_INT(S.all.used, 0);
+	CHECK_INT(S.greedy.used, 0);
+	CHECK_INT(S.connections.used, 0);
 	loop_destroy(S.loop);
 }
 
@@ -144,7 +164,7 @@ static bool hears(int s, const char *want)
 
 static bool is_served(void)
 {
-	int s = say("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+	int s = say("GET /hello HTTP/1.1\r\nHost: a\r\nX-Who: other\r\n\r\n");
 	bool ok = hears(s, "hello");
 
 	close(s);
@@ -192,7 +212,7 @@ static void bodies_have_a_budget_together(void)
 	int s[CLIENTS], last;
 
 	/* 24 clients that each give 200,000 bytes of a body and then wait */
-	start(600, 0, MIB(2));
+	start(600, MIB(16), MIB(2));
 	for (int i = 0; i < CLIENTS; i++) {
 		s[i] = say("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
 		for (size_t at = 0; at < sizeof(piece);) {
@@ -225,7 +245,82 @@ static void bodies_have_a_budget_together(void)
 	stop();
 }
 
+/* The other's stream stood still first. It is the greedy one's budget that is full, so it is the greedy one's streams that end. */
+static void nobody_pays_for_another(void)
+{
+	int s[CLIENTS], theirs;
+
+	start(600, MIB(64), MIB(1));
+	theirs = say("GET /stream HTTP/1.1\r\nHost: a\r\nX-Who: other\r\n\r\n");
+	turns(50);
+	for (int i = 0; i < CLIENTS; i++)
+		s[i] = say("GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
+	turns(200);
+	CHECK(http_stats(S.http)->cut_off >= CLIENTS / 2);
+	CHECK(S.other.used > KIB(100));
+	CHECK(S.greedy.used <= MIB(1));
+	CHECK(is_served());
+	for (int i = 0; i < CLIENTS; i++)
+		close(s[i]);
+	close(theirs);
+	turns(200);
+	stop();
+}
+
+static void long_answers_that_nobody_takes_are_refused(void)
+{
+	int s[CLIENTS];
+
+	start(600, MIB(64), MIB(2));
+	for (int i = 0; i < CLIENTS; i++)
+		s[i] = say("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+	turns(100);
+	CHECK(S.greedy.used <= MIB(2));
+	CHECK(S.greedy.used > MIB(1));
+	CHECK(hears(s[CLIENTS - 1], "429"));
+	CHECK(is_served());
+	for (int i = 0; i < CLIENTS; i++)
+		close(s[i]);
+	turns(200);
+	/* what a change did is told, whatever it costs */
+	S.greedy.limit = KIB(64);
+	s[0] = say("POST /long HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+	CHECK(hears(s[0], "200 OK"));
+	close(s[0]);
+	turns(100);
+	stop();
+}
+
+static void open_connections_have_a_limit(void)
+{
+	int s[4];
+
+	start(600, 0, 0);
+	S.connections.limit = 3;
+	for (int i = 0; i < 3; i++)
+		s[i] = say("GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
+	s[3] = say("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+	CHECK(hears(s[3], "429"));
+	CHECK(is_served());
+	CHECK_INT(S.connections.used, 3);
+	close(s[0]);
+	turns(50);
+	close(s[3]);
+	s[3] = say("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+	CHECK(hears(s[3], "hello"));
+	/* no key was shown on it: it does not count while it waits */
+	turns(20);
+	CHECK_INT(S.connections.used, 2);
+	for (int i = 1; i < 4; i++)
+		close(s[i]);
+	turns(100);
+	stop();
+}
+
 static const struct test tests[] = {
+	{"nobody_pays_for_another", nobody_pays_for_another},
+	{"long_answers_that_nobody_takes_are_refused", long_answers_that_nobody_takes_are_refused},
+	{"open_connections_have_a_limit", open_connections_have_a_limit},
 	{"who_takes_nothing_is_cut_off_in_time", who_takes_nothing_is_cut_off_in_time},
 	{"streams_have_a_budget_together", streams_have_a_budget_together},
 	{"bodies_have_a_budget_together", bodies_have_a_budget_together},

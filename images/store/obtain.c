@@ -302,6 +302,47 @@ static int slurp_blob(struct store *s, const struct digest *d, size_t max, int *
 	return fd_slurp(*fd, max, p, n, e);
 }
 
+/* The job says what it fetched, and may lie. A blob is the group's if its bytes came out of this job's folder (take_blobs looked), or if the
+ * group fetched it before. */
+static int check_owned(struct run *r, const struct digest *d, struct err *e)
+{
+	char text[DIGEST_STR];
+
+	for (size_t i = 0; i < r->blobs.n; i++)
+		if (digest_eq(&r->blobs.v[i].d, d))
+			return 0;
+	if (store_may_use(r->s, d, r->q->group))
+		return 0;
+	return err_plain(e, EACCES, "image job: it did not fetch %.19s, which it names",
+		digest_str(d, text));
+}
+
+/* The manifest and all that it names: else a manifest of one's own would be a way to another group's layers. */
+static int check_all_owned(struct run *r, struct err *e)
+{
+	_cleanup_free_ void *p = NULL;
+	_cleanup_close_ int fd = -1;
+	struct oci_manifest m = {0};
+	size_t n;
+	int k;
+
+	/* NULL: it may use everything */
+	if (!r->q->group)
+		return 0;
+	k = check_owned(r, &r->manifest, e);
+	if (k == 0)
+		k = slurp_blob(r->s, &r->manifest, IMAGE_MAX_MANIFEST, &fd, &p, &n, e);
+	if (k == 0)
+		k = oci_manifest_parse(p, n, &m, e);
+	if (k < 0)
+		return k;
+	k = check_owned(r, &m.config.digest, e);
+	for (uint32_t i = 0; i < m.n && k == 0; i++)
+		k = check_owned(r, &m.layers[i].digest, e);
+	oci_manifest_fini(&m);
+	return k;
+}
+
 /* Who asks for a digest gets that manifest, or one that the index of that digest names: the job's
  * word is not enough. */
 static int check_pinned(struct run *r, const struct digest *want, struct err *e)
@@ -315,6 +356,9 @@ static int check_pinned(struct run *r, const struct digest *want, struct err *e)
 
 	if (digest_eq(want, &r->manifest))
 		return 0;
+	k = check_owned(r, want, e);
+	if (k < 0)
+		return k;
 	k = slurp_blob(r->s, want, IMAGE_MAX_MANIFEST, &fd, &p, &n, e);
 	if (k == 0)
 		k = oci_index_parse(p, n, &ix, e);
@@ -408,6 +452,8 @@ static int obtain(struct run *r, const struct image_ref *ref, const char *canoni
 		k = fetch(r, canonical, e);
 	if (k == 0)
 		k = take_blobs(r, e);
+	if (k == 0)
+		k = check_all_owned(r, e);
 	if (k == 0 && ref->has_digest)
 		k = check_pinned(r, &ref->digest, e);
 	if (k == 0 && !store_image_there(r->s, &r->manifest)) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who asks: keys with namespaces and roles, what each sees, and what a daemon without a key refuses. The daemon runs on this host with scripted
 monitors."""
+import hashlib
 import http.client
 import http.server
 import json
@@ -8,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -517,6 +519,59 @@ def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private, tmp_pat
         assert image_fails(daemon, "key-b", name) is None
     finally:
         forged.close()
+
+
+LIAR = """#!%s
+# an image job that its input took over: it says that it fetched what it did not. Building it leaves to the real one.
+import json, os, socket, struct, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=3)
+if struct.unpack_from("<IHHI", sock.recv(65536, socket.MSG_PEEK))[1] == 3:
+    os.execv(%r, ["mayfly-image", *sys.argv[1:]])
+said = json.load(open(%r))
+for name, text in said["files"].items():
+    open(f"/proc/self/fd/4/{name}", "w").write(text)
+text = lambda t: struct.pack("<I", len(t)) + t.encode()
+body = text(said["manifest"]) + struct.pack("<I", len(said["files"]))
+for name, content in said["files"].items():
+    body += text("sha256:" + name) + struct.pack("<Q", len(content))
+sock.send(struct.pack("<IHHI", 0x3149474D, 18, 0, len(body)) + body)
+sock.recv(1)
+"""
+
+
+def test_a_job_that_lies_gives_nothing_of_another_key(daemon, private):
+    """Whatever a job says that it fetched: a manifest or a layer that its namespace does not have is not given."""
+    name, layout, registry = private
+    host = name.split("/")[0]
+    daemon.start(KEYS | {"images": {"private_registries": host}}, api_key="root")
+    assert image_fails(daemon, "key-a", name, username=WHO[0], password=WHO[1]) is None
+    store = daemon.dir / "state" / "images"
+    (theirs,) = [n.name for n in (store / "grants").iterdir() if n.name.endswith(".a") and (store / "images" / n.name[:64]).is_dir()]
+    theirs = theirs[:64]
+    manifest = json.loads((store / "blobs" / "sha256" / theirs).read_text())
+    real, plan = daemon.dir / "bin" / "mayfly-image", daemon.dir / "lies"
+    program = os.path.realpath(real)
+    real.unlink()
+    real.write_text(LIAR % (sys.executable, program, str(plan)))
+    real.chmod(0o755)
+
+    def lie(said, *files):
+        plan.write_text(json.dumps({"manifest": said, "files": {hashlib.sha256(f.encode()).hexdigest(): f for f in files}}))
+        return image_fails(daemon, "key-b", f"{host}/mine:1")
+    refused = "did not fetch"
+    # the private image itself
+    assert refused in (lie(f"sha256:{theirs}") or "given")
+    # the private layer in an image of one's own
+    config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}})
+    sums = lambda t: "sha256:" + hashlib.sha256(t.encode()).hexdigest()  # noqa: E731
+    mine = json.dumps({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": manifest["layers"],
+                       "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sums(config), "size": len(config)}})
+    assert refused in (lie(sums(mine), mine, config) or "given")
+    # the private configuration, whose environment may hold secrets
+    mine = json.dumps(manifest | {"layers": [], "annotations": {"a": "b"}})
+    assert refused in (lie(sums(mine), mine) or "given")
+    grants = {n.name for n in (store / "grants").iterdir() if n.name.endswith(".b")}
+    assert not grants & {f"{d['digest'][7:]}.b" for d in [*manifest["layers"], manifest["config"]]} and f"{theirs}.b" not in grants
 
 
 def test_user_ids_alone_do_not_open_tcp(daemon):

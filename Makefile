@@ -218,7 +218,7 @@ quickstart: ; +$(Q)MAKE="$(MAKE)" guest/quickstart
 
 # install into PREFIX, or make packages of that: a tar file, and two .deb for this machine's release
 PREFIX ?= /usr/local
-VERSION := 0.1.0
+VERSION := $(shell sed -n 's/^.define MAYFLY_VERSION "\(.*\)"/\1/p' lib/version.h)
 install: all kernel ; $(Q).ci/install "$(DESTDIR)" "$(PREFIX)"
 package: all kernel ; $(Q).ci/install --package $(VERSION) && .ci/deb $(VERSION)
 

@@ -8,10 +8,7 @@
 #include <string.h>
 
 #include "lib/opt.h"
-
-#ifndef MAYFLY_VERSION
-#define MAYFLY_VERSION "0.1.0"
-#endif
+#include "lib/version.h"
 
 static int usage(FILE *to, const char *prog, const struct command *table, size_t n)
 {

@@ -108,6 +108,23 @@ int fd_set_nonblock(int fd, bool on)
 	return fcntl(fd, F_SETFL, fl) < 0 ? -errno : 0;
 }
 
+bool secret_bytes_equal(const void *a, const void *b, size_t n)
+{
+	const uint8_t *x = a, *y = b;
+	volatile uint8_t differs = 0; /* else a compiler may stop at the first difference */
+
+	for (size_t i = 0; i < n; i++)
+		differs |= x[i] ^ y[i];
+	return !differs;
+}
+
+bool secret_equal(const char *a, const char *b)
+{
+	size_t n = strlen(a);
+
+	return n && n == strlen(b) && secret_bytes_equal(a, b, n);
+}
+
 void random_bytes(void *p, size_t n)
 {
 	char *at = p;

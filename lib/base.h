@@ -96,3 +96,7 @@ int fd_set_nonblock(int fd, bool on);
 /* n bytes from the kernel's generator; aborts if there are none, because every use is a security
  * property. */
 void random_bytes(void *p, size_t n);
+/* Compare secrets: the time depends on the length only, never on where they differ. Texts of different length differ at once; an empty text
+ * equals nothing, so that a key that is not set opens nothing. */
+bool secret_equal(const char *a, const char *b);
+bool secret_bytes_equal(const void *a, const void *b, size_t n);

@@ -8,6 +8,7 @@
 #include "api/core/config.h"
 #include "api/core/metrics.h"
 #include "lib/loop.h"
+#include "lib/version.h"
 
 struct blobs;
 struct budgets;
@@ -28,7 +29,6 @@ struct headroom;
 struct vm;
 struct vms;
 
-#define MAYFLY_VERSION   "0.1.0"
 #define PROTOCOL_VERSION "1.1.1"
 
 struct daemon {

@@ -17,25 +17,13 @@
 static const struct principal operator_by_default = {
 	.role = ROLE_OPERATOR, .name = "operator", .namespace = OPERATOR_NAMESPACE};
 
-static bool same_key(const char *a, const char *b)
-{
-	size_t n = strlen(a);
-	unsigned char diff = 0;
-
-	if (!n || n != strlen(b))
-		return false;
-	for (size_t i = 0; i < n; i++)
-		diff |= (unsigned char)(a[i] ^ b[i]);
-	return diff == 0;
-}
-
 /* All keys are looked at, so that the time does not say which one fits. */
 static const struct principal *principal_of_key(const struct config *c, const char *key)
 {
-	const struct principal *found = same_key(key, c->api_key) ? &operator_by_default : NULL;
+	const struct principal *found = secret_equal(key, c->api_key) ? &operator_by_default : NULL;
 
 	for (unsigned int i = 0; i < c->nkeys; i++)
-		if (same_key(key, c->keys[i].key))
+		if (secret_equal(key, c->keys[i].key))
 			found = &c->keys[i].who;
 	return found;
 }

@@ -5,7 +5,6 @@
 #include "api/ingress/sign.h"
 
 #include <endian.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
@@ -130,16 +129,9 @@ int sign_check(const struct sign_keys *k, const struct ingress_address *a, uint6
 		if (k->key[i].id != a->signature[INGRESS_SIG_LEN - 1])
 			continue;
 		if (!sign_text(&k->key[i], a, want) ||
-			CRYPTO_memcmp(want, a->signature, INGRESS_SIG_LEN) != 0)
+			!secret_bytes_equal(want, a->signature, INGRESS_SIG_LEN))
 			return -EACCES;
 		return a->expires_s > now_s ? 0 : -ETIME;
 	}
 	return -EACCES;
-}
-
-bool secret_equal(const char *a, const char *b)
-{
-	size_t n = strlen(a);
-
-	return n == strlen(b) && CRYPTO_memcmp(a, b, n) == 0;
 }

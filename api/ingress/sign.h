@@ -30,6 +30,3 @@ int sign_address(const struct sign_keys *k, struct ingress_address *a);
 /* 0; -ETIME: expired; -EACCES: forged, or of another key, sandbox or port; -ENOKEY: there is no key at all. The signature is
  * compared first, in constant time, so that only holders of a valid one learn about its time. */
 int sign_check(const struct sign_keys *k, const struct ingress_address *a, uint64_t now_s);
-
-/* In constant time for equal lengths. */
-bool secret_equal(const char *a, const char *b);

@@ -31,19 +31,13 @@ static struct sandbox *policy_sandbox(struct http_req *r)
 {
 	const char *shown = http_header(r, EGRESS_AUTH);
 	struct sandbox *sb = r->port == EGRESS_PORT ? r->sandbox : route_sandbox(r);
-	uint8_t differs = 0;
 
 	if (!sb || r->port != EGRESS_PORT || !*sb->egress_token)
 		return sb;
-	if (!shown || strlen(shown) != sizeof(sb->egress_token) - 1) {
-		policy_error(r, 401, "unauthorized");
-		return NULL;
-	}
-	for (size_t i = 0; i + 1 < sizeof(sb->egress_token); i++)
-		differs |= (uint8_t)(shown[i] ^ sb->egress_token[i]);
-	if (differs)
-		policy_error(r, 401, "unauthorized");
-	return differs ? NULL : sb;
+	if (shown && secret_equal(shown, sb->egress_token))
+		return sb;
+	policy_error(r, 401, "unauthorized");
+	return NULL;
 }
 
 static void policy_answer(

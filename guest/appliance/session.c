@@ -378,15 +378,6 @@ static void answer_clock(struct session *s, struct cur *c)
 	buf_fini(&b);
 }
 
-static bool is_token_right(const uint8_t *a, const uint8_t *b)
-{
-	uint8_t diff = 0;
-
-	for (size_t i = 0; i < MACHINE_TOKEN_BYTES; i++)
-		diff |= a[i] ^ b[i];
-	return diff == 0;
-}
-
 _noreturn_ void session_serve(int sock, const uint8_t token[MACHINE_TOKEN_BYTES], pid_t init_pid)
 {
 	struct session s = {
@@ -399,7 +390,7 @@ _noreturn_ void session_serve(int sock, const uint8_t token[MACHINE_TOKEN_BYTES]
 	chan_init(&s.ch, sock);
 	buf_init(&s.to_stdin, STDIN_QUEUE_MAX + 2 * MACHINE_FRAME_MAX);
 	if (await_frame(&s, &c) != MACHINE_TOKEN || cur_left(&c) != MACHINE_TOKEN_BYTES ||
-		!is_token_right(c.p, token))
+		!secret_bytes_equal(c.p, token, MACHINE_TOKEN_BYTES))
 		refuse(&s, "wrong token");
 	while ((type = await_frame(&s, &c)) == MACHINE_CLOCK)
 		answer_clock(&s, &c);

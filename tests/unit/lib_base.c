@@ -220,7 +220,18 @@ static void the_largest_message_holds_all_its_descriptors(void)
 	close(s[1]);
 }
 
+static void secrets_are_compared_whole(void)
+{
+	CHECK(secret_equal("abc", "abc"));
+	CHECK(!secret_equal("abc", "abd") && !secret_equal("xbc", "abc"));
+	CHECK(!secret_equal("abc", "abcd") && !secret_equal("abcd", "abc"));
+	/* what is not set opens nothing */
+	CHECK(!secret_equal("", "") && !secret_equal("", "a"));
+	CHECK(secret_bytes_equal("a\0b", "a\0b", 3) && !secret_bytes_equal("a\0b", "a\0c", 3));
+}
+
 static const struct test tests[] = {
+	{"secrets_are_compared_whole", secrets_are_compared_whole},
 	{"errors_wrap_and_are_cut", errors_wrap_and_are_cut},
 	{"cursor_never_reads_past_its_end", cursor_never_reads_past_its_end},
 	{"buffer_keeps_its_limit", buffer_keeps_its_limit},

@@ -30,7 +30,7 @@ struct http_upgrade_ops {
  * answer. The request must have no body. NULL: no memory, or not HTTP/1.1; r then still wants a reply. */
 struct http_upgrade *http_upgrade(
 	struct http_req *r, const char *protocol, const struct http_upgrade_ops *ops, void *arg);
-/* Queues bytes. false: HTTP_UPGRADE_MAX is reached, or the connection is over. */
+/* Queues bytes. false: HTTP_UPGRADE_MAX is reached, the request's account is full, or the connection is over. */
 bool http_upgrade_send(struct http_upgrade *u, const void *p, size_t n);
 bool http_upgrade_full(const struct http_upgrade *u);
 /* Half-close: no more will be sent, once what is queued has gone. */

@@ -24,6 +24,9 @@
 /* of this run's own: no helper starts with users that another one has */
 #define UID_COUNT (PRIV_UID_RANGES * 4096)
 #define UID_BASE  (400000u + UID_COUNT * ((unsigned int)getpid() % 1000))
+/* 65,536 for each of 8 slots, and for claims */
+#define VOLUME_COUNT (65536u * 10)
+#define VOLUME_BASE  (1879048192u + VOLUME_COUNT * 2 * (UID_BASE / UID_COUNT % 1500))
 
 static char dir[64];
 static char cgroup[64]; /* of this test's own: another helper may run here */
@@ -131,9 +134,14 @@ static bool wait_daemon(void)
 static pid_t run_priv(const char *bin, const char *run, const char *state, const char *uid,
 	const char *base, const char *group, const char *sock)
 {
-	char path[512], *slash;
+	char path[512], volume_base[16], *slash;
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 40);
-	pid_t p = fork();
+	pid_t p;
+
+	/* no two helpers have the same: not those of this run, whose other users are then what is compared, nor those of another run */
+	snprintf(volume_base, sizeof(volume_base), "%u",
+		VOLUME_BASE + (strcmp(sock, "/nowhere") ? 0 : VOLUME_COUNT));
+	p = fork();
 
 	if (p)
 		return p;
@@ -144,8 +152,8 @@ static pid_t run_priv(const char *bin, const char *run, const char *state, const
 	slash = strrchr(path, '/');
 	strncpy(slash, "/bin/mayfly-priv", 30);
 	execl(path, "mayfly-priv", "--bin-dir", bin, "--run-dir", run, "--state-dir", state,
-		"--user", uid, "--uid-base", base, "--slots", "8", "--cgroup", group, "--", sock,
-		NULL);
+		"--user", uid, "--uid-base", base, "--volume-uid-base", volume_base, "--slots", "8",
+		"--cgroup", group, "--", sock, NULL);
 	_exit(127);
 }
 

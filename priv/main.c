@@ -23,8 +23,10 @@
 #include "priv/serve.h"
 #include "priv/spawn.h"
 
-#define RESPAWN_MIN_NS 100000000ull
-#define RESPAWN_MAX_NS 5000000000ull
+#define UID_BASE        300000u
+#define VOLUME_UID_BASE UINT64_C(1879048192)
+#define RESPAWN_MIN_NS  100000000ull
+#define RESPAWN_MAX_NS  5000000000ull
 /* one that lived so long came up and served: its end is no reason to hold the next one back */
 #define RESPAWN_LIVED_NS 1000000000ull
 
@@ -56,11 +58,10 @@ static struct priv {
 	.reply_fd = -1,
 	.cgroup = "",
 	.user = "mayfly",
-	.uid_base = 300000,
+	.uid_base = UID_BASE,
 	.uid_count = PRIV_UID_RANGES * 4096,
 	.nslots = 4096,
 	/* 0x70000000: systemd's list of user ids has no owner for the 2^28 from here on */
-	.ids_base = 1879048192u,
 	.volumes = {.claims_fd = -1},
 	.backoff_ns = RESPAWN_MIN_NS,
 	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
@@ -407,10 +408,19 @@ static void daemon_options(char **argv, int rest)
 			P.serve.config = a[1];
 }
 
+/* Helpers whose jails have different users have different users for volumes, too: eight ranges, each enough for 4096 slots. The same --uid-base is
+ * always the same range, because files of claims belong to it. */
+static uint64_t default_ids_base(uint64_t uid_base, uint64_t uid_count)
+{
+	uint64_t apart = uid_base > UID_BASE && uid_count ? (uid_base - UID_BASE) / uid_count : 0;
+
+	return VOLUME_UID_BASE + apart % 8 * (4096 + 2) * SLOT_IDS;
+}
+
 static void parse(int argc, char **argv)
 {
 	uint64_t uid_base = P.uid_base, uid_count = P.uid_count, slots = P.nslots;
-	uint64_t ids_base = P.ids_base;
+	uint64_t ids_base = 0;
 	struct opt_list shown = {0}, leases = {0}, roots = {0};
 	unsigned int verbose = 0;
 	bool help = false;
@@ -442,7 +452,7 @@ static void parse(int argc, char **argv)
 			"configuration narrows it; up to 16"},
 		{"volume-uid-base", 0, OPT_UINT, &ids_base, "N",
 			"first of 65,536 user ids for each slot, and for the files of claims "
-			"(1879048192)"},
+			"(from 1879048192 on, by --uid-base)"},
 		{"slots", 0, OPT_UINT, &slots, "N", "processes in jails at a time (4096)"},
 		{"verbose", 'v', OPT_COUNT, &verbose, NULL, "log every request"},
 		{"help", 'h', OPT_FLAG, &help, NULL, "print this text"},
@@ -457,6 +467,8 @@ static void parse(int argc, char **argv)
 		opt_help(stdout, opts, ARRAY_LEN(opts));
 		exit(0);
 	}
+	if (!ids_base)
+		ids_base = default_ids_base(uid_base, uid_count);
 	if (opt_range("uid-base", uid_base, 1000, 4000000000u, &e) < 0 ||
 		opt_range("uid-count", uid_count, PRIV_UID_RANGES, PRIV_UID_RANGES * PRIV_MAX_SLOTS,
 			&e) < 0 ||

@@ -245,7 +245,8 @@ static bool copy(const char *from, const char *to)
 
 static pid_t run_helper(const char *self, const char *top)
 {
-	char priv[512], bin[80], run[80], state[80], user[16], base[16], pid[16], group[80];
+	char priv[512], bin[80], run[80], state[80], user[16], base[16], volumes[16], pid[16],
+		group[80];
 	pid_t p;
 
 	/* build/platform/daemon -> build/bin/mayfly-priv */
@@ -256,14 +257,17 @@ static pid_t run_helper(const char *self, const char *top)
 	snprintf(state, sizeof(state), "%s/state", top);
 	snprintf(user, sizeof(user), "%d", MAYFLYD);
 	snprintf(base, sizeof(base), "%u", 400000u + 5 * 4096 * ((unsigned int)getpid() % 1000));
+	/* of this run's own, and apart from those of platform/priv */
+	snprintf(volumes, sizeof(volumes), "%u",
+		4000000000u + 2 * 65536 * ((unsigned int)getpid() % 1000));
 	snprintf(pid, sizeof(pid), "%d", neighbour);
 	snprintf(group, sizeof(group), "%s/no-group", top);
 	p = fork();
 	if (p)
 		return p;
 	execl(priv, "mayfly-priv", "--bin-dir", bin, "--run-dir", run, "--state-dir", state,
-		"--user", user, "--uid-base", base, "--slots", "1", "--cgroup", group, "--", top,
-		pid, NULL);
+		"--user", user, "--uid-base", base, "--volume-uid-base", volumes, "--slots", "1",
+		"--cgroup", group, "--", top, pid, NULL);
 	_exit(127);
 }
 

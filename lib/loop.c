@@ -6,13 +6,13 @@
 #include "lib/loop.h"
 
 #include <string.h>
-#include <sys/eventfd.h>
 
 struct watch {
 	struct loop *loop;
 	int fd;
 	watch_fn fn;
 	void *arg;
+	const char *name;
 	bool dead;
 	struct watch *next_dead;
 };
@@ -21,6 +21,7 @@ struct timer {
 	struct loop *loop;
 	timer_fn fn;
 	void *arg;
+	const char *name;
 	uint64_t at_ns;
 	size_t pos; /* in the heap, +1; 0 = not armed */
 };
@@ -28,28 +29,21 @@ struct timer {
 struct deferred {
 	timer_fn fn;
 	void *arg;
+	const char *name;
 };
 
 struct loop {
-	int ep, wake_fd;
-	struct watch *wake, *dead;
+	int ep;
+	struct watch *dead;
 	struct timer **heap;
 	size_t ntimers, heap_cap;
 	struct deferred *later;
 	size_t nlater, later_cap;
 	bool stop;
 	int code;
-	void (*observe)(void *arg, uint64_t ns);
-	void *observe_arg;
+	const struct loop_observer *observer;
+	uint64_t seen_ns; /* when the handler before ended */
 };
-
-static void drain_wake(void *arg, uint32_t events)
-{
-	struct loop *l = arg;
-	uint64_t n;
-
-	(void)!read(l->wake_fd, &n, sizeof(n));
-}
 
 struct loop *loop_create(void)
 {
@@ -58,11 +52,8 @@ struct loop *loop_create(void)
 	if (!l)
 		return NULL;
 	l->ep = epoll_create1(EPOLL_CLOEXEC);
-	l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (l->ep >= 0 && l->wake_fd >= 0)
-		l->wake = loop_watch(l, l->wake_fd, EPOLLIN, drain_wake, l);
-	if (!l->wake) {
-		loop_destroy(l);
+	if (l->ep < 0) {
+		free(l);
 		return NULL;
 	}
 	return l;
@@ -80,30 +71,24 @@ static void bury_dead(struct loop *l)
 
 void loop_destroy(struct loop *l)
 {
-	int saved = errno;
-
 	if (!l)
 		return;
-	watch_remove(l->wake);
 	bury_dead(l);
-	if (l->ep >= 0)
-		close(l->ep);
-	if (l->wake_fd >= 0)
-		close(l->wake_fd);
+	close(l->ep);
 	free(l->heap);
 	free(l->later);
 	free(l);
-	errno = saved;
 }
 
-struct watch *loop_watch(struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg)
+struct watch *loop_watch_as(
+	struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg, const char *name)
 {
 	struct watch *w = calloc(1, sizeof(*w));
 	struct epoll_event ev = {.events = events, .data.ptr = w};
 
 	if (!w)
 		return NULL;
-	*w = (struct watch){.loop = l, .fd = fd, .fn = fn, .arg = arg};
+	*w = (struct watch){.loop = l, .fd = fd, .fn = fn, .arg = arg, .name = name};
 	if (epoll_ctl(l->ep, EPOLL_CTL_ADD, fd, &ev) < 0) {
 		free(w);
 		return NULL;
@@ -128,7 +113,7 @@ void watch_remove(struct watch *w)
 	w->loop->dead = w;
 }
 
-struct timer *loop_timer(struct loop *l, timer_fn fn, void *arg)
+struct timer *loop_timer_as(struct loop *l, timer_fn fn, void *arg, const char *name)
 {
 	struct timer *t = calloc(1, sizeof(*t));
 	size_t cap = l->heap_cap ? l->heap_cap : 16;
@@ -148,7 +133,7 @@ struct timer *loop_timer(struct loop *l, timer_fn fn, void *arg)
 		l->heap = h;
 		l->heap_cap = cap * 2;
 	}
-	*t = (struct timer){.loop = l, .fn = fn, .arg = arg};
+	*t = (struct timer){.loop = l, .fn = fn, .arg = arg, .name = name};
 	return t;
 }
 
@@ -229,7 +214,7 @@ void timer_remove(struct timer *t)
 	free(t);
 }
 
-int loop_defer(struct loop *l, timer_fn fn, void *arg)
+int loop_defer_as(struct loop *l, timer_fn fn, void *arg, const char *name)
 {
 	if (l->nlater == l->later_cap) {
 		size_t cap = l->later_cap ? l->later_cap * 2 : 16;
@@ -240,7 +225,7 @@ int loop_defer(struct loop *l, timer_fn fn, void *arg)
 		l->later = d;
 		l->later_cap = cap;
 	}
-	l->later[l->nlater++] = (struct deferred){fn, arg};
+	l->later[l->nlater++] = (struct deferred){fn, arg, name};
 	return 0;
 }
 
@@ -250,15 +235,6 @@ void loop_undefer(struct loop *l, timer_fn fn, const void *arg)
 	for (size_t i = 0; i < l->nlater; i++)
 		if (l->later[i].fn == fn && l->later[i].arg == arg)
 			l->later[i].fn = NULL;
-}
-
-void loop_wake(struct loop *l)
-{
-	uint64_t one = 1;
-	int saved = errno;
-
-	(void)!write(l->wake_fd, &one, sizeof(one));
-	errno = saved;
 }
 
 static int wait_ms(struct loop *l, int limit)
@@ -278,6 +254,18 @@ static int wait_ms(struct loop *l, int limit)
 	return limit >= 0 && (uint64_t)limit < ms ? limit : (int)ms;
 }
 
+/* A handler has run. The clock is read once for each. */
+static void handled(struct loop *l, const char *name)
+{
+	uint64_t now;
+
+	if (!l->observer)
+		return;
+	now = mono_ns();
+	l->observer->handler(l->observer->arg, name, now - l->seen_ns);
+	l->seen_ns = now;
+}
+
 static void fire_timers(struct loop *l)
 {
 	uint64_t now = mono_ns();
@@ -287,9 +275,11 @@ static void fire_timers(struct loop *l)
 	 */
 	while (budget-- > 0 && l->ntimers && l->heap[0]->at_ns <= now) {
 		struct timer *t = l->heap[0];
+		const char *name = t->name;
 
 		heap_drop(l, t);
 		t->fn(t->arg);
+		handled(l, name);
 	}
 }
 
@@ -300,8 +290,10 @@ static void run_deferred(struct loop *l)
 	for (size_t i = 0; i < n; i++) {
 		struct deferred d = l->later[i];
 
-		if (d.fn)
-			d.fn(d.arg);
+		if (!d.fn)
+			continue;
+		d.fn(d.arg);
+		handled(l, d.name);
 	}
 	memmove(l->later, l->later + n, (l->nlater - n) * sizeof(*l->later));
 	l->nlater -= n;
@@ -315,26 +307,27 @@ int loop_turn(struct loop *l, int timeout_ms)
 
 	if (n < 0 && errno != EINTR)
 		return -errno;
-	begun_ns = l->observe ? mono_ns() : 0;
+	begun_ns = l->seen_ns = l->observer ? mono_ns() : 0;
 	for (int i = 0; i < n; i++) {
 		struct watch *w = ev[i].data.ptr;
 
-		if (!w->dead)
-			w->fn(w->arg, ev[i].events);
+		if (w->dead)
+			continue;
+		w->fn(w->arg, ev[i].events);
+		handled(l, w->name); /* a dead watch is there until the turn ends */
 	}
 	fire_timers(l);
 	if (l->nlater)
 		run_deferred(l);
 	bury_dead(l);
-	if (l->observe)
-		l->observe(l->observe_arg, mono_ns() - begun_ns);
+	if (l->observer)
+		l->observer->turn(l->observer->arg, mono_ns() - begun_ns);
 	return 0;
 }
 
-void loop_observe(struct loop *l, void (*fn)(void *arg, uint64_t ns), void *arg)
+void loop_observe(struct loop *l, const struct loop_observer *o)
 {
-	l->observe = fn;
-	l->observe_arg = arg;
+	l->observer = o;
 }
 
 int loop_run(struct loop *l)

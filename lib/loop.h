@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loop.h: an epoll event loop with timers and deferred calls, for one thread. No polling: it sleeps until a descriptor, a timer
- * or another thread (loop_wake) has something. Handlers may remove any watch or timer, their own included, at any time.
+ * loop.h: an epoll event loop with timers and deferred calls, for one thread. No polling: it sleeps until a descriptor or a timer
+ * has something. Handlers may remove any watch or timer, their own included, at any time.
  */
 #pragma once
 
@@ -21,13 +21,18 @@ void loop_destroy(struct loop *l);
 
 /* Watches fd (borrowed) for EPOLLIN/EPOLLOUT/EPOLLRDHUP (level triggered unless EPOLLET is given).
  * NULL: errno says why. */
-struct watch *loop_watch(struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg);
+#define loop_watch(l, fd, events, fn, arg) loop_watch_as(l, fd, events, fn, arg, LOOP_NAME(fn))
+/* name: of the handler, for loop_observe; a literal. */
+#define LOOP_NAME(fn) __FILE_NAME__ ":" #fn
+struct watch *loop_watch_as(
+	struct loop *l, int fd, uint32_t events, watch_fn fn, void *arg, const char *name);
 /* change what is waited for; 0 = nothing but errors */
 int watch_events(struct watch *w, uint32_t events);
 void watch_remove(struct watch *w); /* NULL is fine */
 
 /* A timer is made disarmed. at_ns: CLOCK_MONOTONIC; 0 disarms. Fires once a setting. */
-struct timer *loop_timer(struct loop *l, timer_fn fn, void *arg);
+#define loop_timer(l, fn, arg) loop_timer_as(l, fn, arg, LOOP_NAME(fn))
+struct timer *loop_timer_as(struct loop *l, timer_fn fn, void *arg, const char *name);
 void timer_set(struct timer *t, uint64_t at_ns);
 static inline void timer_after(struct timer *t, uint64_t ns)
 {
@@ -36,19 +41,23 @@ static inline void timer_after(struct timer *t, uint64_t ns)
 void timer_remove(struct timer *t); /* NULL is fine */
 
 /* Calls fn once from the loop, after the handlers of this turn. 0 or -ENOMEM. */
-int loop_defer(struct loop *l, timer_fn fn, void *arg);
+#define loop_defer(l, fn, arg) loop_defer_as(l, fn, arg, LOOP_NAME(fn))
+int loop_defer_as(struct loop *l, timer_fn fn, void *arg, const char *name);
 /* Takes all such calls back: for whoever goes away. */
 void loop_undefer(struct loop *l, timer_fn fn, const void *arg);
-/* From any thread or signal handler: makes the loop take a turn now. */
-void loop_wake(struct loop *l);
-
 /* Runs until loop_stop; returns its code. loop_turn takes one turn, waiting at most timeout_ms (-1:
  * for ever). */
 int loop_run(struct loop *l);
 int loop_turn(struct loop *l, int timeout_ms);
 void loop_stop(struct loop *l, int code);
-/* After each turn that had something to do: how long its handlers took. So long another event may
- * have waited. One observer; NULL: nobody, and no clock is read. */
-void loop_observe(struct loop *l, void (*fn)(void *arg, uint64_t ns), void *arg);
+/* Both callbacks run after the handlers that they measure. */
+struct loop_observer {
+	void (*turn)(
+		void *arg, uint64_t ns); /* all of a turn: so long another event may have waited */
+	void (*handler)(void *arg, const char *name, uint64_t ns);
+	void *arg;
+};
+/* One observer, borrowed; NULL: nobody, and no clock is read. */
+void loop_observe(struct loop *l, const struct loop_observer *o);
 /* The epoll descriptor, to nest this loop in another. */
 int loop_fd(struct loop *l);

@@ -143,6 +143,19 @@ int blob_make(struct blobs *b, const char *id, const char *kind)
 	return fd;
 }
 
+void blob_discard(struct blobs *b, const char *id, const char *kind)
+{
+	char name[64];
+
+	file_name(name, id, kind);
+	unlinkat(b->dir, name, 0);
+}
+
+struct io_pool *blobs_io(const struct blobs *b)
+{
+	return b->io;
+}
+
 int blobs_sync(void *arg, struct err *e)
 {
 	struct blobs *b = arg;
@@ -249,13 +262,16 @@ static void removal_done(struct io_job *j)
 
 static void file_remove(struct blobs *b, const char *name)
 {
-	_cleanup_close_ int fd = openat(b->dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	_cleanup_close_ int fd = -1;
 	struct removal *r;
 	struct stat st;
 
+	if (fstatat(b->dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return;
+	if (b->io && (uint64_t)st.st_blocks * 512 >= IN_STEPS_FROM_BYTES)
+		fd = openat(b->dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	unlinkat(b->dir, name, 0);
-	if (!b->io || fd < 0 || fstat(fd, &st) < 0 ||
-		(uint64_t)st.st_blocks * 512 < IN_STEPS_FROM_BYTES)
+	if (fd < 0)
 		return;
 	r = calloc(1, sizeof(*r));
 	if (!r)

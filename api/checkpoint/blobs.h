@@ -19,8 +19,11 @@ void blobs_destroy(struct blobs *b);
 const char *blobs_relative(const struct blobs *b, const char *path);
 bool blobs_absolute(const struct blobs *b, const char *path, char *to, size_t cap);
 void blob_id_make(char id[BLOB_ID]);
-/* Makes id's file of that kind, empty, read and write: a descriptor or -errno. */
+/* Makes id's file of that kind, empty, read and write: a descriptor or -errno. Any thread. */
 int blob_make(struct blobs *b, const char *id, const char *kind);
+/* Removes what blob_make() made, if nobody has a reference to it yet. Any thread. */
+void blob_discard(struct blobs *b, const char *id, const char *kind);
+struct io_pool *blobs_io(const struct blobs *b);
 /* For database_before_sync(), from the writer's thread: the names of all files made so far are on the
  * disk. An error stays for ever. */
 int blobs_sync(void *blobs, struct err *e);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/core/io_pool.h"
 #include "api/core/text.h"
 #include "lib/cow.h"
 
@@ -52,25 +53,68 @@ bool memory_has(const struct memory *m, const char *blob)
 	return false;
 }
 
-int disk_private_make(struct blobs *b, struct disk *d, struct err *e)
-{
-	_cleanup_close_ int data = -1, bitmap = -1;
+/* ---- a private layer */
+
+struct layer_job {
+	struct io_job job;
+	struct blobs *b;
+	uint64_t bytes;
+	layer_fn fn; /* NULL: cancelled */
+	void *arg;
 	char id[BLOB_ID];
 	int rc;
+	struct err err;
+};
 
-	blob_id_make(id);
-	data = blob_make(b, id, "data");
-	bitmap = blob_make(b, id, "bitmap");
+static void layer_work(struct io_job *job)
+{
+	struct layer_job *j = container_of(job, struct layer_job, job);
+	_cleanup_close_ int data = blob_make(j->b, j->id, "data"),
+			    bitmap = data < 0 ? -1 : blob_make(j->b, j->id, "bitmap");
+
 	if (data < 0 || bitmap < 0)
-		return err_set(e, data < 0 ? -data : -bitmap, "making a disk layer");
-	blob_ref(b, id);
-	rc = cow_layer_create(data, bitmap, d->bytes, e);
-	if (rc < 0) {
-		blob_unref(b, id);
-		return err_wrap(e, "making a disk layer");
-	}
-	str_copy(d->data, sizeof(d->data), id);
-	return 0;
+		j->rc = err_set(&j->err, data < 0 ? -data : -bitmap, "making a disk layer");
+	else if ((j->rc = cow_layer_create(data, bitmap, j->bytes, &j->err)) < 0)
+		err_wrap(&j->err, "making a disk layer");
+	if (j->rc == 0)
+		return;
+	blob_discard(j->b, j->id, "data");
+	blob_discard(j->b, j->id, "bitmap");
+}
+
+static void layer_done(struct io_job *job)
+{
+	struct layer_job *j = container_of(job, struct layer_job, job);
+
+	if (j->rc == 0)
+		blob_ref(j->b, j->id);
+	if (j->fn)
+		j->fn(j->arg, j->id, j->rc < 0 ? &j->err : NULL);
+	else if (j->rc == 0)
+		blob_unref(j->b, j->id);
+	free(j);
+}
+
+struct layer_job *disk_private_make(struct blobs *b, uint64_t bytes, layer_fn fn, void *arg)
+{
+	struct layer_job *j = calloc(1, sizeof(*j));
+
+	if (!j)
+		return NULL;
+	*j = (struct layer_job){.job = {layer_work, layer_done, NULL},
+		.b = b,
+		.bytes = bytes,
+		.fn = fn,
+		.arg = arg};
+	blob_id_make(j->id);
+	io_pool_run_quick(blobs_io(b), &j->job);
+	return j;
+}
+
+void disk_private_cancel(struct layer_job *j)
+{
+	if (j)
+		j->fn = NULL;
 }
 
 void disk_fds_close(struct vm_disk_fds *f)

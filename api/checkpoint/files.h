@@ -31,8 +31,14 @@ void disk_unref(struct blobs *b, const struct disk *d);
 void memory_ref(struct blobs *b, const struct memory *m);
 void memory_unref(struct blobs *b, const struct memory *m);
 bool memory_has(const struct memory *m, const char *blob); /* among its memory files */
-/* An empty private layer on this disk: sets d->data, referenced. */
-int disk_private_make(struct blobs *b, struct disk *d, struct err *e);
+/* Makes an empty private layer for a disk of that size, in a thread: on some file systems it takes a millisecond to
+ * find a free inode. fn is called on the loop, later: e NULL: data is the layer's blob, and the callee has a reference
+ * to it. NULL: no memory. */
+struct layer_job;
+typedef void (*layer_fn)(void *arg, const char *data, const struct err *e);
+struct layer_job *disk_private_make(struct blobs *b, uint64_t bytes, layer_fn fn, void *arg);
+void disk_private_cancel(
+	struct layer_job *j); /* fn is not called any more, and nothing stays; NULL is fine */
 /* All descriptors, for a VM. Close with vm_disk_fds_close. */
 int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e);
 void disk_fds_close(struct vm_disk_fds *f);

@@ -11,61 +11,81 @@
 
 #include "lib/loop.h"
 
-/* Two, so that a long job does not hold up a short one. More would only compete for the disk. */
-#define IO_THREADS 2u
+/* The first takes quick jobs only, so that no long one holds them up. More would only compete for the disk. */
+#define IO_THREADS 3u
+
+struct io_queue {
+	struct io_job *first, **last;
+};
 
 struct io_pool {
 	struct loop *loop;
 	pthread_mutex_t lock;
-	pthread_cond_t work;
+	pthread_cond_t work, quick_work;
 	pthread_t thread[IO_THREADS];
 	unsigned int nthreads;
 	bool ending;
-	struct io_job *todo, **todo_last;
-	struct io_job *done, **done_last;
+	struct io_queue quick, todo, done;
 	unsigned int busy; /* the loop's */
 	int wake_fd;
 	struct watch *wake;
 };
 
-static struct io_job *list_take(struct io_job **list, struct io_job ***last)
+static void queue_init(struct io_queue *q)
 {
-	struct io_job *j = *list;
+	q->last = &q->first;
+}
+
+static struct io_job *queue_take(struct io_queue *q)
+{
+	struct io_job *j = q->first;
 
 	if (j)
-		*list = j->next;
-	if (!*list)
-		*last = list;
+		q->first = j->next;
+	if (!q->first)
+		q->last = &q->first;
 	return j;
 }
 
-static void list_add(struct io_job ***last, struct io_job *j)
+static void queue_add(struct io_queue *q, struct io_job *j)
 {
 	j->next = NULL;
-	**last = j;
-	*last = &j->next;
+	*q->last = j;
+	q->last = &j->next;
 }
 
-static void *io_main(void *arg)
+static void io_thread(struct io_pool *p, bool only_quick)
 {
-	struct io_pool *p = arg;
 	uint64_t one = 1;
 
 	pthread_mutex_lock(&p->lock);
 	while (!p->ending) {
-		struct io_job *j = list_take(&p->todo, &p->todo_last);
+		struct io_job *j = queue_take(&p->quick);
 
+		if (!j && !only_quick)
+			j = queue_take(&p->todo);
 		if (!j) {
-			pthread_cond_wait(&p->work, &p->lock);
+			pthread_cond_wait(only_quick ? &p->quick_work : &p->work, &p->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&p->lock);
 		j->work(j);
 		pthread_mutex_lock(&p->lock);
-		list_add(&p->done_last, j);
+		queue_add(&p->done, j);
 		(void)!write(p->wake_fd, &one, sizeof(one));
 	}
 	pthread_mutex_unlock(&p->lock);
+}
+
+static void *io_main(void *arg)
+{
+	io_thread(arg, false);
+	return NULL;
+}
+
+static void *io_quick_main(void *arg)
+{
+	io_thread(arg, true);
 	return NULL;
 }
 
@@ -78,7 +98,7 @@ static void jobs_done(void *arg, uint32_t events)
 	(void)!read(p->wake_fd, &n, sizeof(n));
 	do {
 		pthread_mutex_lock(&p->lock);
-		j = list_take(&p->done, &p->done_last);
+		j = queue_take(&p->done);
 		pthread_mutex_unlock(&p->lock);
 		if (j) {
 			p->busy--;
@@ -91,7 +111,17 @@ void io_pool_run(struct io_pool *p, struct io_job *j)
 {
 	p->busy++;
 	pthread_mutex_lock(&p->lock);
-	list_add(&p->todo_last, j);
+	queue_add(&p->todo, j);
+	pthread_cond_signal(&p->work);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void io_pool_run_quick(struct io_pool *p, struct io_job *j)
+{
+	p->busy++;
+	pthread_mutex_lock(&p->lock);
+	queue_add(&p->quick, j);
+	pthread_cond_signal(&p->quick_work);
 	pthread_cond_signal(&p->work);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -110,10 +140,12 @@ struct io_pool *io_pool_create(struct loop *l, struct err *e)
 		return NULL;
 	}
 	p->loop = l;
-	p->todo_last = &p->todo;
-	p->done_last = &p->done;
+	queue_init(&p->quick);
+	queue_init(&p->todo);
+	queue_init(&p->done);
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->work, NULL);
+	pthread_cond_init(&p->quick_work, NULL);
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	p->wake = p->wake_fd < 0 ? NULL : loop_watch(l, p->wake_fd, EPOLLIN, jobs_done, p);
 	if (p->wake)
@@ -126,7 +158,8 @@ struct io_pool *io_pool_create(struct loop *l, struct err *e)
 int io_pool_start(struct io_pool *p, struct err *e)
 {
 	while (p->nthreads < IO_THREADS) {
-		int rc = pthread_create(&p->thread[p->nthreads], NULL, io_main, p);
+		int rc = pthread_create(
+			&p->thread[p->nthreads], NULL, p->nthreads ? io_main : io_quick_main, p);
 
 		if (rc)
 			return err_set(e, rc, "a thread of the I/O pool");
@@ -142,12 +175,14 @@ void io_pool_destroy(struct io_pool *p)
 	pthread_mutex_lock(&p->lock);
 	p->ending = true;
 	pthread_cond_broadcast(&p->work);
+	pthread_cond_broadcast(&p->quick_work);
 	pthread_mutex_unlock(&p->lock);
 	while (p->nthreads > 0)
 		pthread_join(p->thread[--p->nthreads], NULL);
 	watch_remove(p->wake);
 	close_fd(&p->wake_fd);
 	pthread_cond_destroy(&p->work);
+	pthread_cond_destroy(&p->quick_work);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * io_pool.h: a few threads for what waits for a disk: deleting large files, syncing, hashing. The
+ * io_pool.h: a few threads for what waits for a disk: making files, deleting large ones. The
  * loop hands a job over and hears of its end in a callback. A job is a struct of its owner's with
  * this one inside, so that handing it over cannot fail.
  */
@@ -23,5 +23,7 @@ int io_pool_start(struct io_pool *p, struct err *e);
 /* Waits for the jobs that run. The others are not begun, and no callback is called any more. */
 void io_pool_destroy(struct io_pool *p);
 void io_pool_run(struct io_pool *p, struct io_job *j);
+/* For a job of milliseconds that somebody waits for: no long job holds it up. */
+void io_pool_run_quick(struct io_pool *p, struct io_job *j);
 /* Jobs that were handed over and have not called back. */
 unsigned int io_pool_busy(const struct io_pool *p);

@@ -28,14 +28,24 @@ struct hist {
 	uint64_t bucket[HIST_BUCKETS + 1], count, sum_ns; /* powers of two from 0.25 ms */
 };
 
+#define HANDLERS_MAX 256u /* names of the loop's handlers; a power of two. There are about 90. */
+struct handler_time {
+	const char *name; /* NULL: free */
+	uint64_t count, sum_ns, max_ns;
+};
+
 struct metrics {
 	struct hist phase[PH_COUNT];
 	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
 		http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
 	struct hist sdk_create, http;
 	struct hist loop; /* turns of the event loop */
+	struct handler_time handlers[HANDLERS_MAX];
 };
 
 struct daemon;
 extern const char *const phase_names[PH_COUNT];
 void hist_add(struct hist *h, uint64_t ns);
+/* What the event loop tells its observer (lib/loop.h). */
+void metrics_turn(void *metrics, uint64_t ns);
+void metrics_handler(void *metrics, const char *name, uint64_t ns);

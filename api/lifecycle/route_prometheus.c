@@ -34,6 +34,23 @@ static void put_hist(struct buf *b, const char *name, const char *label, const s
 		(unsigned long long)h->count);
 }
 
+static void put_handlers(struct buf *b, const struct metrics *m)
+{
+	buf_printf(b, "# TYPE mayfly_loop_handler_seconds summary\n");
+	for (const struct handler_time *t = m->handlers; t < m->handlers + HANDLERS_MAX; t++)
+		if (t->name)
+			buf_printf(b,
+				"mayfly_loop_handler_seconds_sum{handler=\"%s\"} %.9f\n"
+				"mayfly_loop_handler_seconds_count{handler=\"%s\"} %llu\n",
+				t->name, (double)t->sum_ns / 1e9, t->name,
+				(unsigned long long)t->count);
+	buf_printf(b, "# TYPE mayfly_loop_handler_longest_seconds gauge\n");
+	for (const struct handler_time *t = m->handlers; t < m->handlers + HANDLERS_MAX; t++)
+		if (t->name)
+			buf_printf(b, "mayfly_loop_handler_longest_seconds{handler=\"%s\"} %.9f\n",
+				t->name, (double)t->max_ns / 1e9);
+}
+
 /* Our own, not the sandboxes'. */
 static uint64_t resident_bytes(void)
 {
@@ -161,6 +178,7 @@ void route_prometheus(struct http_req *r)
 	put_hist(&b, "mayfly_sdk_create_seconds", "", &m->sdk_create);
 	buf_printf(&b, "# TYPE mayfly_loop_seconds histogram\n");
 	put_hist(&b, "mayfly_loop_seconds", "", &m->loop);
+	put_handlers(&b, m);
 	buf_printf(&b, "# TYPE mayfly_quarantined_records gauge\n");
 	buf_printf(&b, "mayfly_quarantined_records %u\n", quarantined_count(d));
 	put_budgets(&b, d->budgets);

@@ -47,6 +47,7 @@ void launch_free(struct sandbox *sb)
 	turn_end(&l->turn);
 	if (l->image)
 		image_cancel(l->image);
+	disk_private_cancel(l->layer);
 	free(l);
 }
 
@@ -446,12 +447,23 @@ static void load(struct sandbox *sb)
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 }
 
+/* The monitor is blank and the private layer is there: whichever came last. */
+static void load_if_ready(struct sandbox *sb)
+{
+	if (sb->vm->phase != VM_BLANK)
+		return;
+	if (sb->op.launch->layer)
+		operation_step(sb, STEP_DISK);
+	else
+		load(sb);
+}
+
 static void on_blank(void *arg)
 {
 	struct sandbox *sb = arg;
 
 	if (sb->op.launch && sb->op.step == STEP_VMM)
-		load(sb);
+		load_if_ready(sb);
 }
 
 static void on_snapshot(void *arg, int status, uint32_t kept, const char *text)
@@ -556,22 +568,42 @@ static void get_vm(struct sandbox *sb)
 		launch_fail(sb, 503, START_FAILED, "%s", e.msg);
 		return;
 	}
-	if (sb->vm->phase == VM_BLANK)
-		load(sb);
+	load_if_ready(sb);
 }
 
 /* ---- image and disk */
 
-static void make_disk(struct sandbox *sb)
+static void disk_made(void *arg, const char *data, const struct err *e)
 {
-	struct err e;
+	struct sandbox *sb = arg;
 
-	operation_step(sb, STEP_DISK);
-	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
-		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+	sb->op.launch->layer = NULL;
+	if (e) {
+		operation_step(sb, STEP_DISK);
+		launch_fail(sb, 500, START_FAILED, "%s", e->msg);
 		return;
 	}
-	get_vm(sb);
+	/* of a resume: an earlier attempt may have run for a moment, and written. The memory that is restored
+	 * knows nothing of that. */
+	blob_unref(sb->d->blobs, sb->disk.data);
+	str_copy(sb->disk.data, sizeof(sb->disk.data), data);
+	if (resuming(sb))
+		fault_at(sb, FAULT_RESUME_DISK);
+	if (sb->vm)
+		load_if_ready(sb);
+}
+
+/* Both take a while, and neither needs the other. */
+static void make_disk(struct sandbox *sb)
+{
+	struct launch *l = sb->op.launch;
+
+	operation_step(sb, STEP_DISK);
+	l->layer = disk_private_make(sb->d->blobs, sb->disk.bytes, disk_made, sb);
+	if (l->layer)
+		get_vm(sb);
+	else
+		launch_fail(sb, 500, START_FAILED, "no memory");
 }
 
 static int disk_of_image(struct sandbox *sb, const char *path, struct err *e)
@@ -710,9 +742,6 @@ bool launch_take_up(struct sandbox *sb)
 
 void launch_resume(struct sandbox *sb)
 {
-	char old[BLOB_ID];
-	struct err e;
-
 	if (operation_begin_saved(sb, OP_RESUME, sb->d->cfg.resume_timeout_seconds, "RESUMING") <
 		0) {
 		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_RESUME_FAILED",
@@ -725,17 +754,7 @@ void launch_resume(struct sandbox *sb)
 	}
 	fault_at(sb, FAULT_RESUME_BEGUN);
 	sb->op.launch->from = sb->memory;
-	/* an earlier attempt may have run for a moment, and written: the memory that is restored
-	 * now knows nothing of that */
-	memcpy(old, sb->disk.data, sizeof(old));
-	operation_step(sb, STEP_DISK);
-	if (disk_private_make(sb->d->blobs, &sb->disk, &e) < 0) {
-		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
-		return;
-	}
-	blob_unref(sb->d->blobs, old);
-	fault_at(sb, FAULT_RESUME_DISK);
-	get_vm(sb);
+	make_disk(sb);
 }
 
 bool launch_adopt(struct sandbox *sb)

@@ -14,7 +14,8 @@ struct launch {
 	struct sandbox *sb;
 	bool resume;
 	struct image_job *image;
-	struct memory from; /* what to restore; state "" = boot */
+	struct layer_job *layer; /* the private layer is being made, beside what the monitor does */
+	struct memory from;      /* what to restore; state "" = boot */
 	struct turn turn;
 };
 

@@ -52,6 +52,7 @@
 #define DRAIN_NS     (10ull * 1000000000)
 
 static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
+static const struct loop_observer observer = {metrics_turn, metrics_handler, &D.metrics};
 
 _noreturn_ static void die_with(int status, const char *what, const struct err *e)
 {
@@ -545,11 +546,6 @@ static int priv_socket(bool no_jail)
 	return PRIV_FD;
 }
 
-static void observe_turn(void *arg, uint64_t ns)
-{
-	hist_add(arg, ns);
-}
-
 /* Whose records stand on images. */
 static const image_user_fn image_users[] = {
 	sandboxes_need_image, checkpoints_need_image, templates_need_image, NULL};
@@ -627,7 +623,7 @@ static void start(bool no_jail)
 	if (database_start(D.database, &e) < 0 || io_pool_start(D.io, &e) < 0)
 		die("threads", &e);
 	digests_go_on(&D);
-	loop_observe(D.loop, observe_turn, &D.metrics.loop);
+	loop_observe(D.loop, &observer);
 	say_listening(hc.listen_fd);
 }
 

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "api/checkpoint/blobs.h"
+#include "api/checkpoint/files.h"
 #include "api/core/io_pool.h"
 #include "lib/loop.h"
 
@@ -229,8 +229,49 @@ static void a_mapped_file_keeps_its_length(void)
 	rig_down();
 }
 
+static struct {
+	int calls, err;
+	char data[BLOB_ID];
+} made;
+
+static void on_layer(void *arg, const char *data, const struct err *e)
+{
+	made.calls++;
+	made.err = e ? e->code : 0;
+	snprintf(made.data, sizeof(made.data), "%s", data);
+}
+
+static void a_private_layer_is_made_in_a_thread(void)
+{
+	struct layer_job *j;
+
+	REQUIRE(rig_up());
+	blobs_loaded(G.b, true);
+	made.calls = 0;
+	REQUIRE(disk_private_make(G.b, MIB(64), on_layer, NULL));
+	CHECK_INT(made.calls, 0);
+	idle();
+	CHECK(made.calls == 1 && !made.err && blob_is_known(G.b, made.data));
+	CHECK(there(made.data, "data") && there(made.data, "bitmap"));
+	blob_unref(G.b, made.data);
+	CHECK(!there(made.data, "data") && !there(made.data, "bitmap"));
+	/* nobody wants it any more */
+	j = disk_private_make(G.b, MIB(64), on_layer, NULL);
+	REQUIRE(j);
+	disk_private_cancel(j);
+	idle();
+	/* a size that no layer has: its files go in the thread */
+	REQUIRE(disk_private_make(G.b, 1, on_layer, NULL));
+	idle();
+	CHECK(made.calls == 2 && made.err);
+	CHECK(!blob_is_known(G.b, made.data));
+	rig_down(); /* rmdir: empty */
+	CHECK(access(G.dir, F_OK) < 0);
+}
+
 static const struct test tests[] = {
 	{"a_writer_is_found", a_writer_is_found},
+	{"a_private_layer_is_made_in_a_thread", a_private_layer_is_made_in_a_thread},
 	{"the_last_reference_removes", the_last_reference_removes},
 	{"nothing_goes_while_records_are_loaded", nothing_goes_while_records_are_loaded},
 	{"after_an_incomplete_load_old_files_stay", after_an_incomplete_load_old_files_stay},

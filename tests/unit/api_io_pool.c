@@ -44,6 +44,7 @@ static void jobs_run_and_call_back(void)
 	struct io_pool *p = io_pool_create(l, &e);
 
 	REQUIRE(p);
+	done_jobs = sum = 0;
 	for (int i = 0; i < JOBS; i++) {
 		x[i] = (struct numbered){.job = {work, done, NULL}, .n = i};
 		io_pool_run(p, &x[i].job);
@@ -61,7 +62,47 @@ static void jobs_run_and_call_back(void)
 	loop_destroy(l);
 }
 
+/* ---- a quick job does not wait for long ones */
+
+static pthread_barrier_t held;
+
+static void long_work(struct io_job *j)
+{
+	pthread_barrier_wait(&held);
+}
+
+static void nothing(struct io_job *j)
+{
+}
+
+static void a_quick_job_passes_long_ones(void)
+{
+	struct loop *l = loop_create();
+	struct io_job slow[2] = {{long_work, nothing, NULL}, {long_work, nothing, NULL}};
+	struct numbered quick = {.job = {work, done, NULL}, .n = 21};
+	struct err e;
+	struct io_pool *p = io_pool_create(l, &e);
+
+	REQUIRE(p && !pthread_barrier_init(&held, NULL, 3) && !io_pool_start(p, &e));
+	done_jobs = sum = 0;
+	for (int i = 0; i < 2; i++)
+		io_pool_run(p, &slow[i]);
+	io_pool_run_quick(p, &quick.job);
+	for (int i = 0; i < 500 && !done_jobs; i++)
+		loop_turn(l, 20);
+	CHECK_INT(sum, 42);
+	CHECK_INT(io_pool_busy(p), 2);
+	pthread_barrier_wait(&held);
+	for (int i = 0; i < 500 && io_pool_busy(p); i++)
+		loop_turn(l, 20);
+	CHECK_INT(io_pool_busy(p), 0);
+	io_pool_destroy(p);
+	loop_destroy(l);
+	pthread_barrier_destroy(&held);
+}
+
 static const struct test tests[] = {
+	{"a_quick_job_passes_long_ones", a_quick_job_passes_long_ones},
 	{"jobs_run_and_call_back", jobs_run_and_call_back},
 };
 TEST_MAIN(tests)

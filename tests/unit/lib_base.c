@@ -173,6 +173,55 @@ static void timers_fire_in_order_and_watches_go(void)
 	close(pi[1]);
 }
 
+static struct {
+	char names[100];
+	int turns;
+	uint64_t longest;
+} seen;
+
+static void saw_turn(void *arg, uint64_t ns)
+{
+	seen.turns++;
+}
+
+static void saw_handler(void *arg, const char *name, uint64_t ns)
+{
+	size_t n = strlen(seen.names);
+
+	snprintf(seen.names + n, sizeof(seen.names) - n, "%s ", name);
+	seen.longest = MAX(seen.longest, ns);
+}
+
+static void on_timer_slow(void *arg)
+{
+	usleep(3000);
+}
+
+static void on_deferred(void *arg)
+{
+}
+
+static void handlers_are_observed_by_name(void)
+{
+	static const struct loop_observer o = {saw_turn, saw_handler, NULL};
+	struct loop *l = loop_create();
+	struct timer *t;
+
+	REQUIRE(l);
+	t = loop_timer(l, on_timer_slow, NULL);
+	REQUIRE(t && !loop_defer(l, on_deferred, NULL));
+	loop_observe(l, &o);
+	timer_after(t, 1);
+	loop_turn(l, 100);
+	loop_turn(l, 0);
+	CHECK(strstr(seen.names, "lib_base.c:on_timer_slow "));
+	CHECK(strstr(seen.names, "lib_base.c:on_deferred "));
+	CHECK(seen.turns >= 1 && seen.longest >= 3000000);
+	loop_observe(l, NULL);
+	timer_remove(t);
+	loop_destroy(l);
+}
+
 static void a_child_keeps_what_it_is_told(void)
 {
 	int p[2], q[2], st = 0;
@@ -238,6 +287,7 @@ static const struct test tests[] = {
 	{"the_last_message_of_a_peer_that_left_some_unread",
 		the_last_message_of_a_peer_that_left_some_unread},
 	{"descriptors_travel_and_extras_are_closed", descriptors_travel_and_extras_are_closed},
+	{"handlers_are_observed_by_name", handlers_are_observed_by_name},
 	{"a_child_keeps_what_it_is_told", a_child_keeps_what_it_is_told},
 	{"timers_fire_in_order_and_watches_go", timers_fire_in_order_and_watches_go},
 	{"the_largest_message_holds_all_its_descriptors",

@@ -23,10 +23,20 @@
 
 #define INWARD_PORT  44772
 #define WAITING_MAX  32u
+#define REFUSED_MAX  16u
 #define ATTR_CGROUP  21 /* INET_DIAG_CGROUP_ID, which older headers lack */
 #define TCP_PROTOCOL 6
 
+/* A program that was refused. Closed under its request the kernel would send a reset, and the answer might be lost: so what it sends is read until
+ * it closes. The oldest makes room. */
+struct refused {
+	int fd;
+	struct watch *w;
+};
+
 struct inward {
+	struct refused refused[REFUSED_MAX];
+	size_t next_refused;
 	int fd;
 	struct watch *w;
 	struct {
@@ -109,8 +119,27 @@ static bool is_refused(struct agent *a, const struct sockaddr_in *peer, uint16_t
 	return false;
 }
 
-static void say_no(int fd, const char *status, const char *code, const char *text)
+static void refused_close(struct refused *r)
 {
+	if (!r->w)
+		return;
+	watch_remove(take_ptr(r->w));
+	close_fd(&r->fd);
+}
+
+static void refused_event(void *arg, uint32_t events)
+{
+	static char scratch[KIB(4)];
+	struct refused *r = arg;
+	ssize_t n = recv(r->fd, scratch, sizeof(scratch), MSG_DONTWAIT);
+
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		refused_close(r);
+}
+
+static void say_no(struct agent *a, int fd, const char *status, const char *code, const char *text)
+{
+	struct refused *r = &a->inward->refused[a->inward->next_refused++ % REFUSED_MAX];
 	char body[200], all[500];
 	int n = snprintf(body, sizeof(body), "{\"code\":\"%s\",\"message\":\"%s\"}", code, text);
 
@@ -120,7 +149,10 @@ static void say_no(int fd, const char *status, const char *code, const char *tex
 		status, n, body);
 	(void)!send(fd, all, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
 	shutdown(fd, SHUT_WR);
-	close(fd);
+	refused_close(r);
+	*r = (struct refused){fd, loop_watch(a->loop, fd, EPOLLIN, refused_event, r)};
+	if (!r->w)
+		close(fd);
 }
 
 static void accepted(struct agent *a, struct inward *in, int fd)
@@ -136,7 +168,7 @@ static void accepted(struct agent *a, struct inward *in, int fd)
 			return;
 		}
 	}
-	say_no(fd, "503 Service Unavailable", "SERVICE_UNAVAILABLE",
+	say_no(a, fd, "503 Service Unavailable", "SERVICE_UNAVAILABLE",
 		"all ways from this sandbox to its execution API are in use");
 }
 
@@ -155,7 +187,7 @@ static void inward_event(void *arg, uint32_t events)
 			return;
 		getsockname(fd, (struct sockaddr *)&self, &m);
 		if (is_refused(a, &peer, self.sin_port))
-			say_no(fd, "403 Forbidden", "NOT_SUPPORTED",
+			say_no(a, fd, "403 Forbidden", "NOT_SUPPORTED",
 				"not from an isolated session");
 		else
 			accepted(a, in, fd);
@@ -190,6 +222,8 @@ void inward_fini(struct agent *a)
 {
 	if (!a->inward)
 		return;
+	for (size_t i = 0; i < REFUSED_MAX; i++)
+		refused_close(&a->inward->refused[i]);
 	watch_remove(a->inward->w);
 	close_fd(&a->inward->fd);
 	free(take_ptr(a->inward));

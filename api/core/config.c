@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/core/hardening.h"
+
 #define CONFIG_BYTES_MAX 65536
 
 enum kind { K_STR, K_INT, K_BOOL };
@@ -108,6 +110,9 @@ static const struct key {
 		"of that, for one API key that is not an operator's"},
 	{"limits", "budget_sandbox_mib", K_INT, AT(budget_sandbox_mib), 1, 1ll << 20, "24",
 		"of that, for requests to one sandbox and its agent"},
+	{"limits", "own_api_connections", K_INT, AT(own_api_connections), 0, 64, "8",
+		"of the programs in one sandbox to its own execution API (127.0.0.1:44772 in "
+		"there); 0: closed"},
 	{"network", "enabled", K_BOOL, AT(network_enabled), 0, 0, "true",
 		"sandboxes reach the internet, as far as policies allow"},
 	{"network", "allow", STR(network_allow), "",
@@ -130,6 +135,23 @@ static const struct key {
 	{"isolation", "allowed", STR(isolation_allowed), "/workspace /mnt /media /data",
 		"directories in sandboxes below which isolated sessions may bind and write, with "
 		"blanks between"},
+	{"hardening", "cap_drop", K_BOOL, AT(harden_caps), 0, 0, "false",
+		"commands and entrypoints have no capability but keep_capabilities"},
+	{"hardening", "keep_capabilities", STR(harden_keep),
+		"chown dac_override fowner fsetid kill setgid setuid net_bind_service sys_chroot "
+		"setfcap",
+		"with blanks between"},
+	{"hardening", "seccomp", K_BOOL, AT(harden_seccomp), 0, 0, "false",
+		"no namespaces, mounts, device nodes, modules, bpf, perf, io_uring, keys"},
+	{"hardening", "no_new_privs", K_BOOL, AT(harden_no_new_privs), 0, 0, "false",
+		"set-id programs (sudo) give nothing"},
+	{"hardening", "required", K_BOOL, AT(harden_required), 0, 0, "true",
+		"a sandbox in which a configured layer cannot be set does not start"},
+	{"landlock", "enabled", K_BOOL, AT(landlock), 0, 0, "false",
+		"commands and entrypoints reach only the files below these paths of the sandbox"},
+	{"landlock", "read", STR(landlock_read), "/", "to read and execute, with blanks between"},
+	{"landlock", "write", STR(landlock_write),
+		"/tmp /var/tmp /run /dev /proc /workspace /home /root", "to write as well"},
 	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
 		"renew on access through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
@@ -649,6 +671,12 @@ int conf_check(const struct config *c, struct err *e)
 	if (c->state_dir[0] != '/' || c->run_dir[0] != '/')
 		return err_plain(
 			e, EINVAL, "runtime.state_dir and runtime.run_dir must be absolute paths");
+	if (strcmp(c->line_endings, "auto") != 0 && strcmp(c->line_endings, "keep") != 0 &&
+		strcmp(c->line_endings, "strip") != 0)
+		return err_plain(e, EINVAL, "server.line_endings: %s is none of auto, keep, strip",
+			c->line_endings);
+	if (hardening_check(c, e) < 0)
+		return -EINVAL;
 	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
 		if (c->allowed_host_paths[i][0] != '/')
 			return err_plain(e, EINVAL,

@@ -37,7 +37,7 @@ struct config {
 	/* [limits] */
 	int64_t max_sandboxes, max_ended, ended_keep_seconds, memory_mib, cpu_overcommit, disk_mib,
 		disk_reserve_mib, max_vcpus, max_memory_mib, budget_mib, budget_key_mib,
-		budget_sandbox_mib;
+		budget_sandbox_mib, own_api_connections;
 	/* [network] */
 	bool network_enabled;
 	char network_allow[1024], network_deny[1024], network_resolvers[256];
@@ -48,6 +48,9 @@ struct config {
 	unsigned int nallowed_host_paths;
 	/* [isolation] */
 	char isolation_allowed[512];
+	/* [hardening], [landlock] */
+	bool harden_caps, harden_seccomp, harden_no_new_privs, harden_required, landlock;
+	char harden_keep[512], landlock_read[512], landlock_write[512];
 	/* [renew_intent] */
 	bool renew_enabled;
 	int64_t renew_min_interval_seconds;

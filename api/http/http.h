@@ -72,6 +72,9 @@ struct http_req {
 	/* set by the dispatcher, before the body is read: what this request holds is charged to `account`, its connection to
 	 * `connections`. They must live until the functions of http_on_free are called. NULL: no limit. */
 	struct account *account, *connections;
+	/* A program in the sandbox of this id asks, through the sandbox's own 127.0.0.1:44772: it gets that sandbox's execution API and
+	 * nothing else. NULL: a client outside. */
+	const char *inward;
 	const struct http_route *route;
 	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
 	size_t body_len;
@@ -174,6 +177,8 @@ struct http_config {
 struct http *http_create(struct loop *l, const struct http_config *c);
 /* Another listener: fd is taken. 0 or -errno. */
 int http_listen(struct http *h, int fd);
+/* A connection that did not come to a listener: from a program in that sandbox. fd is taken. */
+void http_adopt(struct http *h, int fd, const char *sandbox);
 /* Stops listening; connections that are idle close. drained is called when the last request has
  * ended. */
 void http_quiesce(struct http *h, timer_fn drained, void *arg);

@@ -41,6 +41,7 @@ struct http_conn {
 	bool local;              /* over the Unix socket, by this user */
 	bool upgraded;           /* its request goes on without libmicrohttpd */
 	bool left;               /* libmicrohttpd has let go of it */
+	char inward[37];         /* http_adopt(): of this sandbox; else "" */
 	uid_t uid;
 };
 

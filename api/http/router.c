@@ -150,6 +150,23 @@ static const struct http_route *endpoint_route(
 
 /* ---- the API itself */
 
+/* A program in a sandbox: the execution API of that sandbox, wherever the path claims to lead. It keeps nothing alive. */
+static const struct http_route *inward_route(struct http_req *r)
+{
+	const struct router *t = router_of(r);
+	const struct router_port *row = port_row(t, 44772);
+	const struct http_route *rt;
+	int status = 404;
+
+	if (!t->sandboxes->enter(r, r->inward))
+		return NULL;
+	r->port = 44772;
+	rt = http_match(r, row->table, &status);
+	if (!rt)
+		return not_found(r, status);
+	return row->admit && !row->admit(r) ? NULL : rt;
+}
+
 static bool slash_redirect(struct http_req *r)
 {
 	size_t n = strlen(r->path), q = strlen(r->query);
@@ -175,6 +192,8 @@ const struct http_route *router_dispatch(struct http_req *r)
 	int status = 404, worst = 404;
 	struct ends e;
 
+	if (r->inward)
+		return inward_route(r);
 	if (!request_is_local(r, false))
 		return NULL;
 	if (is_proxy_path(r->path, &e)) {

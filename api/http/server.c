@@ -97,6 +97,21 @@ static void conn_place(struct http *h, struct http_conn *hc, const struct sockad
 		shutdown(container_of(out, struct http_conn, slot)->fd, SHUT_RDWR);
 }
 
+/* The address that libmicrohttpd is told of a connection from a sandbox: no accepted socket has this family. */
+struct inward_address {
+	sa_family_t family; /* AF_UNSPEC */
+	char sandbox[37];
+};
+
+void http_adopt(struct http *h, int fd, const char *sandbox)
+{
+	struct inward_address from = {.family = AF_UNSPEC};
+
+	snprintf(from.sandbox, sizeof(from.sandbox), "%s", sandbox);
+	MHD_add_connection(h->mhd, fd, (void *)&from, sizeof(from));
+	http_kick(h);
+}
+
 static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 {
 	/* libmicrohttpd 1.0 has one answer per connection: the next question overwrites it */
@@ -121,6 +136,9 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	/* Else the kernel takes megabytes for a client that reads nothing, and they are in nobody's account. What is on its way to a client that
 	 * reads is not limited by this. */
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+	if (from->sa_family == AF_UNSPEC)
+		memcpy(hc->inward, ((const struct inward_address *)(const void *)from)->sandbox,
+			sizeof(hc->inward));
 	hc->local = from->sa_family == AF_UNIX;
 	if (hc->local)
 		peer_user(hc);
@@ -517,6 +535,9 @@ static bool request_split(struct request *r, const char *method)
 	r->pub.query = q ? q + 1 : "";
 	r->pub.prefix = "";
 	r->pub.id = request_id(r);
+	if (r->hc && r->hc->inward[0] &&
+		!(r->pub.inward = http_strdup(&r->pub, r->hc->inward, strlen(r->hc->inward))))
+		return false;
 	return r->pub.method && r->pub.path && r->pub.id;
 }
 

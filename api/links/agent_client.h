@@ -168,6 +168,9 @@ struct agent_dial_ops {
 };
 struct agent_dial *agent_dial_tcp(
 	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg);
+/* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before that, with an error: the agent
+ * takes no such stream (or, ECONNRESET and ECANCELED, is gone). */
+struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n); /* after opened() */
 void agent_dial_end(struct agent_dial *d);
 bool agent_dial_full(const struct agent_dial *d);

@@ -507,11 +507,9 @@ static const struct aconn_ops dial_conn_ops = {
 	.closed = dial_closed,
 };
 
-struct agent_dial *agent_dial_tcp(
-	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg)
+static struct agent_dial *dial_new(uint16_t type, const struct agent_dial_ops *ops, void *arg)
 {
 	struct agent_dial *d = calloc(1, sizeof(*d));
-	int saved;
 
 	if (!d)
 		return NULL;
@@ -519,16 +517,43 @@ struct agent_dial *agent_dial_tcp(
 	d->arg = arg;
 	d->b.kind = AGENT_CONN_DIAL;
 	d->b.conn_ops = &dial_conn_ops;
-	d->b.ask_type = AGENT_DIAL_TCP;
+	d->b.ask_type = type;
 	d->b.told_end = dial_told_end;
 	buf_init(&d->b.ask, 64);
-	buf_u16(&d->b.ask, port);
+	return d;
+}
+
+static struct agent_dial *dial_start(struct agentc *a, struct agent_dial *d)
+{
+	int saved;
+
 	if (bulk_start(a, &d->b))
 		return d;
 	saved = errno;
 	agent_dial_close(d);
 	errno = saved;
 	return NULL;
+}
+
+struct agent_dial *agent_dial_tcp(
+	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg)
+{
+	struct agent_dial *d = dial_new(AGENT_DIAL_TCP, ops, arg);
+
+	if (!d)
+		return NULL;
+	buf_u16(&d->b.ask, port);
+	return dial_start(a, d);
+}
+
+struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg)
+{
+	struct agent_dial *d = dial_new(AGENT_DIAL_ACCEPT, ops, arg);
+
+	if (!d)
+		return NULL;
+	buf_u32(&d->b.ask, AGENT_AC_API);
+	return dial_start(a, d);
 }
 
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n)

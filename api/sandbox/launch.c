@@ -16,7 +16,9 @@
 
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
+#include "api/sandbox/floor.h"
 #include "api/sandbox/identity.h"
+#include "api/sandbox/own_api.h"
 #include "api/http/http.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
@@ -161,6 +163,7 @@ static void running_saved(struct sandbox *sb, bool saved)
 		fault_at(sb, FAULT_RESUME_SAVED);
 	running_counted(sb, resume);
 	entry_watch(sb);
+	own_api_start(sb);
 	r = operation_client(sb);
 	if (r && resume)
 		http_reply_empty(r, 202);
@@ -232,13 +235,54 @@ static bool limits_send(struct sandbox *sb)
 	return sent;
 }
 
-static void do_setup(struct sandbox *sb)
+static void setup_send(struct sandbox *sb);
+static void thaw_send(struct sandbox *sb);
+
+/* The floor is set, or not: nothing of the user's has run yet. */
+static void floor_set(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+	struct err e = {0};
+
+	if (r->err == ECANCELED || !sb->op.launch)
+		return;
+	if (floor_check(&sb->d->cfg, r, &e) < 0) {
+		if (sb->d->cfg.harden_required) {
+			launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+			return;
+		}
+		sandbox_note(sb, "%s", e.msg);
+	}
+	(sb->op.step == STEP_THAW ? thaw_send : setup_send)(sb);
+}
+
+/* Goes on with `next` when the floor is set; at once where none is configured. */
+static void floor_then(struct sandbox *sb, void (*next)(struct sandbox *sb))
 {
 	struct buf b;
 
-	operation_step(sb, STEP_SETUP);
-	if (!limits_send(sb))
+	if (!floor_wanted(&sb->d->cfg)) {
+		next(sb);
 		return;
+	}
+	buf_init(&b, AGENT_FRAME_MAX);
+	floor_put(&b, &sb->d->cfg);
+	if (!agentc_call(sb->agent, AGENT_HARDEN, &b, 0, floor_set, sb))
+		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
+	buf_fini(&b);
+}
+
+static void do_setup(struct sandbox *sb)
+{
+	operation_step(sb, STEP_SETUP);
+	if (limits_send(sb))
+		floor_then(sb, setup_send);
+}
+
+static void setup_send(struct sandbox *sb)
+{
+	struct buf b;
+
 	buf_init(&b, AGENT_FRAME_MAX);
 	setup_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_SETUP, &b, 0, setup_done, sb))
@@ -261,11 +305,17 @@ static void thaw_done(void *arg, const struct agent_reply *r)
 
 static void do_thaw(struct sandbox *sb)
 {
+	operation_step(sb, STEP_THAW);
+	if (resuming(sb))
+		thaw_send(sb);
+	else if (limits_send(sb))
+		floor_then(sb, thaw_send);
+}
+
+static void thaw_send(struct sandbox *sb)
+{
 	struct buf b;
 
-	operation_step(sb, STEP_THAW);
-	if (!resuming(sb) && !limits_send(sb))
-		return;
 	buf_init(&b, AGENT_FRAME_MAX);
 	identity_put(&b, sb);
 	if (b.bad || !agentc_call(sb->agent, AGENT_THAW, &b, 0, thaw_done, sb))
@@ -779,6 +829,7 @@ bool launch_adopt(struct sandbox *sb)
 	 * guest may be frozen: recover.c thaws it when the state of the monitor is known. */
 	if (!sb->op.snap)
 		operation_thaw(sb);
+	own_api_start(sb);
 	return true;
 }
 

@@ -64,6 +64,10 @@ struct sandbox {
 
 	char egress_token[33]; /* "": it was made without a policy */
 
+	/* own_api.c: streams that wait for a program in it, and those that have one */
+	unsigned int own_waiting, own_active;
+	bool own_refused; /* its agent takes none */
+
 	struct timer *expiry, *deadline /* of the operation's step */,
 		*pending /* when a client learns that its request is in progress */,
 		*waited /* how long a pause may stand in the queue */;

@@ -220,6 +220,78 @@ def test_nothing_is_left(sandbox):
         now = [int(n) for n in outside(sandbox, left).split()]
 
 
+def ask_inside(path):
+    return f"exec 3<>/dev/tcp/127.0.0.1/44772 && printf 'GET {path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n' >&3 && cat <&3"
+
+
+def until_inside(sandbox, text, wanted_text):
+    """The stream that was used is replaced: for a moment none may wait."""
+    end = time.monotonic() + WAIT_S
+    while wanted_text not in (got := sandbox.commands.run(text).text):
+        assert "503" in got and time.monotonic() < end, got
+    return got
+
+
+def test_programs_reach_their_own_api_and_no_other(daemon, sandbox):
+    assert until_inside(sandbox, ask_inside("/ping"), "HTTP/1.1 200")
+    assert '"available":true' in until_inside(sandbox, ask_inside("/v1/isolated/capabilities"), "HTTP/1.1 200")
+    # neither the lifecycle API nor the way to a sandbox, be it this one
+    for path in ("/v1/sandboxes", "/health", "/openapi.json", f"/{sandbox.id}/44772/ping", f"/v1/sandboxes/{sandbox.id}/proxy/44772/ping"):
+        until_inside(sandbox, ask_inside(path), "HTTP/1.1 404")
+    # a budget of its own: eight at a time
+    held = sandbox.commands.run("n=0; while [ $n -lt 40 ]; do n=$((n+1)); exec {fd}<>/dev/tcp/127.0.0.1/44772; sleep 0.05; done; "
+                                "printf 'GET /ping HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&$fd; head -1 <&$fd")
+    assert "503" in held.text, held
+    until_inside(sandbox, ask_inside("/ping"), "HTTP/1.1 200")
+
+
+def test_a_session_does_not_get_out_through_the_api(sandbox, session):
+    for uid in (None, 1000):
+        s = sandbox.isolation.create(wanted(uid=uid, gid=uid))
+        assert "HTTP/1.1 403" in s.run(ask_inside("/ping")).text
+        r = s.run_background(ask_inside("/v1/isolated/sessions"))
+        end = time.monotonic() + WAIT_S
+        while s.run_status(r.run_id).running:
+            assert time.monotonic() < end
+        assert "HTTP/1.1 403" in s.run_logs(r.run_id).text
+        s.delete()
+    # programs outside of sessions go on to be served
+    until_inside(sandbox, ask_inside("/ping"), "HTTP/1.1 200")
+
+
+FLOOR = """[hardening]
+cap_drop = true
+seccomp = true
+no_new_privs = true
+[landlock]
+enabled = true
+write = "/tmp /dev /proc /run /no/such"
+"""
+
+
+def test_the_floor_is_set_before_anything_runs(daemon, machine, sandbox, base_image):
+    import opensandbox
+    more = daemon.config_more
+    daemon.config_more = more + "\n" + FLOOR
+    try:
+        daemon.reconfigure()
+        box = opensandbox.SandboxSync.create(base_image, connection_config=sandbox.connection_config, resource={"cpu": "1", "memory": "512Mi"},
+            entrypoint=["sh", "-c", "grep -e CapBnd -e NoNewPrivs -e Seccomp: /proc/self/status > /tmp/entry; touch /etc/x; exec sleep 100000"])
+        h = box.isolation.capabilities().hardening
+        assert (h.cap_drop.state, h.seccomp.state, h.landlock.state) == ("active", "active", "degraded") and "/no/such" in h.landlock.message
+        status = box.commands.run("grep -e CapBnd -e NoNewPrivs -e Seccomp: /proc/self/status").text
+        assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status and "CapBnd:\t00000000800404fb" in status, status
+        assert box.commands.run("cat /tmp/entry; ls /etc/x 2>/dev/null").text == status
+        assert box.commands.run("touch /etc/y || touch /tmp/y && mount -t tmpfs none /tmp || unshare -m true || echo held").text == "held"
+        # isolated sessions have a stricter one of their own
+        assert "CapBnd:\t0000000000000000" in box.isolation.run_once("cat /proc/self/status", workspace="/workspace").text
+        box.kill()
+        box.close()
+    finally:
+        daemon.config_more = more
+        daemon.reconfigure()
+
+
 JS = """
 import { Sandbox } from "@alibaba-group/opensandbox";
 const box = await Sandbox.create({ image: process.env.MAYFLY_IMAGE, resource: { cpu: "1", memory: "512Mi" } });

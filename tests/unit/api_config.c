@@ -142,6 +142,12 @@ static void keys_that_contradict_are_refused(void)
 				"has the same key"},
 			{"[server]\napi_key = \"1\"\n[server.keys.b]\nkey = \"1\"\n",
 				"has the same key"},
+			{"[server]\nline_endings = \"no\"\n", "none of auto, keep, strip"},
+			{"[hardening]\nkeep_capabilities = \"chown sudo\"\n",
+				"sudo is no capability"},
+			{"[landlock]\nwrite = \"/tmp tmp\"\n",
+				"landlock.write: tmp is not an absolute path"},
+			{"[isolation]\nallowed = \"data\"\n", "data is not an absolute path"},
 		},
 	  bad[] = {
 		  {"[server.keys.a]\nkey = \"1\"\n[server.keys.a]\n",

@@ -33,6 +33,7 @@ struct cp_step {
 	char message[sizeof(((struct checkpoint *)0)->message)];
 	checkpoint_fn fn;
 	struct http_req *r;
+	struct workset ws; /* as this step writes it */
 };
 
 /* ---- one of them */
@@ -227,6 +228,7 @@ static int load_one(void *arg, const char *id, cJSON *doc)
 	}
 	disk_ref(c->d->blobs, &c->disk);
 	memory_ref(c->d->blobs, &c->mem);
+	c->ws_saved = c->ws;
 	checkpoint_list_add(c);
 	return 0;
 }
@@ -257,6 +259,8 @@ static void step_ended(void *arg, const struct err *e)
 	}
 	if (e)
 		log_error("%s %s: %s", c->kind->word, c->id, e->msg);
+	else
+		c->ws_saved = was.ws;
 	if (!e && !was.deletes && was.to == CP_READY)
 		digests_make(c);
 	if (was.fn)
@@ -297,7 +301,7 @@ static struct cp_step *step_new(struct checkpoint *c, checkpoint_fn fn, struct h
 	struct cp_step *s = calloc(1, sizeof(*s));
 
 	ASSERT(s);
-	*s = (struct cp_step){.next = c->steps, .c = c, .fn = fn, .r = r};
+	*s = (struct cp_step){.next = c->steps, .c = c, .fn = fn, .r = r, .ws = c->ws};
 	c->steps = s;
 	return s;
 }

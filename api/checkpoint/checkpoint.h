@@ -51,9 +51,9 @@ struct checkpoint {
 	char reason[64], message[300];
 	int64_t created_ns, changed_ns; /* wall clock */
 	struct disk disk;
-	struct memory mem; /* state "": there are no files (yet) */
-	struct workset ws;
-	struct cJSON *base; /* what its sandboxes need to know of its source */
+	struct memory mem;           /* state "": there are no files (yet) */
+	struct workset ws, ws_saved; /* ws_saved: what the database has, and clients see */
+	struct cJSON *base;          /* what its sandboxes need to know of its source */
 	bool listed;
 	bool deleting; /* its deletion is being committed */
 	struct cp_step *steps;

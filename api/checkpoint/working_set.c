@@ -293,7 +293,7 @@ void route_point_get(struct http_req *r)
 			i, "bytes", (double)blob_bytes(d->blobs, c->disk.frozen[k]));
 		cJSON_AddItemToArray(a, i);
 	}
-	cJSON_AddItemToObject(o, "workingSet", workset_to_json(&c->ws));
+	cJSON_AddItemToObject(o, "workingSet", workset_to_json(&c->ws_saved));
 	cJSON_AddBoolToObject(o, "verifiedSinceBoot", verify_known(d, &c->mem));
 	if (bad)
 		cJSON_AddStringToObject(o, "damage", bad);

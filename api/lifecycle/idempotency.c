@@ -14,6 +14,7 @@
 #include "api/http/http.h"
 #include "api/sandbox/launch.h"
 #include "api/core/database.h"
+#include "lib/json.h"
 #include "lib/log.h"
 
 #define KEEP_NS  (24ll * 3600 * 1000000000)
@@ -108,6 +109,22 @@ int idempotency_remember(struct http_req *r, const struct sandbox *sb)
 	rc = database_put(d->database, DB_IDEMPOTENCY, key, o, false, &e);
 	if (rc < 0)
 		log_error("%s", e.msg);
+	cJSON_Delete(o);
+	return rc;
+}
+
+int idempotency_id_spent(struct daemon *d, const char *id)
+{
+	char key[ID_SPENT_KEY];
+	struct err e;
+	cJSON *o = NULL;
+	int rc = database_get(d->database, DB_IDEMPOTENCY, id_spent_key(id, key), &o, &e);
+
+	if (rc < 0)
+		log_error("id of a sandbox: %s", e.msg);
+	else
+		rc = (o && json_field(o, "at") &&
+			(int64_t)json_field(o, "at")->valuedouble + KEEP_NS >= (int64_t)wall_ns());
 	cJSON_Delete(o);
 	return rc;
 }

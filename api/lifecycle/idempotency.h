@@ -15,4 +15,6 @@ int idempotency_remember(struct http_req *r, const struct sandbox *sb);
 /* Deletes keys that are older than a day, now and every hour. */
 void idempotency_start(struct daemon *d);
 /* Nobody was told of this one, and it will not be made: its key makes another. */
+/* Did a sandbox have this id in the last 24 hours, which a peer had chosen, and was deleted? -errno: that cannot be told. */
+int idempotency_id_spent(struct daemon *d, const char *id);
 void idempotency_forget(struct sandbox *sb);

@@ -41,6 +41,22 @@ static void record_refused(struct http_req *r, const struct sandbox *sb)
 		a->whose, (unsigned long long)a->used, (unsigned long long)a->limit);
 }
 
+/* For a peer's new sandbox. False: answered. */
+static bool id_is_free(struct http_req *r, const char *id)
+{
+	const struct daemon *d = r->app;
+	int rc = index_find(d->index, id) ? 1 : idempotency_id_spent(r->app, id);
+
+	if (rc < 0)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "The id cannot be looked up.");
+	else if (rc)
+		http_error(r, 409, "SANDBOX::ID_TAKEN",
+			"The sandbox with the id %s was deleted. Its id is not given again for a "
+			"day.",
+			id);
+	return rc == 0;
+}
+
 /* The id of the new sandbox: ours, or one that a peer chose, which makes its create idempotent by id. false: answered. */
 static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 {
@@ -60,7 +76,7 @@ static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 	memcpy(id, want, 37);
 	sb = sandbox_find(r->app, id);
 	if (!sb)
-		return true;
+		return id_is_free(r, id);
 	if (principal_may(&r->principal, sb->owner))
 		idempotency_answer(r, sb);
 	else

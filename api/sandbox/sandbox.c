@@ -542,6 +542,18 @@ static void files_go(void *arg)
 
 static void record_deleted(void *arg, const struct err *e);
 
+/* A create or a delete that a peer sends again, because it heard no answer, must not meet another sandbox of the same id. */
+static void id_spend(const struct sandbox *sb, struct transaction *t)
+{
+	char key[ID_SPENT_KEY];
+	cJSON *o = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(o, "sandbox", sb->id);
+	cJSON_AddNumberToObject(o, "at", (double)wall_ns());
+	transaction_put(t, DB_IDEMPOTENCY, id_spent_key(sb->id, key), o);
+	cJSON_Delete(o);
+}
+
 static void record_delete(struct sandbox *sb)
 {
 	struct transaction *t = transaction_new();
@@ -553,6 +565,8 @@ static void record_delete(struct sandbox *sb)
 		return;
 	}
 	transaction_delete(t, DB_SANDBOX, sb->id);
+	if (sb->spent)
+		id_spend(sb, t);
 	transaction_sync(t);
 	database_commit(sb->d->database, t, record_deleted, sb);
 }
@@ -600,6 +614,9 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 
 	if (sandbox_gone(sb))
 		return;
+	/* one whose create failed, and nobody asked for it to go: its id may be tried again */
+	sb->spent = (sb->spent || (sb->phase != PHASE_NEW && sb->phase != PHASE_ACCEPTED)) &&
+		    json_str(sb->spec.extensions, "mayfly.id");
 	snprintf(sb->reason, sizeof(sb->reason), "DELETED");
 	snprintf(sb->message, sizeof(sb->message), "%s", why);
 	sb->phase = PHASE_DELETED;
@@ -624,6 +641,7 @@ void sandbox_delete_asked(struct sandbox *sb, struct http_req *r)
 		return;
 	}
 	sandbox_ref(sb);
+	sb->spent = true;
 	sandbox_delete(sb, "deleted");
 	operation_client_waits(sb, r);
 	sandbox_unref(sb);

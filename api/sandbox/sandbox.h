@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "api/core/budgets.h"
 #include "api/core/daemon.h"
 #include "api/checkpoint/files.h"
@@ -34,6 +36,7 @@ struct sandbox {
 	struct account traffic, record;
 	uint64_t weighed;  /* of record: without the events */
 	bool counts_ended; /* in budget->ended */
+	bool spent;        /* its id is not given again, if a peer chose it */
 	enum sb_phase phase;
 	struct operation op; /* what happens to it now */
 	struct op_wish queue[OP_QUEUE_MAX];
@@ -116,6 +119,13 @@ int sandbox_save(struct sandbox *sb, bool sync);
 /* All that runs for it ends now. It is gone when its record is; a record that cannot be deleted is tried again every
  * second. */
 void sandbox_delete(struct sandbox *sb, const char *why);
+#define ID_SPENT_KEY 48
+/* In the table of idempotency keys, for a day: the sandbox with this id was deleted, and a peer had chosen the id. */
+static inline const char *id_spent_key(const char *id, char out[static ID_SPENT_KEY])
+{
+	snprintf(out, ID_SPENT_KEY, "deleted-%s", id);
+	return out;
+}
 /* The same for a client, which is answered when the record is gone for good. */
 void sandbox_delete_asked(struct sandbox *sb, struct http_req *r);
 /* It gets a record. Nobody waits for that: the create's own commits come after it, and only they are answered. */

@@ -867,9 +867,11 @@ void http_quiesce(struct http *h, timer_fn drained, void *arg)
 	h->quiescing = true;
 	h->drained = drained;
 	h->drained_arg = arg;
-	for (struct http_conn *c = h->conns; c; c = c->next)
+	for (struct http_conn *c = h->conns, *next; c; c = next) {
+		next = c->next;
 		if (c->req && c->req->upgrade)
 			upgrade_leave(c->req);
+	}
 	http_kick(h);
 }
 
@@ -881,11 +883,14 @@ void http_destroy(struct http *h)
 	watch_remove(h->watch);
 	/* libmicrohttpd insists that nothing is suspended when it stops */
 	h->run_pending = true;
+	for (struct http_conn *c = h->conns, *next; c; c = next) {
+		next = c->next;
+		if (c->req && c->req->upgrade)
+			upgrade_lost(c->req);
+	}
 	for (struct http_conn *c = h->conns; c; c = c->next) {
 		shutdown(c->fd, SHUT_RDWR);
-		if (c->req && c->req->upgrade) {
-			upgrade_lost(c->req);
-		} else if (c->req && c->req->suspended) {
+		if (c->req && c->req->suspended) {
 			c->req->aborted = true;
 			request_resume(c->req);
 		}

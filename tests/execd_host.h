@@ -77,7 +77,8 @@ static inline const struct http_route *dispatch(struct http_req *r)
 		r->prefix = http_strdup(r, r->path, (size_t)(p - r->path) + n);
 		r->port = (uint16_t)atoi(p);
 		r->path = p[n] ? p + n : "/";
-		route = http_match(r, &proxy_table, &status);
+		r->ws_codes = r->prefix[1] == 'v' && http_header(r, "Sec-WebSocket-Key");
+		route = http_match(r, r->port == EXECD_PORT ? &execd_table : &proxy_table, &status);
 	} else {
 		r->port = EXECD_PORT;
 		route = http_match(r, &execd_table, &status);

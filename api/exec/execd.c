@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "api/core/text.h"
+#include "api/http/upgrade.h"
 #include "lib/json.h"
 
 #define FILES(prefix)                                                                              \
@@ -86,6 +87,8 @@ void execd_error(struct http_req *r, int status, const char *code, const char *f
 	va_start(ap, fmt);
 	vsnprintf(msg, sizeof(msg), fmt, ap);
 	va_end(ap);
+	if (http_websocket_error(r, status, msg))
+		return;
 	buf_init(&b, 16384);
 	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
 	json_string(&b, msg);

@@ -6,8 +6,12 @@
  * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
  * always told "Connection: close", so that one answer is all a connection carries. A request body
  * goes on in chunks, unless its length is known.
+ *
+ * An upgrade is offered to the server in the guest before the client has its answer. If that server accepts with a 101, the client gets one, too, and both
+ * connections become one (relay.c). The handshake of a WebSocket is made again on each side: keys and extensions do not pass.
  */
 #include "api/exec/execd_int.h"
+#include "api/exec/relay.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +20,7 @@
 #include "api/core/daemon.h"
 #include "api/http/authenticate.h"
 #include "lib/http1.h"
+#include "lib/websocket.h"
 
 #define REQUEST_HEAD_MAX (256u * 1024)
 
@@ -29,6 +34,11 @@ struct proxy {
 	bool keyed; /* it showed a key: a program sent it, no browser, so cookies are that program's own */
 	bool documented; /* [/v1]/sandboxes/ID/proxy/PORT, as the protocol has it; else /ID/PORT */
 	bool has_body, chunked, body_done, opened, streaming, done;
+	const char *upgrade; /* what the client wants to speak instead of HTTP; NULL: HTTP */
+	bool websocket;
+	char key[WS_KEY_CHARS + 1]; /* ours, towards the guest */
+	struct buf protocols;       /* what the client offered, all headers together */
+	struct relay relay;
 };
 
 static void proxy_free(struct http_req *r)
@@ -41,6 +51,7 @@ static void proxy_free(struct http_req *r)
 		http1_fini(x->resp);
 	free(x->resp);
 	buf_fini(&x->head);
+	buf_fini(&x->protocols);
 }
 
 static void proxy_fail(struct proxy *x, int status, const char *code, const char *why)
@@ -87,6 +98,9 @@ static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-auth
 static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
 	"forwarded", "x-real-ip"};
+/* made again on each side */
+static const char *const of_handshake[] = {"sec-websocket-key", "sec-websocket-version",
+	"sec-websocket-extensions", "sec-websocket-accept"};
 static const char *const credentials[] = {"authorization", "cookie"};
 /* Of an answer: it would speak for this server's whole origin, which all sandboxes and the API share. */
 static const char *const of_origin[] = {"service-worker-allowed", "clear-site-data"};
@@ -99,23 +113,6 @@ static bool listed(const char *const *list, size_t n, const char *name)
 	return false;
 }
 #define LISTED(list, name) listed(list, ARRAY_LEN(list), name)
-
-/* True if `Connection: a, b` names it. */
-static bool connection_names(const char *value, const char *name)
-{
-	size_t n = strlen(name);
-
-	while (value && *value) {
-		size_t k;
-
-		value += strspn(value, " \t,");
-		k = strcspn(value, " \t,");
-		if (k == n && !strncasecmp(value, name, n))
-			return true;
-		value += k;
-	}
-	return false;
-}
 
 static bool value_is_clean(const char *v)
 {
@@ -139,8 +136,11 @@ static void pass_header(void *arg, const char *k, const char *v)
 	struct proxy *x = arg;
 
 	if (LISTED(hop_by_hop, k) || LISTED(never, k) || !strncasecmp(k, "x-forwarded-", 12) ||
-		connection_names(x->connection, k) || is_secret(x, k, v))
+		http_list_has(x->connection, k) || is_secret(x, k, v) ||
+		(x->websocket && LISTED(of_handshake, k)))
 		return;
+	if (x->websocket && !strcasecmp(k, "sec-websocket-protocol"))
+		buf_printf(&x->protocols, "%s%s", x->protocols.len ? "," : "", v);
 	if (http1_token(k, strlen(k)) && value_is_clean(v))
 		buf_printf(&x->head, "%s: %s\r\n", k, v);
 }
@@ -164,6 +164,13 @@ static bool put_request_line(struct proxy *x, const char *path)
 	return true;
 }
 
+static bool has_body(const struct http_req *r)
+{
+	const char *length = http_header(r, "Content-Length");
+
+	return http_header(r, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
+}
+
 static bool put_head(struct proxy *x, const char *path, uint16_t port)
 {
 	const char *length = http_header(x->r, "Content-Length");
@@ -179,13 +186,37 @@ static bool put_head(struct proxy *x, const char *path, uint16_t port)
 	if (http_address(x->r, ip, sizeof(ip)))
 		buf_printf(&x->head, "X-Forwarded-For: %s\r\n", ip);
 	x->chunked = http_header(x->r, "Transfer-Encoding") != NULL;
-	x->has_body = x->chunked || (length && strcmp(length, "0") != 0);
 	if (x->chunked)
 		buf_printf(&x->head, "Transfer-Encoding: chunked\r\n");
 	else if (length && strspn(length, "0123456789") == strlen(length))
 		buf_printf(&x->head, "Content-Length: %s\r\n", length);
-	buf_printf(&x->head, "Connection: close\r\n\r\n");
-	return !x->head.bad;
+	if (x->websocket)
+		buf_printf(
+			&x->head, "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n", x->key);
+	if (x->upgrade)
+		buf_printf(&x->head, "Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", x->upgrade);
+	else
+		buf_printf(&x->head, "Connection: close\r\n\r\n");
+	return !x->head.bad && !x->protocols.bad;
+}
+
+/* ---- upgrades */
+
+/* Versions of HTTP and TLS are offers (Java's client makes one with each request) and may be left alone. */
+static const char *const left_alone[] = {"h2c", "h2", "http/1.1", "http/2.0", "tls/1.0", "tls/1.2"};
+
+static void look_for_upgrade(struct proxy *x)
+{
+	const char *wanted = http_header(x->r, "Upgrade");
+
+	if (!wanted || !http1_token(wanted, strcspn(wanted, "/")) || x->has_body ||
+		!value_is_clean(wanted) || strpbrk(wanted, ", \t") || LISTED(left_alone, wanted) ||
+		!http_list_has(http_header(x->r, "Connection"), "upgrade"))
+		return;
+	x->websocket = !strcasecmp(wanted, "websocket");
+	x->upgrade = x->websocket ? "websocket" : wanted;
+	if (x->websocket)
+		ws_new_key(x->key);
 }
 
 /* ---- the request's body */
@@ -263,11 +294,10 @@ static void pass_location(struct proxy *x, const char *v)
 	}
 }
 
-static void begin_answer(struct proxy *x)
+static void pass_answer_headers(struct proxy *x)
 {
 	const struct http1_response *h = x->resp;
 	const char *connection = NULL;
-	int64_t length = -1;
 
 	for (size_t i = 0; i < h->nheaders; i++)
 		if (!strcasecmp(h->headers[i].name, "connection"))
@@ -277,7 +307,7 @@ static void begin_answer(struct proxy *x)
 
 		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
 			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
-			connection_names(connection, k) || !strcasecmp(k, "x-request-id") ||
+			http_list_has(connection, k) || !strcasecmp(k, "x-request-id") ||
 			LISTED(of_origin, k) ||
 			(!x->documented && !x->keyed && !strcasecmp(k, "set-cookie")) ||
 			!strncasecmp(k, "access-control-", 15))
@@ -287,6 +317,14 @@ static void begin_answer(struct proxy *x)
 		else
 			http_add_header(x->r, k, v);
 	}
+}
+
+static void begin_answer(struct proxy *x)
+{
+	const struct http1_response *h = x->resp;
+	int64_t length = -1;
+
+	pass_answer_headers(x);
 	if (h->no_body)
 		length = h->to_head && h->has_length ? (int64_t)h->length : 0;
 	else if (h->has_length)
@@ -302,6 +340,57 @@ static void end_answer(struct proxy *x)
 	timer_set(x->limit, 0);
 	agent_dial_close(take_ptr(x->dial));
 	http_stream_end(x->r);
+}
+
+/* The header of a 101 that says what is spoken from here on. */
+static const char *upgraded_to(const struct http1_response *h)
+{
+	for (size_t i = 0; i < h->nheaders; i++)
+		if (!strcasecmp(h->headers[i].name, "upgrade"))
+			return h->headers[i].value;
+	return "";
+}
+
+/* The server in the guest answered 101; p, n: what it sent behind that. */
+static void begin_relay(struct proxy *x, const uint8_t *p, size_t n)
+{
+	const char *why = NULL, *protocol = "";
+
+	if (x->websocket)
+		why = ws_response_check(x->resp, x->key, buf_cstr(&x->protocols), &protocol);
+	else if (strcasecmp(upgraded_to(x->resp), x->upgrade) != 0)
+		why = "the server in the sandbox upgrades to another protocol";
+	if (why) {
+		proxy_fail(x, 502, "BACKEND_RESPONSE_FAILED", why);
+		return;
+	}
+	x->done = true;
+	timer_set(x->limit, 0);
+	relay_begin(&x->relay, take_ptr(x->dial), x->websocket);
+	if (!x->websocket)
+		pass_answer_headers(x);
+	x->relay.client =
+		x->websocket ? http_websocket_accept(x->r, protocol, &relay_client_ops, &x->relay)
+			     : http_upgrade(x->r, x->upgrade, &relay_client_ops, &x->relay);
+	if (!x->relay.client) {
+		relay_end(&x->relay, WS_INTERNAL, "");
+		execd_error(x->r, 500, "RUNTIME_ERROR", "this connection cannot be upgraded");
+		return;
+	}
+	if (n)
+		relay_from_backend(&x->relay, p, n);
+}
+
+/* To a WebSocket's handshake, which a code answers where the protocol wants one: the server is there, but speaks no WebSocket here. */
+static bool refuses_websocket(struct proxy *x)
+{
+	if (!x->websocket || !x->r->ws_codes || x->resp->status == 101)
+		return false;
+	x->done = true;
+	agent_dial_close(take_ptr(x->dial));
+	timer_set(x->limit, 0);
+	http_websocket_refuse(x->r, WS_POLICY, "the server in the sandbox refused the WebSocket");
+	return true;
 }
 
 static void dial_bytes(void *arg, const uint8_t *p, size_t n)
@@ -323,6 +412,12 @@ static void dial_bytes(void *arg, const uint8_t *p, size_t n)
 	for (;;) {
 		enum http1_ev ev = http1_next(x->resp, &p, &n, &data, &len);
 
+		if (ev == H1_HEAD && x->resp->status == 101) {
+			begin_relay(x, p, n);
+			return;
+		}
+		if (ev == H1_HEAD && refuses_websocket(x))
+			return;
 		if (ev == H1_HEAD) {
 			begin_answer(x);
 		} else if (ev == H1_DATA) {
@@ -387,24 +482,23 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		execd_error(r, 502, "BACKEND_CONNECTION_FAILED", "the sandbox does not run");
 		return;
 	}
-	/* any other upgrade (Java's client offers h2c with each request) is an offer that may be
-	 * left alone */
-	if (http_header(r, "Upgrade") && strcasestr(http_header(r, "Upgrade"), "websocket") &&
-		connection_names(http_header(r, "Connection"), "upgrade")) {
-		execd_error(r, 501, "NOT_SUPPORTED",
-			"upgrades (WebSocket) are not available in this version");
-		return;
-	}
 	x->r = r;
 	x->documented = documented;
 	x->keyed = key && holds_our_key(r, key);
 	buf_init(&x->head, REQUEST_HEAD_MAX);
+	buf_init(&x->protocols, WS_PROTOCOLS_BYTES);
+	x->has_body = has_body(r);
+	look_for_upgrade(x);
+	if (x->websocket && !http_websocket_ok(r))
+		return;
 	r->user = x;
 	http_on_free(r, proxy_free);
 	x->resp = malloc(sizeof(*x->resp));
 	x->limit = loop_timer(agentc_loop(a), too_late, x);
-	if (x->resp)
+	if (x->resp) {
 		http1_init(x->resp, !strcmp(r->method, "HEAD"));
+		x->resp->upgrade_ok = x->upgrade != NULL;
+	}
 	if (!x->resp || !x->limit || !put_head(x, path, port)) {
 		execd_error(r, 400, "INVALID_REQUEST_BODY", "the request cannot be passed on");
 		x->done = true;

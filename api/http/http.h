@@ -75,6 +75,8 @@ struct http_req {
 	/* A program in the sandbox of this id asks, through the sandbox's own 127.0.0.1:44772: it gets that sandbox's execution API and
 	 * nothing else. NULL: a client outside. */
 	const char *inward;
+	/* A WebSocket on the documented path of an endpoint: errors are a close code behind an accepted handshake. http_error() sees to it. */
+	bool ws_codes;
 	const struct http_route *route;
 	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
 	size_t body_len;

@@ -5,6 +5,7 @@
  */
 #include "api/http/http_int.h"
 #include "api/http/event_stream.h"
+#include "api/http/upgrade.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
@@ -170,6 +171,8 @@ void http_error(struct http_req *r, int status, const char *code, const char *fm
 	va_end(ap);
 	/* cut, or from a path or a guest: any bytes */
 	buf_init(&b, 16384);
+	if (http_websocket_error(r, status, msg))
+		return;
 	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
 	json_string(&b, msg);
 	buf_put(&b, "}", 1);
@@ -184,6 +187,8 @@ void http_error_detail(struct http_req *r, int status, const char *detail)
 	char s[128];
 	int n = snprintf(s, sizeof(s), "{\"detail\":\"%s\"}", detail);
 
+	if (http_websocket_error(r, status, detail))
+		return;
 	http_reply(r, status, "application/json", s, (size_t)n);
 }
 

@@ -13,7 +13,9 @@
 #include "api/core/daemon.h"
 #include "api/core/text.h"
 #include "api/http/authenticate.h"
+#include "api/http/upgrade.h"
 #include "lib/log.h"
+#include "lib/websocket.h"
 
 static const struct router *router_of(const struct http_req *r)
 {
@@ -94,9 +96,10 @@ static bool has_dotdot(const char *path)
 
 static bool is_websocket(struct http_req *r)
 {
-	const char *up = http_header(r, "Upgrade");
+	struct ws_offer o;
 
-	return up && strcasestr(up, "websocket");
+	http_websocket_offer(r, &o);
+	return ws_offered(&o);
 }
 
 static const struct router_port *port_row(const struct router *t, unsigned int port)
@@ -118,6 +121,7 @@ static const struct http_route *endpoint_route(
 	const struct http_route *rt;
 	int status = 404;
 
+	r->ws_codes = by_proxy && is_websocket(r);
 	if (e->port < 1 || e->port > 65535) {
 		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
 		return NULL;
@@ -127,11 +131,6 @@ static const struct http_route *endpoint_route(
 		return NULL;
 	if (!t->sandboxes->enter(r, e->id))
 		return NULL;
-	if (is_websocket(r)) {
-		http_error(r, 501, "SANDBOX::API_NOT_SUPPORTED",
-			"WebSocket is not available on this server yet.");
-		return NULL;
-	}
 	r->prefix = http_strdup(r, r->path, e->prefix);
 	r->path = r->path[e->prefix] ? r->path + e->prefix : "/";
 	r->port = (uint16_t)e->port;

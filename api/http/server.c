@@ -201,6 +201,7 @@ void request_end_given_away(struct request *r)
 
 	if (h->c.done)
 		h->c.done(&r->pub, r->status);
+	conn_count(hc, NULL);
 	hc->req = NULL;
 	hc->fd = -1;
 	if (hc->left)
@@ -640,7 +641,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 			preflight_reply(r);
 		else
 			r->pub.route = h->c.dispatch(&r->pub);
-		ASSERT(r->pub.route || r->finished);
+		ASSERT(r->pub.route || r->finished || r->upgrade);
 	}
 	if (r->pub.route && !r->finished)
 		request_charge(r, f.bytes);
@@ -737,7 +738,7 @@ static void body_is_complete(struct request *r)
 
 	r->body_ended = true;
 	conn_deadline(r->hc, 0);
-	if (r->finished)
+	if (r->finished || r->upgrade)
 		return;
 	if (kind == HTTP_BODY_WHOLE && r->whole.bad) {
 		http_error(&r->pub, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");

@@ -11,12 +11,15 @@
 #include "api/http/http_int.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 
 #include "lib/log.h"
 #include "lib/websocket.h"
+#include "lib/websocket_skim.h"
 
 #define SEC      1000000000ull
 #define LINGER_S 5
@@ -372,6 +375,16 @@ void http_upgrade_close(struct http_upgrade *u)
 
 /* ---- the beginning */
 
+/* A client whose host is gone sends nothing: after about three minutes the kernel says so. */
+static void upgrade_keep_alive(int fd)
+{
+	static const int idle_s = 60, every_s = 30, times = 4;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
+}
+
 static void upgrade_open(void *cls, struct MHD_Connection *c, void *ctx, const char *extra,
 	size_t n, MHD_socket fd, struct MHD_UpgradeResponseHandle *handle)
 {
@@ -381,6 +394,7 @@ static void upgrade_open(void *cls, struct MHD_Connection *c, void *ctx, const c
 	u->handle = handle;
 	u->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	u->state = u->closed ? UP_LINGERING : UP_OPEN;
+	upgrade_keep_alive(u->fd);
 	if (u->fd >= 0)
 		request_give_away(r, u->fd);
 	else
@@ -501,11 +515,10 @@ static const struct http_upgrade_ops refused_ops = {
 
 void http_websocket_refuse(struct http_req *r, int code, const char *reason)
 {
-	size_t n = MIN(strlen(reason), (size_t)123);
-	uint8_t frame[4 + 123] = {
-		0x88, (uint8_t)(2 + n), (uint8_t)(code >> 8), (uint8_t)(code & 0xff)};
+	uint8_t frame[WS_CLOSE_MAX + 6];
 	struct http_upgrade *u;
 
+	r->ws_codes = false;
 	if (!http_websocket_ok(r))
 		return;
 	u = http_websocket_accept(r, NULL, &refused_ops, NULL);
@@ -513,7 +526,14 @@ void http_websocket_refuse(struct http_req *r, int code, const char *reason)
 		http_error(r, 503, "SERVICE_UNAVAILABLE", "%s", reason);
 		return;
 	}
-	memcpy(frame + 4, reason, n);
-	http_upgrade_send(u, frame, 4 + n);
+	http_upgrade_send(u, frame, ws_close_frame(frame, code, reason, false));
 	http_upgrade_close(u);
+}
+
+bool http_websocket_error(struct http_req *r, int status, const char *text)
+{
+	if (!r->ws_codes)
+		return false;
+	http_websocket_refuse(r, status == 401 || status == 403 ? WS_POLICY : WS_INTERNAL, text);
+	return true;
 }

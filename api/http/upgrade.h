@@ -43,6 +43,8 @@ void http_upgrade_close(struct http_upgrade *u);
 /* For a WebSocket that cannot be: where clients expect a code instead of a status. Accepts the handshake and closes with this code; a malformed handshake is
  * answered with 400. Ends the request. */
 void http_websocket_refuse(struct http_req *r, int code, const char *reason);
+/* The same for an error of HTTP: 1008 where the client may not, 1011 otherwise. false: r->ws_codes is not set. */
+bool http_websocket_error(struct http_req *r, int status, const char *text);
 /* The headers of r as the handshake's reader wants them. */
 struct ws_offer;
 void http_websocket_offer(const struct http_req *r, struct ws_offer *o);

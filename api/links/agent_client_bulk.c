@@ -519,7 +519,7 @@ static struct agent_dial *dial_new(uint16_t type, const struct agent_dial_ops *o
 	d->b.conn_ops = &dial_conn_ops;
 	d->b.ask_type = type;
 	d->b.told_end = dial_told_end;
-	buf_init(&d->b.ask, 64);
+	buf_init(&d->b.ask, AGENT_PATH_MAX + 64);
 	return d;
 }
 
@@ -554,6 +554,23 @@ struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_o
 		return NULL;
 	buf_u32(&d->b.ask, AGENT_AC_API);
 	return dial_start(a, d);
+}
+
+struct agent_dial *agent_dial_unix(
+	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg)
+{
+	struct agent_dial *d = dial_new(AGENT_DIAL_UNIX, ops, arg);
+
+	if (!d)
+		return NULL;
+	buf_str(&d->b.ask, path);
+	return dial_start(a, d);
+}
+
+void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg)
+{
+	d->ops = ops;
+	d->arg = arg;
 }
 
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n)

@@ -63,7 +63,7 @@ POST EGRESS/policy 200
 PUT EGRESS/policy 200
 ANY EGRESS/credential-vault 501
 ANY EGRESS/credential-vault/{rest} 501
-GET PROXY/{rest} 302 400 401 501
+GET PROXY/{rest} 302 400 401
 ANY PROXY/{rest} 200 404 409 502 504
 GET /metrics 200 401
 GET /v1/mayfly/sandboxes/{id}/egress 200 401 404

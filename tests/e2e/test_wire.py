@@ -308,7 +308,7 @@ def test_proxy(wire):
         a(f"no answer of HTTP: {path}", "GET", "/{BOX}/8000" + path, status=502, code="BACKEND_RESPONSE_FAILED")
     with pytest.raises(http.client.IncompleteRead):
         wire.raw("GET", f"/{wire.vars['BOX']}/8000/short")
-    a("WebSocket", "GET", "/{BOX}/8000/", status=501, code="SANDBOX::API_NOT_SUPPORTED",
+    a("WebSocket to nobody", "GET", "/{BOX}/8001/", status=502, code="BACKEND_CONNECTION_FAILED",
       headers={"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"})
     for p in ("0", "65536", "99999999"):
         a(f"port {p}", "GET", "/v1/sandboxes/{BOX}/proxy/" + p + "/", status=400, code="DOCKER::INVALID_PORT", key=False)

@@ -23,14 +23,14 @@ struct metrics_last {
 
 static double cpu_share(struct agentc *a, uint64_t busy, uint64_t total)
 {
-	struct metrics_last *m = agentc_data(a);
+	struct metrics_last *m = agentc_data(a, AGENTC_DATA_METRICS);
 	double pct;
 
 	if (!m) {
 		m = calloc(1, sizeof(*m));
 		if (!m)
 			return 0;
-		agentc_set_data(a, m, free);
+		agentc_set_data(a, AGENTC_DATA_METRICS, m, free);
 	}
 	if (m->taken_ns && mono_ns() - m->taken_ns < SAMPLE_NS)
 		return m->pct;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * route_session.c: shell sessions, and the documented answers of what this daemon does not offer
- * yet: kernels behind /code, terminals. mayflyd; request bodies are hostile.
+ * yet: terminals. mayflyd; request bodies are hostile.
  */
 #include "api/exec/execd_int.h"
 
@@ -83,69 +83,6 @@ void route_session_del(struct http_req *r)
 	buf_str(&b, id);
 	execd_ask(r, AGENT_SESSION_DEL, &b, 30000, session_deleted, NULL);
 	buf_fini(&b);
-}
-
-/* ---- /code: without a kernel gateway only what is a command */
-
-void route_code(struct http_req *r)
-{
-	_cleanup_json_ cJSON *j = execd_body(r, cJSON_Object, false);
-	struct command_start s = {0};
-	const char *language = "", *id = "", *cwd = "";
-	const cJSON *ctx;
-
-	if (!j || !execd_str(r, j, "code", &s.command))
-		return;
-	ctx = cJSON_GetObjectItemCaseSensitive(j, "context");
-	if (cJSON_IsObject(ctx) &&
-		(!execd_str(r, ctx, "language", &language) || !execd_str(r, ctx, "id", &id) ||
-			!execd_str(r, ctx, "cwd", &cwd)))
-		return;
-	if (!s.command[0]) {
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "invalid request: code is needed");
-		return;
-	}
-	if (*id || (*language && strcmp(language, "command") &&
-			   strcmp(language, "background-command"))) {
-		route_code_none(r);
-		return;
-	}
-	s.cwd = cwd;
-	s.background = !strcmp(language, "background-command");
-	command_run(r, &s);
-}
-
-void route_code_none(struct http_req *r)
-{
-	execd_error(r, 500, "RUNTIME_ERROR", "language runtime server not configured");
-}
-
-void route_context_new(struct http_req *r)
-{
-	_cleanup_json_ cJSON *j = execd_body(r, cJSON_Object, false);
-	const char *language, *cwd;
-
-	if (!j || !execd_str(r, j, "language", &language) || !execd_str(r, j, "cwd", &cwd))
-		return;
-	if (*language)
-		route_code_none(r);
-	else
-		execd_error(r, 400, "INVALID_REQUEST_BODY", "invalid request: language is needed");
-}
-
-void route_contexts_del(struct http_req *r)
-{
-	const char *language = http_query(r, "language");
-
-	if (!language || !*language)
-		execd_error(r, 400, "MISSING_QUERY", "missing query parameter 'language'");
-	else
-		route_code_none(r);
-}
-
-void route_code_context(struct http_req *r)
-{
-	execd_error(r, 404, "CONTEXT_NOT_FOUND", "context %s not found", http_param(r, "id"));
 }
 
 /* ---- terminals: said to be unavailable */

@@ -111,6 +111,20 @@ static const struct router_port *port_row(const struct router *t, unsigned int p
 	return &t->ports[i];
 }
 
+/* Looks through all tables of the row's port. */
+static const struct http_route *port_match(
+	struct http_req *r, const struct router_port *row, int *status)
+{
+	const struct http_route *rt = http_match(r, row->table, status);
+	int other;
+
+	for (; !rt && row->port && row[1].port == row->port; row++) {
+		rt = http_match(r, row[1].table, &other);
+		*status = MAX(*status, other);
+	}
+	return rt;
+}
+
 /* by_proxy: [/v1]/sandboxes/{id}/proxy/{port}, which asks for a key where there are tenants. */
 static const struct http_route *endpoint_route(
 	struct http_req *r, const struct ends *e, bool by_proxy)
@@ -138,7 +152,7 @@ static const struct http_route *endpoint_route(
 		http_abort(r);
 		return NULL;
 	}
-	rt = http_match(r, row->table, &status);
+	rt = port_match(r, row, &status);
 	if (!rt)
 		return not_found(r, status);
 	if (row->admit && !row->admit(r))

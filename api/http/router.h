@@ -12,7 +12,7 @@ struct router_mount {
 	bool v1, plain; /* below /v1, below / */
 };
 
-/* What a port of a sandbox answers with. */
+/* What a port of a sandbox answers with. A port may have several rows, one after the other; the first row's admit counts. */
 struct router_port {
 	uint16_t port; /* the last row has 0: every other port */
 	const struct http_table *table;

@@ -50,8 +50,10 @@ struct agentc {
 	uint32_t next_id;
 	struct agent_stream *streams,
 		*walk; /* walk: the next one of a loop over all, kept right by agent_stream_drop */
-	void *data;
-	void (*data_free)(void *data);
+	struct {
+		void *p;
+		void (*fn)(void *data);
+	} data[AGENTC_SLOTS];
 	struct timer *again;
 };
 
@@ -82,15 +84,15 @@ bool agentc_is_up(const struct agentc *a)
 	return a->up;
 }
 
-void *agentc_data(const struct agentc *a)
+void *agentc_data(const struct agentc *a, enum agentc_slot slot)
 {
-	return a->data;
+	return a->data[slot].p;
 }
 
-void agentc_set_data(struct agentc *a, void *data, void (*fn)(void *data))
+void agentc_set_data(struct agentc *a, enum agentc_slot slot, void *data, void (*fn)(void *data))
 {
-	a->data = data;
-	a->data_free = fn;
+	a->data[slot].p = data;
+	a->data[slot].fn = fn;
 }
 
 int agent_err_read(struct cur body, struct agent_reply *r, char text[AGENT_TEXT_MAX])
@@ -575,8 +577,9 @@ void agentc_destroy(struct agentc *a)
 	while (a->streams)
 		agent_stream_drop(a->streams);
 	timer_remove(a->again);
-	if (a->data_free)
-		a->data_free(a->data);
+	for (size_t i = 0; i < AGENTC_SLOTS; i++)
+		if (a->data[i].fn)
+			a->data[i].fn(a->data[i].p);
 	free(a->path);
 	free(a);
 }

@@ -52,10 +52,10 @@ void agentc_keep_spare(struct agentc *a);
 int agentc_move(struct agentc *a, const char *path);
 bool agentc_is_up(const struct agentc *a);
 struct loop *agentc_loop(const struct agentc *a);
-/* The owner's data of this sandbox (what the execution API remembers); freed by fn in
- * agentc_destroy. */
-void *agentc_data(const struct agentc *a);
-void agentc_set_data(struct agentc *a, void *data, void (*fn)(void *data));
+/* What others remember of this sandbox, a slot each; freed by fn in agentc_destroy. */
+enum agentc_slot { AGENTC_DATA_METRICS, AGENTC_DATA_CODE, AGENTC_SLOTS };
+void *agentc_data(const struct agentc *a, enum agentc_slot slot);
+void agentc_set_data(struct agentc *a, enum agentc_slot slot, void *data, void (*fn)(void *data));
 
 /* ---- CONTROL. limit_ms 0 = none. NULL: refused (errno EBUSY, ENOMEM, EMSGSIZE), fn will not be
  * called. */

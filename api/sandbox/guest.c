@@ -27,3 +27,18 @@ const char *sandbox_env(const struct sandbox *sb, const char *name)
 {
 	return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(sb->spec.env, name));
 }
+
+const char *sandbox_image_env(const struct sandbox *sb, const char *name)
+{
+	const cJSON *env = cJSON_GetObjectItemCaseSensitive(sb->image_config, "env");
+
+	return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(env, name));
+}
+
+const char *sandbox_workdir(const struct sandbox *sb)
+{
+	const char *dir =
+		cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(sb->image_config, "workdir"));
+
+	return dir ? dir : "";
+}

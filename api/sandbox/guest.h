@@ -18,3 +18,7 @@ void sandbox_count_exec(struct sandbox *sb, bool failed);
 const struct config *sandbox_config(const struct sandbox *sb);
 /* A variable of the environment that the sandbox was made with; NULL: not set. */
 const char *sandbox_env(const struct sandbox *sb, const char *name);
+/* The same of the image's environment. */
+const char *sandbox_image_env(const struct sandbox *sb, const char *name);
+/* The image's working directory; "" if it names none. */
+const char *sandbox_workdir(const struct sandbox *sb);

@@ -5,6 +5,7 @@
  */
 #include "api/start/routing.h"
 
+#include "api/code/code.h"
 #include "api/exec/execd.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/sandbox/access.h"
@@ -18,6 +19,7 @@ static const struct router_mount mounts[] = {
 
 static const struct router_port ports[] = {
 	{EXECD_PORT, &execd_table, execd_admit},
+	{EXECD_PORT, &code_table, execd_admit},
 	{EGRESS_PORT, &egress_table, NULL},
 	{0, &proxy_table, NULL},
 };

@@ -94,7 +94,7 @@ NEVER = (
     ("401", r"\w+ EGRESS/credential-vault.*", "501 before anything is asked for"),
     ("500", r"GET EGRESS/policy", "answered from memory"),
     ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "without a network there is nothing to put credentials into: 501"),
-    ("200", r"\w+ EXECD/code/context.*", "a context wants a kernel in the guest, which comes later"),
+    ("200", r"\w+ EXECD/code/context.*", "the scripted agent has no kernel: test_code_host.py has real ones"),
     ("400", r"(GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
     ("500", r"\w+ EXECD/code/contexts/\{id\}", "there is none: 404"),
     ("200 202 206", r"\w+ EXECD/v1/isolated/(?!capabilities).*", "the scripted agent has no isolated sessions: test_isolated.py and the unit test api_isolated have real ones"),

@@ -213,16 +213,6 @@ static void what_is_not_there_says_so(void)
 	ask("GET", "/ping", NULL);
 	CHECK_INT(R.status, 200);
 	CHECK(strcasestr(R.raw, "content-length: 0"));
-	ask("POST", "/code", "{\"context\":{\"language\":\"python\"},\"code\":\"1\"}");
-	CHECK_INT(R.status, 500);
-	CHECK_STR(code_of(), "RUNTIME_ERROR");
-	ask("POST", "/code", "{\"code\":\"echo x\"}");
-	CHECK_STR(short_events(), "init ping out(x\n) execution_complete");
-	ask("DELETE", "/code/contexts", NULL);
-	CHECK_INT(R.status, 400);
-	CHECK_STR(code_of(), "MISSING_QUERY");
-	ask("DELETE", "/code/contexts/x", NULL);
-	CHECK_STR(code_of(), "CONTEXT_NOT_FOUND");
 	ask("GET", "/pty/x", NULL);
 	CHECK_INT(R.status, 404);
 	ask("GET", "/nothing", NULL);

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Jupyter server on this host, as one that runs in a guest: the packages, settings and kernels of the code-interpreter images."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+VENV = pathlib.Path(sys.executable).parent.parent
+ROOT = TOP / "images" / "recipes" / "code-interpreter" / "root"
+TOKEN = "a-token"
+
+
+class Jupyter:
+    def __init__(self, folder):
+        self.dir = pathlib.Path(folder)
+        self.python = VENV / "jupyter" / "bin" / "python"
+        self.config = self.dir / "config.py"
+        kernels = self.dir / "share" / "jupyter" / "kernels"
+        kernels.mkdir(parents=True)
+        for spec in (ROOT / "usr/local/share/jupyter/kernels").iterdir():
+            text = json.loads((spec / "kernel.json").read_text())
+            if text["argv"][0] != "python3":
+                continue
+            text["argv"][0] = str(self.python)
+            (kernels / spec.name).mkdir()
+            (kernels / spec.name / "kernel.json").write_text(json.dumps(text))
+        shutil.copy(ROOT / "etc/jupyter/code_interpreter_config.py", self.config)
+        self.log = self.dir / "jupyter.log"
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            self.port = s.getsockname()[1]
+        self.proc = None
+
+    @property
+    def env(self):
+        """What a sandbox is made with to find it."""
+        return {"JUPYTER_HOST": f"http://127.0.0.1:{self.port}", "JUPYTER_TOKEN": TOKEN}
+
+    def start(self):
+        env = os.environ | {"JUPYTER_TOKEN": TOKEN, "JUPYTER_PATH": str(self.dir / "share" / "jupyter"), "HOME": str(self.dir),
+                            "JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "IPYTHONDIR": str(self.dir / "ipython"), "PYTHONDONTWRITEBYTECODE": ""}
+        with open(self.log, "ab") as log:
+            self.proc = subprocess.Popen([self.python, "-m", "jupyter_server", "--ip=127.0.0.1", f"--port={self.port}", f"--config={self.config}"],
+                                         env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.dir)
+        return self
+
+    def wait(self):
+        end = time.monotonic() + 120
+        while True:
+            assert self.proc.poll() is None and time.monotonic() < end, self.log.read_text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return self
+            except OSError:
+                time.sleep(0.05)
+
+    def kernels(self):
+        """Process ids of the kernels that it started: its children."""
+        return [int(p) for p in pathlib.Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children").read_text().split()]
+
+    def stop(self):
+        if not self.proc:
+            return
+        kernels = self.kernels() if self.proc.poll() is None else []
+        self.proc.send_signal(signal.SIGKILL)
+        self.proc.wait()
+        for p in kernels:
+            try:
+                os.killpg(p, signal.SIGKILL)
+            except OSError:
+                pass
+        self.proc = None

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/code with a real Jupyter server, on this very host: the daemon's monitors are played by fake/mayfly-vmm, whose dials lead to this host. What a sandbox
+adds is tried by test_code.py."""
+import base64
+import concurrent.futures
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from hostdaemon import HostDaemon
+from jupyterkit import Jupyter
+
+LIMIT_S = 120
+
+
+class Box:
+    """A sandbox, and /code of it."""
+
+    def __init__(self, daemon, **env):
+        self.daemon, self.env = daemon, env
+        self.id = daemon.create(env=env)
+
+    def ask(self, method, path, body=None):
+        status, answer, _ = self.daemon.ask(method, f"/{self.id}/44772{path}", body, timeout=LIMIT_S)
+        return status, answer
+
+    def events(self, code, **context):
+        """The events of a cell; for an error that is no stream (status, body)."""
+        status, answer = self.ask("POST", "/code", {"code": code} | ({"context": context} if context else {}))
+        if status != 200:
+            return status, answer
+        events = [json.loads(e) for e in answer.split("\n\n") if e]
+        assert events[0]["type"] == "init" and all(e["timestamp"] > 1.6e12 for e in events)
+        return [e for e in events if e["type"] != "ping"]
+
+    def python(self, code, **context):
+        return self.events(code, **{"language": "python"} | context)
+
+    def context(self, language="python", **more):
+        status, c = self.ask("POST", "/code/context", {"language": language} | more)
+        assert status == 200 and c["language"] == language, c
+        return c["id"]
+
+
+def kinds(events):
+    return [e["type"] for e in events]
+
+
+def text(events, kind="stdout"):
+    return "".join(e["text"] for e in events if e["type"] == kind)
+
+
+def results(events):
+    return [e["results"] for e in events if e["type"] == "result"]
+
+
+def error(events):
+    """The last event, which is an error and not preceded by another end."""
+    assert kinds(events)[-1] == "error" and "execution_complete" not in kinds(events), events
+    return events[-1]["error"]
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory):
+    j = Jupyter(tmp_path_factory.mktemp("jupyter")).start()
+    yield j
+    j.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    d = HostDaemon(tmp_path_factory.mktemp("daemon")).start({"runtime": {"templates": False}})
+    d.plan(mkdir="make")
+    yield d
+    d.clean()
+
+
+@pytest.fixture(scope="module")
+def box(daemon, jupyter):
+    return Box(daemon, **jupyter.env)
+
+
+def test_events_come_in_order(box):
+    e = box.python("print('x'); 1+1")
+    assert kinds(e) == ["init", "execution_count", "stdout", "result", "execution_complete"], e
+    assert e[1]["execution_count"] == 1 and e[2]["text"] == "x\n" and e[3]["results"] == {"text": "2"} and e[4]["execution_time"] >= 0
+    e = box.python("import sys; print('out'); print('err', file=sys.stderr)")
+    assert text(e) == "out\n" and text(e, "stderr") == "err\n" and e[1]["execution_count"] == 2 and not results(e)
+
+
+def test_the_default_context_keeps_its_state(box):
+    first = box.python("kept = 41")
+    again = box.python("kept + 1")
+    assert results(again) == [{"text": "42"}] and first[0]["text"] == again[0]["text"]
+    status, found = box.ask("GET", f"/code/contexts/{first[0]['text']}")
+    assert (status, found) == (200, {"id": first[0]["text"], "language": "python"})
+
+
+def test_an_error_has_its_traceback(box):
+    e = error(box.python("1/0"))
+    assert (e["ename"], e["evalue"]) == ("ZeroDivisionError", "division by zero") and len(e["traceback"]) > 1 and any("1/0" in t or "0" in t for t in e["traceback"])
+    e = error(box.python("nosuch"))
+    assert e["ename"] == "NameError"
+    e = error(box.python("def f(:"))
+    assert e["ename"] == "SyntaxError" and e["traceback"]
+
+
+def test_pictures_and_other_types_arrive_as_strings(box):
+    e = box.python("import matplotlib; matplotlib.use('module://matplotlib_inline.backend_inline')\nimport matplotlib.pyplot as p\np.plot([1, 4, 9]); p.show(); 'last'")
+    shown = results(e)
+    assert len(shown) == 2 and shown[1] == {"text": "'last'"}, [list(s) for s in shown]
+    png = base64.b64decode(shown[0]["image/png"])
+    assert png.startswith(b"\x89PNG\r\n\x1a\n") and len(png) > 3000
+    e = box.python("from IPython.display import JSON, HTML, display\ndisplay(HTML('<b>x</b>')); JSON({'a': [1, None]})")
+    assert results(e)[0]["text/html"] == "<b>x</b>" and json.loads(results(e)[1]["application/json"]) == {"a": [1, None]}
+    assert all(isinstance(v, str) for r in results(e) for v in r.values())
+
+
+def test_odd_text_arrives(box):
+    assert text(box.python(r"print('a\0b\x1b[1m\u2028\U0001F600é', end='')")) == "a\ufffdb\x1b[1m\u2028\U0001F600é"
+
+
+def test_contexts_are_apart(box):
+    one, two = box.context(), box.context()
+    box.events("v = 1", id=one)
+    box.events("v = 2", id=two)
+    assert results(box.events("v", id=one)) == [{"text": "1"}] and results(box.events("v", id=two)) == [{"text": "2"}]
+    assert error(box.events("kept_nowhere", id=one))["ename"] == "NameError"
+    status, listed = box.ask("GET", "/code/contexts?language=python")
+    assert status == 200 and {one, two} <= {c["id"] for c in listed} and {c["language"] for c in listed} == {"python"}
+    assert box.ask("DELETE", f"/code/contexts/{one}") == (200, "")
+    for method, path in (("GET", f"/code/contexts/{one}"), ("DELETE", f"/code/contexts/{one}")):
+        status, e = box.ask(method, path)
+        assert status == 404 and e["code"] == "CONTEXT_NOT_FOUND", e
+    status, e = box.events("1", id=one)
+    assert status == 400 and e["code"] == "CONTEXT_NOT_FOUND"
+    assert results(box.events("v", id=two)) == [{"text": "2"}]
+
+
+def test_all_contexts_of_a_language_are_deleted(box):
+    bash = box.context("bash")
+    python = box.context()
+    assert text(box.events("echo from $((1 + 1))", id=bash)) == "from 2\n"
+    assert box.ask("DELETE", "/code/contexts?language=bash") == (200, "")
+    status, listed = box.ask("GET", "/code/contexts")
+    assert bash not in [c["id"] for c in listed] and python in [c["id"] for c in listed]
+    status, e = box.ask("DELETE", "/code/contexts")
+    assert status == 400 and e["code"] == "MISSING_QUERY"
+
+
+def test_bash_keeps_its_state(box):
+    assert kinds(box.events("x=5; cd /tmp", language="bash"))[-1] == "execution_complete"
+    assert text(box.events("echo $x $PWD", language="bash")) == "5 /tmp\n"
+
+
+def test_a_context_has_its_folder(box, tmp_path):
+    c = box.context(cwd=f"{tmp_path}/new/folder")
+    assert results(box.events("import os; os.getcwd()", id=c)) == [{"text": f"'{tmp_path}/new/folder'"}]
+
+
+@pytest.mark.parametrize("body, status, code", [
+    ({}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": ""}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": 1}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": "1", "context": {"language": "cobol"}}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": "1", "context": {"language": "x" * 100}}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": "1", "context": {"language": "python", "cwd": "/" + "x" * 2000}}, 400, "INVALID_REQUEST_BODY"),
+    ({"code": "1", "context": {"id": "no-such"}}, 400, "CONTEXT_NOT_FOUND"),
+    ({"code": "1", "context": {"id": "../kernels"}}, 400, "CONTEXT_NOT_FOUND"),
+    ({"code": "1", "context": {"id": "x" * 5000}}, 400, "CONTEXT_NOT_FOUND")])
+def test_bad_requests_get_documented_errors(box, body, status, code):
+    got, e = box.ask("POST", "/code", body)
+    assert (got, e["code"]) == (status, code) and e["message"], e
+
+
+def test_an_unknown_language_names_those_that_there_are(box):
+    status, e = box.ask("POST", "/code/context", {"language": "cobol"})
+    assert status == 400 and "python" in e["message"] and "bash" in e["message"] and "'cobol'" in e["message"]
+
+
+def test_an_interrupt_ends_a_cell(box):
+    c = box.context()
+    box.events("1", id=c)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        cell = Cell(box, "import time\nprint('begun', flush=True)\ntime.sleep(600)", c)
+        cell.until("begun")
+        begun = time.monotonic()
+        rest = pool.submit(cell.rest)
+        assert box.ask("DELETE", f"/code?id={c}") == (200, "")
+        assert error(rest.result(LIMIT_S))["ename"] == "KeyboardInterrupt"
+        assert time.monotonic() - begun < 20  # 3 s on a machine that is not loaded
+    assert results(box.events("2", id=c)) == [{"text": "2"}]
+    status, e = box.ask("DELETE", "/code?id=00000000-0000-4000-8000-000000000000")
+    assert status == 500 and e["code"] == "RUNTIME_ERROR"
+
+
+class Cell:
+    """A cell whose events are read one by one."""
+
+    def __init__(self, box, code, context):
+        self.conn = http.client.HTTPConnection("127.0.0.1", box.daemon.port, timeout=LIMIT_S)
+        self.conn.request("POST", f"/{box.id}/44772/code", json.dumps({"code": code, "context": {"id": context}}))
+        self.answer = self.conn.getresponse()
+        self.seen = bytearray()
+
+    def until(self, word):
+        while word.encode() not in self.seen:
+            got = self.answer.read1(65536)
+            assert got, self.seen
+            self.seen += got
+
+    def rest(self):
+        while got := self.answer.read1(65536):
+            self.seen += got
+        return [e for e in map(json.loads, filter(None, self.seen.decode().split("\n\n"))) if e["type"] != "ping"]
+
+    def leave(self):
+        self.conn.close()
+
+
+def test_two_cells_at_once_are_one_too_many(box):
+    c = box.context()
+    cell = Cell(box, "import time\nprint('begun', flush=True)\ntime.sleep(600)", c)
+    cell.until("begun")
+    e = box.events("1", id=c)
+    assert kinds(e) == ["init", "error"] and e[1]["error"]["evalue"] == "session is busy"
+    box.ask("DELETE", f"/code?id={c}")
+    error(cell.rest())
+    assert results(box.events("1", id=c)) == [{"text": "1"}]
+
+
+def test_a_client_that_leaves_does_not_stop_the_cell(box, tmp_path):
+    c = box.context()
+    gate, done = tmp_path / "gate", tmp_path / "done"
+    cell = Cell(box, f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('{gate}'): time.sleep(.05)\nprint('x' * 3000000)\nopen('{done}', 'w').close()", c)
+    cell.until("begun")
+    cell.leave()
+    assert kinds(box.events("1", id=c)) == ["init", "error"]
+    gate.touch()
+    end = time.monotonic() + LIMIT_S
+    while kinds(e := box.events("6 * 7", id=c))[-1] == "error":
+        assert time.monotonic() < end, e
+        time.sleep(0.1)
+    assert done.exists() and results(e) == [{"text": "42"}]
+
+
+def test_eight_contexts_at_once(box):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(lambda i: box.context(), range(8)))
+        assert len(set(ids)) == 8
+        answers = list(pool.map(lambda i: box.events(f"n = {i}\nfor k in range(20): print(n)\nn * n", id=ids[i]), range(8)))
+        for i, e in enumerate(answers):
+            assert text(e) == f"{i}\n" * 20 and results(e) == [{"text": str(i * i)}]
+        # the default context is one, whoever asks first
+        box2 = Box(box.daemon, **box.env)
+        inits = list(pool.map(lambda i: box2.python("1")[0]["text"], range(4)))
+        assert len(set(inits)) == 1
+        list(pool.map(lambda c: box.ask("DELETE", f"/code/contexts/{c}"), ids))
+
+
+def test_a_kernel_that_dies_is_told(box):
+    c = box.context()
+    box.events("v = 1", id=c)
+    e = error(box.events("import os; os._exit(3)", id=c))
+    assert e["ename"] == "KernelDied" and "lost" in e["evalue"]
+    end = time.monotonic() + LIMIT_S
+    while True:  # the server starts another one for the same context
+        e = box.events("v", id=c)
+        if kinds(e)[-1] == "error" and e[-1]["error"]["ename"] == "NameError":
+            break
+        assert time.monotonic() < end, e
+        time.sleep(0.2)
+
+
+def test_much_output(box):
+    e = box.python("for i in range(100): print('%06d' % i + 'x' * 100000)")
+    assert text(e) == "".join("%06d" % i + "x" * 100000 + "\n" for i in range(100)) and kinds(e)[-1] == "execution_complete"
+    e = error(box.python("print('x' * (40 << 20))"))
+    assert e["ename"] == "KernelLost" and "16 MiB" in e["evalue"]
+    assert results(box.python("3")) == [{"text": "3"}]
+
+
+def test_a_client_that_does_not_read_stops_the_kernel_not_the_daemon(box):
+    c = box.context()
+    cell = Cell(box, "for i in range(40): print('x' * 1000000, flush=True)\nprint('end')", c)
+    cell.until("xxxx")
+    with open(f"/proc/{box.daemon.proc.pid}/statm") as f:
+        before = int(f.read().split()[1])
+    assert results(box.python("4")) == [{"text": "4"}]
+    with open(f"/proc/{box.daemon.proc.pid}/statm") as f:
+        assert (int(f.read().split()[1]) - before) * 4096 < 24 << 20
+    e = cell.rest()
+    assert kinds(e)[-1] == "execution_complete" and text(e) == ("x" * 1000000 + "\n") * 40 + "end\n", kinds(e)[-3:]
+
+
+def test_a_cell_that_closes_its_output_and_one_that_forks(box):
+    c = box.context()
+    box.events("import os, sys; sys.stdout.close()", id=c)
+    box.ask("DELETE", f"/code/contexts/{c}")
+    e = box.python("import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0); 'parent'")
+    assert results(e)[-1:] == [{"text": "'parent'"}]
+    e = box.python("raise SystemExit(3)")
+    assert error(e)["ename"] == "SystemExit" and "exit" in text(e, "stderr")
+    assert results(box.python("5")) == [{"text": "5"}]
+
+
+def test_input_is_refused(box):
+    assert "input" in error(box.python("input()"))["evalue"]
+
+
+def test_no_jupyter_is_said(daemon, jupyter):
+    plain = Box(daemon)
+    for method, path, body in (("POST", "/code", {"code": "1", "context": {"language": "python"}}), ("POST", "/code/context", {"language": "python"}),
+                               ("GET", "/code/contexts?language=python", None), ("DELETE", "/code/contexts?language=python", None)):
+        status, e = plain.ask(method, path, body)
+        assert status == 500 and e["code"] == "RUNTIME_ERROR" and "not configured" in e["message"], e
+    # a command needs none
+    assert text(plain.events("echo hi")) == "echo hi\n"
+    wrong = Box(daemon, **jupyter.env | {"JUPYTER_TOKEN": "wrong"})
+    status, e = wrong.python("1")
+    assert status == 500 and "token" in e["message"], e
+    for host in ("https://127.0.0.1:1", "http://example.com", "http://127.0.0.1:99999", "nonsense"):
+        status, e = Box(daemon, JUPYTER_HOST=host).python("1")
+        assert status == 500 and "JUPYTER_HOST" in e["message"], e

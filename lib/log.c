@@ -63,6 +63,27 @@ static size_t put_escaped(char *to, size_t cap, const char *s, bool json)
 	return n;
 }
 
+static atomic_uint dropped;
+
+/* A pipe whose reader is slow, or away, takes a line later or never: nobody waits for it. */
+static void line_put(const char *line, size_t n)
+{
+	unsigned int lost = atomic_exchange(&dropped, 0);
+	char text[80];
+	int k;
+
+	if (lost) {
+		k = snprintf(text, sizeof(text), "%s%s(%u lines were dropped)\n", out.who,
+			out.who[0] ? ": " : "", lost);
+		if (write(out.fd, text, (size_t)k) != k) {
+			atomic_fetch_add(&dropped, lost + 1);
+			return;
+		}
+	}
+	if (write(out.fd, line, n) < 0 && errno == EAGAIN)
+		atomic_fetch_add(&dropped, 1);
+}
+
 void log_write(enum log_level l, const char *ctx, const char *fmt, ...)
 {
 	char msg[900], clean[1000], line[1300], when[40];
@@ -93,7 +114,7 @@ void log_write(enum log_level l, const char *ctx, const char *fmt, ...)
 		n = sizeof(line) - 1;
 		line[n - 1] = '\n';
 	}
-	(void)!write(out.fd, line, (size_t)n);
+	line_put(line, (size_t)n);
 	errno = saved;
 }
 

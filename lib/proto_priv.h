@@ -58,6 +58,9 @@ enum priv_op {
 	 * system cannot shift ids; ETIMEDOUT: it hangs; EAGAIN: too many at once */
 	PRIV_VOLUME = 14,
 	PRIV_VOLUME_REMOVE = 15, /* what = CLAIM, and its name as above -> {}; ENOTEMPTY */
+	/* slot -> fd: the reading end of the pipe that the process has as descriptors 0 to 2. The helper keeps one, too, so that the process
+	 * can write while no daemon is there. ENOENT: it has none */
+	PRIV_LOG = 16,
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
 };
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -498,6 +499,17 @@ static void parse(int argc, char **argv)
 	daemon_options(argv, rest);
 }
 
+/* Two descriptors a slot: of its process and of its log. */
+static void room_for_descriptors(void)
+{
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+		return;
+	l.rlim_cur = MIN(l.rlim_max, (rlim_t)P.nslots * 2 + 1024);
+	setrlimit(RLIMIT_NOFILE, &l);
+}
+
 int main(int argc, char **argv)
 {
 	static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
@@ -512,6 +524,7 @@ int main(int argc, char **argv)
 	P.daemon.bin_dir = self;
 	log_init("mayfly-priv", 2, false);
 	parse(argc, argv);
+	room_for_descriptors();
 	if (set_up(&e) < 0) {
 		log_error("%s", e.msg);
 		return 1;

@@ -46,7 +46,8 @@ static int do_spawn(struct serve *s, struct req *r)
 	struct slot *slot = &s->slots->s[r->in.slot];
 	struct place at = {.lease = r->in.lease, .group = r->in.group}, there;
 	_cleanup_close_ int stage = -1;
-	int pidfd = -1, pid, rc;
+	struct spawned new = {.pidfd = -1};
+	int pid, rc;
 
 	if (!k || r->nfds < k->min_fds || r->nfds > k->max_fds || !limits_ok(&r->in.limits))
 		return -EINVAL;
@@ -60,11 +61,12 @@ static int do_spawn(struct serve *s, struct req *r)
 		return -EXDEV;
 	if (k->stage_fd && (stage = fcntl(r->fds[k->stage_fd - 3], F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
-	pid = s->spawn(s->slots, s->bin_fd, &r->in, at, r->fds, r->nfds, &pidfd);
+	pid = s->spawn(s->slots, s->bin_fd, &r->in, at, r->fds, r->nfds, &new);
 	if (pid < 0)
 		return pid;
-	rc = slot_used(s->slots, r->in.slot, r->in.kind, at, pid, pidfd);
+	rc = slot_used(s->slots, r->in.slot, r->in.kind, at, pid, new.pidfd);
 	slot->stage_fd = stage < 0 ? 0 : take_fd(&stage);
+	slot->log_fd = new.log_fd;
 	if (rc < 0)
 		log_error("slot %u: its state file could not be written: %s", r->in.slot,
 			strerror(-rc));
@@ -72,7 +74,7 @@ static int do_spawn(struct serve *s, struct req *r)
 	r->out->pid = pid;
 	r->out->uid = slot->uid;
 	r->out->start_time = slot->start_time;
-	*r->out_fd = fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
+	*r->out_fd = fcntl(new.pidfd, F_DUPFD_CLOEXEC, 3);
 	log_info("slot %u: started %s as process %d, user %u, in group %u", r->in.slot, k->program,
 		pid, slot->uid, at.group);
 	return 0;
@@ -215,6 +217,16 @@ static int do_list(struct serve *s, struct req *r)
 	return -ENOENT;
 }
 
+static int do_log(struct serve *s, struct req *r)
+{
+	int fd = s->slots->s[r->in.slot].log_fd;
+
+	if (!fd)
+		return -ENOENT;
+	*r->out_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return *r->out_fd < 0 ? -errno : 0;
+}
+
 static int do_free(struct serve *s, struct req *r)
 {
 	return slot_free(s->slots, r->in.slot);
@@ -270,6 +282,7 @@ static const struct {
 	[PRIV_GROUP_KILL] = {do_group_kill, "kill of the group", NEEDS_GROUP},
 	[PRIV_VOLUME] = {do_volume, "volume", NEEDS_SLOT | TAKES_TEXT},
 	[PRIV_VOLUME_REMOVE] = {do_volume, "remove a volume", NEEDS_SLOT | TAKES_TEXT},
+	[PRIV_LOG] = {do_log, "log", NEEDS_SLOT | NEEDS_USED},
 	[PRIV_ROOM] = {do_room, "room for a snapshot", NEEDS_SLOT | NEEDS_USED},
 };
 

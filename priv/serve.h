@@ -15,7 +15,7 @@ struct serve {
 	uint64_t served, refused;
 	/* set by unit tests and the fuzzer: starts nothing real */
 	int (*spawn)(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
-		const int *fds, size_t nfds, int *pidfd);
+		const int *fds, size_t nfds, struct spawned *out);
 	/* begins to open a volume: its answer comes by itself */
 	int (*volume)(struct serve *s, const struct volume_ask *a, const struct priv_msg *m);
 	struct volume_jobs *volumes;

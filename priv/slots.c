@@ -149,6 +149,8 @@ int slot_free(struct slots *t, uint32_t slot)
 		return -errno;
 	if (s->stage_fd)
 		close(s->stage_fd);
+	if (s->log_fd)
+		close(s->log_fd);
 	if (!s->told && t->untold)
 		t->untold--;
 	*s = (struct slot){.pidfd = -1, .told = true};
@@ -194,6 +196,24 @@ static bool slot_file_read(const struct slots *t, uint32_t slot, struct slot_fil
 	       f->group < t->n && f->lease < MAX(t->leases.n, 1u);
 }
 
+/* The pipe that the last helper made: its reading end is had again through the process that has the other one. What that process has there now is
+ * not believed to be a pipe: it is looked at before it is opened. */
+static int log_find(int32_t pid)
+{
+	_cleanup_close_ int there = -1;
+	char path[48];
+	struct stat st;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/2", pid);
+	there = open(path, O_PATH | O_CLOEXEC);
+	if (there < 0 || fstat(there, &st) < 0 || !S_ISFIFO(st.st_mode))
+		return 0;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", there);
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	return MAX(fd, 0);
+}
+
 static void slot_take_over(struct slots *t, uint32_t slot)
 {
 	struct slot *s = &t->s[slot];
@@ -219,6 +239,7 @@ static void slot_take_over(struct slots *t, uint32_t slot)
 	if (s->pidfd >= 0 && process_start_time(f.pid) == f.start_time) {
 		s->pid = f.pid;
 		s->start_time = f.start_time;
+		s->log_fd = log_find(s->pid);
 		log_info("slot %u: took over process %d", slot, s->pid);
 		return;
 	}

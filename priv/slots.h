@@ -17,11 +17,17 @@ struct slot {
 	int32_t pid; /* 0: ended */
 	int pidfd;
 	int stage_fd; /* 0: none; the daemon's folder that it works in */
+	int log_fd;   /* 0: none; the reading end of its log's pipe */
 	struct place at;
 	uint64_t start_time;
 	int32_t wait_status;
 	bool told; /* its end was reported */
 	struct watch *watch;
+};
+
+struct spawned {
+	int pidfd;
+	int log_fd; /* the reading end of its log's pipe; 0: none */
 };
 
 /* monitors, network processes, image jobs, brokers; the fifth is not used: file servers have ranges of their own */

@@ -144,15 +144,28 @@ static int volume_args(const struct priv_msg *req, size_t nvolumes, char **argv)
 	return n;
 }
 
+/* What a jailed process says goes into a pipe of its own. It can neither cut the shared log nor write lines of others there, and it
+ * waits for nobody: the writing end does not block. */
+static int log_pipe(int *reading, int *writing)
+{
+	int p[2];
+
+	if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -errno;
+	*reading = p[0];
+	*writing = p[1];
+	return 0;
+}
+
 int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
-	const int *fds, size_t nfds, int *pidfd)
+	const int *fds, size_t nfds, struct spawned *out)
 {
 	const struct kind *k = kind_of(req->kind);
 	struct priv_limits lim = req->limits;
 	uint32_t slot = req->slot;
-	_cleanup_close_ int cg = -1;
+	_cleanup_close_ int cg = -1, mine = -1, its = -1;
 	char uid[16], *argv[6 + 2 * PRIV_SPAWN_FDS];
-	int pid, n = 0;
+	int pid, n = 0, rc;
 
 	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
 	lim.memory_max = lim.memory_max ? lim.memory_max : k->memory_max;
@@ -171,12 +184,20 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 	if (req->kind == PRIV_K_FILES)
 		n += volume_args(req, nfds - 2, argv + n);
 	argv[n] = NULL;
-	pid = clone_child(CLONE_NEWPID, cg, pidfd);
+	rc = log_pipe(&mine, &its);
+	if (rc < 0)
+		return rc;
+	pid = clone_child(CLONE_NEWPID, cg, &out->pidfd);
 	if (pid < 0)
 		return -errno;
+	out->log_fd = pid > 0 ? take_fd(&mine) : 0;
 	if (pid > 0)
 		return pid;
 	default_signals();
+	/* nobody may read its log for a moment, or at all */
+	signal(SIGPIPE, SIG_IGN);
+	if (dup2(its, 0) < 0 || dup2(its, 1) < 0 || dup2(its, 2) < 0)
+		_exit(126);
 	file_put(AT_FDCWD, "/proc/self/oom_score_adj", k->oom_score_adj);
 	bin_fd = fcntl(bin_fd, F_DUPFD_CLOEXEC, 128);
 	if (bin_fd < 0 || !place_fds(fds, nfds) ||

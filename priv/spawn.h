@@ -16,9 +16,9 @@ struct kind {
 };
 const struct kind *kind_of(uint32_t kind); /* NULL: not in the table */
 
-/* Starts slot's program with fds as 3, 4, ...: pid, or -errno. *pidfd is the caller's. */
+/* Starts slot's program with fds as 3, 4, ... and the writing end of a new pipe as 0 to 2: pid, or -errno. *out is the caller's. */
 int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
-	const int *fds, size_t nfds, int *pidfd);
+	const int *fds, size_t nfds, struct spawned *out);
 /* The daemon: its user, what of the host it may see beside the libraries, its arguments. */
 struct daemon_conf {
 	uint32_t uid;

@@ -7,8 +7,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "lib/log.h"
+#include "lib/snap.h"
 #include "vmm/bio.h"
 #include "vmm/console.h"
 #include "vmm/rng.h"
@@ -124,6 +126,21 @@ static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err
 	return board_attach(&vm->board, SLOT_DISK0 + i, vblk_dev(vm->disk[i]), disk_destroy, e);
 }
 
+/* Every file that this monitor is ever lent for writing is a layer of these disks or holds its guest's memory. No longer file can come of a
+ * monitor that was taken over: the limit cannot be raised again. */
+static void bound_files(const struct vm *vm)
+{
+	uint64_t max = vm->size.mem_bytes + vm->size.mem_bytes / SNAP_CHUNK * 4 +
+		       MIB(2) * (SNAP_MAX_EXTENTS + 2);
+	struct rlimit l;
+
+	for (unsigned int i = 0; i < vm->ndisks; i++)
+		max = MAX(max, cow_bytes(vblk_cow(vm->disk[i])) + COW_UNIT);
+	l = (struct rlimit){max, max};
+	if (setrlimit(RLIMIT_FSIZE, &l) < 0)
+		log_warn("the length of files is not limited: %s", strerror(errno));
+}
+
 int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e)
 {
 	int rc = 0;
@@ -135,6 +152,8 @@ int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e
 		if (rc < 0)
 			err_wrap(e, "disk %u", i);
 	}
+	if (rc == 0 && vm->sealed)
+		bound_files(vm);
 	return rc;
 }
 

@@ -149,6 +149,7 @@ int main(int argc, char **argv)
 	if (c.trace)
 		log_level = LOG_TRACE;
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of that write */
 	d.loop = loop_create();
 	rc = d.loop ? vm_init(&vm, d.loop, &h, &e) : err_set(&e, errno, "event loop");
 	if (rc < 0)

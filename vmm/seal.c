@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "lib/log.h"
@@ -87,6 +88,7 @@ static const struct jail_rule device[] = {
 	JAIL_CALL_MASK(clone, 0, NEW_ANYTHING, 0, "vCPU threads, fork of the snapshot writer"),
 	JAIL_CALL_EQ(rt_sigaction, 0, 33,
 		"the C library's own signal, at the first thread; no other handler can be set"),
+	JAIL_CALL_EQ(prlimit64, 1, RLIMIT_FSIZE, "how long a file may become: only ever less"),
 	JAIL_CALL_EQ(seccomp, 0, 1, "a vCPU thread puts its own list on top: only ever less"),
 	JAIL_CALL_EQ(prctl, 0, 15, "PR_SET_NAME of a vCPU's thread"),
 	JAIL_CALL_EQ(prctl, 0, 38, "PR_SET_NO_NEW_PRIVS, once more by libseccomp"),

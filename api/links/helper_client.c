@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "api/links/process_log.h"
 #include "lib/fdpass.h"
 #include "lib/log.h"
 #include "lib/procfs.h"
@@ -46,10 +47,32 @@ struct privctl {
 	uint32_t next_id, nslots, host_flags;
 	struct pcall *calls;
 	struct child *children;
+	struct process_logs *logs;
 };
+
+static void on_log(void *arg, const struct priv_msg *m, int fd)
+{
+	struct privctl *p = arg;
+
+	if (m->status == 0 && fd >= 0)
+		process_log_follow(p->logs, m->slot, fd);
+	else
+		close_fd(&fd);
+}
+
+/* ENOENT: a process of a helper before pipes, which writes to the log itself. */
+static void log_ask(struct privctl *p, const struct priv_msg *started)
+{
+	struct priv_msg m = {.op = PRIV_LOG, .slot = started->slot};
+
+	if (p->logs && started->status == 0 && started->pid > 0)
+		privctl_call(p, &m, NULL, 0, on_log, p);
+}
 
 static void call_done(struct privctl *p, const struct priv_msg *m, int fd)
 {
+	if (m->op == PRIV_SPAWN)
+		log_ask(p, m);
 	for (struct pcall **at = &p->calls; *at; at = &(*at)->next) {
 		struct pcall *c = *at;
 
@@ -141,6 +164,7 @@ struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir,
 	p->nslots = reply.nslots;
 	p->host_flags = reply.flags;
 	p->watch = loop_watch(l, sock, EPOLLIN, on_helper, p);
+	p->logs = process_logs_create(l);
 	return p;
 }
 
@@ -149,6 +173,7 @@ void privctl_destroy(struct privctl *p)
 	if (!p)
 		return;
 	watch_remove(p->watch);
+	process_logs_destroy(p->logs);
 	while (p->calls) {
 		struct pcall *c = p->calls;
 
@@ -356,6 +381,7 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_VOLUME_REMOVE: /* privctl_volume() */
 	case PRIV_USAGE:
 	case PRIV_GROUP_USAGE:
+	case PRIV_LOG: /* a developer's monitors write to the daemon's own log */
 	case PRIV_EV_EXITED:
 		break;
 	}
@@ -501,8 +527,13 @@ int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg 
 			p->exited(p->arg, reply);
 			continue;
 		}
-		if (rc > 0 && reply->id == m.id)
+		if (rc > 0 && reply->id == m.id) {
+			/* listed more than once, at the start */
+			if (m.op == PRIV_LIST && p->logs &&
+				!process_log_is_followed(p->logs, reply->slot))
+				log_ask(p, reply);
 			return reply->status;
+		}
 		if (rc == 0 && poll(&pf, 1, 5000) <= 0)
 			rc = -ETIMEDOUT;
 	}

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 static struct slots T;
 
 static int no_spawn(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
-	const int *fds, size_t nfds, int *pidfd)
+	const int *fds, size_t nfds, struct spawned *out)
 {
 	ASSERT(req->slot < t->n && req->kind > 0 && req->kind < PRIV_K_COUNT &&
 		!t->s[req->slot].kind && nfds <= PRIV_SPAWN_FDS && at.group < t->n &&

@@ -62,6 +62,16 @@ static int be_jailed(int argc, char **argv)
 			for (size_t i = 0; i < MIB(256); i += 4096)
 				m[i] = 1;
 		}
+		if (c == 'l') { /* more than a pipe holds, then what the test looks for */
+			char line[512];
+
+			memset(line, 'x', sizeof(line));
+			line[sizeof(line) - 1] = '\n';
+			for (n = 0; n < 1000 && write(2, line, sizeof(line)) > 0; n++)
+				;
+		}
+		if (c == 'c') /* can the shared log be cut, or is it a pipe? */
+			n = ftruncate(2, 0) < 0 && lseek(2, 0, SEEK_CUR) < 0 && errno == ESPIPE;
 		if (write(3, &n, sizeof(n)) != sizeof(n))
 			return 8;
 	}
@@ -520,6 +530,38 @@ static void it_outlives_the_helper(void)
 	close(ctl2);
 }
 
+/* No reader, a reader, a new daemon, a new helper: the process writes, and neither waits nor dies. */
+static void its_log_is_a_pipe_of_its_own(void)
+{
+	static char text[1 << 17];
+	struct priv_msg o;
+	int ctl, log = -1;
+	ssize_t n;
+
+	REQUIRE(begin());
+	REQUIRE(vmm_start(3, (struct priv_limits){0}, &ctl, &o) == 0);
+	CHECK_INT(tell(ctl, 'c'), 1);
+	n = tell(ctl, 'l'); /* nobody reads */
+	CHECK(n > 100 && n < 1000);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LOG, .slot = 4}, NULL, 0, NULL, NULL), -ENOENT);
+	REQUIRE(ask((struct priv_msg){.op = PRIV_LOG, .slot = 3}, NULL, 0, NULL, &log) == 0);
+	CHECK_INT(read(log, text, sizeof(text)), n * 512);
+	close(log);
+	kill(G.priv, SIGKILL);
+	waitpid(G.priv, NULL, 0);
+	CHECK(tell(ctl, 'l') >= 0); /* nobody has the other end */
+	start_priv();
+	REQUIRE(wait_daemon());
+	CHECK(tell(ctl, 'l') >= 0); /* the old daemon may have had it still, and then it was full */
+	REQUIRE(ask((struct priv_msg){.op = PRIV_LOG, .slot = 3}, NULL, 0, NULL, &log) == 0);
+	CHECK(read(log, text, sizeof(text)) > 512 * 100);
+	close(log);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_KILL, .slot = 3}, NULL, 0, NULL, NULL), 0);
+	REQUIRE(next_msg(&o, &log, 10000) == 0 && o.op == PRIV_EV_EXITED);
+	until_free(3);
+	close(ctl);
+}
+
 static bool has_cgroups(void)
 {
 	struct priv_msg o;
@@ -867,6 +909,7 @@ static const struct test tests[] = {
 	{"a_process_is_started_ends_and_is_reported", a_process_is_started_ends_and_is_reported},
 	{"it_outlives_the_daemon", it_outlives_the_daemon},
 	{"it_outlives_the_helper", it_outlives_the_helper},
+	{"its_log_is_a_pipe_of_its_own", its_log_is_a_pipe_of_its_own},
 	{"a_second_helper_is_kept_out", a_second_helper_is_kept_out},
 	{"a_second_helper_has_users_of_its_own", a_second_helper_has_users_of_its_own},
 	{"the_helper_stays_in_the_group_it_was_started_in",

@@ -4,6 +4,8 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
@@ -76,6 +78,80 @@ static int egress_show(int argc, char **argv)
 		print_seen(seen.json);
 	}
 	return EXIT_OK;
+}
+
+static double before(const cJSON *list, const cJSON *entry)
+{
+	const cJSON *v;
+
+	cJSON_ArrayForEach (v, list)
+		if (!strcmp(json_text(v, "destination"), json_text(entry, "destination")) &&
+			!strcmp(json_text(v, "reason"), json_text(entry, "reason")))
+			return cJSON_GetNumberValue(cJSON_GetObjectItem(v, "count"));
+	return 0;
+}
+
+/* What is new since the last look: a line for each place that was denied, and one for what went through. */
+static void print_changes(const cJSON *was, const cJSON *is)
+{
+	const cJSON *v, *old = cJSON_GetObjectItem(was, "counters");
+	char when[16];
+	time_t now = time(NULL);
+	bool any = false;
+
+	strftime(when, sizeof(when), "%H:%M:%S", localtime(&now));
+	cJSON_ArrayForEach (v, cJSON_GetObjectItem(is, "denied")) {
+		double n = cJSON_GetNumberValue(cJSON_GetObjectItem(v, "count")) -
+			   before(cJSON_GetObjectItem(was, "denied"), v);
+
+		if (n > 0)
+			printf("%s denied %s (%s) x %.0f\n", when, json_text(v, "destination"),
+				json_text(v, "reason"), n);
+	}
+	cJSON_ArrayForEach (v, cJSON_GetObjectItem(is, "counters")) {
+		const cJSON *o = cJSON_GetObjectItem(old, v->string);
+		double n = v->valuedouble - (o ? o->valuedouble : 0);
+
+		if (n != 0) {
+			printf("%s %s %+.0f", any ? "" : when, v->string, n);
+			any = true;
+		}
+	}
+	if (any)
+		putchar('\n');
+	fflush(stdout);
+}
+
+static int egress_watch(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	_cleanup_free_ char *path = NULL;
+	struct answer seen = {0}, last = {0};
+	struct client c;
+	struct err e;
+	char id[64];
+	int at, code;
+
+	if (!client_begin(&c, &co,
+		    "egress watch SANDBOX\n\nPrints each second what a sandbox has sent, received "
+		    "and tried to reach. Ends with the sandbox, or by ^C.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		return code;
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	path = client_path("/v1/mayfly/sandboxes/%s/egress", id);
+	while (client_call(&c, "GET", path, NULL, &seen, &e) == 0) {
+		print_changes(last.json, seen.json);
+		answer_fini(&last);
+		last = seen;
+		seen = (struct answer){0};
+		sleep(1);
+	}
+	code = seen.status == 404 && last.json ? EXIT_OK : complain(EXIT_FAILED, &e);
+	answer_fini(&last);
+	answer_fini(&seen);
+	return code;
 }
 
 /* One request that changes the policy, with a list made of the words. */
@@ -174,6 +250,7 @@ int cmd_egress(int argc, char **argv)
 {
 	static const struct command verbs[] = {
 		{"show", egress_show, "the policy, what was done, and what was denied"},
+		{"watch", egress_watch, "the same as it happens"},
 		{"allow", egress_allow, "let a sandbox reach more"},
 		{"deny", egress_deny, "keep a sandbox from something"},
 		{"rm", egress_rm, "remove rules"},

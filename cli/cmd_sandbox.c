@@ -81,6 +81,17 @@ int cmd_ls(int argc, char **argv)
 	return EXIT_OK;
 }
 
+/* What its network did and what was denied, beside what the API says of the sandbox. A server without a network, or an older one, has none. */
+static void add_network(struct client *c, const char *id, cJSON *to)
+{
+	_cleanup_free_ char *path = client_path("/v1/mayfly/sandboxes/%s/egress", id);
+	_cleanup_answer_ struct answer a = {0};
+	struct err e;
+
+	if (client_call(c, "GET", path, NULL, &a, &e) == 0)
+		cJSON_AddItemToObject(to, "network", cJSON_Duplicate(a.json, true));
+}
+
 /* The same request for each sandbox named; the worst exit code of all. */
 static int for_each(
 	int argc, char **argv, const char *usage, const char *method, const char *tail, bool show)
@@ -106,8 +117,10 @@ static int for_each(
 		path = client_path("/v1/sandboxes/%s%s", id, tail);
 		if (client_call(&c, method, path, NULL, &a, &e) < 0)
 			code = complain(EXIT_FAILED, &e);
-		else if (show)
+		else if (show) {
+			add_network(&c, id, a.json);
 			print_json(a.json);
+		}
 	}
 	return code;
 }

@@ -24,6 +24,7 @@
 #define NET_MAGIC   0x314e464du /* "MFN1" */
 #define NET_MSG_MAX 65536u      /* a longer policy comes in parts */
 #define NET_REPLY   0x8000u
+#define NET_ALL     UINT32_MAX /* no sandbox has this number */
 #define NET_VERSION 1u /* of all messages below; the daemon ends a broker that speaks another one */
 
 /* A policy that does not fit into one message comes in parts. The first part drops what an earlier policy left unfinished. */
@@ -48,8 +49,9 @@ enum net_type {
 	 * policy is in force: sockets that it does not allow are shut down before the reply. */
 	NET_POLICY = 2,
 	NET_REMOVE = 3, /* u32 sandbox -> {}: its sockets are shut down, all is forgotten */
-	NET_COUNTERS =
-		4, /* u32 sandbox -> u32 n, n x u64 (enum net_counter), u32 n, n x {str place, str verdict, u64 count} */
+	/* u32 sandbox -> u32 n, n x u64 (enum net_counter), u32 n, n x {str place, str verdict, u64 count}. NET_ALL: the sums of all sandboxes
+	 * that there were, and no places. */
+	NET_COUNTERS = 4,
 	/* u8 part (NET_PART_*), bytes of the operator's rules (net_world_get) -> {}. Holds for all sandboxes at once. */
 	NET_OPERATOR = 5,
 	/* u32 n, n x {16 bytes address, u16 port} -> {}: the resolvers to ask. n = 0: those of the file, which is read again when it changes.
@@ -63,6 +65,8 @@ enum net_type {
 	/* ---- broker to daemon, with id 0 */
 	/* {}: the file of the resolvers was replaced, or no resolver answers; at most one a second */
 	NET_EV_RESOLVERS = 12,
+	/* u32 sandbox, str place, str verdict: a place was denied for the first time; NET_DENIED_TOLD of them for each sandbox */
+	NET_EV_DENIED = 13,
 
 	/* ---- mayfly-net to broker ---- */
 	/* u8 kind (enum net_flow), 16 bytes address, u16 port -> u32 flow; fd: the socket, connected or connecting, non-blocking */
@@ -72,6 +76,8 @@ enum net_type {
 	/* u8 tcp, bytes of a query -> bytes of the answer, which come when they are there. id is mayfly-net's. */
 	NET_DNS = 18,
 };
+
+#define NET_DENIED_TOLD 8u
 
 enum net_flow { NET_FLOW_TCP, NET_FLOW_UDP, NET_FLOW_ICMP, NET_FLOW_KINDS };
 

@@ -12,6 +12,7 @@
 #include "api/core/io_pool.h"
 #include "api/core/metrics.h"
 #include "api/lifecycle/route_lifecycle.h"
+#include "api/network/network.h"
 #include "api/sandbox/sandbox.h"
 
 static void put_hist(struct buf *b, const char *name, const char *label, const struct hist *h)
@@ -119,8 +120,44 @@ struct counter {
 	uint64_t v;
 };
 
-void route_prometheus(struct http_req *r)
+/* In the order of enum net_counter. */
+static const char *const network_names[NET_C_COUNT] = {
+	[NET_C_TCP_OPENED] = "tcp_opened",
+	[NET_C_UDP_OPENED] = "udp_opened",
+	[NET_C_ICMP_OPENED] = "icmp_opened",
+	[NET_C_OPEN] = "open",
+	[NET_C_BYTES_OUT] = "bytes_out",
+	[NET_C_BYTES_IN] = "bytes_in",
+	[NET_C_QUERIES] = "queries",
+	[NET_C_QUERIES_DENIED] = "queries_denied",
+	[NET_C_QUERIES_FAILED] = "queries_failed",
+	[NET_C_REBINDING] = "rebinding",
+	[NET_C_DENIED] = "denied",
+	[NET_C_LIMITED] = "limited",
+	[NET_C_SHUT] = "shut",
+	[NET_C_REFUSED] = "refused",
+};
+
+/* All sandboxes together. c NULL: there is no broker, or it does not answer; then these lines are missing. */
+static void put_network(struct buf *b, struct cur *c)
 {
+	uint32_t n = c ? cur_u32(c) : 0;
+
+	for (uint32_t i = 0; i < MIN(n, NET_C_COUNT); i++) {
+		uint64_t v = cur_u64(c);
+		bool gauge = i == NET_C_OPEN;
+
+		if (c->bad)
+			return;
+		buf_printf(b, "# TYPE mayfly_network_%s%s %s\nmayfly_network_%s%s %llu\n",
+			network_names[i], gauge ? "" : "_total", gauge ? "gauge" : "counter",
+			network_names[i], gauge ? "" : "_total", (unsigned long long)v);
+	}
+}
+
+static void prometheus_reply(void *arg, struct cur *network)
+{
+	struct http_req *r = arg;
 	const struct daemon *d = r->app;
 	const struct metrics *m = &d->metrics;
 	const struct http_stats *hs = http_stats(d->http);
@@ -183,6 +220,21 @@ void route_prometheus(struct http_req *r)
 	buf_printf(&b, "mayfly_quarantined_records %u\n", quarantined_count(d));
 	put_budgets(&b, d->budgets);
 	buf_printf(&b, "# TYPE mayfly_io_jobs gauge\nmayfly_io_jobs %u\n", io_pool_busy(d->io));
+	put_network(&b, network);
 	http_reply(r, 200, "text/plain; version=0.0.4; charset=utf-8", b.p, b.len);
 	buf_fini(&b);
+}
+
+static void prometheus_forget(struct http_req *r)
+{
+	network_forget(((struct daemon *)r->app)->networks, r);
+}
+
+void route_prometheus(struct http_req *r)
+{
+	const struct daemon *d = r->app;
+
+	http_on_free(r, prometheus_forget);
+	if (networks_counters(d->networks, prometheus_reply, r) < 0)
+		prometheus_reply(r, NULL);
 }

@@ -318,7 +318,7 @@ void route_endpoint(struct http_req *r)
 		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "endpoint", text);
-	if (port == EGRESS_PORT && *sb->egress_token && !use)
+	if (port == EGRESS_PORT && *sb->egress_token)
 		cJSON_AddStringToObject(
 			cJSON_AddObjectToObject(o, "headers"), EGRESS_AUTH, sb->egress_token);
 	http_reply_json(r, 200, o);

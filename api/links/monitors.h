@@ -29,6 +29,8 @@ struct vm_ops {
 	void (*ready)(void *arg, bool prepared);
 	/* the guest has sent a frame and has no link; may be NULL */
 	void (*net_wanted)(void *arg);
+	/* the network denied a place for the first time; may be NULL */
+	void (*net_denied)(void *arg, const char *place, const char *why);
 	/* VMM_EV_SNAPSHOT */
 	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text);
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */

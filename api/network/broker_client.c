@@ -23,12 +23,14 @@
 
 #define BROKER_WAIT_MS  1000
 #define BROKER_HELLO_MS 5000
+#define ASK_WAIT_NS     2000000000ull
 #define BROKER_RETRY_NS 1000000000ull
 #define PART_BYTES      (NET_MSG_MAX - 1024u)
 #define RESOLVERS_MAX   3u
 
 struct broker_ask {
 	struct broker_ask *next;
+	uint64_t due_ns;
 	uint32_t id;
 	broker_counters_fn fn;
 	void *arg;
@@ -36,9 +38,10 @@ struct broker_ask {
 
 struct broker_client {
 	struct daemon *d;
-	void (*lost)(void *arg);
+	const struct broker_client_ops *ops;
 	void *arg;
 	struct broker_ask *asks;
+	struct timer *late;
 	bool runs;
 	uint32_t slot;
 	int control; /* -1: there is no broker */
@@ -112,7 +115,38 @@ static void ask_answered(struct broker_client *n, uint32_t id, struct cur *body)
 	free(a);
 }
 
+/* A broker that does not answer keeps nobody waiting: who asks for counters is a client. */
+static void asks_late(void *arg)
+{
+	struct broker_client *n = arg;
+	uint64_t now = mono_ns(), next = 0;
+	struct broker_ask *a = n->asks;
+
+	while (a) {
+		struct broker_ask *after = a->next;
+
+		if (a->due_ns <= now)
+			ask_answered(n, a->id, NULL);
+		else
+			next = next ? MIN(next, a->due_ns) : a->due_ns;
+		a = after;
+	}
+	if (next)
+		timer_set(n->late, next);
+}
+
 static void ask_resolvers(struct broker_client *n);
+
+static void denied_came(struct broker_client *n, struct cur *c)
+{
+	uint32_t id = cur_u32(c);
+	char place[NET_NAME_MAX], why[32];
+
+	cur_str(c, place, sizeof(place));
+	cur_str(c, why, sizeof(why));
+	if (cur_done(c))
+		n->ops->denied(n->arg, id, place, why);
+}
 
 static void on_message(struct broker_client *n, const uint8_t *p, size_t len)
 {
@@ -125,6 +159,8 @@ static void on_message(struct broker_client *n, const uint8_t *p, size_t len)
 		ask_answered(n, h.id, h.status < 0 ? NULL : &body);
 	else if (h.type == NET_EV_RESOLVERS)
 		ask_resolvers(n);
+	else if (h.type == NET_EV_DENIED)
+		denied_came(n, &body);
 	else if (h.status < 0 && h.status != -ENOENT)
 		log_limited(LOG_WARN, "the broker refused request %u: %.*s", h.type & ~NET_REPLY,
 			(int)MIN(cur_left(&body), (size_t)300) - 4, (const char *)body.p + 4);
@@ -299,7 +335,7 @@ static void broker_spawned(void *arg, const struct priv_msg *m, int fd)
 	log_error("mayfly-broker could not be started: %s", strerror(-m->status));
 	vms_slot_give(n->d->vms, n->slot);
 	broker_gone(n);
-	n->lost(n->arg);
+	n->ops->lost(n->arg);
 }
 
 static int control_address(const struct broker_client *n, struct sockaddr_un *a)
@@ -443,7 +479,7 @@ bool broker_client_ended(struct broker_client *n, uint32_t slot)
 		return false;
 	log_error("mayfly-broker ended; the sandboxes' connections end with it");
 	broker_gone(n);
-	n->lost(n->arg);
+	n->ops->lost(n->arg);
 	return true;
 }
 
@@ -504,13 +540,20 @@ int broker_client_counters(struct broker_client *n, uint32_t id, broker_counters
 		return -ENOMEM;
 	request_start(n, &b, NET_COUNTERS, 64);
 	buf_u32(&b, id);
-	*a = (struct broker_ask){.next = n->asks, .id = n->next_id, .fn = fn, .arg = arg};
+	*a = (struct broker_ask){.next = n->asks,
+		.due_ns = mono_ns() + ASK_WAIT_NS,
+		.id = n->next_id,
+		.fn = fn,
+		.arg = arg};
 	rc = request_send(n, &b, -1);
-	if (rc < 0)
+	if (rc < 0) {
 		free(a);
-	else
-		n->asks = a;
-	return rc;
+		return rc;
+	}
+	if (!n->asks)
+		timer_set(n->late, a->due_ns);
+	n->asks = a;
+	return 0;
 }
 
 void broker_client_forget(struct broker_client *n, const void *arg)
@@ -520,13 +563,19 @@ void broker_client_forget(struct broker_client *n, const void *arg)
 			a->fn = NULL;
 }
 
-struct broker_client *broker_client_create(struct daemon *d, void (*lost)(void *arg), void *arg)
+struct broker_client *broker_client_create(
+	struct daemon *d, const struct broker_client_ops *ops, void *arg)
 {
 	struct broker_client *n = calloc(1, sizeof(*n));
 
-	if (n)
-		*n = (struct broker_client){.d = d, .lost = lost, .arg = arg, .control = -1};
-	return n;
+	if (!n)
+		return NULL;
+	*n = (struct broker_client){.d = d, .ops = ops, .arg = arg, .control = -1};
+	n->late = loop_timer(d->loop, asks_late, n);
+	if (n->late)
+		return n;
+	free(n);
+	return NULL;
 }
 
 void broker_client_destroy(struct broker_client *n)
@@ -534,5 +583,6 @@ void broker_client_destroy(struct broker_client *n)
 	if (!n)
 		return;
 	broker_gone(n);
+	timer_remove(n->late);
 	free(n);
 }

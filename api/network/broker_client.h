@@ -12,8 +12,14 @@
 struct broker_client;
 struct daemon;
 
-/* lost: the broker ended, or could not be started; every socket of every sandbox is gone. */
-struct broker_client *broker_client_create(struct daemon *d, void (*lost)(void *arg), void *arg);
+struct broker_client_ops {
+	void (*lost)(
+		void *arg); /* the broker ended, or could not be started; every socket of every sandbox is gone */
+	void (*denied)(void *arg, uint32_t id, const char *place,
+		const char *why); /* for the first time */
+};
+struct broker_client *broker_client_create(
+	struct daemon *d, const struct broker_client_ops *ops, void *arg);
 void broker_client_destroy(struct broker_client *b);
 
 /* 0: there is a broker, or one is being started and what is sent waits for it. -EAGAIN: not now. */
@@ -36,7 +42,7 @@ void broker_client_sweep(struct broker_client *b);
 /* The operator's rules and resolvers, from the configuration as it is now. */
 void broker_client_configure(struct broker_client *b);
 
-/* fn gets the payload of NET_COUNTERS, or NULL, later and once. -errno: it will not be called. */
+/* id: a sandbox's, or NET_ALL. fn gets the payload of NET_COUNTERS, or NULL, within two seconds and once. -errno: it will not be called. */
 typedef void (*broker_counters_fn)(void *arg, struct cur *payload);
 int broker_client_counters(struct broker_client *b, uint32_t id, broker_counters_fn fn, void *arg);
 /* Who asked with this arg goes. */

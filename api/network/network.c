@@ -352,11 +352,27 @@ int network_counters(struct networks *n, const struct vm *vm, network_counters_f
 	return broker_client_counters(n->broker, vm->slot, fn, arg);
 }
 
+int networks_counters(struct networks *n, network_counters_fn fn, void *arg)
+{
+	return n ? broker_client_counters(n->broker, NET_ALL, fn, arg) : -ENOENT;
+}
+
 void network_forget(struct networks *n, const void *arg)
 {
 	if (n)
 		broker_client_forget(n->broker, arg);
 }
+
+static void broker_denied(void *arg, uint32_t id, const char *place, const char *why)
+{
+	struct networks *n = arg;
+	struct vm *vm = vms_find(n->d->vms, id);
+
+	if (vm && vm->ops && vm->ops->net_denied)
+		vm->ops->net_denied(vm->arg, place, why);
+}
+
+static const struct broker_client_ops broker_ops = {broker_lost, broker_denied};
 
 struct networks *networks_create(struct daemon *d, struct err *e)
 {
@@ -364,7 +380,7 @@ struct networks *networks_create(struct daemon *d, struct err *e)
 
 	if (n) {
 		*n = (struct networks){.d = d};
-		n->broker = broker_client_create(d, broker_lost, n);
+		n->broker = broker_client_create(d, &broker_ops, n);
 	}
 	if (n && n->broker)
 		return n;

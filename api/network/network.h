@@ -47,5 +47,7 @@ void network_policy(struct networks *n, const struct vm *vm, const struct buf *p
  * be called. */
 typedef void (*network_counters_fn)(void *arg, struct cur *payload);
 int network_counters(struct networks *n, const struct vm *vm, network_counters_fn fn, void *arg);
+/* The same for all sandboxes together, also those that are gone. */
+int networks_counters(struct networks *n, network_counters_fn fn, void *arg);
 /* Who asked with this arg goes. */
 void network_forget(struct networks *n, const void *arg);

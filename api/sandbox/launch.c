@@ -563,6 +563,11 @@ static void on_net_wanted(void *arg)
 	buf_fini(&b);
 }
 
+static void on_net_denied(void *arg, const char *place, const char *why)
+{
+	sandbox_note(arg, "network: denied %.60s (%s)", place, why);
+}
+
 void launch_take_up_network(struct sandbox *sb)
 {
 	struct buf b;
@@ -600,6 +605,7 @@ static const struct vm_ops vm_ops = {.blank = on_blank,
 	.loaded = on_loaded,
 	.ready = on_ready,
 	.net_wanted = on_net_wanted,
+	.net_denied = on_net_denied,
 	.snapshot = on_snapshot,
 	.ended = on_ended};
 

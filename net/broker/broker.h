@@ -62,7 +62,7 @@ struct net_sandbox {
 		uint8_t verdict;
 		uint64_t count, last;
 	} denied[DENIED_MAX];
-	unsigned int ndenied;
+	unsigned int ndenied, told;
 	uint64_t denials;
 };
 
@@ -98,7 +98,8 @@ struct broker {
 	int64_t resolv_mtime[2];
 	uint64_t resolv_inode;
 	struct query *query;
-	struct dns_answer answer; /* one at a time */
+	uint64_t total[NET_C_COUNT]; /* of sandboxes that are gone */
+	struct dns_answer answer;    /* one at a time */
 	uint8_t message[DNS_MESSAGE_MAX + 2];
 	uint8_t reply[sizeof(struct net_hdr) + DNS_MESSAGE_MAX];
 };
@@ -150,5 +151,5 @@ unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOL
 
 /* control.c */
 void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd);
-/* Without a reply; it is lost if no daemon is there. */
-void control_event(struct broker *b, uint16_t type);
+/* Without a reply; it is lost if no daemon is there. body may be NULL. */
+void control_event(struct broker *b, uint16_t type, const struct buf *body);

@@ -109,24 +109,40 @@ static int do_remove(struct request *r)
 	return s ? 0 : -r->e.code;
 }
 
+static void add_counters(const struct net_sandbox *s, uint64_t to[NET_C_COUNT])
+{
+	for (unsigned int i = 0; i < NET_C_COUNT; i++)
+		to[i] += s->count[i];
+	to[NET_C_OPEN] += s->open;
+	flows_bytes(s, &to[NET_C_BYTES_OUT], &to[NET_C_BYTES_IN]);
+}
+
+static void put_counters(struct request *r, const uint64_t count[NET_C_COUNT])
+{
+	buf_u32(&r->out, NET_C_COUNT);
+	for (unsigned int i = 0; i < NET_C_COUNT; i++)
+		buf_u64(&r->out, count[i]);
+}
+
 static int do_counters(struct request *r)
 {
-	struct net_sandbox *s = request_sandbox(r, false);
-	uint64_t out = 0, in = 0;
+	struct cur c = r->c;
+	bool all = cur_u32(&c) == NET_ALL && !c.bad;
+	struct net_sandbox *s = all ? NULL : request_sandbox(r, false);
+	uint64_t count[NET_C_COUNT] = {0};
 
+	if (all) {
+		memcpy(count, r->b->total, sizeof(count));
+		for (s = r->b->sandbox; s; s = s->next)
+			add_counters(s, count);
+		put_counters(r, count);
+		buf_u32(&r->out, 0);
+		return 0;
+	}
 	if (!s)
 		return -r->e.code;
-	flows_bytes(s, &out, &in);
-	buf_u32(&r->out, NET_C_COUNT);
-	for (unsigned int i = 0; i < NET_C_COUNT; i++) {
-		uint64_t v = s->count[i];
-
-		v += i == NET_C_OPEN        ? s->open
-		     : i == NET_C_BYTES_OUT ? out
-		     : i == NET_C_BYTES_IN  ? in
-					    : 0;
-		buf_u64(&r->out, v);
-	}
+	add_counters(s, count);
+	put_counters(r, count);
 	buf_u32(&r->out, s->ndenied);
 	for (unsigned int i = 0; i < s->ndenied; i++) {
 		buf_str(&r->out, s->denied[i].place);
@@ -211,12 +227,18 @@ static int (*const handler[])(struct request *r) = {
 	[NET_SWEEP] = do_sweep,
 };
 
-void control_event(struct broker *b, uint16_t type)
+void control_event(struct broker *b, uint16_t type, const struct buf *body)
 {
 	struct net_hdr h = {.magic = NET_MAGIC, .type = type};
+	struct buf m;
 
-	if (b->control >= 0)
-		fdpass_send(b->control, &h, sizeof(h), NULL, 0);
+	buf_init(&m, 4096);
+	buf_put(&m, &h, sizeof(h));
+	if (body)
+		buf_put(&m, body->p, body->len);
+	if (b->control >= 0 && !m.bad)
+		fdpass_send(b->control, m.p, m.len, NULL, 0);
+	buf_fini(&m);
 }
 
 void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd)

@@ -227,7 +227,7 @@ void host_resolvers_stale(struct broker *b, uint64_t now_ns)
 		(b->resolv_asked_ns && now_ns - b->resolv_asked_ns < RESOLV_LOOK_NS))
 		return;
 	b->resolv_asked_ns = now_ns;
-	control_event(b, NET_EV_RESOLVERS);
+	control_event(b, NET_EV_RESOLVERS, NULL);
 }
 
 void host_resolvers(struct broker *b, uint64_t now_ns)

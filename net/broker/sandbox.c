@@ -86,6 +86,8 @@ void net_sandbox_remove(struct net_sandbox *s)
 	*at = s->next;
 	s->broker->nsandboxes--;
 	net_sandbox_drop(s);
+	for (unsigned int i = 0; i < NET_C_COUNT; i++)
+		s->broker->total[i] += s->count[i];
 	policy_fini(&s->policy);
 	learned_fini(&s->learned);
 	buf_fini(&s->parts);
@@ -114,10 +116,25 @@ static unsigned int denied_slot(struct net_sandbox *s, const char *place, enum n
 	return least;
 }
 
+static void tell_denied(struct net_sandbox *s, const char *place, enum net_verdict v)
+{
+	struct buf b;
+
+	s->told++;
+	buf_init(&b, 1024);
+	buf_u32(&b, s->id);
+	buf_str(&b, place);
+	buf_str(&b, net_verdict_name(v));
+	control_event(s->broker, NET_EV_DENIED, &b);
+	buf_fini(&b);
+}
+
 void net_sandbox_denied(struct net_sandbox *s, const char *place, enum net_verdict v)
 {
 	unsigned int i = denied_slot(s, place, v);
 
+	if (!s->denied[i].count && s->told < NET_DENIED_TOLD)
+		tell_denied(s, place, v);
 	s->denied[i].count++;
 	s->denied[i].last = ++s->denials;
 }
@@ -172,6 +189,7 @@ static void channel_message(struct net_sandbox *s, const uint8_t *p, size_t n)
 	case NET_HELLO:
 	case NET_SWEEP:
 	case NET_EV_RESOLVERS:
+	case NET_EV_DENIED:
 	default: /* the daemon's, or nobody's */
 		s->count[NET_C_REFUSED]++;
 	}

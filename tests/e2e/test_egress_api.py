@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress API of a sandbox: policies as clients send, change and read them (protocol, section 3), with a monitor without a machine. What a policy
 does to connections is tried in test_net.py and test_net_guest.py."""
+import datetime
 import json
 import os
+import pathlib
+import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -57,7 +61,7 @@ def test_a_policy_of_create_has_a_token(daemon):
     box = daemon.create(timeout=600, networkPolicy={"egress": [ALLOW, {"target": "10.0.0.0/8"}]})
     endpoint = call(daemon, "GET", f"/v1/sandboxes/{box}/endpoints/18080")[1]
     token = endpoint["headers"]["OPENSANDBOX-EGRESS-AUTH"]
-    assert "headers" not in call(daemon, "GET", f"/v1/sandboxes/{box}/endpoints/18080?use_server_proxy=true")[1]
+    assert call(daemon, "GET", f"/v1/sandboxes/{box}/endpoints/18080?use_server_proxy=true")[1]["headers"] == endpoint["headers"]
     assert "headers" not in call(daemon, "GET", f"/v1/sandboxes/{box}/endpoints/8080")[1]
     for headers in ({}, {"OPENSANDBOX-EGRESS-AUTH": "x"}, {"OPENSANDBOX-EGRESS-AUTH": token[:-1] + "x"}):
         assert call(daemon, "GET", f"/{box}/18080/policy", **headers) == (401, "unauthorized")
@@ -65,6 +69,27 @@ def test_a_policy_of_create_has_a_token(daemon):
     status, a = call(daemon, "GET", f"/{box}/18080/policy", **{"OPENSANDBOX-EGRESS-AUTH": token})
     assert (status, a["mode"]) == (200, "enforcing")
     assert rules(daemon, box) == ("deny", [("allow", "good.example", None), ("deny", "10.0.0.0/8", None)])
+
+
+def test_an_id_alone_changes_nothing(daemon, tmp_path):
+    """A sandbox without a token: port 18080 says that all is allowed, and wants a key for more."""
+    d = HostDaemon(tmp_path)
+    d.start({"runtime": {"templates": False}, "server": {"api_key": "k" * 32}})
+    try:
+        d.headers = {"OPEN-SANDBOX-API-KEY": "k" * 32}
+        box, none = d.create(timeout=600), {"OPEN-SANDBOX-API-KEY": ""}
+        for path in (f"/{box}/18080/policy", f"/v1/sandboxes/{box}/proxy/18080/policy"):
+            assert call(d, "GET", path, **none)[1]["mode"] == "allow_all"
+            for method, body in (("PUT", {}), ("POST", {}), ("PATCH", [ALLOW]), ("DELETE", ["a.example"])):
+                assert call(d, method, path, body, **none)[0] == 401
+            assert call(d, "PATCH", path, [ALLOW], **{"OPEN-SANDBOX-API-KEY": "wrong"})[0] == 401
+        assert rules(d, box) == ("allow", [])
+        assert call(d, "PUT", f"/v1/sandboxes/{box}/networkpolicy", {"egress": [ALLOW]})[0] == 200
+        assert call(d, "GET", f"/{box}/18080/policy", **none)[0] == 401
+        assert call(d, "PATCH", f"/{box}/18080/policy", [{"action": "allow", "target": "b.example"}])[0] == 200
+        assert [r[1] for r in rules(d, box)[1]] == ["b.example", "good.example"]
+    finally:
+        d.clean()
 
 
 def test_put_replaces_and_resets(daemon, box):
@@ -181,6 +206,7 @@ def test_the_command_line(daemon):
     out = cli("egress", "show", box)[1]
     assert out.startswith("enforcing, default deny\n") and "b.example" in out
     assert json.loads(cli("egress", "show", "--json", box)[1])["seen"] == {"counters": {}, "denied": []}
+    assert json.loads(cli("inspect", box)[1])["network"] == {"counters": {}, "denied": []}
     code, _, err = cli("egress", "allow", box, "no such/rule")
     assert code == 1 and "no such/rule" in err
     assert cli("egress", "set", box, "open")[0] == 0 and rules(daemon, box) == ("allow", [])
@@ -189,3 +215,83 @@ def test_the_command_line(daemon):
         assert cli("create", *args, "tiny")[0] == 1
     for args, want in ((("--network", "none"), ("deny", [])), (("--network", "open", "--deny", "x.example"), ("allow", [("deny", "x.example", None)]))):
         assert rules(daemon, cli("create", *args, "tiny")[1].strip()) == want
+
+
+def test_limits_and_variables_of_one_sandbox(daemon):
+    """Limits in extensions are checked when the sandbox is made. The reference's egress variables are taken, and do not reach the sandbox."""
+    ok = {"mayfly.network.connections": "10", "mayfly.network.mbit": "5"}
+    assert call(daemon, "GET", f"/v1/sandboxes/{daemon.create(timeout=600, extensions=ok)}")[0] == 200
+    base = {"image": {"uri": "tiny"}, "resourceLimits": {"cpu": "1", "memory": "256Mi"}, "entrypoint": ["x"], "timeout": 600}
+    for bad in ("0", "-1", "1.5", "", "many", "01", "1" * 12):
+        status, text = call(daemon, "POST", "/v1/sandboxes", base | {"extensions": {"mayfly.network.packets": bad}})
+        assert status == 400 and "mayfly.network.packets" in text, text
+    for env, status in (({"OPENSANDBOX_EGRESS_LOG_LEVEL": "debug", "OPENSANDBOX_EGRESS_DENY_WEBHOOK": "http://x.example/"}, 202), ({"OPENSANDBOX_EGRESS_RULES": "[]"}, 400),
+                        ({"OPENSANDBOX_EGRESS_TOKEN": "x"}, 400), ({"OPENSANDBOX_EGRESS_": "x"}, 400)):
+        for policy in ({}, {"networkPolicy": {"egress": [ALLOW]}}):
+            assert call(daemon, "POST", "/v1/sandboxes", base | policy | {"env": env})[0] == status, env
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    """A daemon that wants a key, as SDKs meet it."""
+    d = HostDaemon(tmp_path_factory.mktemp("keyed"))
+    d.start({"runtime": {"templates": False}, "server": {"api_key": "k" * 32}})
+    d.headers = {"OPEN-SANDBOX-API-KEY": "k" * 32}
+    yield d
+    d.clean()
+
+
+@pytest.mark.parametrize("proxy", [False, True], ids=["direct", "through the server"])
+def test_the_python_sdk(keyed, proxy):
+    from opensandbox import SandboxSync
+    from opensandbox.config import ConnectionConfigSync
+    from opensandbox.models.sandboxes import NetworkPolicy, NetworkRule
+
+    config = ConnectionConfigSync(domain=keyed.url.removeprefix("http://"), api_key="k" * 32, use_server_proxy=proxy, request_timeout=datetime.timedelta(seconds=60))
+    box = SandboxSync.create("tiny", connection_config=config, network_policy=NetworkPolicy(egress=[NetworkRule(action="allow", target="good.example")]),
+                             timeout=datetime.timedelta(minutes=5))
+    try:
+        p = box.get_egress_policy()
+        assert p.default_action == "deny" and [(r.action, r.target) for r in p.egress] == [("allow", "good.example")]
+        box.patch_egress_rules([NetworkRule(action="deny", target="GOOD.example"), NetworkRule(action="allow", target="*.pypi.example")])
+        assert [(r.action, r.target) for r in box.get_egress_policy().egress] == [("deny", "GOOD.example"), ("allow", "*.pypi.example")]
+        box.delete_egress_rules(["good.example", "never.example"])
+        assert [(r.action, r.target) for r in box.get_egress_policy().egress] == [("allow", "*.pypi.example")]
+        # another client, by the id
+        again = SandboxSync.connect(box.id, connection_config=config)
+        again.patch_egress_rules([NetworkRule(action="allow", target="10.0.0.0/8")])
+        assert rules(keyed, box.id) == ("deny", [("allow", "10.0.0.0/8", None), ("allow", "*.pypi.example", None)])
+        again.close()
+    finally:
+        box.kill()
+        box.close()
+
+
+JAVASCRIPT = """
+import { ConnectionConfig, Sandbox } from "@alibaba-group/opensandbox";
+const [domain, apiKey, proxy] = process.argv.slice(2);
+const connectionConfig = new ConnectionConfig({ domain, apiKey, useServerProxy: proxy === "proxy", requestTimeoutSeconds: 60 });
+const box = await Sandbox.create({ connectionConfig, image: "tiny", timeoutSeconds: 300, networkPolicy: { egress: [{ action: "allow", target: "good.example" }] } });
+const say = async () => { const p = await box.getEgressPolicy(); console.log(p.defaultAction, JSON.stringify(p.egress.map((r) => r.action + " " + r.target))); };
+try {
+  await say();
+  await box.patchEgressRules([{ action: "deny", target: "GOOD.example" }, { action: "allow", target: "*.npm.example" }]);
+  await say();
+  await box.deleteEgressRules(["good.example", "never.example"]);
+  await say();
+} finally {
+  await box.kill();
+  await box.close?.();
+}
+"""
+
+
+@pytest.mark.parametrize("way", ["direct", "proxy"])
+def test_the_javascript_sdk(keyed, tmp_path, way):
+    modules = pathlib.Path(sys.executable).parent.parent / "node" / "node_modules"
+    if not shutil.which("node") or not modules.exists():
+        pytest.skip("node or the JavaScript SDK is missing: make deps")
+    (tmp_path / "node_modules").symlink_to(modules.resolve())
+    (tmp_path / "policy.mjs").write_text(JAVASCRIPT)
+    r = subprocess.run(["node", "policy.mjs", keyed.url.removeprefix("http://"), "k" * 32, way], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert r.stdout.splitlines() == ['deny ["allow good.example"]', 'deny ["deny GOOD.example","allow *.npm.example"]', 'deny ["allow *.npm.example"]'], r.stdout + r.stderr

@@ -20,6 +20,7 @@ struct world {
 	int control, chan; /* our ends */
 	int dns;           /* a resolver */
 	uint32_t id;
+	unsigned int denied; /* events */
 	uint8_t p[70000];
 	size_t n;
 	int fd;
@@ -52,6 +53,10 @@ static int answer(struct world *w, int sock, struct cur *c)
 			w->n = (size_t)n;
 			*c = cur_of(w->p, w->n);
 			CHECK(cur_copy(c, &h, sizeof(h)));
+			if (h.id == 0 && sock == w->control) { /* an event */
+				w->denied += h.type == NET_EV_DENIED;
+				continue;
+			}
 			CHECK(h.type & NET_REPLY);
 			CHECK_INT(h.nfds, nfds);
 			return h.status;
@@ -559,6 +564,29 @@ static void names_are_learned_by_the_broker_only(void)
 	down(&w);
 }
 
+/* The daemon hears of the first places only; sums of all sandboxes outlive them. */
+static void what_is_denied_is_told_and_summed(void)
+{
+	struct world w;
+	char addr[20];
+
+	REQUIRE(up(&w));
+	for (uint32_t id = 1; id < 3; id++) {
+		CHECK_INT(set_policy(&w, id, true, false, NULL, 0), 0);
+		CHECK_INT(channel(&w, id, 0, 0), 0);
+		for (int i = 0; i < 60; i++) {
+			snprintf(addr, sizeof(addr), "5.5.5.%d", i % 20);
+			CHECK_INT(open_flow(&w, NET_FLOW_UDP, addr, 9, NULL), -EACCES);
+		}
+		CHECK_INT(counter(&w, id, NET_C_DENIED, NULL), 60);
+		CHECK_INT(w.denied, NET_DENIED_TOLD * id);
+	}
+	net_sandbox_remove(net_sandbox_find(w.b, 1));
+	CHECK_INT(counter(&w, NET_ALL, NET_C_DENIED, NULL), 120);
+	CHECK_INT(counter(&w, NET_ALL, NET_C_OPEN, NULL), 0);
+	down(&w);
+}
+
 static void a_silent_resolver_is_an_error_at_last(void)
 {
 	struct world w;
@@ -613,8 +641,8 @@ static bool event_comes(struct world *w, uint16_t type)
 	struct net_hdr h;
 
 	for (int i = 0; i < 200; i++) {
-		if (recv(w->control, &h, sizeof(h), MSG_DONTWAIT) == sizeof(h))
-			return h.type == type && h.id == 0;
+		if (recv(w->control, &h, sizeof(h), MSG_DONTWAIT) == sizeof(h) && h.type == type)
+			return h.id == 0;
 		loop_turn(w->loop, 5);
 	}
 	return false;
@@ -871,6 +899,7 @@ static const struct test tests[] = {
 	{"limits_hold", limits_hold},
 	{"nonsense_is_counted", nonsense_is_counted},
 	{"names_are_learned_by_the_broker_only", names_are_learned_by_the_broker_only},
+	{"what_is_denied_is_told_and_summed", what_is_denied_is_told_and_summed},
 	{"a_silent_resolver_is_an_error_at_last", a_silent_resolver_is_an_error_at_last},
 	{"resolv_conf_is_read", resolv_conf_is_read},
 	{"a_replaced_resolv_conf_is_asked_for", a_replaced_resolv_conf_is_asked_for},

@@ -402,6 +402,9 @@ int client_resolve(const struct client *c, const char *word, char id[64], struct
 	char found[64] = "";
 	bool more = true;
 
+	/* an empty variable of a script's must not mean the one sandbox without a name */
+	if (!*word)
+		return err_plain(e, EINVAL, "the name of a sandbox is empty");
 	if (is_id(word)) {
 		memcpy(id, word, 37);
 		return 0;

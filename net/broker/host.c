@@ -25,7 +25,7 @@ struct addr_list {
 	int rc;
 };
 
-static void list_add(struct addr_list *l, int family, const struct rtattr *r)
+static void list_add(struct addr_list *l, int family, struct rtattr *r)
 {
 	struct net_addr a, *more;
 	uint8_t b[4];
@@ -55,7 +55,7 @@ static void list_add(struct addr_list *l, int family, const struct rtattr *r)
 
 static void list_message(struct addr_list *l, struct nlmsghdr *h)
 {
-	const struct ifaddrmsg *m = NLMSG_DATA(h);
+	struct ifaddrmsg *m = NLMSG_DATA(h);
 	int len = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
 
 	if (h->nlmsg_type != RTM_NEWADDR || len < 0)
@@ -71,7 +71,7 @@ static int dump_part(int fd, uint32_t seq, struct addr_list *l)
 {
 	_Alignas(struct nlmsghdr) char p[32768];
 	ssize_t n = recv(fd, p, sizeof(p), 0);
-	int left = (int)n;
+	unsigned int left = n < 0 ? 0 : (unsigned int)n;
 
 	if (n < 0)
 		return -errno;

@@ -131,7 +131,8 @@ class Daemon:
         run("mkdir", "-p", "/run/mayfly-e2e", "/run/mayfly", "/var/lib/mayfly/state", check=True)
         self.write_config()
         # one that an earlier KEEP=1 left has another key, and maybe older programs
-        run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done")
+        run("sh", "-c", "pkill -TERM -x mayfly-priv; while pgrep -x 'mayfly-priv|mayflyd' >/dev/null; do sleep 0.1; done; "
+            "pkill -KILL -x 'mayfly-broker|mayfly-net'")
         trace = "".join(shlex.quote(a) + " " for a in self.machine.traced())
         # detached: it outlives the connection that started it, as under an init
         run("sh", "-c", f"setsid {trace}{self.under} {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "

@@ -207,6 +207,9 @@ def test_the_command_line(daemon):
     assert out.startswith("enforcing, default deny\n") and "b.example" in out
     assert json.loads(cli("egress", "show", "--json", box)[1])["seen"] == {"counters": {}, "denied": []}
     assert json.loads(cli("inspect", box)[1])["network"] == {"counters": {}, "denied": []}
+    for empty in (("rm", ""), ("egress", "show", ""), ("exec", "", "--", "true")):
+        code, _, err = cli(*empty)
+        assert code in (1, 125) and "is empty" in err, (empty, err)
     code, _, err = cli("egress", "allow", box, "no such/rule")
     assert code == 1 and "no such/rule" in err
     assert cli("egress", "set", box, "open")[0] == 0 and rules(daemon, box) == ("allow", [])

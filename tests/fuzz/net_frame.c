@@ -8,14 +8,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-static uint8_t in[NET_PACKET_MAX], out[NET_PACKET_MAX];
+static uint8_t out[NET_PACKET_MAX];
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
 	uint8_t *exact;
 	struct frame f;
 
-	if (n > sizeof(in))
+	if (n > NET_PACKET_MAX)
 		return 0;
 	exact = malloc(n ? n : 1); /* a read beyond the packet is one beyond the allocation */
 	ASSERT(exact);

@@ -318,16 +318,23 @@ static void configure(void)
 		    "/tmp/netguest.resolv /etc/resolv.conf");
 }
 
+/* What is there, up to a turn's worth. */
 static bool move(int from, int to)
 {
 	static uint8_t p[NET_PACKET_MAX];
-	ssize_t n = read(from, p, sizeof(p));
 
-	if (n == 0 || (n < 0 && errno != EAGAIN))
-		return false;
-	if (n > 0)
-		(void)!write(to, p,
-			(size_t)n); /* a frame that the other side does not take is lost, as on a wire */
+	for (int i = 0; i < 32; i++) {
+		ssize_t n = read(from, p, sizeof(p));
+
+		if (n < 0 && errno == EAGAIN)
+			return true;
+		if (n <= 0)
+			return false;
+		/* back-pressure, as a monitor has it; a frame that is not taken for long is lost, as on a wire */
+		if (write(to, p, (size_t)n) < 0 && errno == EAGAIN &&
+			poll(&(struct pollfd){.fd = to, .events = POLLOUT}, 1, 200) > 0)
+			(void)!write(to, p, (size_t)n);
+	}
 	return true;
 }
 
@@ -340,6 +347,8 @@ static int guest(int frames)
 		fail("namespaces");
 	tap = make_tap();
 	configure();
+	fcntl(tap, F_SETFL, O_NONBLOCK);
+	fcntl(frames, F_SETFL, O_NONBLOCK);
 	pid = fork();
 	if (!pid) {
 		execvp(o.command[0], o.command);
@@ -349,13 +358,14 @@ static int guest(int frames)
 		struct pollfd p[2] = {
 			{.fd = tap, .events = POLLIN}, {.fd = frames, .events = POLLIN}};
 
-		poll(p, 2, 20);
+		bool idle = poll(p, 2, 20) == 0;
+
 		if (p[0].revents)
 			move(tap, frames);
 		if (p[1].revents && !move(frames, tap))
 			fprintf(stderr, "netguest: mayfly-net is gone\n"),
 				p[1].fd = frames = open("/dev/null", O_RDWR);
-		if (waitpid(pid, &status, WNOHANG) == pid)
+		if (idle && waitpid(pid, &status, WNOHANG) == pid)
 			return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 	}
 }

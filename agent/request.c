@@ -17,6 +17,7 @@
 #include "agent/req_session.h"
 #include "agent/upper.h"
 #include "agent/usage.h"
+#include "agent/volumes.h"
 
 #define CTL (1u << AGENT_CONN_CONTROL)
 #define EXE (1u << AGENT_CONN_EXEC)
@@ -34,6 +35,7 @@ static const struct request requests[] = {
 	{AGENT_WAIT_PORT, CTL, req_wait_port},
 	{AGENT_SET_ENV, CTL, req_set_env},
 	{AGENT_LIMITS, CTL, req_limits},
+	{AGENT_MOUNT, CTL, req_mount},
 	{AGENT_HARDEN, CTL, req_harden},
 	{AGENT_EXEC, CTL | EXE, req_exec},
 	{AGENT_ATTACH, EXE, req_attach},

@@ -38,6 +38,7 @@ int cmd_resume(int argc, char **argv);
 int cmd_renew(int argc, char **argv);
 int cmd_port_forward(int argc, char **argv);
 int cmd_egress(int argc, char **argv);
+int cmd_volume(int argc, char **argv);
 int cmd_snapshot(int argc, char **argv);
 int cmd_template(int argc, char **argv);
 int cmd_machine(int argc, char **argv);

@@ -328,7 +328,7 @@ struct create_opts {
 	struct client_opts co;
 	struct opt_list env, label, entrypoint;
 	const char *name, *cpus, *memory, *snapshot, *template_id, *user, *network;
-	struct opt_list allow, deny;
+	struct opt_list allow, deny, volume;
 	uint64_t timeout;
 	bool keep;
 	struct keeper *keeper; /* renews it while we wait; NULL: it is not to go with us */
@@ -345,6 +345,8 @@ struct create_opts {
 			"let it reach a name, *.NAME, address or prefix"},                         \
 		{"deny", 0, OPT_LIST, &(o).deny, "TARGET",                                         \
 			"keep it from a name, *.NAME, address or prefix; comes before --allow"},   \
+		{"volume", 'v', OPT_LIST, &(o).volume, "SOURCE:PATH[:ro]",                         \
+			"mount a claim (NAME, or NAME/SUB-PATH) or a host folder (/...) at PATH"}, \
 	{                                                                                          \
 		"registry-user", 0, OPT_STR, &(o).user, "USER:PASS",                               \
 			"for the image's registry; never stored"                                   \
@@ -374,6 +376,50 @@ static void add_policy(cJSON *body, const struct create_opts *o)
 	egress = cJSON_AddArrayToObject(p, "egress");
 	add_rules(egress, &o->deny, "deny");
 	add_rules(egress, &o->allow, "allow");
+}
+
+/* SOURCE:PATH[:ro], as docker has it. A source that begins with a slash is the host's. */
+static int add_volume(cJSON *to, const char *text, size_t number, struct err *e)
+{
+	_cleanup_free_ char *source = strdup(text);
+	char *path = source ? strchr(source, ':') : NULL,
+	     *how = path ? strchr(path + 1, ':') : NULL;
+	cJSON *v, *backend;
+	char name[16], *sub;
+
+	if (!path || (how && strcmp(how, ":ro") != 0 && strcmp(how, ":rw") != 0))
+		return err_plain(e, EINVAL,
+			"--volume %.100s: it is NAME:PATH or /FOLDER:PATH, with :ro behind it for "
+			"read-only",
+			text);
+	*path++ = 0;
+	v = cJSON_CreateObject();
+	snprintf(name, sizeof(name), "v%zu", number);
+	cJSON_AddStringToObject(v, "name", name);
+	if (how) {
+		*how = 0;
+		cJSON_AddBoolToObject(v, "readOnly", !strcmp(how + 1, "ro"));
+	}
+	cJSON_AddStringToObject(v, "mountPath", path);
+	sub = *source == '/' ? NULL : strchr(source, '/');
+	if (sub) {
+		*sub++ = 0;
+		cJSON_AddStringToObject(v, "subPath", sub);
+	}
+	backend = cJSON_AddObjectToObject(v, *source == '/' ? "host" : "pvc");
+	cJSON_AddStringToObject(backend, *source == '/' ? "path" : "claimName", source);
+	cJSON_AddItemToArray(to, v);
+	return 0;
+}
+
+static int add_volumes(cJSON *body, const struct opt_list *l, struct err *e)
+{
+	cJSON *all = l->n ? cJSON_AddArrayToObject(body, "volumes") : NULL;
+	int rc = 0;
+
+	for (size_t i = 0; i < l->n && rc == 0; i++)
+		rc = add_volume(all, l->v[i], i, e);
+	return rc;
 }
 
 static int check_network(const struct create_opts *o, struct err *e)
@@ -500,6 +546,11 @@ static int make(struct client *c, const struct create_opts *o, const char *image
 	if (rc < 0)
 		return rc;
 	body = create_body(o, image, env);
+	rc = add_volumes(body, &o->volume, e);
+	if (rc < 0) {
+		cJSON_Delete(body);
+		return rc;
+	}
 
 	/* what is made has an id, which ^C must not leave unknown: the answer comes within seconds
 	 */

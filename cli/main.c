@@ -21,6 +21,7 @@ static const struct command commands[] = {
 	{"renew", cmd_renew, "set when a sandbox expires"},
 	{"port-forward", cmd_port_forward, "a local port for a web server in a sandbox"},
 	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},
+	{"volume", cmd_volume, "folders that sandboxes share and that outlive them"},
 	{"snapshot", cmd_snapshot, "snapshots of sandboxes"},
 	{"template", cmd_template, "templates that sandboxes start from"},
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},

@@ -9,21 +9,60 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-static DIR *folder_open(int dir, const char *name)
-{
-	int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+/* Removes one entry of dir, or moves it away: 0 or -errno. */
+typedef int (*entry_fn)(int root, int dir, const char *name, uint64_t *next);
 
-	if (!d && fd >= 0)
-		close(fd);
-	return d;
+/* Calls fn for each entry of a folder. The number of entries, or -errno. (opendir() would ask fcntl(), which is not in the list.) */
+static int folder_pass(int root, int dir, entry_fn fn, uint64_t *next)
+{
+	_Alignas(8) char entries[16384];
+	int n = 0, rc = 0;
+	ssize_t got;
+
+	if (lseek(dir, 0, SEEK_SET) < 0)
+		return -errno;
+	while (rc == 0 && (got = getdents64(dir, entries, sizeof(entries))) > 0) {
+		for (ssize_t at = 0; at < got && rc == 0;) {
+			const struct dirent64 *de = (const void *)(entries + at);
+
+			at += de->d_reclen;
+			if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
+				continue;
+			n++;
+			rc = fn(root, dir, de->d_name, next);
+		}
+	}
+	return rc < 0 ? rc : got < 0 ? -errno : n;
 }
 
-/* Moves DIR/NAME to a name in the root that is free. */
-static int folder_up(int root, int dir, const char *name, uint64_t *next)
+/* Until nothing is left: a file system may skip entries of a folder that is changed while it is read. 0 or -errno. */
+static int folder_empty(int root, int dir, entry_fn fn, uint64_t *next)
+{
+	int n;
+
+	while ((n = folder_pass(root, dir, fn, next)) > 0)
+		;
+	return n;
+}
+
+/* false: it is a folder, or *rc says what else is wrong. */
+static bool file_removed(int dir, const char *name, int *rc)
+{
+	*rc = unlinkat(dir, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
+	if (*rc != -EISDIR && *rc != -EPERM)
+		return true;
+	*rc = 0;
+	return false;
+}
+
+/* Below the root: a folder is moved up. */
+static int entry_up(int root, int dir, const char *name, uint64_t *next)
 {
 	char to[40];
+	int rc;
 
+	if (file_removed(dir, name, &rc))
+		return rc;
 	do {
 		snprintf(to, sizeof(to), "purge-%llu", (unsigned long long)++*next);
 		if (renameat2(dir, name, root, to, RENAME_NOREPLACE) == 0)
@@ -32,75 +71,33 @@ static int folder_up(int root, int dir, const char *name, uint64_t *next)
 	return -errno;
 }
 
-/* Files of this folder are removed, its folders moved up. The number of entries, or -errno. */
-static int folder_empty(int root, DIR *d, uint64_t *next)
+static int entry_of_root(int root, int dir, const char *name, uint64_t *next)
 {
-	const struct dirent *de;
-	int n = 0, rc = 0;
+	_cleanup_close_ int fd = -1;
+	int rc;
 
-	while (rc == 0 && (errno = 0, de = readdir(d))) {
-		if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
-			continue;
-		n++;
-		if (unlinkat(dirfd(d), de->d_name, 0) < 0 && errno != ENOENT)
-			rc = errno == EISDIR || errno == EPERM
-				     ? folder_up(root, dirfd(d), de->d_name, next)
-				     : -errno;
-	}
-	if (rc == 0 && errno)
+	if (file_removed(dir, name, &rc))
+		return rc;
+	fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	rc = folder_empty(root, fd, entry_up, next);
+	if (rc == 0 && unlinkat(dir, name, AT_REMOVEDIR) < 0)
 		rc = -errno;
-	return rc < 0 ? rc : n;
-}
-
-/* A folder in the root goes. A file system may skip entries of a folder that is changed while it is read: again until it is empty. */
-static int folder_remove(int root, const char *name, uint64_t *next)
-{
-	int rc = 0;
-
-	while (unlinkat(root, name, AT_REMOVEDIR) < 0) {
-		DIR *d;
-
-		if (errno != ENOTEMPTY && errno != EEXIST)
-			return errno == ENOENT ? 0 : -errno;
-		if (rc < 0)
-			return rc;
-		d = folder_open(root, name);
-		if (!d)
-			return -errno;
-		rc = folder_empty(root, d, next);
-		closedir(d);
-		if (rc == 0) /* it was empty and cannot be removed */
-			rc = -ENOTEMPTY;
-	}
-	return 0;
+	return rc;
 }
 
 int purge_folder(int root_path, struct err *e)
 {
+	_cleanup_close_ int root = -1;
 	uint64_t next = 0;
-	int n = 1, rc = 0;
 	char path[16];
+	int rc;
 
 	snprintf(path, sizeof(path), "%d", root_path);
-	while (rc == 0 && n > 0) {
-		int fd = openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		DIR *d = fd < 0 ? NULL : fdopendir(fd);
-		const struct dirent *de;
-
-		if (!d)
-			return err_set(e, errno, "the volume's folder");
-		for (n = 0; rc == 0 && (errno = 0, de = readdir(d));) {
-			if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
-				continue;
-			n++;
-			if (unlinkat(fd, de->d_name, 0) < 0 && errno != ENOENT)
-				rc = errno == EISDIR || errno == EPERM
-					     ? folder_remove(fd, de->d_name, &next)
-					     : -errno;
-		}
-		if (rc == 0 && errno)
-			rc = -errno;
-		closedir(d);
-	}
+	root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return err_set(e, errno, "the volume's folder");
+	rc = folder_empty(root, root, entry_of_root, &next);
 	return rc < 0 ? err_set(e, -rc, "emptying the volume") : 0;
 }

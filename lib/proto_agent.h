@@ -71,6 +71,9 @@ enum agent_type {
 	 * may be read and executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the one before. Nothing at all: only asks.
 	 * -> u32 n, n x {str layer, u32 state (enum agent_layer_state), str message} */
 	AGENT_HARDEN = 21,
+	/* The sandbox's volumes, before its entrypoint: u32 n, n x {str path, u32 flags (AGENT_MO_*)} -> {}: volume i of the virtio-fs device is mounted
+	 * at path, which is made if it is missing. */
+	AGENT_MOUNT = 22,
 
 	/* processes */
 	/* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC
@@ -179,6 +182,7 @@ enum agent_type {
 #define AGENT_FL_MORE    1u /* struct agent_hdr.flags: another answer with this id follows */
 
 enum { AGENT_AC_API = 1 };
+enum { AGENT_MO_READ_ONLY = 1, AGENT_MO_FILE = 2 };
 enum { AGENT_RM_TREE = 1, AGENT_RM_MISSING_OK = 2, AGENT_RM_NO_DIR = 4 };
 enum { AGENT_RD_LINES = 1 };
 enum { AGENT_WR_ATOMIC = 1, AGENT_WR_PARENTS = 2 };

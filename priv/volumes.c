@@ -194,7 +194,7 @@ _noreturn_ static void idle(void)
 		pause();
 }
 
-/* A user namespace in which the ids from `disk` on are those from `slot` on outside: what a shifted mount is told. */
+/* A user namespace in which the ids from `disk` on are those from `slot` on outside: what mount_setattr() takes. */
 static int users_of(uint32_t disk_uid, uint32_t disk_gid, uint32_t slot, uint32_t n)
 {
 	struct clone_args a = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};

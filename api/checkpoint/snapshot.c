@@ -205,6 +205,11 @@ void route_snapshot_create(struct http_req *r)
 			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
+	if (sb->spec.volumes) {
+		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
+			"Sandbox %s has volumes, which snapshots do not include yet.", sb->id);
+		return;
+	}
 	uuid_make(id);
 	c = checkpoint_new(r->app, &snapshot_kind, id);
 	if (!c) {

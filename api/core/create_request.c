@@ -42,5 +42,6 @@ void spec_fini(struct spec *s)
 	cJSON_Delete(s->platform);
 	cJSON_Delete(s->lifecycle);
 	cJSON_Delete(s->network_policy);
+	cJSON_Delete(s->volumes);
 	memset(s, 0, sizeof(*s));
 }

@@ -28,6 +28,7 @@ struct verify;
 struct headroom;
 struct vm;
 struct vms;
+struct volumes;
 
 #define PROTOCOL_VERSION "1.1.1"
 
@@ -43,6 +44,7 @@ struct daemon {
 	struct timer *keys_prune;
 	struct vms *vms;
 	struct networks *networks;
+	struct volumes *volumes;
 	struct templates *templates;
 	struct checkpoint *checkpoints; /* all of them, newest first */
 	struct verify *verify;

@@ -13,7 +13,8 @@
 
 const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
 	[DB_CHECKPOINT] = "checkpoints",
-	[DB_IDEMPOTENCY] = "idempotency"};
+	[DB_IDEMPOTENCY] = "idempotency",
+	[DB_CLAIM] = "claims"};
 
 #define PUT_RECORD(table)                                                                          \
 	"INSERT INTO " table " (id, doc, local) VALUES (?1, ?2, ?3)"                               \
@@ -21,6 +22,7 @@ const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
 
 static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandboxes"),
 	[DB_CHECKPOINT] = PUT_RECORD("checkpoints"),
+	[DB_CLAIM] = PUT_RECORD("claims"),
 	/* what keys are searched by stands in columns with an index */
 	[DB_IDEMPOTENCY] =
 		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"

@@ -27,6 +27,11 @@ static const char tables[] =
 	"CREATE INDEX idempotency_at ON idempotency (at);"
 	"PRAGMA user_version = 2";
 
+/* Added without a new number: an older daemon does not look at it. */
+static const char added_tables[] =
+	"CREATE TABLE IF NOT EXISTS claims (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
+	"WITHOUT ROWID";
+
 /* ---- documents */
 
 /* What of a record is true on its host only. */
@@ -274,6 +279,8 @@ int db_format(struct database *db, struct err *e)
 		else if (old)
 			log_info("state: converted to format %d", DB_FORMAT);
 	}
+	if (!rc)
+		rc = db_run(db, added_tables, e);
 	if (!rc)
 		rc = db_run(db, "COMMIT", e);
 	if (rc < 0 && !sqlite3_get_autocommit(db->db))

@@ -48,6 +48,11 @@ void route_diag_summary(struct http_req *r);
 /* route_quarantine.c */
 void route_quarantine_list(struct http_req *r);
 void route_quarantine_delete(struct http_req *r);
+/* route_volumes.c */
+void route_volume_list(struct http_req *r);
+void route_volume_get(struct http_req *r);
+void route_volume_create(struct http_req *r);
+void route_volume_delete(struct http_req *r);
 /* route_prometheus.c */
 void route_prometheus(struct http_req *r);
 /* route_egress.c */

@@ -95,6 +95,10 @@ static const struct http_route v1[] = {
 	{"POST", "/mayfly/templates", route_auto_template_create, OPERATORS_WHOLE},
 	{"GET", "/mayfly/templates/{id}", route_auto_template_get, OPERATORS},
 	{"DELETE", "/mayfly/templates/{id}", route_auto_template_delete, OPERATORS},
+	{"GET", "/mayfly/volumes", route_volume_list, NONE},
+	{"POST", "/mayfly/volumes", route_volume_create, WHOLE},
+	{"GET", "/mayfly/volumes/{name}", route_volume_get, NONE},
+	{"DELETE", "/mayfly/volumes/{name}", route_volume_delete, NONE},
 	{"GET", "/mayfly/quarantine", route_quarantine_list, OPERATORS},
 	{"DELETE", "/mayfly/quarantine/{table}/{id}", route_quarantine_delete, OPERATORS},
 };

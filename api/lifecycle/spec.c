@@ -14,6 +14,7 @@
 #include "api/core/config.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
+#include "api/volumes/volume_request.h"
 #include "images/oci/ref.h"
 #include "lib/json.h"
 
@@ -501,12 +502,8 @@ static int check_platform(struct part *p)
 /* What later versions bring: never accepted silently. */
 static int check_unsupported(struct part *p)
 {
-	const cJSON *v = field(p->req, "volumes"), *cp = field(p->req, "credentialProxy"),
-		    *np = field(p->req, "networkPolicy");
+	const cJSON *cp = field(p->req, "credentialProxy"), *np = field(p->req, "networkPolicy");
 
-	if (v && (!cJSON_IsArray(v) || v->child))
-		return refuse(p->x, 400, "VOLUME::UNSUPPORTED_BACKEND",
-			"volumes are not available on this server yet.");
 	if (cp && cJSON_IsTrue(field(cp, "enabled"))) {
 		if (!np)
 			return refuse(p->x, 400, PARAM,
@@ -518,6 +515,11 @@ static int check_unsupported(struct part *p)
 		return refuse(
 			p->x, 400, PARAM, "secureAccess is not available on this server yet.");
 	return 0;
+}
+
+static int check_volumes(struct part *p)
+{
+	return volumes_read(field(p->req, "volumes"), p->c, &p->s->volumes, p->x);
 }
 
 static int check_policy(struct part *p)
@@ -564,7 +566,7 @@ int spec_parse(
 {
 	static int (*const checks[])(struct part * p) = {check_source, check_entrypoint,
 		check_timeout, check_limits, check_env, check_metadata, check_extensions,
-		check_platform, check_unsupported, check_policy, check_lifecycle};
+		check_platform, check_volumes, check_unsupported, check_policy, check_lifecycle};
 	cJSON *req;
 	int rc = 0;
 

@@ -57,7 +57,8 @@ static void answer(struct vmmctl *v, struct call *c, int err, const char *text, 
 {
 	struct vmm_answer a = {.err = err, .text = text, .body = body};
 
-	c->fn(c->arg, &a);
+	if (c->fn)
+		c->fn(c->arg, &a);
 	free(c);
 }
 

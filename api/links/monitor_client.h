@@ -32,7 +32,7 @@ struct vmmctl *vmmctl_connect(
 struct vmmctl *vmmctl_create(struct loop *l, int fd, const struct vmmctl_ops *ops, void *arg);
 /* Calls that wait get ECONNRESET from inside this call. */
 void vmmctl_destroy(struct vmmctl *v);
-/* fds are lent. 0 or -errno, then fn is not called. */
+/* fds are lent. fn may be NULL. 0 or -errno, then fn is not called. */
 int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, const int *fds,
 	size_t nfds, vmmctl_fn fn, void *arg);
 /* The process has ended: reads what it sent before that. v may be gone afterwards. NULL is fine. */

@@ -248,7 +248,10 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 
 	if (v && (ev->kind == PRIV_K_IMAGE_BUILD || ev->kind == PRIV_K_IMAGE_PULL))
 		images_process_exited(v->d->images, ev);
-	if (v && (ev->kind == PRIV_K_NETWORK || ev->kind == PRIV_K_BROKER) && ev->slot < v->nslots)
+	if (v &&
+		(ev->kind == PRIV_K_NETWORK || ev->kind == PRIV_K_BROKER ||
+			ev->kind == PRIV_K_FILES) &&
+		ev->slot < v->nslots)
 		slot_release(v, ev->slot);
 	if (ev->kind != PRIV_K_MONITOR || !v)
 		return;
@@ -399,6 +402,15 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 	} else if (type == VMM_EV_NET_WANTED) {
 		if (vm->ops && vm->ops->net_wanted)
 			vm->ops->net_wanted(vm->arg);
+	} else if (type == VMM_EV_FS_LOST) {
+		char text[300] = "";
+
+		body_text(body, text, sizeof(text));
+		if (vm->ops && vm->ops->files_lost)
+			vm->ops->files_lost(vm->arg, text);
+	} else if (type == VMM_EV_FS_TABLE) {
+		if (fd >= 0 && vm->ops && vm->ops->files_table)
+			vm->ops->files_table(vm->arg, take_fd(&fd));
 	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET) {
 		char text[300] = "";
 
@@ -822,6 +834,21 @@ int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct 
 	return 0;
 }
 
+/* A file server talks with its monitor only, so it goes on as long as that does. */
+static bool files_found(struct vms *v, const struct priv_msg *m, bool complete)
+{
+	struct vm *vm = vms_find(v, m->group);
+
+	if (!m->pid || (!vm && complete))
+		return false;
+	v->slot_used[m->slot] = true;
+	if (vm) {
+		vm->has_files = true;
+		vm->files_slot = m->slot;
+	}
+	return true;
+}
+
 void vms_sweep(struct vms *v, bool complete)
 {
 	struct priv_msg m = {.op = PRIV_LIST}, r = {0};
@@ -836,7 +863,10 @@ void vms_sweep(struct vms *v, bool complete)
 		if (v->slot_used[r.slot])
 			continue;
 		/* a network process or a broker that was not taken over belongs to nobody */
-		if (r.kind != PRIV_K_MONITOR && r.kind != PRIV_K_NETWORK && r.kind != PRIV_K_BROKER)
+		if (r.kind != PRIV_K_MONITOR && r.kind != PRIV_K_NETWORK &&
+			r.kind != PRIV_K_BROKER && r.kind != PRIV_K_FILES)
+			continue;
+		if (r.kind == PRIV_K_FILES && files_found(v, &r, complete))
 			continue;
 		v->slot_used[r.slot] = true;
 		if (!complete && r.kind == PRIV_K_MONITOR)

@@ -31,6 +31,9 @@ struct vm_ops {
 	void (*net_wanted)(void *arg);
 	/* the network denied a place for the first time; may be NULL */
 	void (*net_denied)(void *arg, const char *place, const char *why);
+	/* its file server is gone; its table of nodes (fd is the callee's). May be NULL. */
+	void (*files_lost)(void *arg, const char *why);
+	void (*files_table)(void *arg, int fd);
 	/* VMM_EV_SNAPSHOT */
 	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text);
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */
@@ -51,6 +54,8 @@ struct vm {
 	int pid, lastwords_fd, ctl_listen, vsock_listen, ready_fd;
 	uint64_t start_time, spawned_ns;
 	bool spawned, freeing, adopted;
+	bool has_files; /* of an adopted one: the file server that the helper knows in its group */
+	uint32_t files_slot;
 	char dir[108], ctl_path[120], vsock_path[120], text[400];
 	struct vmmctl *ctl;
 	struct watch *ready_watch;

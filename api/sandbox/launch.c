@@ -29,6 +29,8 @@
 #include "api/checkpoint/user_template.h"
 #include "api/checkpoint/verify.h"
 #include "api/checkpoint/working_set.h"
+#include "api/volumes/volume_request.h"
+#include "api/volumes/volumes.h"
 #include "lib/log.h"
 
 #define SEC          1000000000ull
@@ -75,6 +77,11 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	launch_free(sb);
+	/* before the answer: whoever has it finds no claim that this create made */
+	if (!resume && sb->volumes_held) {
+		volumes_release(sb->d->volumes, sb->spec.volumes, true);
+		sb->volumes_held = false;
+	}
 	sb->d->metrics.create_failed += !resume;
 	sandbox_ref(sb);
 	/* a resume stays Paused, however far it got: what it was paused with is whole, and its
@@ -235,6 +242,66 @@ static bool limits_send(struct sandbox *sb)
 	return sent;
 }
 
+/* ---- volumes: nothing of the user's runs before they are mounted */
+
+static bool mount_due(const struct sandbox *sb)
+{
+	return sb->spec.volumes && !resuming(sb) && !sb->op.launch->mounted;
+}
+
+static void do_setup(struct sandbox *sb);
+
+static void mount_done(void *arg, const struct agent_reply *r)
+{
+	struct sandbox *sb = arg;
+
+	if (r->err == ECANCELED || !sb->op.launch)
+		return;
+	if (r->err) {
+		launch_fail(sb, r->step == AGENT_STEP_PATH ? 400 : 500,
+			r->step == AGENT_STEP_PATH ? "VOLUME::INVALID_MOUNT_PATH" : START_FAILED,
+			"%s", *r->text ? r->text : strerror(r->err));
+		return;
+	}
+	sb->op.launch->mounted = true;
+	if (sb->origin == FROM_MEMORY)
+		now_running(sb);
+	else
+		do_setup(sb);
+}
+
+static void volumes_linked(void *arg, const struct refusal *x)
+{
+	struct sandbox *sb = arg;
+	struct volume_item i;
+	const cJSON *v;
+	struct buf b;
+	uint32_t n = 0;
+
+	if (x) {
+		launch_fail(sb, x->status, x->code, "%s", x->msg);
+		return;
+	}
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_u32(&b, (uint32_t)cJSON_GetArraySize(sb->spec.volumes));
+	cJSON_ArrayForEach (v, sb->spec.volumes) {
+		b.bad |= !volume_item_get(v, &i);
+		buf_str(&b, i.mount ? i.mount : "");
+		buf_u32(&b, (i.read_only ? AGENT_MO_READ_ONLY : 0) |
+				    (fileserver_is_file(sb->files, n) ? AGENT_MO_FILE : 0));
+		n++;
+	}
+	if (b.bad || !agentc_call(sb->agent, AGENT_MOUNT, &b, 0, mount_done, sb))
+		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
+	buf_fini(&b);
+}
+
+static void do_mount(struct sandbox *sb)
+{
+	operation_step(sb, STEP_MOUNT);
+	fileserver_attach(sb->files, sb->vm, volumes_linked, sb);
+}
+
 static void setup_send(struct sandbox *sb);
 static void thaw_send(struct sandbox *sb);
 
@@ -274,6 +341,10 @@ static void floor_then(struct sandbox *sb, void (*next)(struct sandbox *sb))
 
 static void do_setup(struct sandbox *sb)
 {
+	if (mount_due(sb)) {
+		do_mount(sb);
+		return;
+	}
 	operation_step(sb, STEP_SETUP);
 	if (limits_send(sb))
 		floor_then(sb, setup_send);
@@ -297,7 +368,9 @@ static void thaw_done(void *arg, const struct agent_reply *r)
 
 	if (!agent_answered(sb, r))
 		return;
-	if (resuming(sb) || sb->origin == FROM_MEMORY)
+	if (sb->origin == FROM_MEMORY && mount_due(sb))
+		do_mount(sb);
+	else if (resuming(sb) || sb->origin == FROM_MEMORY)
 		now_running(sb);
 	else
 		do_setup(sb);
@@ -601,11 +674,31 @@ int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy)
 	return 0;
 }
 
+static void on_files_lost(void *arg, const char *why)
+{
+	struct sandbox *sb = arg;
+
+	if (sb->files)
+		fileserver_lost(sb->files, why);
+}
+
+static void on_files_table(void *arg, int fd)
+{
+	struct sandbox *sb = arg;
+
+	if (sb->files)
+		fileserver_table(sb->files, fd);
+	else
+		close(fd);
+}
+
 static const struct vm_ops vm_ops = {.blank = on_blank,
 	.loaded = on_loaded,
 	.ready = on_ready,
 	.net_wanted = on_net_wanted,
 	.net_denied = on_net_denied,
+	.files_lost = on_files_lost,
+	.files_table = on_files_table,
 	.snapshot = on_snapshot,
 	.ended = on_ended};
 
@@ -731,22 +824,13 @@ static struct launch *launch_begin(struct sandbox *sb)
 	return l;
 }
 
-void launch_create(struct sandbox *sb)
+/* The image's disk, or a point that its route put into the sandbox. */
+static void get_source(struct sandbox *sb)
 {
-	const struct config *c = &sb->d->cfg;
-	struct launch *l;
+	struct launch *l = sb->op.launch;
 	struct err e;
 
-	if (sb->phase == PHASE_NEW)
-		sandbox_accept(sb);
-	operation_begin(sb, OP_CREATE, c->create_timeout_seconds);
 	operation_step(sb, STEP_IMAGE);
-	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
-	l = launch_begin(sb);
-	if (!l) {
-		launch_fail(sb, 500, START_FAILED, "no memory");
-		return;
-	}
 	if (sb->spec.source == SRC_IMAGE) {
 		l->image = image_get(sb->d, sb->spec.image, sb->spec.auth_user,
 			sb->spec.auth_password, sb->owner, on_progress, on_image, sb, &e);
@@ -759,6 +843,50 @@ void launch_create(struct sandbox *sb)
 	l->from = sb->memory;
 	sb->origin = *l->from.state ? FROM_MEMORY : FROM_BOOT;
 	wait_turn(sb);
+}
+
+static void volumes_opened(void *arg, const struct refusal *x)
+{
+	struct sandbox *sb = arg;
+
+	if (x)
+		launch_fail(sb, x->status, x->code, "%s", x->msg);
+	else
+		get_source(sb);
+}
+
+/* First of all: a source that is not there costs nothing else. */
+static void open_volumes(struct sandbox *sb)
+{
+	struct refusal x = {0};
+
+	operation_step(sb, STEP_VOLUMES);
+	if (!sb->volumes_held)
+		sb->volumes_held =
+			volumes_hold(sb->d->volumes, sb->spec.volumes, sb->owner, &x) == 0;
+	if (sb->volumes_held)
+		sb->files =
+			fileserver_open(sb->d->volumes, sb->spec.volumes, volumes_opened, sb, &x);
+	if (!sb->files)
+		launch_fail(sb, x.status, x.code, "%s", x.msg);
+}
+
+void launch_create(struct sandbox *sb)
+{
+	const struct config *c = &sb->d->cfg;
+
+	if (sb->phase == PHASE_NEW)
+		sandbox_accept(sb);
+	operation_begin(sb, OP_CREATE, c->create_timeout_seconds);
+	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
+	if (!launch_begin(sb)) {
+		launch_fail(sb, 500, START_FAILED, "no memory");
+		return;
+	}
+	if (sb->spec.volumes)
+		open_volumes(sb);
+	else
+		get_source(sb);
 }
 
 static void create_again(void *arg)
@@ -822,6 +950,11 @@ bool launch_adopt(struct sandbox *sb)
 	if (!sb->agent)
 		return false;
 	agentc_keep_spare(sb->agent);
+	if (sb->spec.volumes) {
+		sb->files = fileserver_adopt(sb->d->volumes, sb->spec.volumes, sb->vm);
+		if (!sb->files)
+			return false;
+	}
 	entry_watch(sb);
 	if (sb->phase == PHASE_RESIDENT || sb->op.kind == OP_PAUSE_MEMORY) {
 		resident_take_up(sb);
@@ -863,6 +996,7 @@ void launch_teardown(struct sandbox *sb)
 	struct reap *x;
 
 	operation_drop(sb);
+	fileserver_destroy(take_ptr(sb->files));
 	workset_sandbox_goes(sb);
 	if (sb->agent) {
 		/* not from inside one of its own callbacks */

@@ -17,6 +17,7 @@ struct launch {
 	struct layer_job *layer; /* the private layer is being made, beside what the monitor does */
 	struct memory from;      /* what to restore; state "" = boot */
 	struct turn turn;
+	bool mounted; /* its volumes */
 };
 
 /* Accepts a new sandbox (its record is written) and makes it run. */

@@ -103,6 +103,7 @@ extern const char *const sb_phase_names[PHASE_COUNT];
 
 enum op_step {
 	STEP_NONE,
+	STEP_VOLUMES, /* the helper opens the sources of its volumes */
 	STEP_IMAGE,
 	STEP_TURN,
 	STEP_DISK,
@@ -113,6 +114,7 @@ enum op_step {
 	STEP_AGENT_BACK, /* of a restored machine: it answers soon or never */
 	STEP_THAW,       /* the agent gives a restored machine its identity */
 	STEP_TEMPLATE,   /* the image's template is taken on the way of a create */
+	STEP_MOUNT,      /* a file server is started, and the agent mounts the volumes */
 	STEP_SETUP,
 	STEP_RUN,
 	STEP_FREEZE,   /* the agent stops the guest's processes */

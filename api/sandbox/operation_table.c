@@ -50,6 +50,7 @@ const char *const op_event_names[OP_EVENTS] = {[ASK_CREATE] = "create asked",
 
 const struct op_step_desc op_steps[STEP_COUNT] = {
 	[STEP_NONE] = {.name = "", .phase = PH_COUNT},
+	[STEP_VOLUMES] = {.name = "opening the volumes", .phase = PH_COUNT},
 	[STEP_IMAGE] = {.name = "getting the image", .phase = PH_IMAGE},
 	[STEP_TURN] = {.name = "waiting for its turn", .phase = PH_TURN},
 	[STEP_DISK] = {.name = "making the disk", .phase = PH_DISK},
@@ -60,6 +61,7 @@ const struct op_step_desc op_steps[STEP_COUNT] = {
 	[STEP_AGENT_BACK] = {.name = "waiting for the agent", .phase = PH_AGENT, .limited = true},
 	[STEP_THAW] = {.name = "giving it its identity", .phase = PH_SETUP, .limited = true},
 	[STEP_TEMPLATE] = {.name = "taking the template", .phase = PH_SNAPSHOT},
+	[STEP_MOUNT] = {.name = "mounting the volumes", .phase = PH_COUNT, .limited = true},
 	[STEP_SETUP] = {.name = "starting the entrypoint", .phase = PH_SETUP, .limited = true},
 	[STEP_RUN] = {.name = "running", .phase = PH_SETUP},
 	[STEP_FREEZE] = {.name = "freezing the guest", .phase = PH_COUNT, .holds = true},

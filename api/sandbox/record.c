@@ -8,6 +8,7 @@
 
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
+#include "api/volumes/volumes.h"
 
 static void add_time(cJSON *o, const char *name, int64_t ns)
 {
@@ -117,6 +118,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "platform", sb->spec.platform);
 	add_copy(o, "lifecycle", sb->spec.lifecycle);
 	add_copy(o, "networkPolicy", sb->spec.network_policy);
+	add_copy(o, "volumes", sb->spec.volumes);
 	put_str(o, "egressToken", sb->egress_token);
 	json_put_i64(o, "renew", sb->spec.renew_s);
 	json_put_i64(o, "cpu", sb->spec.cpu_millis);
@@ -227,6 +229,11 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.platform = take_item(o, "platform");
 	sb->spec.lifecycle = take_item(o, "lifecycle");
 	sb->spec.network_policy = take_item(o, "networkPolicy");
+	sb->spec.volumes = take_item(o, "volumes");
+	if (sb->spec.volumes) {
+		volumes_hold_again(d->volumes, sb->spec.volumes);
+		sb->volumes_held = true;
+	}
 	get_str(o, "egressToken", sb->egress_token, sizeof(sb->egress_token));
 	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
 	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");

@@ -16,6 +16,7 @@
 #include "api/sandbox/launch.h"
 #include "api/sandbox/template_build.h"
 #include "api/core/database.h"
+#include "api/volumes/volumes.h"
 #include "lib/json.h"
 #include "lib/log.h"
 
@@ -603,6 +604,9 @@ static void record_deleted(void *arg, const struct err *e)
 		return;
 	}
 	sb->op = (struct operation){0};
+	if (sb->volumes_held)
+		volumes_release(sb->d->volumes, sb->spec.volumes, false);
+	sb->volumes_held = false;
 	if (r)
 		http_reply_empty(r, 204);
 	sandbox_unref(sb);

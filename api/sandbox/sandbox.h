@@ -65,6 +65,9 @@ struct sandbox {
 	struct agent_exec *entry;
 	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
 
+	struct fileserver *files; /* of its volumes; NULL: none now */
+	bool volumes_held;        /* it holds their claims */
+
 	char egress_token[33]; /* "": it was made without a policy */
 
 	/* own_api.c: streams that wait for a program in it, and those that have one */

@@ -21,6 +21,7 @@
 #include "api/checkpoint/blobs.h"
 #include "api/checkpoint/digest.h"
 #include "api/network/network.h"
+#include "api/volumes/volumes.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
@@ -426,6 +427,7 @@ static void take_up_all(void)
 {
 	bool complete;
 
+	volumes_load(D.volumes);
 	database_load(D.database, DB_SANDBOX, load_sandbox, NULL);
 	sort_sandboxes();
 	checkpoints_load(&D);
@@ -440,6 +442,7 @@ static void take_up_all(void)
 	entrylog_sweep(&D);
 	take_up_each();
 	take_up_networks(complete);
+	volumes_loaded(D.volumes, complete);
 	images_release(&D);
 	snapshots_go_on(&D);
 	utemplates_go_on(&D);
@@ -448,6 +451,7 @@ static void take_up_all(void)
 static void process_exited(void *arg, const struct priv_msg *ev)
 {
 	networks_process_exited(D.networks, ev);
+	volumes_process_exited(D.volumes, ev);
 	vms_process_exited(&D.vms, ev);
 }
 
@@ -586,8 +590,10 @@ static void start(bool no_jail)
 		die("state", &e);
 	database_before_sync(D.database, blobs_sync, D.blobs);
 	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), process_exited, NULL, &e);
-	if (!D.priv || !(D.vms = vms_create(&D, &e)) || !(D.networks = networks_create(&D, &e)))
+	if (!D.priv || !(D.vms = vms_create(&D, &e)) || !(D.networks = networks_create(&D, &e)) ||
+		!(D.volumes = volumes_create(&D, &e)))
 		die("processes", &e);
+	privctl_state_dir(D.priv, D.cfg.state_dir);
 	accept_host(privctl_host_flags(D.priv));
 	D.images = images_create(&D, bin_dir(), &e);
 	if (!D.images)

@@ -102,6 +102,8 @@ class Daemon:
         # what its helper is started by, a shell's words: a host that lacks something
         self.under = ""
         self.limits_more = ""  # lines of that table
+        # host folders that volumes may be below: for the helper, and for the daemon
+        self.host_paths = ["/var/lib/mayfly/shared", "/tmp/opensandbox-e2e"]
         self.proc = None
         self.bin = machine.publish(BIN, CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio")
 
@@ -115,6 +117,7 @@ class Daemon:
             *(["step_timeout_seconds = 600", "create_timeout_seconds = 3600"] if os.environ.get("MAYFLY_STRESS") else []),
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
             "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.limits_more,
+            "[storage]", f"allowed_host_paths = {json.dumps(self.host_paths)}",
             "[images]", f"insecure_registries = {str(self.plain_http).lower()}", self.config_more, ""])
 
     def write_config(self):
@@ -136,7 +139,7 @@ class Daemon:
         trace = "".join(shlex.quote(a) + " " for a in self.machine.traced())
         # detached: it outlives the connection that started it, as under an init
         run("sh", "-c", f"setsid {trace}{self.under} {self.bin}/mayfly-priv --bin-dir {self.bin} --run-dir /run/mayfly --state-dir /var/lib/mayfly/state "
-            f"--user mayfly -- --config /run/mayfly-e2e/config.toml {self.args} </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
+            f"--user mayfly {' '.join('--host-path ' + p for p in self.host_paths)} -- --config /run/mayfly-e2e/config.toml {self.args} </dev/null >>/run/mayfly-e2e/log 2>&1 & echo $!", check=True)
         self.wait()
         return self
 

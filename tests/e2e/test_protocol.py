@@ -73,6 +73,10 @@ GET /v1/mayfly/templates/{id} 200 401 404
 DELETE /v1/mayfly/templates/{id} 204 401 404
 GET /v1/mayfly/points/{id} 200 401 404
 POST /v1/mayfly/points/{id}/verify 200 401 404
+GET /v1/mayfly/volumes 200 401
+POST /v1/mayfly/volumes 201 400 401 409
+GET /v1/mayfly/volumes/{name} 200 401 404
+DELETE /v1/mayfly/volumes/{name} 204 401 404
 GET /v1/mayfly/quarantine 200 401
 DELETE /v1/mayfly/quarantine/{table}/{id} 401 404
 """
@@ -112,13 +116,14 @@ NEVER_CODES = (
     (r"(SANDBOX|GENERAL)::UNKNOWN_ERROR", "every error has a name"),
     (r"FSB::(SANDBOX_NOT_FOUND|POOL_NOT_FOUND|API_NOT_SUPPORTED)", "of another backend: a sandbox is DOCKER::SANDBOX_NOT_FOUND, templates are supported"),
     (r"SNAPSHOT::(INVALID_RESTORE_CONFIG|NOT_IMPLEMENTED|RUNTIME_CREATE_CONFLICT|RUNTIME_PREFLIGHT_FAILED|UNSUPPORTED_RUNTIME)", "of backends where a snapshot is an image in a registry"),
-    (r"VOLUME::(?!UNSUPPORTED_BACKEND).*", "every volume is refused with VOLUME::UNSUPPORTED_BACKEND before its parts are looked at"),
+    (r"VOLUME::.*OSSFS.*", "ossfs is refused with VOLUME::UNSUPPORTED_BACKEND before its parts are looked at"),
+    (r"VOLUME::(HOST_PATH_CREATE_FAILED|PVC_INSPECT_FAILED|PVC_SUBPATH_UNSUPPORTED_DRIVER)", "of a file system that fails; of Docker's volume drivers"),
     (r"SANDBOX_LIST_UNAVAILABLE|TENANT_PROVIDER_UNAVAILABLE", "of a list and of tenants that are kept elsewhere"),
     (r"MISSING_OR_INVALID_SECURE_ACCESS", "secure access is refused at create"),
     (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals: NOT_SUPPORTED, SESSION_NOT_FOUND"),
 )
-OUR_CODES = {"FSB::TEMPLATE_FAILED", "MAYFLY::NOT_QUARANTINED"}  # of /v1/mayfly/
+OUR_CODES = {"FSB::TEMPLATE_FAILED", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')
@@ -336,6 +341,36 @@ def automatic_templates(seen, d):
     ask("DELETE", f"/v1/mayfly/templates/{t}", 204)
 
 
+def volumes(seen, d):
+    """What is wrong with volumes, by the documented codes. Volumes that are right: test_volumes.py, in a real VM."""
+    ask = seen.ask
+    here = str(d.dir / "shared")
+    pathlib.Path(here).mkdir()
+    os.mkfifo(here + "/fifo")
+    at = {"name": "v", "mountPath": "/m"}
+    for code, v in (("INVALID_NAME", [{"name": "-"}]), ("DUPLICATE_NAME", [at | {"pvc": {"claimName": "c"}}] * 2), ("INVALID_BACKEND", [at]),
+                    ("UNSUPPORTED_BACKEND", [at | {"ossfs": {"bucket": "b", "endpoint": "e"}}]), ("INVALID_MOUNT_PATH", [at | {"pvc": {"claimName": "c"}, "mountPath": "/"}]),
+                    ("INVALID_SUB_PATH", [at | {"pvc": {"claimName": "c"}, "subPath": ".."}]), ("INVALID_PVC_NAME", [at | {"pvc": {"claimName": "_"}}]),
+                    ("INVALID_HOST_PATH", [at | {"host": {"path": "x"}}]), ("INVALID_HOST_PATH", [at | {"host": {"path": here + "/fifo"}}]),
+                    ("HOST_PATH_NOT_ALLOWED", [at | {"host": {"path": "/etc"}}]), ("PVC_NOT_FOUND", [at | {"pvc": {"claimName": "c", "createIfNotExists": False}}]),
+                    ("HOST_PATH_NOT_FOUND", [at | {"host": {"path": here + "/none/such"}}])):
+        answer, _ = d.ask("POST", "/v1/sandboxes", BOX | {"volumes": v})[1:]
+        assert answer["code"] == "VOLUME::" + code, (v, answer)
+        seen.add("POST", "/v1/sandboxes", 400, answer["code"])
+    at = "/v1/mayfly/volumes"
+    assert ask("GET", at, 200)[0]["items"] == []
+    made = ask("POST", at, 201, {"name": "data"})[0]
+    assert made["name"] == "data" and made["sandboxes"] == 0
+    ask("POST", at, 409, {"name": "data"}, "VOLUME::PVC_EXISTS")
+    ask("POST", at, 400, {"name": "a/b"}, "VOLUME::INVALID_PVC_NAME")
+    assert ask("GET", at + "/data", 200)[0] == ask("GET", at, 200)[0]["items"][0] == made == ask("GET", f"{at}/{made['id']}", 200)[0]
+    ask("DELETE", at + "/data", 204)
+    ask("GET", at + "/data", 404, code="VOLUME::PVC_NOT_FOUND")
+    ask("DELETE", at + "/data", 404, code="VOLUME::PVC_NOT_FOUND")
+    # another of that name is another one
+    assert ask("POST", at, 201, {"name": "data"})[0]["id"] != made["id"]
+
+
 def execution(seen, d):
     """The scripted agent does no files: what it cannot do is the 500 that is documented for every call."""
     ask, at = seen.ask, f"/{d.create(env={'EXECD_ACCESS_TOKEN': 't'})}/44772"
@@ -486,7 +521,8 @@ def ending(seen, d):
 @pytest.fixture(scope="module")
 def doc_and_seen(tmp_path_factory):
     d = HostDaemon(tmp_path_factory.mktemp("protocol"))
-    tables = {"runtime": {"templates": False, "template_max": 2, "resume_timeout_seconds": 3, "create_timeout_seconds": 5}, "limits": {"memory_mib": 8192}, "server.api_keys": {"a": "k"}}
+    tables = {"runtime": {"templates": False, "template_max": 2, "resume_timeout_seconds": 3, "create_timeout_seconds": 5}, "limits": {"memory_mib": 8192}, "server.api_keys": {"a": "k"},
+              "storage": {"allowed_host_paths": [str(d.dir / "shared")]}}
     d.headers = {"OPEN-SANDBOX-API-KEY": "k"}
     try:
         d.start(tables, backend_timeout_seconds=2)
@@ -496,7 +532,7 @@ def doc_and_seen(tmp_path_factory):
             seen.ask("GET", path, 200)
         golden(seen)
         without_a_key(seen, doc)
-        for part in (lifecycle, snapshots, templates, execution, proxying, ending):
+        for part in (lifecycle, snapshots, templates, volumes, execution, proxying, ending):
             part(seen, d)
         tables["runtime"] |= {"templates": True, "template_max": 64}
         d.start(tables)

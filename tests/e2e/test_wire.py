@@ -197,7 +197,7 @@ REFUSED = [
     ("extensions of numbers", BOX | {"extensions": {"a": 1}}, PARAM), ("a pool", BOX | {"extensions": {"poolRef": "p"}}, "SANDBOX::UNSUPPORTED_POOL_REF"),
     *[(f"platform {v}", BOX | {"platform": v}, PARAM) for v in ({"os": "windows", "arch": "amd64"}, {"os": "linux", "arch": "arm64"}, {"os": "linux"})],
     ("a network policy", BOX | {"networkPolicy": {"egress": [{"action": "allow", "target": "no such/rule"}]}}, PARAM), ("credentials without a policy", BOX | {"credentialProxy": {"enabled": True}}, PARAM),
-    ("secure access", BOX | {"secureAccess": True}, PARAM), ("volumes", BOX | {"volumes": [{"name": "v", "host": {"path": "/"}, "mountPath": "/v"}]}, "VOLUME::UNSUPPORTED_BACKEND"),
+    ("secure access", BOX | {"secureAccess": True}, PARAM), ("volumes", BOX | {"volumes": [{"name": "v", "host": {"path": "/"}, "mountPath": "/v"}]}, "VOLUME::HOST_PATH_NOT_ALLOWED"),
     ("an unknown snapshot", without("image") | {"snapshotId": NOBODY}, "SNAPSHOT::NOT_FOUND"), ("an image that is nowhere", BOX | {"image": {"uri": "127.0.0.1:1/no/such:1"}}, "DOCKER::SANDBOX_IMAGE_PULL_FAILED"),
 ]
 

@@ -73,7 +73,9 @@ static void life(void)
 	CHECK_INT(ask(AGENT_SET_ENV), 0);
 	buf_u64(&B, MIB(300));
 	CHECK_INT(ask(AGENT_LIMITS), EOPNOTSUPP); /* no cgroup here; with one: test_lifecycle */
-	CHECK_INT(ask(AGENT_HARDEN), 0);          /* asks only; the floor itself: agent_init */
+	CHECK_INT(ask(AGENT_MOUNT),
+		EPROTO);                 /* no volume at all; the mounts themselves: test_volumes */
+	CHECK_INT(ask(AGENT_HARDEN), 0); /* asks only; the floor itself: agent_init */
 	CHECK_INT(cur_u32(&G.c), 5);
 }
 

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volume_request.h: the volumes of a create request, checked. mayflyd's loop. The JSON is a client's, hostile.
+ */
+#pragma once
+
+#include "api/core/config.h"
+#include "api/core/create_request.h"
+
+/* What of a volume a record keeps. Texts are borrowed from the JSON. */
+struct volume_item {
+	bool host;          /* a host folder; else a claim */
+	const char *source; /* absolute path; name of the claim */
+	const char *folder; /* a claim's folder, when it is known; else NULL */
+	const char *sub, *mount;
+	bool read_only;
+	bool create;       /* a missing claim is made */
+	bool delete_after; /* a claim that this makes goes with its last sandbox */
+};
+
+/* 0: *out is the caller's, or NULL if there is no volume. -EINVAL: *x says why. */
+int volumes_read(
+	const struct cJSON *in, const struct config *c, struct cJSON **out, struct refusal *x);
+/* false: not an item of a list that volumes_read() made. */
+bool volume_item_get(const struct cJSON *v, struct volume_item *to);
+/* A name of a claim: up to 253 of a-z 0-9 - and dots between them. */
+bool claim_name_ok(const char *s);

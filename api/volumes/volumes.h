@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volumes.h: named claims, and the file servers (mayfly-fs) of sandboxes. mayflyd's loop.
+ *
+ * A claim is a folder that the helper keeps, with a record here: its name is unique within its owner's namespace. A sandbox that names a
+ * claim holds it from its create to its deletion. A claim that is deleted is emptied by a jailed process first.
+ */
+#pragma once
+
+#include "api/core/create_request.h"
+#include "api/core/principal.h"
+#include "lib/err.h"
+
+struct cJSON;
+struct daemon;
+struct http_req;
+struct priv_msg;
+struct vm;
+struct volumes;
+
+#define CLAIM_FOLDER 33
+
+struct claim {
+	struct claim *next;
+	char folder[CLAIM_FOLDER]; /* 32 hexadecimal digits: also the record's key */
+	char name[254], owner[OWNER_MAX];
+	int64_t created_ns;
+	bool delete_after; /* it goes with the last sandbox that holds it */
+	bool deleting;
+	bool committed;    /* its record is written */
+	unsigned int uses; /* sandboxes that hold it */
+};
+
+struct volumes *volumes_create(struct daemon *d, struct err *e);
+void volumes_destroy(struct volumes *v);
+/* The records. Before those of sandboxes. */
+void volumes_load(struct volumes *v);
+/* The sandboxes are known, and the monitors: deletions go on, file servers are found. complete: every record was read. */
+void volumes_loaded(struct volumes *v, bool complete);
+/* Every end that the helper tells of. v may be NULL. */
+void volumes_process_exited(struct volumes *v, const struct priv_msg *ev);
+
+/* ---- claims */
+
+#define CLAIMS_MAX 4096u /* of one namespace */
+bool claims_have_room(const struct volumes *v, const char *owner);
+struct claim *claims_first(const struct volumes *v);
+/* Of this owner's namespace, or by its folder's name where who may see it. NULL: none. */
+struct claim *claim_find(const struct volumes *v, const char *owner, const char *name);
+typedef void (*claim_fn)(void *arg, const struct claim *c, const struct err *e);
+/* A new one. done: its record is written (e NULL) or not; c is then gone. NULL: no memory, or the name is taken (errno EEXIST). */
+struct claim *claim_new(struct volumes *v, const char *owner, const char *name, bool delete_after,
+	claim_fn done, void *arg);
+/* From now on nobody finds it; done: that is written. The files go afterwards. It must not be held. */
+void claim_delete(struct volumes *v, struct claim *c, claim_fn done, void *arg);
+
+/* The claims of a list of volumes (volume_request.h), which is completed with their folders. Missing ones are made. -EINVAL: *x, and nothing
+ * is held. */
+int volumes_hold(struct volumes *v, struct cJSON *list, const char *owner, struct refusal *x);
+/* The same for a record's list, whose folders are known. */
+void volumes_hold_again(struct volumes *v, const struct cJSON *list);
+/* undo: the create failed, so that claims that it made are deleted, too. */
+void volumes_release(struct volumes *v, const struct cJSON *list, bool undo);
+
+/* ---- the file server of one sandbox */
+
+struct fileserver;
+/* x NULL: done. */
+typedef void (*fileserver_fn)(void *arg, const struct refusal *x);
+/* Opens the sources; a missing host folder is made. fn follows. NULL: *x. */
+struct fileserver *fileserver_open(struct volumes *v, const struct cJSON *list, fileserver_fn fn,
+	void *arg, struct refusal *x);
+/* Starts mayfly-fs in the group of this monitor and links them. fn follows. */
+void fileserver_attach(struct fileserver *f, struct vm *vm, fileserver_fn fn, void *arg);
+/* That of a monitor that an earlier daemon left. NULL: no memory. */
+struct fileserver *fileserver_adopt(struct volumes *v, const struct cJSON *list, struct vm *vm);
+/* The monitor has lost it: it is started again. */
+void fileserver_lost(struct fileserver *f, const char *why);
+/* The monitor's copy of the table of nodes: takes fd. */
+void fileserver_table(struct fileserver *f, int fd);
+/* Is volume i a file? */
+bool fileserver_is_file(const struct fileserver *f, unsigned int i);
+/* Ends it. fn is not called any more. NULL is fine. */
+void fileserver_destroy(struct fileserver *f);

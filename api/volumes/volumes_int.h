@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * volumes_int.h: what the files of this room share.
+ */
+#pragma once
+
+#include "api/volumes/volumes.h"
+
+struct purge;
+
+struct volumes {
+	struct daemon *d;
+	struct claim *claims;
+	struct fileserver *servers;
+	struct purge *purges;
+};
+
+/* purge.c: empties a claim's folder and removes it; done() when it is gone. */
+void purge_begin(struct volumes *v, struct claim *c);
+void purge_exited(struct volumes *v, const struct priv_msg *ev);
+void purges_destroy(struct volumes *v);
+/* claims.c: its files are gone: the record goes. */
+void claim_purged(struct volumes *v, struct claim *c);
+/* fileserver.c */
+void fileservers_loaded(struct volumes *v);
+void fileserver_exited(struct volumes *v, const struct priv_msg *ev);

@@ -84,7 +84,10 @@ struct logs {
 	struct sandbox *sb;
 	unsigned int tail;
 	char scope[32];
+	bool summary;
 };
+
+static void summary_send(struct http_req *r, const char *logs);
 
 static void logs_send(struct http_req *r, const char *text)
 {
@@ -92,7 +95,9 @@ static void logs_send(struct http_req *r, const char *text)
 	bool cut = false;
 	const char *tail = last_lines(text, l->tail, &cut);
 
-	if (*l->scope)
+	if (l->summary)
+		summary_send(r, tail);
+	else if (*l->scope)
 		reply_content(r, l->sb->id, "logs", l->scope, tail, cut);
 	else
 		reply_plain(r, *tail ? tail : "(no logs)");
@@ -119,11 +124,80 @@ static unsigned int number_query(
 	return n < 1 ? 1 : n > (long)max ? max : (unsigned int)n;
 }
 
+/* "90s", "10m", "1h30m", "2d": in seconds. False: none of these. */
+static bool duration_parse(const char *s, uint64_t *seconds)
+{
+	static const struct {
+		char unit;
+		uint64_t s;
+	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+	size_t u = 0;
+
+	for (*seconds = 0; *s; s++) {
+		size_t n = strspn(s, "0123456789");
+		uint64_t v = n && n <= 9 ? strtoull(s, NULL, 10) : 0;
+
+		for (u = 0, s += n; u < ARRAY_LEN(units) && *s != units[u].unit; u++)
+			;
+		if (!n || n > 9 || u == ARRAY_LEN(units))
+			return false;
+		*seconds += v * units[u].s;
+	}
+	return *seconds > 0;
+}
+
+static bool bad_query(struct http_req *r, const char *name, const char *what)
+{
+	http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "%s: %s", name, what);
+	return false;
+}
+
+/* Of the plain-text form. *since: 0, or the wall clock's time. */
+static bool log_selection(struct http_req *r, int64_t *since)
+{
+	const char *container = http_query(r, "container"), *text = http_query(r, "since");
+	uint64_t seconds;
+
+	*since = 0;
+	if (container && *container && strcmp(container, "sandbox") != 0)
+		return bad_query(r, "container", "a sandbox has one, named sandbox");
+	if (!text || !*text)
+		return true;
+	if (!duration_parse(text, &seconds))
+		return bad_query(r, "since", "a duration is wanted, such as 90s, 10m or 1h");
+	*since = (int64_t)wall_ns() - (int64_t)MIN(seconds, 1ull << 32) * 1000000000;
+	return true;
+}
+
+/* Lines of output have no times. What is known is when the entrypoint ended: before that moment it printed all of them. */
+static bool has_ended_before(const struct sandbox *sb, int64_t since)
+{
+	return since && (sb->state == SB_TERMINATED || sb->state == SB_FAILED) &&
+	       sb->changed_ns < since;
+}
+
+/* l is filled in but for sb */
+static void logs_begin(struct http_req *r, struct logs *l, int64_t since)
+{
+	struct sandbox *sb = route_sandbox(r);
+	_cleanup_free_ char *kept = NULL;
+
+	if (!sb)
+		return;
+	l->sb = sb;
+	r->user = l;
+	sandbox_ref(sb);
+	http_on_free(r, logs_free);
+	if (sb->state != SB_PAUSED && entrylog_ask(sb, LOGS_LIMIT_MS, logs_came, r))
+		return;
+	kept = has_ended_before(sb, since) ? NULL : entrylog_kept(sb);
+	logs_send(r, kept ? kept : "");
+}
+
 void route_diag_logs(struct http_req *r)
 {
 	struct logs *l = http_alloc(r, sizeof(*l));
-	_cleanup_free_ char *kept = NULL;
-	struct sandbox *sb;
+	int64_t since = 0;
 
 	if (!l) {
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
@@ -131,18 +205,10 @@ void route_diag_logs(struct http_req *r)
 	}
 	if (http_query(r, "scope") && !scope_ok(r, "logs", "container", l->scope))
 		return;
-	sb = route_sandbox(r);
-	if (!sb)
+	if (!*l->scope && !log_selection(r, &since))
 		return;
-	l->sb = sb;
 	l->tail = *l->scope ? 100 : number_query(r, "tail", 100, 10000);
-	r->user = l;
-	sandbox_ref(sb);
-	http_on_free(r, logs_free);
-	if (sb->state != SB_PAUSED && entrylog_ask(sb, LOGS_LIMIT_MS, logs_came, r))
-		return;
-	kept = entrylog_kept(sb);
-	logs_send(r, kept ? kept : "");
+	logs_begin(r, l, since);
 }
 
 static char *events_text(struct http_req *r, const struct sandbox *sb, unsigned int max, bool *cut)
@@ -218,19 +284,59 @@ void route_diag_inspect(struct http_req *r)
 	buf_fini(&b);
 }
 
-void route_diag_summary(struct http_req *r)
+static void summary_send(struct http_req *r, const char *logs)
 {
-	struct sandbox *sb = route_sandbox(r);
+	const struct logs *l = r->user;
 	struct buf b;
 	bool cut;
 
-	if (!sb)
-		return;
-	buf_init(&b, 262144);
+	buf_init(&b, 262144 + 2 * ENTRYLOG_MAX);
 	buf_printf(&b, "== inspect ==\n");
-	inspect_text(&b, sb);
+	inspect_text(&b, l->sb);
 	buf_printf(&b, "\n== events ==\n%s",
-		events_text(r, sb, number_query(r, "event_limit", 20, 500), &cut));
+		events_text(r, l->sb, number_query(r, "event_limit", 20, 500), &cut));
+	buf_printf(&b, "\n== logs ==\n");
+	logs = *logs ? logs : "(no logs)";
+	buf_put(&b, logs, strlen(logs));
+	if (logs[strlen(logs) - 1] != '\n')
+		buf_put(&b, "\n", 1);
 	http_reply(r, 200, "text/plain; charset=utf-8", b.p, b.len);
 	buf_fini(&b);
+}
+
+void route_diag_summary(struct http_req *r)
+{
+	struct logs *l = http_alloc(r, sizeof(*l));
+
+	if (!l) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return;
+	}
+	l->summary = true;
+	l->tail = number_query(r, "tail", 50, 10000);
+	logs_begin(r, l, 0);
+}
+
+/* What an operator looks for on the host. */
+void route_diag_context(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	cJSON *o, *ids;
+	char text[24];
+
+	if (!sb)
+		return;
+	o = cJSON_CreateObject();
+	cJSON_AddStringToObject(o, "sandboxId", sb->id);
+	cJSON_AddStringToObject(o, "state", sb_state_names[sb->state]);
+	cJSON_AddStringToObject(o, "backendType", "mayfly");
+	ids = cJSON_AddObjectToObject(o, "backendIdentifiers");
+	cJSON_AddStringToObject(ids, "bootId", sb->boot_id);
+	if (sb->vm) {
+		snprintf(text, sizeof(text), "%u", sb->vm->slot);
+		cJSON_AddStringToObject(ids, "slot", text);
+		snprintf(text, sizeof(text), "%d", sb->vm->pid);
+		cJSON_AddStringToObject(ids, "pid", text);
+	}
+	http_reply_json(r, 200, o);
 }

@@ -45,6 +45,7 @@ void route_diag_logs(struct http_req *r);
 void route_diag_events(struct http_req *r);
 void route_diag_inspect(struct http_req *r);
 void route_diag_summary(struct http_req *r);
+void route_diag_context(struct http_req *r);
 /* route_quarantine.c */
 void route_quarantine_list(struct http_req *r);
 void route_quarantine_delete(struct http_req *r);

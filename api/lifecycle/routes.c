@@ -128,6 +128,7 @@ static const struct http_route lifecycle[] = {
 	{"DELETE", "/templates/{id}", route_template_delete, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/logs", route_diag_logs, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/events", route_diag_events, NONE},
+	{"GET", "/sandboxes/{id}/diagnostics/context", route_diag_context, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/inspect", route_diag_inspect, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/summary", route_diag_summary, NONE},
 	{"POST", "/pools", no_pools, WHOLE},

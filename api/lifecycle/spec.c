@@ -540,18 +540,40 @@ static int check_policy(struct part *p)
 		      : 0;
 }
 
+/* lifecycle.renewalPolicy is the newer form of extensions['access.renew.extend.seconds']. */
+static int take_renewal(struct part *p, const cJSON *seconds)
+{
+	uint32_t s = (uint32_t)seconds->valuedouble;
+
+	if (p->s->renew_s && p->s->renew_s != s)
+		return refuse(p->x, 400, PARAM,
+			"lifecycle.renewalPolicy and extensions['access.renew.extend.seconds'] "
+			"differ.");
+	p->s->renew_s = s;
+	return 0;
+}
+
 /* The sandbox sees it, too, as the protocol says: under a name that a client may not set. */
 static int check_lifecycle(struct part *p)
 {
-	const cJSON *l = field(p->req, "lifecycle");
+	const cJSON *l = field(p->req, "lifecycle"), *renewal;
 	char *text;
 
 	if (!l)
 		return 0;
 	if (lifecycle_check(l, p->x) < 0)
 		return -EINVAL;
-	text = cJSON_PrintUnformatted(l);
+	renewal = field(l, "renewalPolicy");
+	if (renewal && take_renewal(p, field(renewal, "extendSeconds")) < 0)
+		return -EINVAL;
 	p->s->lifecycle = cJSON_Duplicate(l, true);
+	/* the rest is the agent's */
+	cJSON_DeleteItemFromObjectCaseSensitive(p->s->lifecycle, "renewalPolicy");
+	if (p->s->lifecycle && !p->s->lifecycle->child) {
+		cJSON_Delete(take_ptr(p->s->lifecycle));
+		return 0;
+	}
+	text = cJSON_PrintUnformatted(p->s->lifecycle);
 	if (!text || !p->s->lifecycle ||
 		!cJSON_AddStringToObject(p->s->env, "OPENSANDBOX_LIFECYCLE", text)) {
 		cJSON_free(text);

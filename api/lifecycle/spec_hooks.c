@@ -102,12 +102,23 @@ static int check_periodic(const cJSON *list, struct refusal *x)
 	return 0;
 }
 
+static int check_renewal(const cJSON *o, struct refusal *x)
+{
+	static const char *const keys[] = {"extendSeconds", NULL};
+	uint64_t s;
+
+	if (only_keys(o, "lifecycle.renewalPolicy", keys, x) < 0)
+		return -EINVAL;
+	if (json_whole(get(o, "extendSeconds"), 86400, &s) && s >= 300)
+		return 0;
+	return refuse(x, 400, PARAM,
+		"lifecycle.renewalPolicy.extendSeconds must be an integer between 300 and 86400.");
+}
+
 int lifecycle_check(const cJSON *l, struct refusal *x)
 {
-	static const char *const keys[] = {"preStart", "periodic", NULL}, *const pre_keys[] = {
-										  "command",
-										  "timeoutSeconds",
-										  NULL};
+	static const char *const keys[] = {"preStart", "periodic", "renewalPolicy", NULL},
+				 *const pre_keys[] = {"command", "timeoutSeconds", NULL};
 	const cJSON *pre, *periodic;
 	char *text;
 	size_t n;
@@ -120,6 +131,8 @@ int lifecycle_check(const cJSON *l, struct refusal *x)
 			   check_hook(pre, "lifecycle.preStart", PRE_LIMIT_S, x) < 0))
 		return -EINVAL;
 	if (periodic && check_periodic(periodic, x) < 0)
+		return -EINVAL;
+	if (get(l, "renewalPolicy") && check_renewal(get(l, "renewalPolicy"), x) < 0)
 		return -EINVAL;
 	text = cJSON_PrintUnformatted(l);
 	n = text ? strlen(text) : TEXT_MAX;

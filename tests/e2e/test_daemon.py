@@ -661,6 +661,10 @@ def test_output_of_an_ended_sandbox_is_kept(daemon, entry, state):
         logs = daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?scope=container")[1]
         assert logs["content"] == "".join(f"line {i}\n" for i in range(19901, 20000)) + "last words of the entrypoint: \u00e4\ufffd\ufffd.\n" and logs["truncated"]
         assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=2")[1] == "line 19999\nlast words of the entrypoint: \u00e4\ufffd\ufffd.\n"
+        assert daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=1&since=1h30m&container=sandbox")[1].startswith("last words")
+        summary = daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/summary?tail=2")[1]
+        assert [line for line in summary.splitlines() if line.startswith("== ")] == ["== inspect ==", "== events ==", "== logs =="]
+        assert summary.split("== logs ==\n")[1] == "line 19999\nlast words of the entrypoint: \u00e4\ufffd\ufffd.\n"
         assert 5000 < len(daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=10000")[1].splitlines()) < 10000, "so much is kept, and no more"
         if not again:
             daemon.end()

@@ -72,7 +72,7 @@ def test_every_lifecycle_request_asks_whose_it_is(tenants):
     asked = [("GET", "", None), ("DELETE", "", None), ("PATCH", "/metadata", {"x": "y"}), ("POST", "/pause", None), ("POST", "/resume", None),
              ("POST", "/renew-expiration", {"expiresAt": "2100-01-01T00:00:00Z"}), ("GET", "/endpoints/80", None), ("POST", "/snapshots", {}),
              ("GET", "/networkpolicy", None), ("GET", "/diagnostics/logs", None), ("GET", "/diagnostics/events", None),
-             ("GET", "/diagnostics/inspect", None), ("GET", "/diagnostics/summary", None)]
+             ("GET", "/diagnostics/inspect", None), ("GET", "/diagnostics/summary", None), ("GET", "/diagnostics/context", None)]
     for method, tail, body in asked:
         for prefix in ("", "/v1"):
             status, e, _ = tenants.ask(method, f"{prefix}/sandboxes/{a}{tail}", body, by("key-b"))

@@ -66,6 +66,7 @@ ANY EGRESS/credential-vault/{rest} 501
 GET PROXY/{rest} 302 400 401
 ANY PROXY/{rest} 200 404 409 502 504
 GET /metrics 200 401
+GET /v1/sandboxes/{id}/diagnostics/context 200 401 404
 GET /v1/mayfly/sandboxes/{id}/egress 200 401 404
 GET /v1/mayfly/templates 200 401
 POST /v1/mayfly/templates 201 400 401 409 500
@@ -233,6 +234,11 @@ def lifecycle(seen, d):
     ask("PATCH", policy, 200, [rule])
     ask("DELETE", policy, 200, ["a.example"])
     ask("GET", f"/v1/mayfly/sandboxes/{sb}/egress", 200)
+    context, _ = ask("GET", at + "/diagnostics/context", 200)
+    assert context["sandboxId"] == sb and context["backendType"] == "mayfly" and set(context["backendIdentifiers"]) == {"slot", "pid", "bootId"}, context
+    ask("GET", f"/v1/sandboxes/{NOBODY}/diagnostics/context", 404)
+    for wrong in ("since=x", "since=0s", "since=-1h", "container=other"):
+        ask("GET", at + f"/diagnostics/logs?{wrong}", 400, code=PARAM)
     ask("GET", f"/v1/mayfly/sandboxes/{NOBODY}/egress", 404)
     for method in ("PUT", "PATCH", "DELETE"):
         ask(method, policy, 400, b"{", PARAM)

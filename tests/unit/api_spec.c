@@ -68,6 +68,26 @@ static void what_the_sdks_send_is_taken(void)
 		0);
 	CHECK_INT(s.vcpus, 3);
 	CHECK_INT(s.renew_s, 300);
+	CHECK(!s.lifecycle);
+	spec_fini(&s);
+	CHECK_INT(parse("{" BASE ",\"lifecycle\":{\"renewalPolicy\":{\"extendSeconds\":600}},"
+			"\"extensions\":{\"access.renew.extend.seconds\":\"600\"}}",
+			  &x, &s),
+		0);
+	CHECK_INT(s.renew_s, 600);
+	CHECK(!s.lifecycle);
+	spec_fini(&s);
+	CHECK_INT(parse("{" BASE ",\"lifecycle\":{\"renewalPolicy\":{\"extendSeconds\":86400},"
+			"\"preStart\":{\"command\":[\"true\"]}}}",
+			  &x, &s),
+		0);
+	CHECK_INT(s.renew_s, 86400);
+	CHECK(s.lifecycle && !cJSON_GetObjectItem(s.lifecycle, "renewalPolicy"));
+	spec_fini(&s);
+	CHECK_INT(parse("{" IMAGE "," ENTRY ",\"resourceLimits\":{\"cpu\":\"2500m\",\"memory\":"
+			"\"300Mi\"}}",
+			  &x, &s),
+		0);
 	CHECK_INT(size_class_of(s.memory_bytes, s.vcpus).mem_mib, 512);
 	CHECK_INT(size_class_of(s.memory_bytes, s.vcpus).vcpus, 4);
 	spec_fini(&s);
@@ -134,6 +154,15 @@ static void what_is_wrong_gets_the_documented_answer(void)
 		{"{" BASE ",\"extensions\":{\"access.renew.extend.seconds\":\"299\"}}",
 			"extensions['access.renew.extend.seconds'] must be an integer between 300 "
 			"and 86400.",
+			BAD},
+		{"{" BASE ",\"lifecycle\":{\"renewalPolicy\":{\"extendSeconds\":299}}}",
+			"lifecycle.renewalPolicy.extendSeconds must be an integer between 300 and "
+			"86400.",
+			BAD},
+		{"{" BASE ",\"lifecycle\":{\"renewalPolicy\":{\"extendSeconds\":300}},"
+		 "\"extensions\":{\"access.renew.extend.seconds\":\"301\"}}",
+			"lifecycle.renewalPolicy and extensions['access.renew.extend.seconds'] "
+			"differ.",
 			BAD},
 		{"{" BASE ",\"extensions\":{\"poolRef\":\"p\"}}",
 			"extensions.poolRef is not supported by this server.", 400,

@@ -924,12 +924,16 @@ bool launch_take_up(struct sandbox *sb)
 	return false;
 }
 
-void launch_resume(struct sandbox *sb)
+static void resume_begun(struct sandbox *sb, bool saved)
 {
-	if (operation_begin_saved(sb, OP_RESUME, sb->d->cfg.resume_timeout_seconds, "RESUMING") <
-		0) {
-		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_RESUME_FAILED",
-			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+	struct http_req *r;
+
+	if (!saved) {
+		r = operation_client(sb);
+		if (r)
+			http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
+				"The record of sandbox %s cannot be written; it stays Paused.",
+				sb->id);
 		return;
 	}
 	if (!launch_begin(sb)) {
@@ -939,6 +943,12 @@ void launch_resume(struct sandbox *sb)
 	fault_at(sb, FAULT_RESUME_BEGUN);
 	sb->op.launch->from = sb->memory;
 	make_disk(sb);
+}
+
+void launch_resume(struct sandbox *sb)
+{
+	operation_begin_saved(
+		sb, OP_RESUME, sb->d->cfg.resume_timeout_seconds, "RESUMING", resume_begun);
 }
 
 bool launch_adopt(struct sandbox *sb)

@@ -68,7 +68,7 @@ void operation_step(struct sandbox *sb, enum op_step s)
 		snprintf(sb->message, sizeof(sb->message), "%s", op_steps[s].name);
 }
 
-void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s)
+static void operation_mark(struct sandbox *sb, enum op_kind k, int64_t limit_s)
 {
 	struct operation *op = &sb->op;
 
@@ -76,44 +76,26 @@ void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s)
 	op->begun_ns = op->step_ns = mono_ns();
 	op->ends_ns = limit_s ? op->begun_ns + (uint64_t)limit_s * SEC : 0;
 	op->step = STEP_NONE;
-	sandbox_settle(sb, k);
 	operation_deadline(sb);
 }
 
-int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason)
+void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s)
 {
-	char old_reason[sizeof(sb->reason)];
-	int64_t changed_ns = sb->changed_ns;
-	int rc;
-
-	memcpy(old_reason, sb->reason, sizeof(old_reason));
-	operation_begin(sb, k, limit_s);
-	sb->changed_ns = (int64_t)wall_ns();
-	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
-	sb->message[0] = 0;
-	rc = sandbox_save(sb, false);
-	if (rc < 0) {
-		sb->op.kind = OP_NONE;
-		timer_set(sb->deadline, 0);
-		sandbox_settle(sb, OP_NONE);
-		sb->changed_ns = changed_ns;
-		memcpy(sb->reason, old_reason, sizeof(old_reason));
-		return rc;
-	}
-	sandbox_said(sb);
-	return 0;
+	operation_mark(sb, k, limit_s);
+	sandbox_settle(sb, k);
 }
 
-/* ---- the result */
+/* ---- commits: the beginning of an operation, and its result */
 
 struct commit {
 	struct sandbox *sb;
-	enum op_event ev;
+	enum op_step step; /* STEP_BEGIN, STEP_COMMIT */
+	enum op_event ev;  /* of a result */
 	int64_t changed_ns;
-	uint64_t begun_ns; /* of the operation whose result it is */
+	uint64_t begun_ns; /* of the operation */
 	uint64_t saves;    /* of the sandbox, when it was handed over */
 	char reason[64];
-	void (*fn)(struct sandbox *sb, bool saved);
+	op_saved_fn fn;
 };
 
 static void commit_free(struct commit *c)
@@ -127,7 +109,10 @@ static void committed(void *arg, const struct err *e);
 static bool commit_send(struct commit *c)
 {
 	struct sandbox *sb = c->sb;
-	struct transaction *t = sandbox_transaction(sb, c->ev, c->changed_ns, c->reason);
+	struct transaction *t =
+		c->step == STEP_BEGIN
+			? sandbox_transaction_begin(sb, sb->op.kind, c->changed_ns, c->reason)
+			: sandbox_transaction(sb, c->ev, c->changed_ns, c->reason);
 
 	c->saves = sb->saves;
 	if (t)
@@ -135,12 +120,38 @@ static bool commit_send(struct commit *c)
 	return t != NULL;
 }
 
+static void begin_ended(struct sandbox *sb, const struct commit *c, bool saved)
+{
+	if (!saved) {
+		c->fn(sb, false);
+		operation_end(sb);
+		return;
+	}
+	sandbox_settle(sb, sb->op.kind);
+	sb->changed_ns = c->changed_ns;
+	snprintf(sb->reason, sizeof(sb->reason), "%s", c->reason);
+	sb->message[0] = 0;
+	sandbox_said(sb);
+	c->fn(sb, true);
+}
+
+static void commit_ended(struct sandbox *sb, const struct commit *c, bool saved)
+{
+	if (c->step == STEP_BEGIN) {
+		begin_ended(sb, c, saved);
+		return;
+	}
+	if (saved)
+		sandbox_entered(sb, c->ev, c->changed_ns, c->reason);
+	c->fn(sb, saved);
+}
+
 static void committed(void *arg, const struct err *e)
 {
 	struct commit *c = arg;
 	struct sandbox *sb = c->sb;
 	/* Else it ended meanwhile, and the record of that comes after this one. */
-	bool runs = sb->op.step == STEP_COMMIT && sb->op.begun_ns == c->begun_ns, again;
+	bool runs = sb->op.step == c->step && sb->op.begun_ns == c->begun_ns, again;
 
 	if (e)
 		log_error("sandbox %s: %s", sb->id, e->msg);
@@ -148,34 +159,48 @@ static void committed(void *arg, const struct err *e)
 	again = runs && !e && c->saves != sb->saves;
 	if (again && commit_send(c))
 		return;
-	if (runs && !e && !again)
-		sandbox_entered(sb, c->ev, c->changed_ns, c->reason);
 	if (runs)
-		c->fn(sb, !e && !again);
+		commit_ended(sb, c, !e && !again);
 	commit_free(c);
 }
 
-void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason,
-	void (*fn)(struct sandbox *sb, bool saved))
+static void commit_begin(struct sandbox *sb, const struct commit *what)
 {
-	struct commit *c = calloc(1, sizeof(*c));
+	struct commit *c = malloc(sizeof(*c));
 
 	if (!c) {
-		fn(sb, false);
+		commit_ended(sb, what, false);
 		return;
 	}
-	operation_step(sb, STEP_COMMIT);
-	*c = (struct commit){.sb = sb,
-		.ev = ev,
-		.changed_ns = (int64_t)wall_ns(),
-		.begun_ns = sb->op.begun_ns,
-		.fn = fn};
-	snprintf(c->reason, sizeof(c->reason), "%s", reason);
+	*c = *what;
+	c->sb = sb;
+	c->begun_ns = sb->op.begun_ns;
+	c->changed_ns = (int64_t)wall_ns();
 	sandbox_ref(sb);
 	if (commit_send(c))
 		return;
-	fn(sb, false);
+	commit_ended(sb, c, false);
 	commit_free(c);
+}
+
+void operation_begin_saved(
+	struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason, op_saved_fn fn)
+{
+	struct commit c = {.step = STEP_BEGIN, .fn = fn};
+
+	snprintf(c.reason, sizeof(c.reason), "%s", reason);
+	operation_mark(sb, k, limit_s);
+	operation_step(sb, STEP_BEGIN);
+	commit_begin(sb, &c);
+}
+
+void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason, op_saved_fn fn)
+{
+	struct commit c = {.step = STEP_COMMIT, .ev = ev, .fn = fn};
+
+	snprintf(c.reason, sizeof(c.reason), "%s", reason);
+	operation_step(sb, STEP_COMMIT);
+	commit_begin(sb, &c);
 }
 
 bool operation_holds(const struct sandbox *sb)

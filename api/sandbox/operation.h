@@ -124,6 +124,7 @@ enum op_step {
 	STEP_CONTINUE, /* the monitor continues the vCPUs */
 	STEP_RELEASE,  /* the agent continues the guest's processes */
 	STEP_SETTLE,   /* an earlier daemon began it: how far did it get? */
+	STEP_BEGIN,    /* its beginning is being written; until then clients see what was before */
 	STEP_COMMIT,   /* the result is being written; nobody sees it before */
 	STEP_RECORD,   /* the record is deleted */
 	STEP_COUNT
@@ -177,14 +178,16 @@ void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r);
 int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
 /* The operation is the running one from here on. limit_s: deadline over all, 0 = none. */
 void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s);
-/* The same, and the record says so; -errno: it cannot be written, and nothing happened. */
-int operation_begin_saved(struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason);
+typedef void (*op_saved_fn)(struct sandbox *sb, bool saved);
+/* The same, when the record says so. fn is called then, or with false: it cannot be written, and nothing has happened;
+ * fn answers the client. Not called when the operation ended meanwhile. The loop does not wait. */
+void operation_begin_saved(
+	struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason, op_saved_fn fn);
 void operation_step(struct sandbox *sb, enum op_step s);
 /* The result of the running operation: writes the record as it will be, and enters that phase when it is written. fn
  * is called then, or with false: it cannot be written and nothing has changed. Not called when the operation ended
  * meanwhile. The loop does not wait. */
-void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason,
-	void (*fn)(struct sandbox *sb, bool saved));
+void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason, op_saved_fn fn);
 /* Nothing runs any more: the next one of the queue begins, and requests that wait for the guest go on. */
 void operation_end(struct sandbox *sb);
 /* The result is known, the guest's processes must be continued: sends that to the agent and ends when it answers.

@@ -77,6 +77,7 @@ const struct op_step_desc op_steps[STEP_COUNT] = {
 	[STEP_CONTINUE] = {.name = "continuing the vCPUs", .phase = PH_COUNT, .holds = true},
 	[STEP_RELEASE] = {.name = "thawing the guest", .phase = PH_COUNT, .holds = true},
 	[STEP_SETTLE] = {.name = "looking how far it got", .phase = PH_COUNT, .holds = true},
+	[STEP_BEGIN] = {.name = "writing the record", .phase = PH_COUNT},
 	[STEP_COMMIT] = {.name = "writing the record", .phase = PH_SETUP},
 	[STEP_RECORD] = {.name = "deleting the record", .phase = PH_COUNT},
 };

@@ -53,11 +53,11 @@ void resident_pause_late(struct sandbox *sb)
 	not_paused(sb, "the VMM did not stop it in time");
 }
 
-static void is_paused(struct sandbox *sb)
+static void paused_saved(struct sandbox *sb, bool saved)
 {
 	struct http_req *r;
 
-	if (!sandbox_apply_saved(sb, EV_DONE, "CONTAINER_PAUSED")) {
+	if (!saved) {
 		tell_vm(sb, VMM_CONTINUE);
 		not_paused(sb, "the record cannot be written");
 		return;
@@ -76,7 +76,7 @@ static void stopped(void *arg, const struct vmm_answer *a)
 		if (a->err)
 			not_paused(sb, a->text);
 		else
-			is_paused(sb);
+			operation_commit(sb, EV_DONE, "CONTAINER_PAUSED", paused_saved);
 	}
 	sandbox_unref(sb);
 }
@@ -101,14 +101,18 @@ static void frozen(void *arg, const struct agent_reply *r)
 	sandbox_unref(sb);
 }
 
-void resident_pause(struct sandbox *sb)
+static void pause_begun(struct sandbox *sb, bool saved)
 {
+	struct http_req *r;
 	struct buf b;
 	bool asked;
 
-	if (operation_begin_saved(sb, OP_PAUSE_MEMORY, 0, "PAUSING") < 0) {
-		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_PAUSE_FAILED",
-			"The record of sandbox %s cannot be written.", sb->id);
+	if (!saved) {
+		r = operation_client(sb);
+		entry_watch(sb);
+		if (r)
+			http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
+				"The record of sandbox %s cannot be written.", sb->id);
 		return;
 	}
 	operation_step(sb, STEP_FREEZE);
@@ -126,20 +130,12 @@ void resident_pause(struct sandbox *sb)
 	sandbox_unref(sb);
 }
 
-/* ---- resume */
-
-static void running(struct sandbox *sb)
+void resident_pause(struct sandbox *sb)
 {
-	struct http_req *r = operation_client(sb);
-
-	sb->phase_ns[PH_RESUME] = mono_ns() - sb->op.begun_ns;
-	hist_add(&sb->d->metrics.phase[PH_RESUME], sb->phase_ns[PH_RESUME]);
-	sandbox_apply(sb, EV_DONE, "CONTAINER_RUNNING", "%s", "");
-	operation_thaw(sb);
-	entry_watch(sb);
-	if (r)
-		http_reply_empty(r, 202);
+	operation_begin_saved(sb, OP_PAUSE_MEMORY, 0, "PAUSING", pause_begun);
 }
+
+/* ---- resume */
 
 /* It stays Paused. */
 static void not_resumed(struct sandbox *sb, int status, const char *why)
@@ -152,22 +148,48 @@ static void not_resumed(struct sandbox *sb, int status, const char *why)
 		http_error(r, status, "DOCKER::SANDBOX_RESUME_FAILED", "%s", why);
 }
 
+static void running_saved(struct sandbox *sb, bool saved)
+{
+	struct http_req *r;
+
+	if (!saved) {
+		tell_vm(sb, VMM_PAUSE);
+		not_resumed(sb, 500, "the record cannot be written");
+		return;
+	}
+	r = operation_client(sb);
+	operation_thaw(sb);
+	entry_watch(sb);
+	if (r)
+		http_reply_empty(r, 202);
+}
+
+static void running(struct sandbox *sb)
+{
+	sb->phase_ns[PH_RESUME] = mono_ns() - sb->op.begun_ns;
+	hist_add(&sb->d->metrics.phase[PH_RESUME], sb->phase_ns[PH_RESUME]);
+	operation_commit(sb, EV_DONE, "CONTAINER_RUNNING", running_saved);
+}
+
 void resident_resume_late(struct sandbox *sb)
 {
+	if (sb->op.step == STEP_COMMIT)
+		tell_vm(sb, VMM_PAUSE);
 	not_resumed(sb, 504, "the VMM did not let it go on in time");
 }
 
 static void went_on(void *arg, const struct vmm_answer *a)
 {
 	struct sandbox *sb = arg;
+	bool ours = still(sb, OP_RESUME_MEMORY) && sb->op.step == STEP_CONTINUE;
 
 	/* EBUSY: it runs: a daemon before this one had asked for it */
-	if (still(sb, OP_RESUME_MEMORY) && (!a->err || a->err == EBUSY))
+	if (ours && (!a->err || a->err == EBUSY))
 		running(sb);
-	else if (still(sb, OP_RESUME_MEMORY))
+	else if (ours)
 		not_resumed(sb, 500, a->text);
 	/* too late: its client heard that it is Paused */
-	else if (!a->err && sb->phase == PHASE_RESIDENT)
+	else if (!a->err && sb->phase == PHASE_RESIDENT && sb->op.kind == OP_NONE)
 		tell_vm(sb, VMM_PAUSE);
 	sandbox_unref(sb);
 }
@@ -183,15 +205,24 @@ static void resident_resume(struct sandbox *sb)
 	sandbox_unref(sb);
 }
 
-void resident_resume_asked(struct sandbox *sb)
+static void resume_begun(struct sandbox *sb, bool saved)
 {
-	if (operation_begin_saved(
-		    sb, OP_RESUME_MEMORY, sb->d->cfg.resume_timeout_seconds, "RESUMING") < 0) {
-		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_RESUME_FAILED",
-			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+	struct http_req *r;
+
+	if (saved) {
+		resident_resume(sb);
 		return;
 	}
-	resident_resume(sb);
+	r = operation_client(sb);
+	if (r)
+		http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
+			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
+}
+
+void resident_resume_asked(struct sandbox *sb)
+{
+	operation_begin_saved(
+		sb, OP_RESUME_MEMORY, sb->d->cfg.resume_timeout_seconds, "RESUMING", resume_begun);
 }
 
 void resident_take_up(struct sandbox *sb)

@@ -215,6 +215,37 @@ int sandbox_save(struct sandbox *sb, bool sync)
 	return rc;
 }
 
+static void saved_later(void *arg, const struct err *e)
+{
+	if (e)
+		log_error("sandbox: a record: %s", e->msg);
+}
+
+struct transaction *sandbox_transaction_now(struct sandbox *sb)
+{
+	struct transaction *t = fault_at(sb, FAULT_RECORD) < 0 ? NULL : transaction_new();
+	cJSON *doc;
+
+	sb->saves++;
+	if (!t)
+		return NULL;
+	sandbox_weigh(sb);
+	doc = sandbox_record(sb);
+	transaction_put(t, DB_SANDBOX, sb->id, doc);
+	cJSON_Delete(doc);
+	return t;
+}
+
+void sandbox_save_later(struct sandbox *sb)
+{
+	struct transaction *t = sandbox_gone(sb) ? NULL : sandbox_transaction_now(sb);
+
+	if (t)
+		database_commit(sb->d->database, t, saved_later, NULL);
+	else if (!sandbox_gone(sb))
+		log_error("sandbox %s: its record cannot be written", sb->id);
+}
+
 void sandbox_accept(struct sandbox *sb)
 {
 	struct transaction *t = transaction_new();
@@ -284,66 +315,58 @@ bool sandbox_apply(struct sandbox *sb, enum op_event ev, const char *reason, con
 	va_start(ap, fmt);
 	vsnprintf(sb->message, sizeof(sb->message), fmt, ap);
 	va_end(ap);
-	sandbox_save(sb, sb->state == SB_PAUSED);
+	sandbox_save_later(sb);
 	sandbox_said(sb);
 	return true;
 }
 
-bool sandbox_apply_saved(struct sandbox *sb, enum op_event ev, const char *reason)
+/* The record as it will be in that phase and state. NULL: no memory, or a test wants it to fail. */
+static struct transaction *transaction_as(struct sandbox *sb, enum sb_phase phase,
+	enum sb_state state, int64_t changed_ns, const char *reason)
 {
-	enum sb_phase phase = sb->phase;
-	enum op_kind kind = sb->op.kind;
-	char old_reason[sizeof(sb->reason)];
-	int64_t changed_ns = sb->changed_ns;
-
-	if (!sandbox_enter(sb, ev))
-		return false;
-	memcpy(old_reason, sb->reason, sizeof(old_reason));
-	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
-	sb->message[0] = 0;
-	if (sandbox_save(sb, false) < 0) {
-		sb->phase = phase;
-		sb->op.kind = kind;
-		sandbox_settle(sb, kind);
-		sb->changed_ns = changed_ns;
-		memcpy(sb->reason, old_reason, sizeof(old_reason));
-		return false;
-	}
-	sandbox_said(sb);
-	return true;
-}
-
-struct transaction *sandbox_transaction(
-	struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason)
-{
-	const struct op_cell c = operation_cell(sb->phase, sb->op.kind, ev);
-	enum sb_phase phase = sb->phase;
-	enum sb_state state = sb->state;
-	char old_reason[sizeof(sb->reason)], old_message[sizeof(sb->message)];
+	enum sb_phase old_phase = sb->phase;
+	enum sb_state old_state = sb->state;
+	char old_reason[sizeof(sb->reason)], message = sb->message[0];
 	int64_t old_changed_ns = sb->changed_ns;
 	struct transaction *t = NULL;
 	cJSON *doc;
 
-	ASSERT(c.action == ACT_TO);
 	if (fault_at(sb, FAULT_RECORD) < 0 || !(t = transaction_new()))
 		return NULL;
 	sandbox_weigh(sb);
 	memcpy(old_reason, sb->reason, sizeof(old_reason));
-	memcpy(old_message, sb->message, sizeof(old_message));
-	sb->phase = (enum sb_phase)c.what;
-	sb->state = operation_shows(sb->phase, OP_NONE);
+	sb->phase = phase;
+	sb->state = state;
 	sb->changed_ns = changed_ns;
 	snprintf(sb->reason, sizeof(sb->reason), "%s", reason);
 	sb->message[0] = 0;
 	doc = sandbox_record(sb);
 	transaction_put(t, DB_SANDBOX, sb->id, doc);
 	cJSON_Delete(doc);
-	sb->phase = phase;
-	sb->state = state;
+	if (state == SB_PAUSED)
+		transaction_sync(t);
+	sb->phase = old_phase;
+	sb->state = old_state;
 	sb->changed_ns = old_changed_ns;
 	memcpy(sb->reason, old_reason, sizeof(old_reason));
-	memcpy(sb->message, old_message, sizeof(old_message));
+	sb->message[0] = message;
 	return t;
+}
+
+struct transaction *sandbox_transaction(
+	struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason)
+{
+	const struct op_cell c = operation_cell(sb->phase, sb->op.kind, ev);
+	enum sb_phase phase = (enum sb_phase)c.what;
+
+	ASSERT(c.action == ACT_TO);
+	return transaction_as(sb, phase, operation_shows(phase, OP_NONE), changed_ns, reason);
+}
+
+struct transaction *sandbox_transaction_begin(
+	struct sandbox *sb, enum op_kind k, int64_t changed_ns, const char *reason)
+{
+	return transaction_as(sb, sb->phase, operation_shows(sb->phase, k), changed_ns, reason);
 }
 
 void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason)
@@ -373,6 +396,9 @@ static enum use sandbox_use(const struct sandbox *sb)
 {
 	uint8_t act = operation_cell(sb->phase, sb->op.kind, ASK_USE).action;
 
+	/* Whether the operation begins at all is being decided. */
+	if (sb->op.step == STEP_BEGIN)
+		return USE_LATER;
 	if (act == ACT_HOLD || (act == ACT_GO && operation_holds(sb)))
 		return USE_LATER;
 	return act == ACT_GO ? USE_NOW : USE_NEVER;
@@ -512,7 +538,7 @@ void sandbox_renew_on_access(struct sandbox *sb)
 		return;
 	sb->renewed_ns = now;
 	sandbox_set_expiry(sb, to);
-	sandbox_save(sb, false);
+	sandbox_save_later(sb);
 }
 
 /* ---- deletion */

@@ -101,17 +101,19 @@ static inline bool sandbox_listed(const struct sandbox *sb)
 {
 	return !sandbox_gone(sb) || sb->op.client;
 }
-/* Enters the phase that the table has for this event, writes the record, wakes the requests that wait. A result (EV_DONE,
+/* Enters the phase that the table has for this event, has the record written, wakes the requests that wait. A result (EV_DONE,
  * EV_FAILED) ends the running operation: the caller clears away what that kept. false: the table has no such phase,
  * nothing happened. */
 bool sandbox_apply(struct sandbox *sb, enum op_event ev, const char *reason, const char *fmt, ...)
 	_printf_(4, 5);
-/* The same, for what must not be so without standing in the record: false also if that cannot be
- * written, and then nothing happened. */
-bool sandbox_apply_saved(struct sandbox *sb, enum op_event ev, const char *reason);
 /* A transaction that writes the record as it will be after this event. NULL: no memory, or a test wants it to fail. */
 struct transaction *sandbox_transaction(
 	struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason);
+/* The same, for the beginning of an operation. */
+struct transaction *sandbox_transaction_begin(
+	struct sandbox *sb, enum op_kind k, int64_t changed_ns, const char *reason);
+/* The same, as it is now. */
+struct transaction *sandbox_transaction_now(struct sandbox *sb);
 /* That is written: the sandbox enters the phase, at the time that the record has. */
 void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason);
 /* The state changed: says so in the events and the log, wakes the requests that wait. */
@@ -119,6 +121,9 @@ void sandbox_said(struct sandbox *sb);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* 0 or -errno: written. */
 int sandbox_save(struct sandbox *sb, bool sync);
+/* Written after all that was handed over before; the loop does not wait. For what is true whatever the database says, as a
+ * monitor that ended: the next daemon finds the same. */
+void sandbox_save_later(struct sandbox *sb);
 /* All that runs for it ends now. It is gone when its record is; a record that cannot be deleted is tried again every
  * second. */
 void sandbox_delete(struct sandbox *sb, const char *why);

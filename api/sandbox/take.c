@@ -18,6 +18,7 @@
 #include "api/sandbox/headroom.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take_int.h"
+#include "api/core/database.h"
 #include "api/core/text.h"
 #include "api/checkpoint/image_template.h"
 #include "api/http/http.h"
@@ -46,12 +47,20 @@ static void snap_operation_end(struct sandbox *sb)
 	}
 }
 
+static void new_files_close(struct snap *s)
+{
+	for (size_t i = 0; i < ARRAY_LEN(s->fds); i++)
+		close_fd(&s->fds[i]);
+}
+
 void snap_free(struct snap *s)
 {
 	struct sandbox *sb = s->sb && s->sb->op.snap == s ? s->sb : NULL;
 	bool noted = s->noted;
 
 	agent_call_cancel(s->prepare);
+	database_forget(s->d->database, s);
+	new_files_close(s);
 	timer_remove(s->prove);
 	/* a VMM may answer in any order */
 	if (s->sb && s->sb->vm)
@@ -67,7 +76,7 @@ void snap_free(struct snap *s)
 	/* that nothing is under way any more; a record that still says so is only looked into once
 	 * more */
 	if (noted)
-		sandbox_save(sb, false);
+		sandbox_save_later(sb);
 	snap_operation_end(sb);
 }
 
@@ -158,7 +167,7 @@ void snap_follow(struct snap *s, const struct disk *now)
 	s->followed = true;
 	fault_at(sb, FAULT_POINT_FROZEN);
 	/* not written: the next daemon finds it out in the same way */
-	sandbox_save(sb, false);
+	sandbox_save_later(sb);
 	fault_at(sb, FAULT_POINT_FOLLOWED);
 }
 
@@ -226,13 +235,30 @@ static void memory_take(struct snap *s)
 	blob_unref(s->d->blobs, s->mem_id);
 }
 
+/* A record that cannot be written still says Pausing and names the files, which the next daemon finds whole: so it is
+ * Paused all the same. The files that it stood on before stay then, because that record names them. */
+static void pause_saved(struct sandbox *sb, bool saved)
+{
+	struct snap *s = sb->op.snap;
+	struct http_req *r;
+
+	if (!saved) {
+		s->base = (struct memory){0};
+		sandbox_entered(sb, EV_DONE, (int64_t)wall_ns(), "CONTAINER_PAUSED");
+	}
+	fault_at(sb, FAULT_POINT_SAVED);
+	r = operation_client(sb);
+	if (r)
+		http_reply_empty(r, 202);
+	snap_free(s);
+}
+
 void snap_paused(struct snap *s)
 {
 	struct sandbox *sb = s->sb;
-	struct memory old = sb->memory;
-	struct http_req *r;
 
 	fault_at(sb, FAULT_POINT_DURABLE);
+	s->base = sb->memory;
 	sb->memory = s->mem;
 	disk_unref(s->d->blobs, &s->point);
 	/* its process is on its way out: a resume may come before it is gone, and its end must not
@@ -243,16 +269,10 @@ void snap_paused(struct snap *s)
 	sb->vm_pid = 0;
 	sb->phase_ns[PH_PAUSE] = mono_ns() - s->begun_ns;
 	hist_add(&sb->d->metrics.phase[PH_PAUSE], sb->phase_ns[PH_PAUSE]);
-	r = operation_client(sb);
 	s->noted = false;
-	/* the record is synced before the client hears of it; one that still says Pausing names the
-	 * files, which are found whole */
-	sandbox_apply(sb, EV_DONE, "CONTAINER_PAUSED", "%s", "");
-	fault_at(sb, FAULT_POINT_SAVED);
-	memory_unref(s->d->blobs, &old);
-	if (r)
-		http_reply_empty(r, 202);
-	snap_free(s);
+	s->sealed = true;
+	/* the record is synced before the client hears of it */
+	operation_commit(sb, EV_DONE, "CONTAINER_PAUSED", pause_saved);
 }
 
 void snap_published(struct snap *s)
@@ -404,59 +424,92 @@ void snap_sandbox_gone(struct sandbox *sb)
 
 /* ---- the way there */
 
-static int ask_vmm(struct snap *s, struct err *e)
+static int new_files_make(struct snap *s, struct err *e)
 {
 	struct blobs *b = s->d->blobs;
-	_cleanup_close_ int state = -1, mem = -1, index = -1, data = -1, bitmap = -1;
-	struct sandbox *sb = s->sb;
-	uint32_t flags = s->kind == SNAP_PAUSE ? VMM_F_EXIT : VMM_F_LIVE;
-	struct buf p;
-	int rc;
+	const struct {
+		const char *id, *kind;
+	} files[] = {{s->mem_id, "state"}, {s->mem_id, "mem"}, {s->index_id, "index"},
+		{s->data_id, "data"}, {s->data_id, "bitmap"}};
 
-	/* a template is nobody's wish, and small: it is not refused for want of memory */
-	rc = s->kind == SNAP_LIVE ? headroom_check(s->headroom, e) : 0;
-	if (rc < 0)
-		return rc;
-	/* a difference, where there is something to differ from and room for one more file */
-	if (sb->memory.nmem > 0)
-		flags |= VMM_F_DIFF;
+	static_assert(ARRAY_LEN(files) == ARRAY_LEN(s->fds), "one descriptor a file");
 	blob_id_make(s->mem_id);
 	blob_id_make(s->index_id);
 	blob_id_make(s->data_id);
 	blob_ref(b, s->mem_id);
 	blob_ref(b, s->index_id);
 	blob_ref(b, s->data_id);
-	state = blob_make(b, s->mem_id, "state");
-	mem = blob_make(b, s->mem_id, "mem");
-	index = blob_make(b, s->index_id, "index");
-	data = blob_make(b, s->data_id, "data");
-	bitmap = blob_make(b, s->data_id, "bitmap");
-	for (size_t i = 0; i < 5; i++) {
-		int fd = (int[]){state, mem, index, data, bitmap}[i];
-
-		if (fd < 0)
-			return err_set(e, -fd, "making the snapshot's files");
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		s->fds[i] = blob_make(b, files[i].id, files[i].kind);
+		if (s->fds[i] < 0)
+			return err_set(e, -s->fds[i], "making the snapshot's files");
 	}
-	s->noted = true;
-	fault_at(sb, FAULT_POINT_QUIET);
-	if (sandbox_save(sb, s->kind == SNAP_PAUSE) < 0)
-		return err_plain(e, ENOSPC, "the sandbox's record cannot be written");
-	fault_at(sb, FAULT_POINT_NOTED);
+	return 0;
+}
+
+static int ask_vmm(struct snap *s, struct err *e)
+{
+	struct sandbox *sb = s->sb;
+	uint32_t flags = s->kind == SNAP_PAUSE ? VMM_F_EXIT : VMM_F_LIVE;
+	struct buf p;
+	int rc;
+
+	/* a difference, where there is something to differ from and room for one more file */
+	if (sb->memory.nmem > 0)
+		flags |= VMM_F_DIFF;
 	if (!sb->vm || !sb->vm->ctl)
 		return err_set(e, ENOTCONN, "asking the VMM");
 	fault_tell_vm(sb);
 	buf_init(&p, 64);
 	buf_u32(&p, flags);
 	buf_u16(&p, 1);
-	rc = vmmctl_call(sb->vm->ctl, VMM_SNAPSHOT, &p, (int[]){state, mem, index, data, bitmap}, 5,
-		on_reply, s);
+	rc = vmmctl_call(sb->vm->ctl, VMM_SNAPSHOT, &p, s->fds, ARRAY_LEN(s->fds), on_reply, s);
 	buf_fini(&p);
 	if (rc < 0)
 		return err_set(e, -rc, "asking the VMM");
+	new_files_close(s);
 	s->asked = true;
 	if (s->kind != SNAP_TEMPLATE)
 		operation_step(sb, STEP_COPY);
 	fault_at(sb, FAULT_POINT_ASKED);
+	return 0;
+}
+
+static void noted_saved(void *arg, const struct err *failure)
+{
+	struct snap *s = arg;
+	struct err e;
+
+	if (failure) {
+		log_error("sandbox %s: %s", s->sb->id, failure->msg);
+		failed(s, ENOSPC, "the sandbox's record cannot be written");
+		return;
+	}
+	fault_at(s->sb, FAULT_POINT_NOTED);
+	if (ask_vmm(s, &e) < 0)
+		failed(s, e.code, e.msg);
+}
+
+/* The files are made, and stand in the record before the monitor is asked. */
+static int snap_note(struct snap *s, struct err *e)
+{
+	struct transaction *t;
+	int rc;
+
+	/* a template is nobody's wish, and small: it is not refused for want of memory */
+	rc = s->kind == SNAP_LIVE ? headroom_check(s->headroom, e) : 0;
+	if (!rc)
+		rc = new_files_make(s, e);
+	if (rc < 0)
+		return rc;
+	s->noted = true;
+	fault_at(s->sb, FAULT_POINT_QUIET);
+	t = sandbox_transaction_now(s->sb);
+	if (!t)
+		return err_plain(e, ENOSPC, "the sandbox's record cannot be written");
+	if (s->kind == SNAP_PAUSE)
+		transaction_sync(t);
+	database_commit(s->d->database, t, noted_saved, s);
 	return 0;
 }
 
@@ -472,7 +525,7 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 	}
 	if (s->kind == SNAP_PAUSE && s->sb->agent)
 		agentc_down(s->sb->agent);
-	if (ask_vmm(s, &e) < 0)
+	if (snap_note(s, &e) < 0)
 		failed(s, e.code, e.msg);
 }
 
@@ -495,7 +548,11 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
-	*s = (struct snap){.sb = sb, .d = sb->d, .kind = kind, .begun_ns = mono_ns()};
+	*s = (struct snap){.sb = sb,
+		.d = sb->d,
+		.kind = kind,
+		.begun_ns = mono_ns(),
+		.fds = {-1, -1, -1, -1, -1}};
 	sb->op.snap = s;
 	/* a pause is written while its guest stands: nothing is copied */
 	if (kind != SNAP_PAUSE)
@@ -562,13 +619,20 @@ void pause_in_time(struct sandbox *sb)
 	timer_after(sb->pending, (uint64_t)sb->d->cfg.pending_after_seconds * 1000000000u);
 }
 
-void take_pause(struct sandbox *sb)
+static void pause_not_begun(struct sandbox *sb, const char *why)
 {
-	struct http_req *r;
+	struct http_req *r = operation_client(sb);
 
-	if (operation_begin_saved(sb, OP_PAUSE, 0, "PAUSING") < 0) {
-		http_error(operation_client(sb), 500, "DOCKER::SANDBOX_PAUSE_FAILED",
-			"The record of sandbox %s cannot be written.", sb->id);
+	entry_watch(sb);
+	if (r)
+		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "Sandbox %s is not paused: %s.",
+			sb->id, why);
+}
+
+static void pause_begun(struct sandbox *sb, bool saved)
+{
+	if (!saved) {
+		pause_not_begun(sb, "its record cannot be written");
 		return;
 	}
 	if (snap_begin(sb, SNAP_PAUSE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE)) {
@@ -577,11 +641,14 @@ void take_pause(struct sandbox *sb)
 		fault_at(sb, FAULT_POINT_BEGUN);
 		return;
 	}
-	r = operation_client(sb);
 	sandbox_apply(sb, EV_FAILED, "PAUSE_FAILED", "%s", "the agent takes no requests");
+	pause_not_begun(sb, "its agent takes no requests, try again");
 	operation_end(sb);
-	http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED",
-		"The agent of sandbox %s takes no requests; try again.", sb->id);
+}
+
+void take_pause(struct sandbox *sb)
+{
+	operation_begin_saved(sb, OP_PAUSE, 0, "PAUSING", pause_begun);
 }
 
 /* ---- what an earlier daemon began */
@@ -613,6 +680,7 @@ void snap_from_record(struct sandbox *sb, const cJSON *o)
 		.asked = true,
 		.taken_up = true,
 		.begun_ns = mono_ns(),
+		.fds = {-1, -1, -1, -1, -1},
 		.err = ECANCELED,
 		.why = "The server was stopped meanwhile.",
 		.kind = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "pause")) ? SNAP_PAUSE

@@ -17,7 +17,8 @@ struct snap {
 	 * sandbox's disk is known to stand on the new layers; taken_up: from the record, an earlier
 	 * daemon began it */
 	bool noted, asked, followed, thawed, taken_up, asking;
-	bool held; /* a template: somebody waits for its sandbox */
+	bool sealed; /* a pause: all is durable, and the record is being written */
+	bool held;   /* a template: somebody waits for its sandbox */
 	uint32_t kept_mem;
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
 		key[200]; /* referenced while they are not "" */
@@ -28,7 +29,9 @@ struct snap {
 	bool handed_over;  /* the monitor says that it cannot write any more */
 	struct disk point; /* frozen, after the reply */
 	struct memory mem;
-	struct memory base; /* without a sandbox: what its memory stood on, referenced */
+	struct memory
+		base; /* referenced. Without a sandbox: what its memory stood on. Sealed: what it stood on before */
+	int fds[5]; /* of the new files, until the VMM has them: state, mem, index, data, bitmap */
 	uint64_t begun_ns, stopped_ns;
 	int err; /* failing, while the VM is asked where it stands */
 	char why[300];

@@ -181,6 +181,45 @@ def test_a_create_does_not_hold_up_the_daemon(daemon):
     assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
 
 
+@pytest.mark.parametrize("mode", ["disk", "resident"])
+def test_a_pause_and_a_resume_do_not_hold_up_the_daemon(daemon, mode):
+    """Their beginning is shown when it is written, and not before. Requests wait until then, others go on."""
+    daemon.start(NO_TEMPLATES)
+    box, other = daemon.create(), daemon.create()
+    for what, before, after in (("pause?mode=" + mode, "Running", "Paused"), ("resume", "Paused", "Running")):
+        with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            db.execute("BEGIN IMMEDIATE")
+            asked = pool.submit(post, daemon, box, what)
+            until(lambda: waiting(daemon))
+            assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+            assert daemon.state(box) == before and not asked.done()
+            used = pool.submit(daemon.run, box, "echo on")
+            until(lambda: waiting(daemon) and not used.done())
+            db.execute("ROLLBACK")
+            asked.result()
+            if what == "resume":
+                assert used.result()[-1]["type"] == "execution_complete"
+            else:
+                assert used.result()[0] == 409
+        assert daemon.until(box, after) == after
+
+
+def test_a_delete_while_a_pause_begins(daemon):
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        db.execute("BEGIN IMMEDIATE")
+        pause = pool.submit(post, daemon, box, "pause", 409)
+        until(lambda: waiting(daemon))
+        deleted = pool.submit(daemon.ask, "DELETE", f"/v1/sandboxes/{box}")
+        assert "deleted meanwhile" in pause.result()["message"]
+        db.execute("ROLLBACK")
+        assert deleted.result()[0] == 204
+    assert daemon.state(box) == 404
+    daemon.settled(0)
+    daemon.cleared("blobs/*")
+
+
 def test_a_record_written_behind_the_result_does_not_undo_it(daemon):
     """A change of metadata while the result of the create is being written: the next daemon finds both."""
     daemon.start(NO_TEMPLATES)

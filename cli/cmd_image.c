@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/cmd_image.h"
 #include "lib/opt.h"
+#include "images/store/alias.h"
 #include "images/store/obtain.h"
 
 #include <fcntl.h>
@@ -310,11 +311,29 @@ static int print_json(void *arg, const struct image_info *i)
 	return 0;
 }
 
+static void print_alias(void *json, const char *pattern, const char *name)
+{
+	struct buf b;
+
+	if (!*(bool *)json) {
+		printf("%-32s %-6s %s\n", pattern, "alias", name);
+		return;
+	}
+	buf_init(&b, 8192);
+	buf_printf(&b, "{\"name\":");
+	json_string(&b, pattern);
+	buf_printf(&b, ",\"alias\":");
+	json_string(&b, name);
+	printf("%s}\n", buf_cstr(&b));
+	buf_fini(&b);
+}
+
 static int image_ls(int argc, char **argv)
 {
 	_cleanup_(store_closep) struct store *s = NULL;
 	struct common c = {0};
 	struct err e = {0};
+	char aliases[ALIASES_MAX];
 	const struct opt opts[] = {
 		OPT_STORE(c),
 		{"json", 0, OPT_FLAG, &c.json, NULL, "one JSON object a line"},
@@ -330,6 +349,10 @@ static int image_ls(int argc, char **argv)
 			"SIZE", "LAST USE", "PINS");
 	if (r == 0)
 		r = store_list(s, c.json ? print_json : print_line, NULL, &e);
+	if (r == 0) {
+		aliases_read(store_path(s), aliases);
+		aliases_each(aliases, print_alias, &c.json);
+	}
 	return r < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
 }
 

@@ -160,6 +160,10 @@ static const struct key {
 	{"images", "private_registries", STR(private_registries), "",
 		"registries (HOST or HOST:PORT, with blanks between) that may be on loopback or "
 		"private addresses"},
+	{"images", "aliases", STR(image_aliases), "",
+		"names that stand for other images (PATTERN=NAME, with blanks between; a pattern "
+		"may end "
+		"in '*'): \"opensandbox/code-interpreter:*=code-interpreter-python\""},
 	{"images", "shared_store", K_BOOL, AT(shared_store), 0, 0, "false",
 		"every key may use every image in the store, also private ones that another key "
 		"pulled with its own credentials"},

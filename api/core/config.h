@@ -56,7 +56,7 @@ struct config {
 	int64_t renew_min_interval_seconds;
 	/* [images] */
 	char default_registry[128];
-	char private_registries[1024];
+	char private_registries[1024], image_aliases[4096];
 	bool insecure_registries, shared_store;
 	/* [debug] */
 	bool faults;

@@ -17,6 +17,7 @@
 #include "api/core/database.h"
 #include "api/core/principal.h"
 #include "api/links/images_int.h"
+#include "images/store/alias.h"
 #include "lib/log.h"
 
 #define PIN_OWNER    "mayflyd"
@@ -296,10 +297,15 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	image_fn fn, void *arg, struct err *e)
 {
 	struct image_job *j = calloc(1, sizeof(*j)), **at;
+	char other[REF_MAX];
 
 	if (!j) {
 		err_set(e, ENOMEM, "image");
 		return NULL;
+	}
+	if (image_alias(d, name, other, sizeof(other))) {
+		log_info("image %s stands for %s (images.aliases)", name, other);
+		name = other;
 	}
 	j->im = d->images;
 	j->fn = fn;
@@ -322,6 +328,22 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	*at = j;
 	images_wake(d->images->wake_fd);
 	return j;
+}
+
+bool image_alias(const struct daemon *d, const char *name, char *to, size_t cap)
+{
+	return alias_of(d->cfg.image_aliases, name, to, cap);
+}
+
+void images_publish_aliases(const struct daemon *d)
+{
+	struct err e = {0};
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/images", d->cfg.state_dir);
+	if (aliases_check(d->cfg.image_aliases, &e) < 0 ||
+		aliases_write(path, d->cfg.image_aliases, &e) < 0)
+		log_warn("%s", e.msg);
 }
 
 void image_cancel(struct image_job *j)
@@ -400,6 +422,7 @@ struct images *images_create(struct daemon *d, const char *bin_dir, struct err *
 	}
 	if (store_open(path, &im->store, e) < 0)
 		return NULL;
+	images_publish_aliases(d);
 	im->spawner = spawner_create(d->priv, d->loop, im->wake_fd, bin_dir, e);
 	return im->spawner ? im : NULL;
 }

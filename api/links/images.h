@@ -23,6 +23,10 @@ struct image_job *image_get(struct daemon *d, const char *name, const char *user
 	const char *password, const char *owner, void (*progress)(void *arg, const char *text),
 	image_fn fn, void *arg, struct err *e);
 void image_cancel(struct image_job *j);
+/* The image that this name stands for by images.aliases. false: the name is no alias. */
+bool image_alias(const struct daemon *d, const char *name, char *to, size_t cap);
+/* images.aliases, for `mayfly image ls`: at the start, and when the configuration was read again. */
+void images_publish_aliases(const struct daemon *d);
 
 /* The last so many slots of the helper are image jobs'. */
 #define IMAGE_SLOTS 8u

@@ -8,6 +8,7 @@
 
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
+#include "api/links/images.h"
 #include "api/volumes/volumes.h"
 
 static void add_time(cJSON *o, const char *name, int64_t ns)
@@ -26,6 +27,7 @@ static void add_copy(cJSON *o, const char *name, const cJSON *v)
 static cJSON *public_extensions(const struct sandbox *sb)
 {
 	cJSON *o = NULL, *v;
+	char image[512];
 
 	cJSON_ArrayForEach (v, sb->spec.extensions) {
 		if (strncmp(v->string, "opensandbox.extensions.", 23) != 0)
@@ -33,6 +35,13 @@ static cJSON *public_extensions(const struct sandbox *sb)
 		if (!o)
 			o = cJSON_CreateObject();
 		cJSON_AddStringToObject(o, v->string, v->valuestring);
+	}
+	/* an alias is never silent */
+	if (sb->spec.source == SRC_IMAGE && sb->spec.image &&
+		image_alias(sb->d, sb->spec.image, image, sizeof(image))) {
+		if (!o)
+			o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, "opensandbox.extensions.mayfly.image", image);
 	}
 	return o;
 }

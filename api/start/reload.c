@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "api/core/budgets.h"
+#include "api/links/images.h"
 #include "api/links/helper_client.h"
 #include "api/network/network.h"
 #include "lib/log.h"
@@ -62,6 +63,7 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 	daemon_log_level(d);
 	budgets_limit(d->budgets, &d->cfg);
 	networks_reload(d->networks);
+	images_publish_aliases(d);
 	log_info("configuration: read anew from %s", d->config_path);
 }
 

@@ -217,6 +217,11 @@ static int open_folders(struct store *s, struct err *e)
 	return 0;
 }
 
+const char *store_path(const struct store *s)
+{
+	return s->path;
+}
+
 int store_open(const char *root, struct store **out, struct err *e)
 {
 	struct store *s;

@@ -33,6 +33,8 @@ void image_info_fini(struct image_info *i);
 
 /* Makes the folders, removes what dead jobs left. */
 int store_open(const char *root, struct store **out, struct err *e);
+/* Its folder, as it was opened. */
+const char *store_path(const struct store *s);
 void store_close(struct store *s);
 static inline void store_closep(struct store **s)
 {

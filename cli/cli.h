@@ -30,6 +30,7 @@ int cmd_create(int argc, char **argv);
 int cmd_ls(int argc, char **argv);
 int cmd_exec(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
+int cmd_code(int argc, char **argv);
 int cmd_cp(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_rm(int argc, char **argv);

@@ -12,6 +12,7 @@ static const struct command commands[] = {
 	{"create", cmd_create, "make a sandbox"},
 	{"ls", cmd_ls, "the sandboxes"},
 	{"exec", cmd_exec, "run a command in a sandbox"},
+	{"code", cmd_code, "run code in a sandbox's code interpreter"},
 	{"logs", cmd_logs, "what an entrypoint or a detached command printed"},
 	{"cp", cmd_cp, "copy files in or out"},
 	{"inspect", cmd_inspect, "all about a sandbox, as JSON"},

@@ -31,7 +31,7 @@ class Jupyter:
             (kernels / spec.name).mkdir()
             (kernels / spec.name / "kernel.json").write_text(json.dumps(text))
         shutil.copy(ROOT / "etc/jupyter/code_interpreter_config.py", self.config)
-        self.log = self.dir / "jupyter.log"
+        self.log, self.machine_id = self.dir / "jupyter.log", self.dir / "machine-id"
         with socket.create_server(("127.0.0.1", 0)) as s:
             self.port = s.getsockname()[1]
         self.proc = None
@@ -41,9 +41,19 @@ class Jupyter:
         """What a sandbox is made with to find it."""
         return {"JUPYTER_HOST": f"http://127.0.0.1:{self.port}", "JUPYTER_TOKEN": TOKEN}
 
+    @property
+    def inside(self):
+        """The environment of its processes, and of a command beside it."""
+        return os.environ | self.env | {"JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "CODE_INTERPRETER_MACHINE_ID": str(self.machine_id),
+                                        "PYTHONPATH": str(ROOT / "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def warm(self):
+        """What the readiness probe of a template does."""
+        return subprocess.run([self.python, ROOT / "opt/code-interpreter/warm"], env=self.inside, cwd=self.dir, capture_output=True, text=True, timeout=120)
+
     def start(self):
-        env = os.environ | {"JUPYTER_TOKEN": TOKEN, "JUPYTER_PATH": str(self.dir / "share" / "jupyter"), "HOME": str(self.dir),
-                            "JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "IPYTHONDIR": str(self.dir / "ipython"), "PYTHONDONTWRITEBYTECODE": ""}
+        self.machine_id.write_text("a" * 32)
+        env = self.inside | {"JUPYTER_PATH": str(self.dir / "share" / "jupyter"), "HOME": str(self.dir), "IPYTHONDIR": str(self.dir / "ipython")}
         with open(self.log, "ab") as log:
             self.proc = subprocess.Popen([self.python, "-m", "jupyter_server", "--ip=127.0.0.1", f"--port={self.port}", f"--config={self.config}"],
                                          env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.dir)

@@ -5,14 +5,12 @@ import base64
 import concurrent.futures
 import http.client
 import json
-import os
-import signal
-import socket
-import threading
+import subprocess
 import time
 
 import pytest
 
+from conftest import MAYFLY
 from hostdaemon import HostDaemon
 from jupyterkit import Jupyter
 
@@ -328,3 +326,65 @@ def test_no_jupyter_is_said(daemon, jupyter):
     for host in ("https://127.0.0.1:1", "http://example.com", "http://127.0.0.1:99999", "nonsense"):
         status, e = Box(daemon, JUPYTER_HOST=host).python("1")
         assert status == 500 and "JUPYTER_HOST" in e["message"], e
+
+
+def test_a_warm_kernel_draws_its_own_numbers_in_another_machine(daemon, tmp_path):
+    """A restore brings a new machine id, which is how the kernel knows that it runs in a clone. test_code.py has real clones."""
+    j = Jupyter(tmp_path / "jupyter").start().wait()
+    try:
+        box = Box(daemon, **j.env)
+        for _ in range(2):  # a probe may come again
+            r = j.warm()
+            assert r.returncode == 0, r.stderr
+        fixed = "import random, numpy\nrandom.seed(42); numpy.random.seed(42); state = random.getstate(), numpy.random.get_state()"
+        one = box.python(fixed)
+        assert one[1] == {"type": "execution_count", "execution_count": 1, "timestamp": one[1]["timestamp"]}, "the template's kernel, and nothing of it is seen"
+        status, listed = box.ask("GET", "/code/contexts?language=python")
+        assert [c["id"] for c in listed] == [one[0]["text"]]
+        draw = "(random.random(), numpy.random.random())"
+        again = "random.setstate(state[0]); numpy.random.set_state(state[1])"
+        first = results(box.python(draw))
+        box.python(again)
+        assert results(box.python(draw)) == first, "the same machine, as after a resume: what was seeded stays"
+        box.python(again)
+        j.machine_id.write_text("b" * 32)
+        other = results(box.python(draw))
+        assert other != first
+        box.python(again)
+        assert results(box.python(draw)) == first, "once: who seeds after that gets what was asked for"
+        j.machine_id.write_text("c" * 32)
+        box.python(again)
+        assert results(box.python(draw)) == first, "a later snapshot is not a template"
+    finally:
+        j.stop()
+
+
+def test_a_kernel_that_cannot_be_seeded_again_ends(daemon, tmp_path):
+    j = Jupyter(tmp_path / "jupyter").start().wait()
+    try:
+        box = Box(daemon, **j.env)
+        assert j.warm().returncode == 0
+        j.machine_id.unlink()
+        assert error(box.python("1"))["ename"] == "KernelDied"
+    finally:
+        j.stop()
+
+
+def test_the_command_line_runs_code(daemon, box, tmp_path):
+    def mayfly(*args, **kw):
+        return subprocess.run([MAYFLY, "code", "--url", daemon.url, "--pictures", tmp_path, *args], capture_output=True, text=True, timeout=LIMIT_S, **kw)
+    r = mayfly(box.id, "import sys\nprint('out'); print('err', file=sys.stderr); 6 * 7")
+    assert (r.returncode, r.stdout) == (0, "out\n42\n") and "err\n" in r.stderr, r
+    r = mayfly("-l", "bash", box.id, input="echo $((3 * 4))\n")
+    assert (r.returncode, r.stdout) == (0, "12\n"), r
+    r = mayfly(box.id, "1/0")
+    assert r.returncode == 1 and "ZeroDivisionError" in r.stderr
+    (tmp_path / "figure-1.png").write_text("mine")
+    (tmp_path / "cell.py").write_text("import matplotlib; matplotlib.use('module://matplotlib_inline.backend_inline')\nimport matplotlib.pyplot as p\np.plot([1, 2]); p.show()")
+    r = mayfly("-f", tmp_path / "cell.py", box.id)
+    assert r.returncode == 0 and (tmp_path / "figure-1.png").read_text() == "mine", r
+    assert (tmp_path / "figure-2.png").read_bytes().startswith(b"\x89PNG") and "figure-2.png" in r.stderr
+    r = mayfly("-l", "cobol", box.id, "1")
+    assert r.returncode == 1 and "cobol" in r.stderr and not r.stdout
+    r = mayfly("-c", "nosuch", box.id, "1")
+    assert r.returncode == 1 and "context" in r.stderr

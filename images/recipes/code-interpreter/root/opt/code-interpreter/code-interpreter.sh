@@ -14,7 +14,8 @@ done
 if [ -n "${EXECD_ENVS:-}" ]; then
 	printf 'PATH=%s\n' "$PATH" >>"$EXECD_ENVS" || echo "code-interpreter: cannot write $EXECD_ENVS" >&2
 fi
-mkdir -p /workspace
+export JUPYTER_RUNTIME_DIR=${JUPYTER_RUNTIME_DIR:-/var/lib/code-interpreter/runtime}
+mkdir -p /workspace "$JUPYTER_RUNTIME_DIR"
 cd /workspace || exit
 export JUPYTER_TOKEN=${JUPYTER_TOKEN:-opensandboxcodeinterpreterjupyter}
 export IPYTHONDIR=${IPYTHONDIR:-/var/lib/code-interpreter/ipython} MPLCONFIGDIR=${MPLCONFIGDIR:-/var/lib/code-interpreter/matplotlib}

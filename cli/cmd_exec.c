@@ -385,7 +385,7 @@ static int add_volume(cJSON *to, const char *text, size_t number, struct err *e)
 	char *path = source ? strchr(source, ':') : NULL,
 	     *how = path ? strchr(path + 1, ':') : NULL;
 	cJSON *v, *backend;
-	char name[16], *sub;
+	char name[24], *sub;
 
 	if (!path || (how && strcmp(how, ":ro") != 0 && strcmp(how, ":rw") != 0))
 		return err_plain(e, EINVAL,

@@ -41,6 +41,8 @@ struct agent_opts {
 	const char *helper;
 	bool guarded; /* named and protected from its commands as an init is: a test in its own namespace */
 	bool set_names; /* sethostname although not init: a test in its own namespace */
+	uint32_t
+		prod_ms; /* 0, or of a test that does not wait so long: isolate_run.c, PROD_EVERY_MS */
 	/* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
 	bool init;
 };

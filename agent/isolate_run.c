@@ -476,6 +476,7 @@ static int iso_signal_others(struct iso *i, uint32_t number, int sig)
 void iso_prod_fired(void *arg)
 {
 	struct iso *i = arg;
+	uint64_t every_ms;
 
 	if (i->state != ISO_LIVES || !i->s || !i->s->run || i->s->run->exited)
 		return;
@@ -489,7 +490,8 @@ void iso_prod_fired(void *arg)
 	kill(-i->pid, SIGINT);
 	if (i->prods >= PROD_KILL && i->prods % 5 == 0)
 		iso_signal_others(i, 0, SIGKILL);
-	timer_after(i->prod, PROD_EVERY_MS * 1000000ull);
+	every_ms = i->a->opts.prod_ms ? i->a->opts.prod_ms : PROD_EVERY_MS;
+	timer_after(i->prod, every_ms * 1000000ull);
 }
 
 static void iso_prod(struct iso *i, unsigned from)

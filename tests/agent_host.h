@@ -60,6 +60,7 @@ static inline void host_child(struct host *h, int ready)
 {
 	struct agent_opts o = {.listen_path = h->sock,
 		.run_dir = h->dir,
+		.prod_ms = 20,
 		.set_names = h->own_ns,
 		.guarded = h->own_ns};
 	char cgroup[80], rec[80], state[80];

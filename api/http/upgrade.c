@@ -277,8 +277,6 @@ static void upgrade_read(struct http_upgrade *u)
 
 static void upgrade_tell_eof(struct http_upgrade *u)
 {
-	if (u->state == UP_LINGERING && u->got_eof && u->ended)
-		upgrade_over(u, 0);
 	if (u->state != UP_OPEN || !u->got_eof || u->told_eof || u->held || u->early.len)
 		return;
 	u->told_eof = true;
@@ -298,6 +296,9 @@ static void upgrade_turn(struct http_upgrade *u, uint32_t events)
 		rc = upgrade_flush(u);
 	if (rc)
 		upgrade_over(u, rc);
+	/* its end of file came before ours was sent: no further event will say so */
+	if (u->state == UP_LINGERING && u->got_eof && u->ended)
+		upgrade_over(u, 0);
 	if (u->state == UP_OPEN)
 		upgrade_tell_drained(u);
 	upgrade_want(u);
@@ -361,8 +362,8 @@ void http_upgrade_close(struct http_upgrade *u)
 	u->closed = true;
 	u->in_call++;
 	if (u->state == UP_OPEN) {
+		http_upgrade_end(u); /* sends only while it is open */
 		u->state = UP_LINGERING;
-		http_upgrade_end(u);
 		timer_after(u->timer, LINGER_S * SEC);
 		if (u->err || u->hung_up || (u->ended && u->got_eof))
 			upgrade_over(u, u->err);

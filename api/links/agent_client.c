@@ -44,6 +44,7 @@ struct agentc {
 	struct account queued;   /* bytes of requests that were not sent; below `account` */
 	/* Answers to requests that were sent and are no longer waited for may still come, one each. Others are strays. */
 	uint32_t owed, strays, pieces;
+	uint64_t reconnect_ns, unread_ns;
 	unsigned int losses; /* of the control connection, in a row */
 	uint64_t opened_ns;
 	bool waits; /* for the timer `again` */
@@ -58,6 +59,7 @@ struct agentc {
 };
 
 #define RECONNECT_NS 200000000ull
+#define UNREAD_NS    1000000000ull
 
 static void control_open(struct agentc *a);
 
@@ -70,13 +72,24 @@ uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n)
 static void control_wait(struct agentc *a)
 {
 	a->waits = true;
-	timer_after(a->again, agent_backoff_ns(RECONNECT_NS, a->losses));
+	timer_after(a->again, agent_backoff_ns(a->reconnect_ns, a->losses));
 	a->losses += a->losses < 5;
 }
 
 struct loop *agentc_loop(const struct agentc *a)
 {
 	return a->loop;
+}
+
+void agentc_pace(struct agentc *a, uint64_t reconnect_ns, uint64_t unread_ns)
+{
+	a->reconnect_ns = reconnect_ns;
+	a->unread_ns = unread_ns;
+}
+
+uint64_t agent_unread_ns(const struct agentc *a)
+{
+	return a->unread_ns;
 }
 
 bool agentc_is_up(const struct agentc *a)
@@ -520,6 +533,7 @@ struct agentc *agentc_create(
 	a->port = port;
 	a->version = AGENT_VERSION;
 	a->account = account;
+	agentc_pace(a, RECONNECT_NS, UNREAD_NS);
 	a->queued = (struct account){
 		.whose = "this sandbox", .limit = AGENTC_QUEUED_MAX, .parent = account};
 	a->path = strdup(path);

@@ -43,6 +43,9 @@ struct agentc *agentc_create(
 /* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
  * own callbacks: defer it. */
 void agentc_destroy(struct agentc *a);
+/* For a test that does not wait so long: how long after its first loss the control connection is made again, and in which time output that nobody
+ * reads may have its share. */
+void agentc_pace(struct agentc *a, uint64_t reconnect_ns, uint64_t unread_ns);
 void agentc_up(struct agentc *a);
 void agentc_down(struct agentc *a);
 /* From the first command's end on one EXEC connection stands ready: a command costs one round trip

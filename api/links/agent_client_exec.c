@@ -14,8 +14,7 @@
 #define TRIES_MAX  20
 #define AGAIN_NS   50000000ull          /* doubled up to 1.6 s */
 #define DETACH_NS  (10ull * 1000000000) /* for a guest to say that it let a detached process go */
-#define UNREAD_MAX MIB(1)               /* of output that nobody reads, in each */
-#define UNREAD_NS  1000000000ull
+#define UNREAD_MAX MIB(1)               /* of output that nobody reads, in each agent_unread_ns() */
 #define ID_START   1u
 #define ID_DETACH  2u
 
@@ -164,9 +163,9 @@ static void exec_goes_on(void *arg)
 /* A process that prints without end costs the daemon a bounded part of its time: its pipe fills meanwhile. */
 static void exec_slow_down(struct agent_exec *x, size_t n)
 {
-	uint64_t now = mono_ns();
+	uint64_t now = mono_ns(), every_ns = agent_unread_ns(x->stream.agentc);
 
-	if (now - x->unread_ns >= UNREAD_NS) {
+	if (now - x->unread_ns >= every_ns) {
 		x->unread_ns = now;
 		x->unread = 0;
 	}
@@ -174,7 +173,7 @@ static void exec_slow_down(struct agent_exec *x, size_t n)
 	if (x->unread < UNREAD_MAX || x->slowed)
 		return;
 	x->slowed = true;
-	timer_set(x->slow, x->unread_ns + UNREAD_NS);
+	timer_set(x->slow, x->unread_ns + every_ns);
 	exec_hold(x);
 }
 

@@ -32,6 +32,9 @@ void agent_exec_finish(const struct agentc *a, struct buf *b);
 /* A command has ended: makes the connection that the next one finds ready. */
 void agent_spare_make(struct agentc *a);
 
+/* agentc_pace() */
+uint64_t agent_unread_ns(const struct agentc *a);
+
 /* How long after its n-th loss in a row a connection is made again: twice as long each time, up to 32 times the first. */
 uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n);
 /* A connection that lived so long was a good one: its loss is the first in a row. */

@@ -803,7 +803,7 @@ static void a_session_has_bounds(void)
 	struct want w = {.id = "s9",
 		.upper = MIB(2),
 		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
-	struct want w2 = {.id = "s10", .idle_ms = 1500};
+	struct want w2 = {.id = "s10", .idle_ms = 700};
 	uint32_t runs;
 
 	REQUIRE(make(&w) == 0);
@@ -814,7 +814,7 @@ static void a_session_has_bounds(void)
 	CHECK_INT(drop("s9"), 0);
 	/* idle: gone by itself; a run holds it */
 	REQUIRE(make(&w2) == 0);
-	CHECK_STR(say("s10", "sleep 1.7; echo done"), "done\n");
+	CHECK_STR(say("s10", "sleep 0.8; echo done"), "done\n");
 	CHECK_INT(state_of("s10", &runs), AGENT_SE_ACTIVE);
 	for (int i = 0; i < 400 && state_of("s10", &runs); i++)
 		poll(NULL, 0, 10);

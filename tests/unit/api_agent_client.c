@@ -27,6 +27,10 @@ struct peer {
 	uint8_t body[AGENT_FRAME_MAX];
 };
 
+/* a tenth of what the daemon waits */
+#define PACE_RECONNECT_NS 20000000ull
+#define PACE_UNREAD_NS    100000000ull
+
 static struct {
 	struct loop *l;
 	struct agentc *a;
@@ -169,6 +173,7 @@ static struct peer *begin(void (*script)(struct peer *), uint32_t port)
 	ASSERT(!pthread_create(&p->thread, NULL, p_main, p));
 	T.l = loop_create();
 	T.a = agentc_create(T.l, p->path, port, NULL);
+	agentc_pace(T.a, PACE_RECONNECT_NS, PACE_UNREAD_NS);
 	ASSERT(T.a);
 	return p;
 }
@@ -379,8 +384,8 @@ static void an_agent_that_leaves_is_asked_later_and_later(void)
 	CHECK(agentc_call(T.a, AGENT_PING, NULL, 0, ask_again, NULL));
 	while (opened < 3 && mono_ns() < begun + 30000000000ull)
 		loop_turn(T.l, 10);
-	/* the second comes 0.2 s after the first, the third 0.4 s later; without a pause there were thousands a second */
-	CHECK(opened == 3 && mono_ns() - begun >= 590000000);
+	/* the second comes once that time after the first, the third twice that time later; without a pause there were thousands a second */
+	CHECK(opened == 3 && mono_ns() - begun >= 3 * PACE_RECONNECT_NS - 1000000);
 	shutdown(p->listener, SHUT_RDWR);
 	finish(p);
 }
@@ -455,8 +460,8 @@ static void output_that_nobody_reads_is_slow(void)
 	REQUIRE(x);
 	while (flooded < MIB(3) && mono_ns() < begun + 30000000000ull)
 		loop_turn(T.l, 10);
-	/* a second's share is 1 MiB; less than another is on its way */
-	CHECK(flooded >= MIB(3) && mono_ns() - begun >= 900000000);
+	/* its share of each time is 1 MiB; less than another is on its way */
+	CHECK(flooded >= MIB(3) && mono_ns() - begun >= PACE_UNREAD_NS * 9 / 10);
 	agent_exec_close(x);
 	T.pending = 9;
 	finish(p);

@@ -25,7 +25,7 @@ enum priv_op {
 	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease
 	 * PRIV_K_FILES: fds: socket, memory file, volumes; volumes_ro, volumes_ids; what = 1: it empties volume 0 and ends */
 	PRIV_SPAWN = 2,
-	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {} */
+	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {}; memory_max 0: as it is */
 	PRIV_USAGE = 4,  /* slot -> usage of the leaf */
 	PRIV_OPEN = 5,   /* what (enum priv_file) -> fd */
 	PRIV_KILL = 6,   /* slot -> {} : SIGKILL to all of its leaf; PRIV_EV_EXITED follows */
@@ -38,14 +38,14 @@ enum priv_op {
 	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444).
 	   EPERM: not one of theirs */
 	PRIV_ADOPT = 9,
-	/* group, limits of all its processes together -> {}; ENOENT: it has no process */
+	/* group, limits of all its processes together -> {}; memory_max 0: as it is; ENOENT: it has no process */
 	PRIV_GROUP_LIMITS = 10,
 	PRIV_GROUP_USAGE = 11, /* group -> usage of all its processes together */
 	/* group -> {} : SIGKILL to all its processes; a PRIV_EV_EXITED for each follows */
 	PRIV_GROUP_KILL = 12,
 	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count. pid: the monitor's, so that
 	 * a slot that was used again is left alone (ENOENT).
-	 * slot, what = 1, limits.memory_max = ceiling -> usage.memory_bytes = by how much the limits of the leaf and of its
+	 * slot, what = 1, limits.memory_max = ceiling (asked again: what was raised before) -> usage.memory_bytes = by how much the limits of the leaf and of its
 	 * group were raised: the leaf's private memory, at most the ceiling. If the limit is met all the same, the process
 	 * with the highest oom_score_adj dies, not the whole leaf.
 	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets the highest oom_score_adj.

@@ -144,8 +144,8 @@ uint64_t cgroup_private_bytes(int dir)
 	return (uint64_t)MAX(0, read_number(dir, "memory.stat", "anon "));
 }
 
-/* 0: no limit ("max" is no number). */
-static uint64_t memory_limit(int dir)
+/* "max" is no number. */
+uint64_t cgroup_memory_limit(int dir)
 {
 	return (uint64_t)MAX(0, read_number(dir, "memory.max", NULL));
 }
@@ -160,7 +160,7 @@ static int memory_limit_set(int dir, uint64_t bytes)
 
 int cgroup_raise(int dir, uint64_t bytes)
 {
-	uint64_t limit = memory_limit(dir);
+	uint64_t limit = cgroup_memory_limit(dir);
 	int rc = limit ? memory_limit_set(dir, limit + bytes) : 0;
 
 	return rc ? rc : file_put(dir, "memory.oom.group", "0");
@@ -168,7 +168,7 @@ int cgroup_raise(int dir, uint64_t bytes)
 
 int cgroup_lower(int dir, uint64_t bytes)
 {
-	uint64_t limit = memory_limit(dir);
+	uint64_t limit = cgroup_memory_limit(dir);
 	int rc = 0;
 
 	if (limit && (limit <= bytes || cgroup_private_bytes(dir) > limit - bytes))
@@ -178,19 +178,44 @@ int cgroup_lower(int dir, uint64_t bytes)
 	return rc ? rc : file_put(dir, "memory.oom.group", "1");
 }
 
-int cgroup_spare(int dir, int pid)
+/* The numbers of a cgroup's processes, as far as there is room for them. */
+static int procs_read(int dir, char *text, size_t cap)
 {
 	_cleanup_close_ int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
-	char text[4096], *at = text;
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	long other;
+	ssize_t n = fd < 0 ? -1 : read(fd, text, cap - 1);
 
 	if (n < 0)
 		return -errno;
 	/* a number that was cut would be another process */
-	while (n == sizeof(text) - 1 && n > 0 && text[n - 1] != '\n')
+	while (n == (ssize_t)cap - 1 && n > 0 && text[n - 1] != '\n')
 		text[--n] = 0;
 	text[n] = 0;
+	return 0;
+}
+
+/* Is it in the cgroup now? Asked with a descriptor of /proc/PID in hand: if so, that is of a process of this cgroup, however often the number
+ * was used before. */
+static bool is_in(int dir, long pid)
+{
+	char text[4096], *at = text;
+	long other;
+
+	if (procs_read(dir, text, sizeof(text)) < 0)
+		return false;
+	while ((other = strtol(at, &at, 10)) > 0)
+		if (other == pid)
+			return true;
+	return false;
+}
+
+int cgroup_spare(int dir, int pid)
+{
+	char text[4096], *at = text;
+	int rc = procs_read(dir, text, sizeof(text));
+	long other;
+
+	if (rc < 0)
+		return rc;
 	while ((other = strtol(at, &at, 10)) > 0) {
 		_cleanup_close_ int proc = -1;
 		char path[32];
@@ -200,7 +225,7 @@ int cgroup_spare(int dir, int pid)
 		snprintf(path, sizeof(path), "/proc/%ld", other);
 		proc = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		/* a process that has ended meanwhile needs nothing */
-		if (proc >= 0)
+		if (proc >= 0 && is_in(dir, other))
 			(void)file_put(proc, "oom_score_adj", "1000");
 	}
 	return 0;

@@ -42,6 +42,8 @@ void cgroup_usage(int dir, struct priv_usage *u);
 uint64_t cgroup_private_bytes(int dir);
 /* Raises memory.max, and lets the kernel kill one process where it would kill all; or takes that back: -EBUSY if
  * private memory would not fit. A cgroup without a limit stays as it is. */
+/* memory.max in bytes; 0: none. */
+uint64_t cgroup_memory_limit(int dir);
 int cgroup_raise(int dir, uint64_t bytes);
 int cgroup_lower(int dir, uint64_t bytes);
 /* If memory runs out here, every process but this one dies before it does. */

@@ -80,6 +80,16 @@ static int do_spawn(struct serve *s, struct req *r)
 	return 0;
 }
 
+/* A limit of memory can be changed and never lifted: 0 leaves it as it is. */
+static int limits_change(int fd, const struct priv_limits *l, bool group)
+{
+	struct priv_limits all = *l;
+
+	if (!all.memory_max)
+		all.memory_max = cgroup_memory_limit(fd);
+	return cgroup_limits(fd, &all, group);
+}
+
 static int do_limits(struct serve *s, struct req *r)
 {
 	_cleanup_close_ int fd = -1;
@@ -87,7 +97,7 @@ static int do_limits(struct serve *s, struct req *r)
 	if (!limits_ok(&r->in.limits))
 		return -EINVAL;
 	fd = leaf_open(&s->slots->leases, s->slots->s[r->in.slot].at, r->in.slot);
-	return fd < 0 ? fd : cgroup_limits(fd, &r->in.limits, false);
+	return fd < 0 ? fd : limits_change(fd, &r->in.limits, false);
 }
 
 static int do_usage(struct serve *s, struct req *r)
@@ -108,7 +118,7 @@ static int do_group_limits(struct serve *s, struct req *r)
 		return -EINVAL;
 	fd = group_open(&s->slots->leases, r->at);
 	/* Without a group of its own the limits are those of the only leaf. */
-	return fd < 0 ? fd : cgroup_limits(fd, &r->in.limits, !r->at.flat);
+	return fd < 0 ? fd : limits_change(fd, &r->in.limits, !r->at.flat);
 }
 
 static int do_group_usage(struct serve *s, struct req *r)
@@ -142,26 +152,38 @@ static int room_give_back(int leaf, int group, uint64_t bytes)
 
 static int do_room(struct serve *s, struct req *r)
 {
-	struct place at = s->slots->s[r->in.slot].at;
+	struct slot *slot = &s->slots->s[r->in.slot];
+	struct place at = slot->at;
 	_cleanup_close_ int leaf = -1, group = -1;
 	uint64_t bytes = r->in.limits.memory_max;
+	int rc;
 
 	if (!limits_ok(&r->in.limits) || (!bytes && r->in.what != 2) || r->in.what > 2)
 		return -EINVAL;
-	if (r->in.pid != s->slots->s[r->in.slot].pid)
+	if (r->in.pid != slot->pid)
 		return -ENOENT;
 	leaf = leaf_open(&s->slots->leases, at, r->in.slot);
 	group = at.flat ? -1 : group_open(&s->slots->leases, at);
 	if (leaf < 0)
 		return leaf;
-	if (!r->in.what)
-		return room_give_back(leaf, group, bytes);
+	if (!r->in.what) {
+		rc = room_give_back(leaf, group, bytes);
+		slot->room_bytes = rc ? slot->room_bytes : 0;
+		return rc;
+	}
 	if (r->in.what == 2)
 		return cgroup_spare(leaf, r->in.pid);
+	/* once only: a daemon that was killed in between finds what the last one had */
+	if (slot->room_bytes) {
+		r->out->usage.memory_bytes = slot->room_bytes;
+		return 0;
+	}
 	/* the smallest step that limits_ok() takes when it comes back */
 	bytes = MIN(MAX(cgroup_private_bytes(leaf), MIB(16)), bytes);
 	r->out->usage.memory_bytes = bytes;
-	return room_take(leaf, group, bytes);
+	rc = room_take(leaf, group, bytes);
+	slot->room_bytes = rc ? 0 : bytes;
+	return rc;
 }
 
 static int do_group_kill(struct serve *s, struct req *r)

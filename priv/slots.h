@@ -21,7 +21,8 @@ struct slot {
 	struct place at;
 	uint64_t start_time;
 	int32_t wait_status;
-	bool told; /* its end was reported */
+	uint64_t room_bytes; /* by which its limits are raised for a snapshot */
+	bool told;           /* its end was reported */
 	struct watch *watch;
 };
 
@@ -43,6 +44,7 @@ struct slots {
 	uint32_t untold; /* ends that the daemon has not heard of */
 	int dir_fd;      /* state files */
 	int daemon_pidfd;
+	bool core_scheduling; /* each process has cores of its own while it runs */
 	struct leases leases;
 };
 

@@ -446,6 +446,8 @@ static void room_for_a_snapshot_is_taken_and_given_back(void)
 		put(i ? leaf : group, "memory.max", "300000000\n");
 		put(i ? leaf : group, "memory.oom.group", "1\n");
 		put(i ? leaf : group, "memory.stat", "anon 250000000\nfile 1\n");
+		put(i ? leaf : group, "cpu.max", "");
+		put(i ? leaf : group, "pids.max", "");
 	}
 	CHECK_INT(ask(m, 4, NULL), 0);
 	CHECK_INT(ask(room, 0, NULL), -EINVAL); /* no ceiling */
@@ -463,6 +465,17 @@ static void room_for_a_snapshot_is_taken_and_given_back(void)
 		CHECK_INT(number(i ? leaf : group, "memory.max"), 550000000);
 		CHECK_INT(number(i ? leaf : group, "memory.oom.group"), 0);
 	}
+	/* a second one does not raise it again */
+	CHECK_INT(ask(room, 0, &out), 0);
+	CHECK_INT(out.usage.memory_bytes, 250000000);
+	CHECK_INT(number(leaf, "memory.max"), 550000000);
+	/* nor does a limit of 0 lift it */
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_LIMITS, .group = 0}, 0, NULL), 0);
+	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIMITS, .slot = 2}, 0, NULL), 0);
+	CHECK_INT(number(leaf, "memory.max"), 550000000);
+	CHECK_INT(number(group, "memory.max"), 550000000);
+	put(leaf, "memory.oom.group", "0\n");
+	put(group, "memory.oom.group", "0\n");
 	/* the writer dies first: all of the leaf but the monitor */
 	snprintf(procs, sizeof(procs), "%d\n%d\n", getpid(), child);
 	put(leaf, "cgroup.procs", procs);
@@ -503,6 +516,8 @@ static void room_for_a_snapshot_is_taken_and_given_back(void)
 	for (int i = 0; i < 2; i++) {
 		unlinkat(i ? group : leaf, "memory.max", 0);
 		unlinkat(i ? group : leaf, "memory.stat", 0);
+		unlinkat(i ? group : leaf, "cpu.max", 0);
+		unlinkat(i ? group : leaf, "pids.max", 0);
 		unlinkat(i ? group : leaf, "memory.oom.group", 0);
 		unlinkat(T.leases.l[0].cgroup_fd, i ? "g0" : "g0/s2", AT_REMOVEDIR);
 	}

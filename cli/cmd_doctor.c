@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,6 +51,68 @@ static void look_kernel(struct finding *f)
 	snprintf(f->what, sizeof(f->what), "Linux %.100s", u.release);
 	if (f->how == BAD)
 		snprintf(f->todo, sizeof(f->todo), "a kernel from 6.1 on");
+}
+
+#define FLAWS "/sys/devices/system/cpu/vulnerabilities"
+
+/* What the kernel itself calls open. */
+static void look_flaws(struct finding *f)
+{
+	DIR *d = opendir(FLAWS);
+	size_t n = 0, looked = 0;
+
+	for (const struct dirent *de; d && (de = readdir(d));) {
+		char path[300], text[200];
+
+		snprintf(path, sizeof(path), FLAWS "/%s", de->d_name);
+		if (de->d_name[0] == '.' || file_read(path, text, sizeof(text)) < 0)
+			continue;
+		looked++;
+		if (!strncmp(text, "Vulnerable", 10) && n + 40 < sizeof(f->what))
+			n += (size_t)snprintf(f->what + n, sizeof(f->what) - n, "%s%.30s",
+				n ? ", " : "not mitigated: ", de->d_name);
+	}
+	if (d)
+		closedir(d);
+	f->how = looked && !n ? GOOD : SO_SO;
+	if (!n)
+		snprintf(f->what, sizeof(f->what),
+			looked ? "all that the kernel knows are mitigated"
+			       : "the kernel does not say");
+	else
+		snprintf(f->todo, sizeof(f->todo),
+			"no mitigations=off, and the newest microcode: a guest may read memory of "
+			"another");
+}
+
+static void look_smt(struct finding *f)
+{
+	char text[16] = "";
+	bool on = file_read("/sys/devices/system/cpu/smt/active", text, sizeof(text)) == 0 &&
+		  *text == '1';
+
+	f->how = on ? SO_SO : GOOD;
+	snprintf(f->what, sizeof(f->what),
+		on ? "two threads share a core" : "no two threads share a core");
+	if (on)
+		snprintf(f->todo, sizeof(f->todo),
+			"mayfly-priv --core-scheduling, or boot with nosmt: a sandbox can observe "
+			"the one beside it");
+}
+
+static void look_ksm(struct finding *f)
+{
+	char text[16] = "";
+	bool on = file_read("/sys/kernel/mm/ksm/run", text, sizeof(text)) == 0 && *text == '1';
+
+	f->how = on ? SO_SO : GOOD;
+	snprintf(f->what, sizeof(f->what),
+		on ? "equal pages of processes that ask for it are merged"
+		   : "pages are not merged");
+	if (on)
+		snprintf(f->todo, sizeof(f->todo),
+			"echo 2 > /sys/kernel/mm/ksm/run (monitors never ask for it, other "
+			"programs may)");
 }
 
 static void look_cgroup(struct finding *f)
@@ -184,6 +247,9 @@ static const struct {
 	{"memory", look_memory},
 	{"kvm", look_kvm},
 	{"cgroups", look_cgroup},
+	{"cpu flaws", look_flaws},
+	{"threads", look_smt},
+	{"ksm", look_ksm},
 	{"landlock", look_landlock},
 	{"qemu", look_qemu},
 	{"guest kernel", look_guest},

@@ -48,6 +48,7 @@ static struct priv {
 	int reply_fd;
 	bool reply_waits, ending;
 	struct volumes volumes;
+	bool core_scheduling;
 	uint32_t ids_base;
 	struct { /* answers about volumes, which wait for room in the socket */
 		struct priv_msg m;
@@ -349,6 +350,7 @@ static int set_up_leases(struct err *e)
 	if (slots_alloc(&P.slots, P.nslots, P.uid_base, P.uid_count / PRIV_UID_RANGES) < 0)
 		return err_set(e, ENOMEM, "%u slots", P.nslots);
 	P.slots.ids_base = P.volumes.ids_base = P.ids_base;
+	P.slots.core_scheduling = P.core_scheduling;
 	if (!P.nleases)
 		return leases_add(&P.slots.leases, P.cgroup, &l, e);
 	for (uint32_t i = 0; i < P.nleases; i++)
@@ -424,7 +426,7 @@ static void parse(int argc, char **argv)
 	uint64_t ids_base = 0;
 	struct opt_list shown = {0}, leases = {0}, roots = {0};
 	unsigned int verbose = 0;
-	bool help = false;
+	bool help = false, core_scheduling = false;
 	const struct opt opts[] = {
 		{"bin-dir", 0, OPT_STR, &P.daemon.bin_dir, "DIR",
 			"mayflyd, mayfly-vmm, mayfly-image (beside this program)"},
@@ -455,6 +457,9 @@ static void parse(int argc, char **argv)
 			"first of 65,536 user ids for each slot, and for the files of claims "
 			"(from 1879048192 on, by --uid-base)"},
 		{"slots", 0, OPT_UINT, &slots, "N", "processes in jails at a time (4096)"},
+		{"core-scheduling", 0, OPT_FLAG, &core_scheduling, NULL,
+			"let no two sandboxes share a core's threads at a time (Linux 5.14, "
+			"CONFIG_SCHED_CORE)"},
 		{"verbose", 'v', OPT_COUNT, &verbose, NULL, "log every request"},
 		{"help", 'h', OPT_FLAG, &help, NULL, "print this text"},
 	};
@@ -489,6 +494,7 @@ static void parse(int argc, char **argv)
 	memcpy(P.daemon.show, shown.v, shown.n * sizeof(shown.v[0]));
 	memcpy(P.leases, leases.v, leases.n * sizeof(leases.v[0]));
 	P.nleases = (uint32_t)leases.n;
+	P.core_scheduling = core_scheduling;
 	if (verbose)
 		log_level = LOG_DEBUG;
 	if (P.nslots > P.uid_count / PRIV_UID_RANGES) {

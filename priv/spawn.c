@@ -144,6 +144,18 @@ static int volume_args(const struct priv_msg *req, size_t nvolumes, char **argv)
 	return n;
 }
 
+#ifndef PR_SCHED_CORE /* Linux 5.14 */
+#define PR_SCHED_CORE        62
+#define PR_SCHED_CORE_CREATE 1
+#endif
+
+/* No thread of another process runs on the other thread of a core while one of this runs. What it starts inherits that. A kernel without
+ * it, or a host without such threads, refuses, and nothing is shared there. */
+static void own_cores(void)
+{
+	prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0, 1 /* PIDTYPE_TGID */, 0);
+}
+
 /* What a jailed process says goes into a pipe of its own. It can neither cut the shared log nor write lines of others there, and it
  * waits for nobody: the writing end does not block. */
 static int log_pipe(int *reading, int *writing)
@@ -194,6 +206,8 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 	if (pid > 0)
 		return pid;
 	default_signals();
+	if (t->core_scheduling)
+		own_cores();
 	/* nobody may read its log for a moment, or at all */
 	signal(SIGPIPE, SIG_IGN);
 	if (dup2(its, 0) < 0 || dup2(its, 1) < 0 || dup2(its, 2) < 0)

@@ -114,6 +114,8 @@ void cow_flush_did(struct cow *c, int res); /* 0 or -errno */
 /* 0 or -errno. A failed sync of data is remembered for ever: the kernel may have dropped the pages,
  * so no later flush may succeed. */
 int cow_flush_end(struct cow *c);
+/* Has a sync failed, so that no later flush can succeed? */
+bool cow_has_failed(const struct cow *c);
 /* A sync of it failed in a forked child: the kernel tells only one of those who share an open file.
  */
 void cow_fail(struct cow *c, int res);

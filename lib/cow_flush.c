@@ -154,6 +154,11 @@ void cow_flush_did(struct cow *c, int res)
 	}
 }
 
+bool cow_has_failed(const struct cow *c)
+{
+	return c->failed != 0;
+}
+
 void cow_fail(struct cow *c, int res)
 {
 	if (!c->failed)

@@ -97,6 +97,9 @@ enum vmm_type {
 	VMM_EV_NET_WANTED = 0x4007,
 	/* str why: the file server is gone. The guest's requests wait for the next one. */
 	VMM_EV_FS_LOST = 0x4008,
+	/* u32 disk, u32 requests that wait, because the host's disk or a quota is full; 0: none waits any more. The monitor tries them
+	 * again twice a second, and while the VM stands they are in its snapshot. At most ten a minute. */
+	VMM_EV_DISK_FULL = 0x400a,
 	VMM_EV_FS_TABLE = 0x4009, /* fd: the memory file that the last VMM_FS brought */
 };
 

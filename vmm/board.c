@@ -82,6 +82,14 @@ static void dev_needs_reset(void *ctx, const char *dev, const char *why)
 	b->hooks.needs_reset(b->hooks.ctx, dev, why);
 }
 
+static void dev_disk_full(void *ctx, unsigned int disk, unsigned int waiting)
+{
+	struct board *b = ctx;
+
+	if (b->hooks.disk_full)
+		b->hooks.disk_full(b->hooks.ctx, disk, waiting);
+}
+
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
@@ -93,6 +101,7 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 		.ctx = b,
 		.irq = pulse,
 		.needs_reset = dev_needs_reset,
+		.disk_full = dev_disk_full,
 		.take_notify_fd = take_notify_fd};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;

@@ -49,6 +49,8 @@ struct dev_env {
 	/* something the daemon must hear of: on the device thread, at most ten a minute and device,
 	 * device's lock held */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
+	/* Writes wait because the host has no room for them, or (0) none waits any more: as needs_reset. May be NULL. */
+	void (*disk_full)(void *ctx, unsigned int disk, unsigned int waiting);
 	/* The event descriptor that KVM signals for notifications of a slot; the device's from now on.
 	 * -1, and where this is NULL: the device makes one that nobody else signals. */
 	int (*take_notify_fd)(void *ctx, unsigned int slot);

@@ -16,6 +16,7 @@
 #define BUDGET_BYTES                                                                               \
 	MIB(4) /* of a request count for another chain: zeros and marks are made here and now */
 #define STATE_VERSION 1u
+#define STATE_WAITING 2u /* with the heads of requests that wait for room on the host */
 
 static struct vblk *vblk_of(struct virtio_dev *d)
 {
@@ -124,7 +125,7 @@ static bool req_start(struct vblk *b, struct vreq *r, const struct virtq_chain *
 	r->nin = c->nin;
 	r->in_bytes = c->in_bytes;
 	r->used = true;
-	r->dead = r->waits = false;
+	r->dead = r->waits = r->full = false;
 	r->skip = r->written = 0;
 	r->len = r->at = r->off = r->work = 0;
 	r->pending = r->nseg = r->seg = 0;
@@ -148,6 +149,27 @@ static bool req_start(struct vblk *b, struct vreq *r, const struct virtq_chain *
 	return true;
 }
 
+/* After a restore: requests that waited for room when the snapshot was taken. False: the device is broken. */
+static bool take_again(struct vblk *b, struct virtq *q)
+{
+	for (; b->park.nheads; b->park.nheads--) {
+		struct vreq *r = req_get(b);
+		struct virtq_chain c;
+
+		ASSERT(r); /* no more heads than requests, and these are the first */
+		c = (struct virtq_chain){.iov = r->iov, .cap = RANGES};
+		if (virtq_take(q, b->park.heads[b->park.nheads - 1], &c) < 0 ||
+			!req_start(b, r, &c)) {
+			TAILQ_INSERT_HEAD(&b->free, r, list);
+			b->park.nheads = 0;
+			virtio_broken(
+				&b->dev, q->why ? q->why : "a request without room for its status");
+			return false;
+		}
+	}
+	return true;
+}
+
 static bool vblk_kick(struct virtio_dev *d, unsigned int queue)
 {
 	struct vblk *b = vblk_of(d);
@@ -155,6 +177,8 @@ static bool vblk_kick(struct virtio_dev *d, unsigned int queue)
 	unsigned int left = BUDGET;
 	int rc;
 
+	if (b->park.nheads && !take_again(b, q))
+		return false;
 	do {
 		for (;;) {
 			struct vreq *r = req_get(b);
@@ -214,7 +238,15 @@ static void vblk_config_read(struct virtio_dev *d, uint32_t off, void *to, uint3
 static void vblk_reset(struct virtio_dev *d)
 {
 	struct vblk *b = vblk_of(d);
+	struct vreq *p;
 
+	b->park.nheads = 0;
+	while ((p = TAILQ_FIRST(&b->parked))) {
+		TAILQ_REMOVE(&b->parked, p, list);
+		b->park.n--;
+		p->used = false;
+		TAILQ_INSERT_HEAD(&b->free, p, list);
+	}
 	for (unsigned int i = 0; i < b->nreqs; i++) {
 		struct vreq *r = &b->reqs[i];
 
@@ -235,6 +267,7 @@ static int vblk_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg)
 {
 	struct vblk *b = vblk_of(d);
 
+	b->park.stopped = true;
 	if (!b->nactive && !b->flushing)
 		return 0;
 	b->quiet = done;
@@ -245,22 +278,49 @@ static int vblk_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg)
 /* A stop that was taken back: nobody waits for the last request any more. */
 static void vblk_resume(struct virtio_dev *d)
 {
-	vblk_of(d)->quiet = NULL;
+	struct vblk *b = vblk_of(d);
+
+	b->quiet = NULL;
+	b->park.stopped = false;
+	vblk_unpark(b);
+	bio_go(b->bio);
 }
 
 static void vblk_save(struct virtio_dev *d, struct buf *out)
 {
-	buf_u16(out, STATE_VERSION);
-	buf_u64(out, vblk_of(d)->sectors);
+	const struct vblk *b = vblk_of(d);
+	const struct vreq *r;
+
+	/* an earlier build reads a state in which nothing waits */
+	buf_u16(out, b->park.n ? STATE_WAITING : STATE_VERSION);
+	buf_u64(out, b->sectors);
+	if (!b->park.n)
+		return;
+	buf_u16(out, (uint16_t)b->park.n);
+	TAILQ_FOREACH(r, &b->parked, list)
+	buf_u16(out, r->head);
+}
+
+static bool load_heads(struct vblk *b, struct cur *in)
+{
+	unsigned int n = cur_u16(in);
+
+	if (n > VBLK_QUEUE_MAX)
+		return false;
+	for (unsigned int i = 0; i < n; i++)
+		b->park.heads[i] = cur_u16(in);
+	b->park.nheads = (uint16_t)(in->bad ? 0 : n);
+	return !in->bad;
 }
 
 static int vblk_load(struct virtio_dev *d, struct cur *in, struct err *e)
 {
-	const struct vblk *b = vblk_of(d);
+	struct vblk *b = vblk_of(d);
 	unsigned int version = cur_u16(in);
 	uint64_t sectors = cur_u64(in);
 
-	if (in->bad || version != STATE_VERSION)
+	if (in->bad || (version != STATE_VERSION && version != STATE_WAITING) ||
+		(version == STATE_WAITING && !load_heads(b, in)))
 		return err_plain(e, EINVAL, "disk %u: state version %u, this program knows %u",
 			d->slot - SLOT_DISK0, version, STATE_VERSION);
 	if (sectors != b->sectors)
@@ -279,7 +339,8 @@ static void vblk_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 		uint64_t v;
 	} t[] = {{"read_bytes", b->n_read}, {"written_bytes", b->n_written},
 		{"flushes", b->n_flush}, {"discards", b->n_discard}, {"copy_ups", b->n_copy_up},
-		{"io_errors", b->n_errors}, {"bad_requests", b->n_bad}};
+		{"io_errors", b->n_errors}, {"bad_requests", b->n_bad},
+		{"waiting_for_room", b->park.n}};
 	char name[8];
 
 	snprintf(name, sizeof(name), "blk%u", (d->slot - SLOT_DISK0) % BOARD_VIRTIO_SLOTS);
@@ -332,6 +393,7 @@ int vblk_create(
 	TAILQ_INIT(&b->free);
 	TAILQ_INIT(&b->waiting);
 	TAILQ_INIT(&b->flush_next);
+	TAILQ_INIT(&b->parked);
 	TAILQ_INIT(&b->flush_now);
 	TAILQ_INIT(&b->free_ops);
 	TAILQ_INIT(&b->writes);
@@ -346,6 +408,7 @@ void vblk_destroy(struct vblk *b)
 {
 	if (!b)
 		return;
+	timer_remove(b->park.retry);
 	virtio_fini(&b->dev);
 	cow_close(b->cow);
 	free(b->reqs);

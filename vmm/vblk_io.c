@@ -31,8 +31,83 @@ void vblk_req_done(struct vblk *b, struct vreq *r)
 	}
 }
 
+/* ---- no room on the host: a guest that gets an I/O error remounts its root read-only, or loses what it wrote. So the request waits. */
+
+#define RETRY_NS 500000000ull
+
+static bool is_full(int res)
+{
+	return res == -ENOSPC || res == -EDQUOT;
+}
+
+static void tell_full(struct vblk *b, bool full)
+{
+	uint32_t held = 0;
+
+	if (full == b->park.told || (full && !log_limit_pass(&b->park.limit, &held)))
+		return;
+	b->park.told = full;
+	if (b->dev.env->disk_full)
+		b->dev.env->disk_full(
+			b->dev.env->ctx, b->dev.slot - SLOT_DISK0, full ? b->park.n : 0);
+}
+
+static void on_retry(void *arg);
+
+static bool req_park(struct vblk *b, struct vreq *r)
+{
+	if (!b->park.retry)
+		b->park.retry = loop_timer(b->dev.env->loop, on_retry, b);
+	if (!b->park.retry || r->dead || b->dev.reset_due)
+		return false;
+	TAILQ_INSERT_TAIL(&b->parked, r, list);
+	b->park.n++;
+	b->nactive--;
+	if (b->dev.queue[0].inflight)
+		b->dev.queue[0].inflight--;
+	timer_after(b->park.retry, RETRY_NS);
+	tell_full(b, true);
+	return true;
+}
+
+void vblk_unpark(struct vblk *b)
+{
+	struct vreq_list l = TAILQ_HEAD_INITIALIZER(l);
+	struct vreq *r;
+
+	TAILQ_CONCAT(&l, &b->parked, list);
+	while ((r = TAILQ_FIRST(&l))) {
+		TAILQ_REMOVE(&l, r, list);
+		b->park.n--;
+		b->nactive++;
+		b->dev.queue[0].inflight++;
+		r->full = false;
+		r->at = 0;
+		r->seg = 0;
+		if (r->type == VIRTIO_BLK_T_FLUSH) {
+			TAILQ_INSERT_TAIL(&b->flush_next, r, list);
+			vblk_flush_start(b);
+		} else {
+			vblk_advance(b, r);
+		}
+	}
+}
+
+/* No more of it is started; what is in flight ends first. */
+static void req_full(struct vreq *r)
+{
+	r->full = true;
+	r->at = r->len;
+	r->seg = r->nseg;
+}
+
 static void req_end(struct vblk *b, struct vreq *r)
 {
+	if (r->full && r->status == VIRTIO_BLK_S_OK) {
+		if (req_park(b, r))
+			return;
+		r->status = VIRTIO_BLK_S_IOERR;
+	}
 	/* a driver that did not take VIRTIO_BLK_F_FLUSH expects that what is written is safe */
 	if (r->type == VIRTIO_BLK_T_OUT && r->status == VIRTIO_BLK_S_OK &&
 		!(b->dev.features & 1ull << VIRTIO_BLK_F_FLUSH)) {
@@ -45,6 +120,10 @@ static void req_end(struct vblk *b, struct vreq *r)
 
 static void req_fail(struct vblk *b, struct vreq *r, int err, const char *what)
 {
+	if (is_full(err) && !r->dead && !cow_has_failed(b->cow)) {
+		req_full(r);
+		return;
+	}
 	if (r->status == VIRTIO_BLK_S_OK)
 		log_limited(LOG_WARN, "disk %u: %s at %llu: %s", b->dev.slot - SLOT_DISK0, what,
 			(unsigned long long)r->off, strerror(-err));
@@ -423,6 +502,8 @@ static void op_done(struct bio_op *bio, int res)
 			req_fail(b, r, res ? res : -EIO, "write");
 		else if (!again)
 			cow_mark_written(b->cow, o->off, o->len);
+		if (res > 0 && !b->park.n)
+			tell_full(b, false);
 		break;
 	case OP_UP_READ:
 		if (res == (int)o->iov[0].iov_len) {
@@ -446,6 +527,16 @@ static void op_done(struct bio_op *bio, int res)
 		if (--r->pending == 0 && !r->waits)
 			vblk_advance(b, r);
 	}
+	turn_end(b);
+}
+
+static void on_retry(void *arg)
+{
+	struct vblk *b = arg;
+
+	virtio_lock(&b->dev);
+	if (!b->park.stopped)
+		vblk_unpark(b);
 	turn_end(b);
 }
 
@@ -480,7 +571,10 @@ static void flush_step(struct vblk *b)
 		TAILQ_REMOVE(&b->flush_now, r, list);
 		if (rc < 0)
 			req_fail(b, r, rc, "flush");
-		vblk_req_done(b, r);
+		if (!r->full || !req_park(b, r)) {
+			r->status = r->full ? VIRTIO_BLK_S_IOERR : r->status;
+			vblk_req_done(b, r);
+		}
 	}
 }
 

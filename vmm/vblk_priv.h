@@ -13,6 +13,7 @@
 
 #include <sys/queue.h>
 
+#include "lib/log.h"
 #include "vmm/vblk.h"
 
 #define SECTOR        512u
@@ -53,6 +54,7 @@ struct vreq {
 	uint32_t in_bytes;
 	uint8_t status;
 	bool used, dead, waits;
+	bool full; /* an operation found no room on the host: it is done once more, whole */
 	const struct iovec *data; /* ranges of the data */
 	uint16_t ndata;
 	uint32_t skip;    /* bytes of the first of them that are not data */
@@ -89,6 +91,16 @@ struct vblk {
 	unsigned int nreqs, nops; /* touched so far: an idle disk's pools cost no memory */
 	unsigned int nfree_pages, nactive, nalone;
 	struct vreq_list free, waiting, flush_next, flush_now;
+	/* Requests that wait until the host has room. They are neither active nor in flight: a stop does not wait for them, and a
+	 * snapshot has the heads of their chains. */
+	struct vreq_list parked;
+	struct vpark {
+		struct timer *retry;
+		unsigned int n;
+		bool stopped, told;
+		struct log_limit limit;
+		uint16_t heads[VBLK_QUEUE_MAX], nheads; /* of a snapshot, to be taken again */
+	} park;
 	struct vop_list free_ops, writes;
 	bool flushing, was_full;
 	struct bio_op flush_bio;
@@ -100,6 +112,8 @@ struct vblk {
 	uint64_t n_read, n_written, n_flush, n_discard, n_errors, n_copy_up, n_bad;
 };
 
+/* What was parked is tried again. */
+void vblk_unpark(struct vblk *b);
 /* Is a write in flight that touches this unit? */
 bool vblk_unit_busy(const struct vblk *b, uint64_t unit);
 /* Issues what can be issued of a request, and ends it when nothing is left. */

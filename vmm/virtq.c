@@ -174,6 +174,23 @@ static int walk(struct virtq *q, struct virtq_chain *c)
 	return broken(q, "descriptor loop");
 }
 
+static int take(struct virtq *q, uint16_t head, struct virtq_chain *c)
+{
+	int n;
+
+	c->head = head;
+	c->nout = c->nin = 0;
+	c->out_bytes = c->in_bytes = 0;
+	if (c->head >= q->size)
+		return broken(q, "head outside the table");
+	n = walk(q, c);
+	if (n < 0)
+		return n;
+	q->inflight++;
+	q->chains++;
+	return 0;
+}
+
 int virtq_pop(struct virtq *q, struct virtq_chain *c)
 {
 	int n = virtq_pending(q);
@@ -184,18 +201,21 @@ int virtq_pop(struct virtq *q, struct virtq_chain *c)
 	 * hold any number */
 	if (q->inflight >= q->size)
 		return broken(q, "more chains in flight than the ring holds");
-	c->head = load16(q->avail + 2 + q->last_avail % q->size);
-	c->nout = c->nin = 0;
-	c->out_bytes = c->in_bytes = 0;
-	if (c->head >= q->size)
-		return broken(q, "head outside the table");
-	n = walk(q, c);
+	n = take(q, load16(q->avail + 2 + q->last_avail % q->size), c);
 	if (n < 0)
 		return n;
 	q->last_avail++;
-	q->inflight++;
-	q->chains++;
 	return 1;
+}
+
+int virtq_take(struct virtq *q, uint16_t head, struct virtq_chain *c)
+{
+	int n;
+
+	if (!q->ready || q->inflight >= q->size)
+		return broken(q, "a request that waited, of a ring that has no room for it");
+	n = take(q, head, c);
+	return n < 0 ? n : 1;
 }
 
 void virtq_unpop(struct virtq *q, uint16_t n)

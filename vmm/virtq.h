@@ -55,6 +55,8 @@ int virtq_pending(struct virtq *q);
 /* Takes the next chain: 1, 0 if there is none, -EPROTO (the device is broken then). A chain of more
  * than cap ranges is broken. */
 int virtq_pop(struct virtq *q, struct virtq_chain *c);
+/* Takes the chain at this head once more, which was taken before a snapshot and not given back: 1 or -EPROTO. */
+int virtq_take(struct virtq *q, uint16_t head, struct virtq_chain *c);
 /* Puts the last n chains taken back, as if never taken; none of them may have been given back. */
 void virtq_unpop(struct virtq *q, uint16_t n);
 /* Gives a chain back with the number of bytes that were written into it. Not visible before

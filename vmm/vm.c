@@ -204,6 +204,20 @@ static void hook_needs_reset(void *ctx, const char *dev, const char *why)
 	buf_fini(&b);
 }
 
+static void hook_disk_full(void *ctx, unsigned int disk, unsigned int waiting)
+{
+	struct vm *vm = ctx;
+	struct buf b;
+
+	log_limited(LOG_WARN, "disk %u: the host has %s", disk,
+		waiting ? "no room: writes wait" : "room again");
+	buf_init(&b, 16);
+	buf_u32(&b, disk);
+	buf_u32(&b, waiting);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_DISK_FULL, b.p, b.len, -1);
+	buf_fini(&b);
+}
+
 void vm_console_bytes(struct vm *vm, const void *p, size_t n)
 {
 	const char *c = p;
@@ -600,6 +614,7 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 		.panicked = hook_panicked,
 		.end = hook_end,
 		.needs_reset = hook_needs_reset,
+		.disk_full = hook_disk_full,
 		.serial_out = hook_serial};
 	int rc;
 

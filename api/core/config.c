@@ -92,8 +92,8 @@ static const struct key {
 	{"limits", "ended_keep_seconds", K_INT, AT(ended_keep_seconds), 1, 1ll << 31, "86400",
 		"how long the record of a sandbox that ended is kept"},
 	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0",
-		"of all running sandboxes; 0: twice the host's, as guests touch a fraction of "
-		"theirs"},
+		"of all running sandboxes; 0: the host's. More is overcommitted: guests touch a "
+		"fraction of theirs, and when they do not, the kernel ends some"},
 	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 65536, "16",
 		"vCPUs for each CPU of the host"},
 	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "of one sandbox"},

@@ -376,6 +376,8 @@ static void body_text(struct cur *body, char *to, size_t cap)
 	to[n] = 0;
 }
 
+#define NET_WANTED_NS 500000000ull
+
 static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 {
 	struct vm *vm = arg;
@@ -400,7 +402,13 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 		if (vm->ops && vm->ops->snapshot)
 			vm->ops->snapshot(vm->arg, body->bad ? -EPROTO : status, kept, text);
 	} else if (type == VMM_EV_NET_WANTED) {
-		if (vm->ops && vm->ops->net_wanted)
+		/* each ends one network process and starts another: a monitor asks once a second, one that was taken over as often
+		 * as it can */
+		bool early = vm->net_wanted_ns && mono_ns() - vm->net_wanted_ns < NET_WANTED_NS;
+
+		if (!early)
+			vm->net_wanted_ns = mono_ns();
+		if (!early && vm->ops && vm->ops->net_wanted)
 			vm->ops->net_wanted(vm->arg);
 	} else if (type == VMM_EV_FS_LOST) {
 		char text[300] = "";
@@ -411,6 +419,11 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 	} else if (type == VMM_EV_FS_TABLE) {
 		if (fd >= 0 && vm->ops && vm->ops->files_table)
 			vm->ops->files_table(vm->arg, take_fd(&fd));
+	} else if (type == VMM_EV_DISK_FULL) {
+		uint32_t waiting = (cur_u32(body), cur_u32(body));
+
+		if (!body->bad && vm->ops && vm->ops->disk_full)
+			vm->ops->disk_full(vm->arg, waiting);
 	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET) {
 		char text[300] = "";
 

@@ -34,6 +34,8 @@ struct vm_ops {
 	/* its file server is gone; its table of nodes (fd is the callee's). May be NULL. */
 	void (*files_lost)(void *arg, const char *why);
 	void (*files_table)(void *arg, int fd);
+	/* VMM_EV_DISK_FULL: writes wait for room on this host; 0: none does any more. May be NULL */
+	void (*disk_full)(void *arg, uint32_t waiting);
 	/* VMM_EV_SNAPSHOT */
 	void (*snapshot)(void *arg, int status, uint32_t kept, const char *text);
 	/* The process is gone, its files may go. The last call; the vm is freed afterwards. */
@@ -52,7 +54,7 @@ struct vm {
 	enum vm_phase phase;
 	uint32_t slot, reason;
 	int pid, lastwords_fd, ctl_listen, vsock_listen, ready_fd;
-	uint64_t start_time, spawned_ns;
+	uint64_t start_time, spawned_ns, net_wanted_ns;
 	bool spawned, freeing, adopted;
 	bool has_files; /* of an adopted one: the file server that the helper knows in its group */
 	uint32_t files_slot;

@@ -13,6 +13,9 @@
 /* the one documented code of a 429: clients that know it wait and ask again */
 #define FULL "KUBERNETES::POOL_CAPACITY_EXHAUSTED"
 
+/* Where inodes are a number of their own (ext4). A sandbox makes a handful of files, its snapshots and pauses make more. */
+#define INODES_RESERVE 1024
+
 bool admission_counts(const struct sandbox *sb)
 {
 	return sb->phase == PHASE_NEW || sb->phase == PHASE_ACCEPTED ||
@@ -28,9 +31,8 @@ static uint64_t memory_limit_mib(const struct daemon *d)
 		return (uint64_t)d->cfg.memory_mib;
 	if (sysinfo(&si) < 0)
 		return 1024;
-	/* guests touch a fraction of what they have: what they could touch at most is twice the
-	 * host's */
-	return ((uint64_t)si.totalram * si.mem_unit >> 20) * 2;
+	/* no overcommitment that the operator did not ask for */
+	return (uint64_t)si.totalram * si.mem_unit >> 20;
 }
 
 static uint64_t memory_promised_mib(const struct daemon *d)
@@ -50,6 +52,7 @@ int admission_check(struct sandbox *sb, struct refusal *x)
 	uint64_t max_mem = memory_limit_mib(d);
 	uint64_t max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
 	struct statvfs vfs;
+	bool have = statvfs(d->cfg.state_dir, &vfs) == 0;
 
 	/* its size is known from here on */
 	index_count(d->index, sb);
@@ -67,10 +70,12 @@ int admission_check(struct sandbox *sb, struct refusal *x)
 			"This host is full: %llu virtual CPUs would be given away, %llu is its "
 			"limit.",
 			(unsigned long long)l->vcpus, (unsigned long long)max_vcpus);
-	else if (!statvfs(d->cfg.state_dir, &vfs) &&
-		 (vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
+	else if (have && (vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
 		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",
 			(long long)d->cfg.disk_reserve_mib);
+	else if (have && vfs.f_files && d->cfg.disk_reserve_mib && vfs.f_favail < INODES_RESERVE)
+		refuse(x, 429, FULL, "This host is full: %llu of %llu inodes of the disk are free.",
+			(unsigned long long)vfs.f_favail, (unsigned long long)vfs.f_files);
 	if (!x->status)
 		return 0;
 	d->metrics.refused_full++;

@@ -620,6 +620,21 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sandbox_unref(sb);
 }
 
+/* A hostile monitor says it as often as it likes. */
+static void on_disk_full(void *arg, uint32_t waiting)
+{
+	struct sandbox *sb = arg;
+
+	log_limited(LOG_WARN, "sandbox %s: %s", sb->id,
+		waiting ? "its writes wait: the disk of this host is full"
+			: "its writes go on: the disk of this host has room again");
+	if ((waiting != 0) == sb->disk_waits)
+		return;
+	sb->disk_waits = waiting != 0;
+	sandbox_note(sb, waiting ? "writes wait: the disk of this host is full"
+				 : "writes go on: the disk of this host has room again");
+}
+
 static void on_net_wanted(void *arg)
 {
 	struct network_limits limits = {0};
@@ -699,6 +714,7 @@ static const struct vm_ops vm_ops = {.blank = on_blank,
 	.net_denied = on_net_denied,
 	.files_lost = on_files_lost,
 	.files_table = on_files_table,
+	.disk_full = on_disk_full,
 	.snapshot = on_snapshot,
 	.ended = on_ended};
 

@@ -5,7 +5,10 @@
  */
 #include "lib/test.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include "tests/unit/cow_files.h"
@@ -338,7 +341,178 @@ static void random_requests_match_a_model(void)
 	rig_down(&r);
 }
 
-static void full_host_disk_is_an_io_error(void)
+static struct {
+	unsigned int calls, waiting;
+} full;
+
+static void on_full(void *ctx, unsigned int disk, unsigned int waiting)
+{
+	full.calls++;
+	full.waiting = waiting;
+}
+
+/* A disk on a file system of its own, which is full when `free` units are written. */
+static int small_host(struct rig *r, char *dir, unsigned int free_units)
+{
+	char opt[64], path[80];
+	int fd;
+
+	snprintf(opt, sizeof(opt), "size=%llu", (unsigned long long)((free_units + 2) * U));
+	if (mount("tmpfs", dir, "tmpfs", 0, opt) < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "%s/data", dir);
+	close_fd(&r->files.data);
+	close_fd(&r->files.bitmap);
+	r->files.data = fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	r->files.bitmap = cf_file();
+	return fd < 0 ? -errno : cow_layer_create(fd, r->files.bitmap, BYTES, NULL);
+}
+
+/* 0, or 1: skipped, -1: failed */
+static int full_rig_up(struct rig *r, char *dir, unsigned int free_units)
+{
+	struct err e = {0};
+
+	memset(r, 0, sizeof(*r));
+	if (!mkdtemp(dir) || unshare(CLONE_NEWNS) < 0 ||
+		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		return 1;
+	full.calls = full.waiting = 0;
+	fg_init(&r->g);
+	r->g.env.disk_full = on_full;
+	r->files = cf_disk(BYTES, BYTES / 2);
+	if (small_host(r, dir, free_units) < 0 ||
+		bio_create(&r->bio, r->g.loop, VBLK_BIO_DEPTH, bio_flags, &e) < 0)
+		return -1;
+	r->hdr = fg_alloc(&r->g, 64 * 64);
+	r->status = fg_alloc(&r->g, 64);
+	r->data = fg_alloc(&r->g, MIB(1));
+	return rig_open(r, ALL, false) ? 0 : -1;
+}
+
+static void full_rig_down(struct rig *r, const char *dir)
+{
+	rig_down(r);
+	umount(dir);
+	rmdir(dir);
+}
+
+static void make_room(const char *dir)
+{
+	CHECK_INT(mount("tmpfs", dir, "tmpfs", MS_REMOUNT, "size=16m"), 0);
+}
+
+static void until_used(struct rig *r, unsigned int n)
+{
+	uint16_t head;
+	uint32_t len;
+
+	for (int i = 0; i < 3000 && n; i++) {
+		loop_turn(r->g.loop, 10);
+		fg_run(&r->g);
+		while (n && fg_used(&r->g, 0, &head, &len))
+			n--;
+	}
+	CHECK_INT(n, 0);
+}
+
+static void a_write_waits_for_room_on_the_host(void)
+{
+	char dir[] = "/tmp/vblk.XXXXXX";
+	uint16_t head;
+	struct rig r;
+	uint32_t n;
+	int rc = full_rig_up(&r, dir, 4);
+
+	if (rc > 0) {
+		printf("(not root: a full host is not tried)\n");
+		return;
+	}
+	REQUIRE(rc == 0);
+	memset(fg_ptr(&r.g, r.data), 'W', 16 * U);
+	CHECK_INT(writes(&r, 0, 2 * U, 'X'), 0);
+	memset(fg_ptr(&r.g, r.data), 'W', 16 * U);
+	/* whole units, a copy-up, a discard's rest beside a read that does not wait */
+	add(&r, 0, VIRTIO_BLK_T_OUT, 8 * U, r.data, 8 * U);
+	add(&r, 1, VIRTIO_BLK_T_OUT, 20 * U + 512, r.data, 512);
+	fg_kick(&r.g, 0);
+	drain(&r);
+	CHECK(full.calls == 1 && full.waiting == 1);
+	add(&r, 2, VIRTIO_BLK_T_IN, 0, r.data + 16 * U, U);
+	fg_kick(&r.g, 0);
+	drain(&r);
+	CHECK(fg_used(&r.g, 0, &head, &n) && status(&r, 2) == 0);
+	CHECK(status(&r, 0) == 0xee);
+	make_room(dir);
+	until_used(&r, 2 - (status(&r, 1) != 0xee));
+	CHECK(status(&r, 0) == 0 && status(&r, 1) == 0);
+	CHECK_INT(full.waiting, 0);
+	CHECK(reads(&r, 8 * U, 8 * U, 'W'));
+	CHECK(reads(&r, 20 * U + 512, 512, 'W'));
+	CHECK(reads(&r, 20 * U, 512, cf_base_byte(20)));
+	full_rig_down(&r, dir);
+}
+
+/* A stop does not wait for it, and what is restored of the state does it again. */
+static void a_snapshot_has_the_writes_that_wait(void)
+{
+	char dir[] = "/tmp/vblk.XXXXXX";
+	struct vblk_conf conf;
+	struct vblk *to = NULL;
+	struct cow_fds d;
+	struct buf state;
+	struct cur c;
+	struct rig r;
+	int rc = full_rig_up(&r, dir, 2);
+
+	if (rc > 0)
+		return;
+	REQUIRE(rc == 0);
+	memset(fg_ptr(&r.g, r.data), 'W', 16 * U);
+	add(&r, 0, VIRTIO_BLK_T_OUT, 8 * U, r.data, 8 * U);
+	fg_kick(&r.g, 0);
+	drain(&r);
+	CHECK_INT(full.calls, 1);
+	CHECK_INT(virtio_quiesce(vblk_dev(r.b), NULL, NULL), 0);
+	buf_init(&state, 4096);
+	virtio_save(vblk_dev(r.b), &state);
+	/* while it stands nothing is tried */
+	make_room(dir);
+	for (int i = 0; i < 8; i++)
+		loop_turn(r.g.loop, 100);
+	CHECK_INT(status(&r, 0), 0xee);
+	d = cf_dup_all(&r.files);
+	conf = (struct vblk_conf){.bio = r.bio, .slot = SLOT_DISK0};
+	REQUIRE(cow_open(&conf.cow, &d, NULL) == 0 && vblk_create(&to, &conf, &r.g.env, NULL) == 0);
+	CHECK_INT(fg_move(&r.g, vblk_dev(to)), 0);
+	vblk_destroy(r.b);
+	r.b = to;
+	virtio_resume(vblk_dev(to), true);
+	until_used(&r, 1);
+	CHECK_INT(status(&r, 0), 0);
+	CHECK(reads(&r, 8 * U, 8 * U, 'W'));
+	/* hostile: heads that the ring has not, more than there can be */
+	for (size_t i = 0; i < state.len; i++) {
+		struct vblk *bad = NULL;
+		struct err e;
+		uint8_t was = state.p[i];
+
+		d = cf_dup_all(&r.files);
+		if (cow_open(&conf.cow, &d, NULL) < 0 ||
+			vblk_create(&bad, &conf, &r.g.env, NULL) < 0)
+			break;
+		state.p[i] = 0xff;
+		c = cur_of(state.p, state.len);
+		(void)virtio_load(vblk_dev(bad), &c, &e);
+		state.p[i] = was;
+		vblk_destroy(bad);
+	}
+	buf_fini(&state);
+	full_rig_down(&r, dir);
+}
+
+/* A length limit is no full disk: nobody waits for more. */
+static void a_file_at_its_limit_is_an_io_error(void)
 {
 	struct rig r;
 	struct rlimit old, lim;
@@ -527,7 +701,9 @@ static const struct test tests[] = {
 	{"partial_writes_to_one_unit_at_once_all_arrive",
 		partial_writes_to_one_unit_at_once_all_arrive},
 	{"random_requests_match_a_model", random_requests_match_a_model},
-	{"full_host_disk_is_an_io_error", full_host_disk_is_an_io_error},
+	{"a_file_at_its_limit_is_an_io_error", a_file_at_its_limit_is_an_io_error},
+	{"a_write_waits_for_room_on_the_host", a_write_waits_for_room_on_the_host},
+	{"a_snapshot_has_the_writes_that_wait", a_snapshot_has_the_writes_that_wait},
 	{"it_goes_quiet_and_moves", it_goes_quiet_and_moves},
 	{"a_reset_with_requests_in_flight_forgets_them",
 		a_reset_with_requests_in_flight_forgets_them},

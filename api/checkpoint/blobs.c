@@ -37,7 +37,8 @@ struct blobs {
 	struct blob *bucket[BUCKETS];
 };
 
-static const char *const kinds[] = {"data", "bitmap", "index", "mem", "state", "ws", "ok", "sum"};
+static const char *const kinds[] = {
+	"data", "bitmap", "index", "mem", "state", "nodes", "ws", "ok", "sum"};
 
 /* At start, so that an operator hears of it before the first template fails. */
 static int leases_work(struct blobs *b, struct err *e)

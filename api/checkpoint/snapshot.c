@@ -18,6 +18,7 @@
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
 #include "lib/json.h"
+#include "api/volumes/volumes.h"
 #include "lib/log.h"
 
 struct snapshot {
@@ -205,11 +206,6 @@ void route_snapshot_create(struct http_req *r)
 			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
-	if (sb->spec.volumes) {
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
-			"Sandbox %s has volumes, which snapshots do not include yet.", sb->id);
-		return;
-	}
 	uuid_make(id);
 	c = checkpoint_new(r->app, &snapshot_kind, id);
 	if (!c) {
@@ -311,6 +307,14 @@ static bool default_entrypoint(const cJSON *e)
 	return true;
 }
 
+/* The guest has its mounts already: what the request says must be the same places. */
+static bool volumes_go_on(const struct sandbox *sb, const struct checkpoint *s)
+{
+	const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(s->base, "volumes");
+
+	return !theirs || !sb->spec.volumes || volumes_fit(theirs, sb->spec.volumes);
+}
+
 /* Memory goes on only where the request asks for nothing that a process which already runs cannot
  * be given. */
 static bool memory_fits(const struct sandbox *sb, const struct checkpoint *s)
@@ -319,7 +323,8 @@ static bool memory_fits(const struct sandbox *sb, const struct checkpoint *s)
 		cJSON_GetObjectItemCaseSensitive(sb->spec.extensions, "mayfly.snapshot");
 	const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(s->base, "env"), *v;
 
-	if (!*s->mem.state || (force && !strcmp(force->valuestring, "disk")))
+	if (!*s->mem.state || (force && !strcmp(force->valuestring, "disk")) ||
+		!volumes_go_on(sb, s))
 		return false;
 	if (force && !strcmp(force->valuestring, "memory"))
 		return true;
@@ -367,6 +372,10 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	v = cJSON_GetObjectItemCaseSensitive(base, "networkPolicy");
 	if (v && !sb->spec.network_policy)
 		sb->spec.network_policy = cJSON_Duplicate(v, true);
+	/* the same volumes, unless the request says which */
+	v = cJSON_GetObjectItemCaseSensitive(base, "volumes");
+	if (v && !sb->spec.volumes)
+		sb->spec.volumes = cJSON_Duplicate(v, true);
 }
 
 void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJSON *base)
@@ -405,6 +414,13 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 			"env.EXECD_ACCESS_TOKEN differs from the snapshot's, and its memory cannot "
 			"be "
 			"given another one. Leave extensions[\"mayfly.snapshot\"] away.");
+	if (json_str(sb->spec.extensions, "mayfly.snapshot") &&
+		!strcmp(json_str(sb->spec.extensions, "mayfly.snapshot"), "memory") &&
+		!volumes_go_on(sb, s))
+		return refuse(x, 400, "SANDBOX::INVALID_PARAMETER",
+			"volumes differ from the snapshot's in number, kind, readOnly or "
+			"mountPath, and "
+			"its memory has them mounted. Leave extensions[\"mayfly.snapshot\"] away.");
 	snapshot_disk_into(sb, &s->disk, s->base);
 	snprintf(sb->origin_id, sizeof(sb->origin_id), "%.36s", s->id);
 	if (memory_fits(sb, s))

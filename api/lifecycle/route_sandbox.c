@@ -344,14 +344,6 @@ void route_pause(struct http_req *r)
 		http_error(r, 400, "SANDBOX::INVALID_PARAMETER", "mode must be disk or resident.");
 		return;
 	}
-	if (sb->spec.volumes && strcmp(mode, "resident") != 0) {
-		http_error(r, 409, "SANDBOX::API_NOT_SUPPORTED",
-			"Sandbox %s has volumes and cannot be paused to disk yet: use "
-			"mode=resident, which "
-			"keeps its memory.",
-			sb->id);
-		return;
-	}
 	operation_ask(sb, !strcmp(mode, "resident") ? ASK_PAUSE_MEMORY : ASK_PAUSE, r);
 }
 

@@ -23,6 +23,7 @@
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
 #include "api/sandbox/take.h"
+#include "api/sandbox/volume_table.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
 #include "api/checkpoint/image_template.h"
@@ -52,6 +53,7 @@ void launch_free(struct sandbox *sb)
 	if (l->image)
 		image_cancel(l->image);
 	disk_private_cancel(l->layer);
+	table_cancel(l->table);
 	free(l);
 }
 
@@ -412,9 +414,35 @@ static bool agent_expected(const struct sandbox *sb)
 	       (s == STEP_AGENT || s == STEP_AGENT_BACK || s == STEP_BOOT || s == STEP_RESTORE);
 }
 
+static void agent_first(struct sandbox *sb, bool prepared);
+
+static void volumes_back(void *arg, const struct refusal *x)
+{
+	struct sandbox *sb = arg;
+
+	if (x) {
+		launch_fail(sb, 500, START_FAILED, "%s", x->msg);
+		return;
+	}
+	sb->op.launch->mounted = true;
+	agent_first(sb, sb->op.launch->prepared);
+}
+
+/* Its mounts are in the restored memory: their requests wait in the device until the file server is there. */
+static void attach_again(struct sandbox *sb, bool prepared)
+{
+	sb->op.launch->prepared = prepared;
+	operation_step(sb, STEP_MOUNT);
+	fileserver_attach(sb->files, sb->vm, volumes_back, sb);
+}
+
 /* The agent listens: what comes next depends on whether the machine was restored. */
 static void agent_first(struct sandbox *sb, bool prepared)
 {
+	if (sb->op.launch->has_table && !sb->op.launch->mounted) {
+		attach_again(sb, prepared);
+		return;
+	}
 	if (resuming(sb))
 		fault_at(sb, FAULT_RESUME_READY);
 	if (prepared && (sb->origin != FROM_TEMPLATE || resuming(sb))) {
@@ -861,14 +889,48 @@ static void get_source(struct sandbox *sb)
 	wait_turn(sb);
 }
 
-static void volumes_opened(void *arg, const struct refusal *x)
+/* The sources are open, and the table of a checkpoint is there. */
+static void volumes_ready(struct sandbox *sb)
+{
+	if (resuming(sb))
+		make_disk(sb);
+	else
+		get_source(sb);
+}
+
+static void table_loaded(void *arg, int fd, const struct err *e)
 {
 	struct sandbox *sb = arg;
 
-	if (x)
+	sb->op.launch->table = NULL;
+	if (!e) {
+		fileserver_table(sb->files, fd);
+		sb->op.launch->has_table = true;
+	} else if (e->code != ENOENT || resuming(sb)) {
+		launch_fail(sb, 500, START_FAILED, "%s", e->msg);
+		return;
+	}
+	volumes_ready(sb);
+}
+
+static void volumes_opened(void *arg, const struct refusal *x)
+{
+	struct sandbox *sb = arg;
+	struct launch *l = sb->op.launch;
+
+	if (x && resuming(sb)) {
+		launch_fail(sb, 500, START_FAILED, "%s", x->msg);
+	} else if (x) {
 		launch_fail(sb, x->status, x->code, "%s", x->msg);
-	else
-		get_source(sb);
+	} else if (sb->spec.source == SRC_IMAGE && !resuming(sb)) {
+		volumes_ready(sb);
+	} else if (!*sb->memory.state) {
+		volumes_ready(sb); /* a snapshot's disk alone */
+	} else {
+		l->table = table_load(sb->d->blobs, sb->memory.state, table_loaded, sb);
+		if (!l->table)
+			launch_fail(sb, 500, START_FAILED, "no memory");
+	}
 }
 
 /* First of all: a source that is not there costs nothing else. */
@@ -881,8 +943,8 @@ static void open_volumes(struct sandbox *sb)
 		sb->volumes_held =
 			volumes_hold(sb->d->volumes, sb->spec.volumes, sb->owner, &x) == 0;
 	if (sb->volumes_held)
-		sb->files =
-			fileserver_open(sb->d->volumes, sb->spec.volumes, volumes_opened, sb, &x);
+		sb->files = fileserver_open(
+			sb->d->volumes, sb->spec.volumes, !resuming(sb), volumes_opened, sb, &x);
 	if (!sb->files)
 		launch_fail(sb, x.status, x.code, "%s", x.msg);
 }
@@ -958,7 +1020,10 @@ static void resume_begun(struct sandbox *sb, bool saved)
 	}
 	fault_at(sb, FAULT_RESUME_BEGUN);
 	sb->op.launch->from = sb->memory;
-	make_disk(sb);
+	if (sb->spec.volumes)
+		open_volumes(sb);
+	else
+		make_disk(sb);
 }
 
 void launch_resume(struct sandbox *sb)

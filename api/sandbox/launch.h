@@ -18,6 +18,9 @@ struct launch {
 	struct memory from;      /* what to restore; state "" = boot */
 	struct turn turn;
 	bool mounted; /* its volumes */
+	bool has_table; /* they were mounted when its checkpoint was taken: the file server goes on from there */
+	bool prepared; /* what the agent said meanwhile */
+	struct table_job *table;
 };
 
 /* Accepts a new sandbox (its record is written) and makes it run. */

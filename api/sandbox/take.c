@@ -18,6 +18,8 @@
 #include "api/sandbox/headroom.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/take_int.h"
+#include "api/sandbox/volume_table.h"
+#include "api/volumes/volumes.h"
 #include "api/core/database.h"
 #include "api/core/text.h"
 #include "api/checkpoint/image_template.h"
@@ -61,6 +63,7 @@ void snap_free(struct snap *s)
 	agent_call_cancel(s->prepare);
 	database_forget(s->d->database, s);
 	new_files_close(s);
+	table_cancel(s->table);
 	timer_remove(s->prove);
 	/* a VMM may answer in any order */
 	if (s->sb && s->sb->vm)
@@ -263,6 +266,7 @@ void snap_paused(struct snap *s)
 	disk_unref(s->d->blobs, &s->point);
 	/* its process is on its way out: a resume may come before it is gone, and its end must not
 	 * be taken for the next one's */
+	fileserver_destroy(take_ptr(sb->files));
 	if (sb->vm)
 		vm_abandon(sb->vm);
 	sb->vm = NULL;
@@ -433,10 +437,12 @@ static int new_files_make(struct snap *s, struct err *e)
 		{s->data_id, "data"}, {s->data_id, "bitmap"}};
 
 	static_assert(ARRAY_LEN(files) == ARRAY_LEN(s->fds), "one descriptor a file");
-	blob_id_make(s->mem_id);
+	if (!*s->mem_id) {
+		blob_id_make(s->mem_id);
+		blob_ref(b, s->mem_id);
+	}
 	blob_id_make(s->index_id);
 	blob_id_make(s->data_id);
-	blob_ref(b, s->mem_id);
 	blob_ref(b, s->index_id);
 	blob_ref(b, s->data_id);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -513,6 +519,34 @@ static int snap_note(struct snap *s, struct err *e)
 	return 0;
 }
 
+static void table_saved(void *arg, int fd, const struct err *why)
+{
+	struct snap *s = arg;
+	struct err e;
+
+	(void)fd;
+	s->table = NULL;
+	if (why)
+		failed(s, why->code, why->msg);
+	else if (snap_note(s, &e) < 0)
+		failed(s, e.code, e.msg);
+}
+
+/* The guest's processes are frozen, and its agent has written everything: the files that it has open are those of the table. */
+static int save_table(struct snap *s, struct err *e)
+{
+	int fd = fileserver_table_dup(s->sb->files);
+
+	if (fd < 0)
+		return err_plain(e, EAGAIN,
+			"the monitor has not told which files of its volumes are open yet; try "
+			"again");
+	blob_id_make(s->mem_id);
+	blob_ref(s->d->blobs, s->mem_id);
+	s->table = table_save(s->d->blobs, s->mem_id, fd, table_saved, s);
+	return s->table ? 0 : err_set(e, ENOMEM, "copying the table of its volumes");
+}
+
 static void is_quiet(void *arg, const struct agent_reply *r)
 {
 	struct snap *s = arg;
@@ -525,7 +559,7 @@ static void is_quiet(void *arg, const struct agent_reply *r)
 	}
 	if (s->kind == SNAP_PAUSE && s->sb->agent)
 		agentc_down(s->sb->agent);
-	if (snap_note(s, &e) < 0)
+	if ((s->kind != SNAP_TEMPLATE && s->sb->files ? save_table(s, &e) : snap_note(s, &e)) < 0)
 		failed(s, e.code, e.msg);
 }
 

@@ -23,6 +23,7 @@ struct snap {
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
 		key[200]; /* referenced while they are not "" */
 	struct agent_call *prepare;
+	struct table_job *table;   /* the table of the volumes' nodes is being copied */
 	struct headroom *headroom; /* of a live one */
 	struct timer *prove;       /* publish.c: all is written, it is not published yet */
 	uint64_t prove_until_ns;

@@ -268,7 +268,12 @@ static int hold_one(struct volumes *v, cJSON *item, const char *owner, struct re
 			x, 500, "SANDBOX::INTERNAL_ERROR", "a volume of the record is damaged");
 	if (i.host)
 		return 0;
-	c = claim_find(v, owner, i.source);
+	/* of a snapshot: the very claim, if it is there and the owner may use it */
+	c = i.folder ? claim_find(v, owner, i.folder) : NULL;
+	if (!c)
+		c = claim_find(v, owner, i.source);
+	cJSON_DeleteItemFromObjectCaseSensitive(item, "folder");
+	cJSON_DeleteItemFromObjectCaseSensitive(item, "made");
 	if (!c && !i.create)
 		return refuse(x, 400, "VOLUME::PVC_NOT_FOUND",
 			"Claim '%s' does not exist, and createIfNotExists is false.", i.source);
@@ -302,6 +307,21 @@ int volumes_hold(struct volumes *v, cJSON *list, const char *owner, struct refus
 		}
 	}
 	return 0;
+}
+
+bool volumes_fit(const cJSON *had, const cJSON *want)
+{
+	const cJSON *a = had ? had->child : NULL, *b = want ? want->child : NULL;
+
+	for (; a && b; a = a->next, b = b->next) {
+		struct volume_item i, k;
+
+		if (!volume_item_get(a, &i) || !volume_item_get(b, &k) ||
+			strcmp(i.mount, k.mount) != 0 || i.host != k.host ||
+			i.read_only != k.read_only)
+			return false;
+	}
+	return !a && !b;
 }
 
 void volumes_hold_again(struct volumes *v, const cJSON *list)

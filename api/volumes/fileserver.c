@@ -37,6 +37,7 @@ struct fileserver {
 	bool has_slot; /* and no process in it */
 	bool running;  /* a process in it */
 	bool linked, adopted;
+	bool make;      /* missing folders */
 	bool attaching; /* the sources are wanted for a process: it is started when they are open */
 	bool asked;     /* the helper has an unanswered request of ours */
 	bool unwanted;  /* and the answer finds nobody */
@@ -209,7 +210,7 @@ static void on_source(void *arg, const struct priv_msg *m, int fd)
 
 static void open_next(struct fileserver *f)
 {
-	struct priv_msg m = {.op = PRIV_VOLUME, .slot = f->slot, .flags = PRIV_V_MAKE};
+	struct priv_msg m = {.op = PRIV_VOLUME, .slot = f->slot};
 	struct volume_item i;
 	int rc;
 
@@ -225,8 +226,7 @@ static void open_next(struct fileserver *f)
 		return;
 	}
 	m.what = i.host ? PRIV_V_HOST : PRIV_V_CLAIM;
-	if (i.read_only)
-		m.flags |= PRIV_V_RO;
+	m.flags = (i.read_only ? PRIV_V_RO : 0) | (f->make ? PRIV_V_MAKE : 0);
 	f->asked = true;
 	rc = privctl_volume(f->v->d->priv, &m, i.host ? i.source : i.folder, i.sub, on_source, f);
 	if (rc < 0) {
@@ -271,8 +271,8 @@ static void first_open(void *arg)
 		open_next(f);
 }
 
-struct fileserver *fileserver_open(
-	struct volumes *v, const cJSON *list, fileserver_fn fn, void *arg, struct refusal *x)
+struct fileserver *fileserver_open(struct volumes *v, const cJSON *list, bool make,
+	fileserver_fn fn, void *arg, struct refusal *x)
 {
 	struct fileserver *f = fileserver_new(v, list);
 
@@ -289,7 +289,13 @@ struct fileserver *fileserver_open(
 	}
 	f->fn = fn;
 	f->arg = arg;
+	f->make = make;
 	return f;
+}
+
+int fileserver_table_dup(const struct fileserver *f)
+{
+	return f->table < 0 ? -1 : fcntl(f->table, F_DUPFD_CLOEXEC, 3);
 }
 
 bool fileserver_is_file(const struct fileserver *f, unsigned int i)
@@ -418,7 +424,7 @@ static void again(void *arg)
 	struct vm *vm = vms_find(f->v->d->vms, f->monitor);
 	struct buf b;
 
-	if (f->asked || f->running || !vm)
+	if (f->asked || !vm || (f->running && f->table >= 0))
 		return;
 	if (f->table < 0) {
 		/* the monitor has it: fileserver_table() goes on */
@@ -445,7 +451,7 @@ void fileserver_table(struct fileserver *f, int fd)
 		return;
 	}
 	f->table = fd;
-	if (!f->running)
+	if (f->attaching && !f->running && !f->asked)
 		timer_after(f->again, 0);
 }
 
@@ -492,7 +498,7 @@ void fileservers_loaded(struct volumes *v)
 			continue;
 		f->slot = vm->files_slot;
 		f->running = f->linked = vm->has_files;
-		if (!f->running)
-			timer_after(f->again, 0);
+		/* the monitor is asked for the table, which the next checkpoint needs */
+		timer_after(f->again, 0);
 	}
 }

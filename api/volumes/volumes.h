@@ -59,6 +59,8 @@ void claim_delete(struct volumes *v, struct claim *c, claim_fn done, void *arg);
 int volumes_hold(struct volumes *v, struct cJSON *list, const char *owner, struct refusal *x);
 /* The same for a record's list, whose folders are known. */
 void volumes_hold_again(struct volumes *v, const struct cJSON *list);
+/* Can a machine with the volumes `had` go on with those of `want`? The mounts are there already: only what is behind them may change. */
+bool volumes_fit(const struct cJSON *had, const struct cJSON *want);
 /* undo: the create failed, so that claims that it made are deleted, too. */
 void volumes_release(struct volumes *v, const struct cJSON *list, bool undo);
 
@@ -67,17 +69,19 @@ void volumes_release(struct volumes *v, const struct cJSON *list, bool undo);
 struct fileserver;
 /* x NULL: done. */
 typedef void (*fileserver_fn)(void *arg, const struct refusal *x);
-/* Opens the sources; a missing host folder is made. fn follows. NULL: *x. */
-struct fileserver *fileserver_open(struct volumes *v, const struct cJSON *list, fileserver_fn fn,
-	void *arg, struct refusal *x);
+/* Opens the sources; make: a missing folder is made. fn follows. NULL: *x. */
+struct fileserver *fileserver_open(struct volumes *v, const struct cJSON *list, bool make,
+	fileserver_fn fn, void *arg, struct refusal *x);
 /* Starts mayfly-fs in the group of this monitor and links them. fn follows. */
 void fileserver_attach(struct fileserver *f, struct vm *vm, fileserver_fn fn, void *arg);
 /* That of a monitor that an earlier daemon left. NULL: no memory. */
 struct fileserver *fileserver_adopt(struct volumes *v, const struct cJSON *list, struct vm *vm);
 /* The monitor has lost it: it is started again. */
 void fileserver_lost(struct fileserver *f, const char *why);
-/* The monitor's copy of the table of nodes: takes fd. */
+/* The table of nodes, from the monitor or from a checkpoint: takes fd. */
 void fileserver_table(struct fileserver *f, int fd);
+/* The table of nodes, for a checkpoint: a descriptor of the caller's, or -1 while it is not known. */
+int fileserver_table_dup(const struct fileserver *f);
 /* Is volume i a file? */
 bool fileserver_is_file(const struct fileserver *f, unsigned int i);
 /* Ends it. fn is not called any more. NULL is fine. */

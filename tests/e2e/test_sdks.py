@@ -77,6 +77,14 @@ def test_tour_in_java(sdk_env, python_image):
     assert out.count("ok: ") == len(out.splitlines()) >= 18 and out.endswith("ok: killed\n")
 
 
+def test_volumes_in_python(sdk_env, base_image):
+    assert run([sys.executable, EXAMPLES / "volumes.py"], sdk_env, base_image) == "read: 42\nrefused: True\nafter a pause: 42\n"
+
+
+def test_volumes_in_javascript(sdk_env, base_image, tmp_path):
+    assert node(EXAMPLES / "volumes.mjs", tmp_path, sdk_env, base_image) == "read: 42\nrefused: true\n"
+
+
 @pytest.fixture
 def osb(sdk_env):
     def call(*args, fails=False, out="json"):

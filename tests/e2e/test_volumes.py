@@ -192,6 +192,80 @@ def test_nothing_half_made_stays(api, machine):
     assert not [c for c in api("GET", "/v1/mayfly/volumes")[1]["items"] if c["name"] == name]
 
 
+WRITER = ("(exec 3>>/data/log 4</data/kept; i=0; while ! [ -e /stop ]; do echo $i >&3 || echo failed >>/failed; i=$((i+1)); sleep 0.02; done; cat <&4 >/read; echo $i >/count) "
+          ">/dev/null 2>&1 &")
+
+
+def written(api, box):
+    """What a program wrote that had its files open all the time: (lines, failures, what it read at the end through an old descriptor)."""
+    code, out = api.run(box, "touch /stop; while ! [ -s /count ]; do sleep 0.1; done; cat /count; wc -l </data/log; cat /failed 2>/dev/null | wc -l; cat /read")
+    assert code == 0, out
+    count, lines, failed, *read = out.split()
+    assert int(count) == int(lines) > 0 and failed == "0" and read == ["kept"], out
+
+
+def test_pause_and_resume_with_open_files(api, made, daemon, machine):
+    box = made(claim("c-" + uuid.uuid4().hex[:8]), host(f"{SHARED}/fixed", "/ro", "r", readOnly=True))
+    assert api.run(box, "echo kept >/data/kept; mkdir /data/d; cd /data/d; exec 5</ro/f; " + WRITER)[0] == 0
+    for i in range(3):
+        assert api("POST", f"/v1/sandboxes/{box}/pause")[0] == 202, daemon.log()
+        end = time.monotonic() + 120
+        while api("GET", f"/v1/sandboxes/{box}")[1]["status"]["state"] != "Paused":
+            assert time.monotonic() < end, daemon.log()
+            time.sleep(0.1)
+        if i == 1:  # it is on disk: the daemon may go
+            daemon.kill()
+            daemon.wait()
+        status, answer = api("POST", f"/v1/sandboxes/{box}/resume")
+        assert status == 202, (answer, daemon.log())
+        assert api.run(box, "cat /ro/f /data/kept") == (0, "fixed\nkept\n")
+    written(api, box)
+    # of the memory files that it stands on, at most four
+    assert 1 <= int(machine.run("sh", "-c", "ls /var/lib/mayfly/state/blobs/*.nodes | wc -l").stdout) <= 4
+
+
+def snapshot(api, box):
+    status, snap = api("POST", f"/v1/sandboxes/{box}/snapshots", {})
+    assert status == 202, (snap, api.daemon.log())
+    end = time.monotonic() + 180
+    while (state := api("GET", f"/v1/snapshots/{snap['id']}")[1]["status"]["state"]) != "Ready":
+        assert state == "Creating" and time.monotonic() < end, api.daemon.log()
+        time.sleep(0.1)
+    return snap["id"]
+
+
+def test_clones_share_the_volumes(api, made, daemon):
+    name = "c-" + uuid.uuid4().hex[:8]
+    box = made(claim(name))
+    assert api.run(box, "echo kept >/data/kept; echo one >/data/one; (exec 4</data/kept 5</data/one; while ! [ -e /go ]; do sleep 0.1; done; cat <&4 >/got; cat <&5 >/gone 2>&1; "
+                        "echo >/over) >/dev/null 2>&1 &")[0] == 0
+    snap = snapshot(api, box)
+    # the source goes on, and takes a file away that the clone has open
+    assert api.run(box, "rm /data/one; echo two >/data/two; touch /go; while ! [ -e /over ]; do sleep 0.1; done; cat /got /gone") == (0, "kept\none\n")
+    status, clone = api("POST", "/v1/sandboxes", {"snapshotId": snap, "resourceLimits": {"cpu": "1", "memory": "256Mi"}})
+    assert status == 202, (clone, daemon.log())
+    try:
+        code, out = api.run(clone["id"], "touch /go; while ! [ -e /over ]; do sleep 0.1; done; cat /got /gone /data/two; echo three >/data/three")
+        assert code == 0 and out.splitlines()[0] == "kept" and "tale" in out.splitlines()[1] and out.splitlines()[2] == "two", out
+        assert api.run(box, "sleep 1; cat /data/three") == (0, "three\n")
+    finally:
+        api("DELETE", f"/v1/sandboxes/{clone['id']}")
+    # another claim in the place of the first: open files are gone, new ones are there
+    status, clone = api("POST", "/v1/sandboxes", {"snapshotId": snap, "resourceLimits": {"cpu": "1", "memory": "256Mi"}, "volumes": [claim(name + "-b")]})
+    assert status == 202, (clone, daemon.log())
+    try:
+        code, out = api.run(clone["id"], "ls /data | wc -l; echo x >/data/x; cat /data/x; touch /go; while ! [ -e /over ]; do sleep 0.1; done; cat /gone")
+        assert code == 0 and out.splitlines()[:2] == ["0", "x"] and "tale" in out, out
+    finally:
+        api("DELETE", f"/v1/sandboxes/{clone['id']}")
+    # by its disk alone, with another place: it boots
+    status, clone = api("POST", "/v1/sandboxes", {"snapshotId": snap, "resourceLimits": {"cpu": "1", "memory": "256Mi"}, "volumes": [claim(name, "/elsewhere")]})
+    assert status == 202, (clone, daemon.log())
+    assert api.run(clone["id"], "cat /elsewhere/two; ls /data | wc -l") == (0, "two\n0\n")
+    api("DELETE", f"/v1/sandboxes/{clone['id']}")
+    api("DELETE", f"/v1/snapshots/{snap}")
+
+
 def test_the_command_line(api, sdk_env):
     def mayfly(*args, fails=False):
         r = subprocess.run([MAYFLY, *args], env=os.environ | sdk_env, capture_output=True, text=True, timeout=180)

@@ -2,7 +2,7 @@
  *
  * main.c: mayfly-net. Started as `mayfly-net [--jail UID]` with descriptor 3 the channel to the broker and 4 the socket of frames.
  *
- * socket() and connect() are this program's: the dynamic linker binds the calls of the packaged libslirp to them, because a program's
+ * socket(), connect() and shutdown() are this program's: the dynamic linker binds the calls of the packaged libslirp to them, because a program's
  * symbols come before a library's. They are here and not in the archive, which tests link too.
  */
 #include "net/stack/stack.h"
@@ -28,6 +28,11 @@ int socket(int domain, int type, int protocol)
 int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	return tcp_connect(stack, fd, to, len);
+}
+
+int shutdown(int fd, int how)
+{
+	return tcp_shutdown(stack, fd, how);
 }
 
 static int usage(void)

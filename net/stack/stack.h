@@ -49,6 +49,7 @@ struct stack {
 	bool link_stuck; /* the guest takes nothing: frames are lost until it does again */
 	struct Slirp *slirp;
 	uint32_t flow_of[FLOW_FDS_MAX]; /* TCP: descriptor to the broker's flow */
+	uint8_t shut_of[FLOW_FDS_MAX];  /* 1: reading was shut down, 2: writing */
 	int placeholder;                /* what libslirp holds between socket() and connect() */
 	struct datagram *datagram;
 	unsigned int ndatagrams;
@@ -101,8 +102,9 @@ void tcp_stop(struct stack *s);
 void tcp_frame(struct stack *s, const uint8_t *frame, size_t n);
 /* One turn: waits for libslirp's descriptors and for the loop. */
 int tcp_turn(struct stack *s);
-/* What main.c's socket() and connect() do: as the C library's, errno included. */
+/* What main.c's socket(), connect() and shutdown() do: as the C library's, errno included. */
 int tcp_socket(struct stack *s);
+int tcp_shutdown(struct stack *s, int fd, int how);
 int tcp_connect(struct stack *s, int fd, const struct sockaddr *to, socklen_t len);
 
 /* datagram.c: UDP and ICMP echo */

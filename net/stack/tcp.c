@@ -12,6 +12,8 @@
 #include <slirp/libslirp.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "lib/log.h"
 
@@ -161,6 +163,23 @@ int tcp_socket(struct stack *s)
 	return fcntl(s->placeholder, F_DUPFD_CLOEXEC, 0);
 }
 
+/* A connection that is shut down in both directions is over, but libslirp keeps its descriptor for ten seconds more (TIME_WAIT). The broker
+ * is told now: otherwise a hundred short connections a second would use up a sandbox's budget of open ones. */
+int tcp_shutdown(struct stack *s, int fd, int how)
+{
+	int rc = (int)syscall(SYS_shutdown, fd, how), saved = errno;
+
+	if (s && fd >= 0 && (unsigned int)fd < FLOW_FDS_MAX && s->flow_of[fd]) {
+		s->shut_of[fd] |= how == SHUT_RD ? 1 : how == SHUT_WR ? 2 : 3;
+		if (s->shut_of[fd] == 3) {
+			ask_close(s, s->flow_of[fd], 0, 0);
+			s->flow_of[fd] = 0;
+		}
+	}
+	errno = saved;
+	return rc;
+}
+
 int tcp_connect(struct stack *s, int fd, const struct sockaddr *to, socklen_t len)
 {
 	_cleanup_close_ int real = -1;
@@ -190,6 +209,7 @@ int tcp_connect(struct stack *s, int fd, const struct sockaddr *to, socklen_t le
 		return -1;
 	}
 	s->flow_of[fd] = flow;
+	s->shut_of[fd] = 0;
 	errno = EINPROGRESS;
 	return -1;
 }

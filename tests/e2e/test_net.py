@@ -119,9 +119,9 @@ class Result:
         self.denied = [line[7:] for line in r.stderr.splitlines() if line.startswith("denied ")]
 
 
-def guest(lab, *options, code="", sh="", timeout=60):
+def guest(lab, *options, code="", sh="", timeout=60, before=()):
     command = [sys.executable, "-c", PRELUDE + code] if code else ["bash", "-c", sh]
-    r = subprocess.run(["ip", "netns", "exec", lab[0], GUEST, "--bin", TOP / "build/bin", "--jail", "312400", *options, "--", *command],
+    r = subprocess.run([*before, "ip", "netns", "exec", lab[0], GUEST, "--bin", TOP / "build/bin", "--jail", "312400", *options, "--", *command],
                        capture_output=True, text=True, timeout=timeout)
     assert "mayfly-net is gone" not in r.stderr, r.stderr
     return Result(r)
@@ -312,6 +312,7 @@ import concurrent.futures
 with concurrent.futures.ThreadPoolExecutor(50) as p:
     print(sum(p.map(lambda i: get("8.7.6.2", 20000) > 20000, range(300))))
     print(sum(p.map(lambda i: lookup("n%d.many.example" % i) == ["8.7.6.2"], range(200))))
+time.sleep(1)
 '''
     r = guest(lab, code=code)
     assert r.out.split() == ["300", "200"], r.err
@@ -367,6 +368,21 @@ print(rate(200, lambda: get("8.7.6.2", 200000000)), rate(100, lambda: upload(100
 '''
 
 
+# Other work on the machine must not decide which arm wins: each hop between processes would wait for its turn behind it.
+FIRST_IN_LINE = ("chrt", "-f", "1")
+
+
+@pytest.fixture
+def alone(lab):
+    """The servers go first in line, too."""
+    pids = [p for ns in lab for p in subprocess.run(["ip", "netns", "pids", ns], capture_output=True, text=True).stdout.split()]
+    for p in pids:
+        subprocess.run(["chrt", "-a", "-f", "-p", "1", p], capture_output=True)
+    yield
+    for p in pids:
+        subprocess.run(["chrt", "-a", "-o", "-p", "0", p], capture_output=True)
+
+
 def by_slirp4netns(lab, code):
     """The same client in a namespace behind a tap device and slirp4netns: libslirp, as QEMU's user network has it."""
     if not shutil.which("slirp4netns"):
@@ -378,7 +394,7 @@ def by_slirp4netns(lab, code):
             end = time.monotonic() + 10
             while subprocess.run(["nsenter", "-t", str(target.pid), "-n", "ip", "link", "show", "v0"], capture_output=True).returncode == 0 and time.monotonic() < end:
                 time.sleep(0.05)  # still in the namespace that it leaves
-            slirp = subprocess.Popen(["ip", "netns", "exec", lab[0], "slirp4netns", "--configure", "--mtu=65520", "--disable-dns", f"--ready-fd={ours}", str(target.pid), "tap0"],
+            slirp = subprocess.Popen([*FIRST_IN_LINE, "ip", "netns", "exec", lab[0], "slirp4netns", "--configure", "--mtu=65520", "--disable-dns", f"--ready-fd={ours}", str(target.pid), "tap0"],
                                      pass_fds=[ours], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             os.close(ours)
             assert os.read(ready, 1) == b"1"
@@ -399,19 +415,19 @@ def by_pasta(lab, code):
 
 
 def numbers(command):
-    r = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    r = subprocess.run([*FIRST_IN_LINE, *command], capture_output=True, text=True, timeout=300)
     if r.returncode:
         print("an arm failed and is left out:", " ".join(str(a) for a in command[:5]), r.stderr[-200:])
         return None
     return [float(x) for x in r.stdout.split()]
 
 
-def test_speed_beside_others(lab):
+def test_speed_beside_others(lab, alone):
     """Megabytes a second down and up, TCP connections, UDP round trips and DNS questions a second (docs/benchmarks.md): in one run, in turns, with the same
     client behind mayfly-net, slirp4netns and pasta, and on the host itself. The limits are far away: they find a standstill, not a slow machine."""
     limits = ("--limit", "1=100000", "--limit", "2=100000")
     direct = PRELUDE + f'RESOLVER, PORT = "{WEB4}", 5353\n' + SPEED
-    arms = {"mayfly-net": lambda: [float(x) for x in guest(lab, *limits, code='RESOLVER, PORT = "192.0.2.1", 53\n' + SPEED, timeout=300).out.split()],
+    arms = {"mayfly-net": lambda: [float(x) for x in guest(lab, *limits, code='RESOLVER, PORT = "192.0.2.1", 53\n' + SPEED, timeout=300, before=FIRST_IN_LINE).out.split()],
             "slirp4netns": lambda: by_slirp4netns(lab, direct), "pasta": lambda: by_pasta(lab, direct),
             "host": lambda: numbers(["ip", "netns", "exec", lab[0], sys.executable, "-c", direct])}
     best = {}

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "api/core/daemon.h"
 #include "api/links/helper_client.h"
@@ -341,10 +343,24 @@ static void broker_spawned(void *arg, const struct priv_msg *m, int fd)
 static int control_address(const struct broker_client *n, struct sockaddr_un *a)
 {
 	*a = (struct sockaddr_un){.sun_family = AF_UNIX};
-	if (snprintf(a->sun_path, sizeof(a->sun_path), "%s/broker", n->d->cfg.run_dir) >=
+	if (snprintf(a->sun_path, sizeof(a->sun_path), "%s/net/control", n->d->cfg.run_dir) >=
 		(int)sizeof(a->sun_path))
 		return -ENAMETOOLONG;
 	return 0;
+}
+
+/* Whoever connects there decides what every sandbox may reach: the folder is the daemon's alone, whatever run_dir is. */
+static int control_folder(const struct broker_client *n)
+{
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%.90s/net", n->d->cfg.run_dir);
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	if (stat(path, &st) < 0)
+		return -errno;
+	return S_ISDIR(st.st_mode) && !(st.st_mode & 0077) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
 /* Our end in n->control, what the broker is started with in *theirs. */
@@ -353,7 +369,7 @@ static int control_make(struct broker_client *n, int *theirs)
 	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 	_cleanup_close_ int ours = -1;
 	struct sockaddr_un a;
-	int sv[2];
+	int sv[2], rc;
 
 	if (privctl_is_direct(n->d->priv)) {
 		if (socketpair(AF_UNIX, type, 0, sv) < 0)
@@ -362,8 +378,11 @@ static int control_make(struct broker_client *n, int *theirs)
 		*theirs = sv[1];
 		return 0;
 	}
-	if (control_address(n, &a) < 0)
-		return -ENAMETOOLONG;
+	rc = control_address(n, &a);
+	if (rc == 0)
+		rc = control_folder(n);
+	if (rc < 0)
+		return rc;
 	unlink(a.sun_path);
 	*theirs = socket(AF_UNIX, type, 0);
 	ours = socket(AF_UNIX, type, 0);

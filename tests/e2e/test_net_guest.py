@@ -193,6 +193,10 @@ def test_policies_of_a_real_sandbox(env, net, machine):
         first = watch.stdout.readline(), watch.stdout.readline()  # what was before the first look counts as new
         watch.terminate()
     assert f"denied tcp {SERVER4}:80 (rule)" in first[0] and " denied +" in first[1], first
+    # a broker that dies takes no policy along
+    machine.run("pkill", "-KILL", "-x", "mayfly-broker", check=True)
+    time.sleep(1.5)
+    assert cli(env, *fetch).stdout == "" and "rule" in cli(env, "egress", "show", box).stdout
     assert cli(env, "egress", "rm", box, SERVER4).returncode == 0
     assert cli(env, *fetch).stdout == "10\n"
     # several restores at once, each with a file of its own

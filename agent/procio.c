@@ -539,7 +539,7 @@ static void ack_stdin(struct proc *p)
 		return;
 	buf_init(&b, 16);
 	/* a terminal's ^D was not the host's byte */
-	buf_u64(&b, MIN(p->in_taken, p->in_came));
+	buf_u64(&b, MAX(MIN(p->in_taken, p->in_came), p->in_base) - p->in_base);
 	conn_frame(p->conn, AGENT_STDIN_TAKEN, 0, b.p, b.len);
 	buf_fini(&b);
 }

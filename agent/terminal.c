@@ -222,6 +222,7 @@ void terminal_attach(struct session *s, struct conn *c, uint32_t id, uint32_t fl
 	}
 	procio_evict(t->p);
 	procio_attach(t->p, c, since, 0);
+	t->p->in_base = t->p->in_came; /* this holder counts its own input */
 	if (!runs)
 		return;
 	terminal_answer(t->p, c, id, t->p->out[0].sent);

@@ -107,7 +107,7 @@ enum agent_type {
 	 * after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_OUT = 50,
 	AGENT_STDIN_TAKEN =
-		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far. The host sends at most AGENT_WINDOW beyond it, or its
+		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. The host sends at most AGENT_WINDOW beyond it, or its
 				 * acknowledgements may stand behind input that nobody takes */
 	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 	AGENT_EXIT = 51,

@@ -43,7 +43,7 @@ struct ws {
 	int code; /* of the end; 0: not known yet */
 	char reason[REASON_MAX + 1];
 	int in_call;
-	bool wire_over, dead;
+	bool wire_over, held, dead;
 };
 
 static void ws_free(struct ws *w)
@@ -110,7 +110,7 @@ static void ws_arm(struct ws *w)
 
 	if (w->state == WS_S_OVER)
 		return;
-	if (w->dead_s && (!at || w->heard_ns + w->dead_s * SEC < at))
+	if (w->dead_s && !w->held && (!at || w->heard_ns + w->dead_s * SEC < at))
 		at = w->heard_ns + w->dead_s * SEC;
 	if (w->state == WS_S_OPEN && w->ping_s && (!at || w->ping_ns < at))
 		at = w->ping_ns;
@@ -152,7 +152,7 @@ static void ws_on_time(void *arg)
 		ws_over(w, WS_ABNORMAL,
 			w->state == WS_S_HANDSHAKE ? "the handshake took too long"
 						   : "the peer did not answer the close");
-	else if (w->dead_s && now >= w->heard_ns + w->dead_s * SEC)
+	else if (w->dead_s && !w->held && now >= w->heard_ns + w->dead_s * SEC)
 		ws_over(w, WS_ABNORMAL, "the peer sent nothing for too long");
 	else if (w->state == WS_S_OPEN && w->ping_s && now >= w->ping_ns)
 		ws_ping(w, now);
@@ -308,6 +308,15 @@ void ws_input_end(struct ws *w)
 	w->in_call++;
 	ws_over(w, WS_ABNORMAL, "the stream ended");
 	ws_call_end(w);
+}
+
+void ws_hold(struct ws *w, bool hold)
+{
+	if (w->held == hold)
+		return;
+	w->held = hold;
+	w->heard_ns = mono_ns();
+	ws_arm(w);
 }
 
 /* ---- output */

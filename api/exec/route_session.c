@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_session.c: shell sessions, and the documented answers of what this daemon does not offer
- * yet: terminals. mayflyd; request bodies are hostile.
+ * route_session.c: shell sessions. mayflyd; request bodies are hostile.
  */
 #include "api/exec/execd_int.h"
 
@@ -83,16 +82,4 @@ void route_session_del(struct http_req *r)
 	buf_str(&b, id);
 	execd_ask(r, AGENT_SESSION_DEL, &b, 30000, session_deleted, NULL);
 	buf_fini(&b);
-}
-
-/* ---- terminals: said to be unavailable */
-
-void route_pty_new(struct http_req *r)
-{
-	execd_error(r, 501, "NOT_SUPPORTED", "terminals are not available in this version");
-}
-
-void route_pty(struct http_req *r)
-{
-	execd_error(r, 404, "SESSION_NOT_FOUND", "no such terminal");
 }

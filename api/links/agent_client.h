@@ -107,6 +107,36 @@ bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n); /* n = 0: 
  * this only frees. */
 void agent_exec_close(struct agent_exec *x);
 
+/* ---- a terminal session that runs in the guest, held or looked at; AGENT_SESSION_ATTACH has the rules */
+struct agent_terminal_spec {
+	const char *id;
+	uint32_t flags; /* AGENT_SA_* */
+	uint64_t since;
+	uint16_t cols, rows; /* 0: as it is */
+};
+struct agent_terminal_end {
+	bool evicted;         /* another connection took it over */
+	uint32_t state, code; /* of the shell (enum agent_state); 0: it did not end */
+};
+struct agent_terminal_ops {
+	/* output with stream 3 follows from replay_from up to offset, then what comes live */
+	void (*attached)(void *arg, uint32_t mode, uint64_t replay_from, uint64_t offset);
+	void (*output)(void *arg, int stream, uint64_t offset, const uint8_t *p, size_t n);
+	/* there is room for input again, after agent_terminal_stdin() took less than all */
+	void (*taken)(void *arg);
+	/* the last call. r->err: it was refused, or its connection was lost */
+	void (*ended)(void *arg, const struct agent_reply *r, const struct agent_terminal_end *e);
+};
+struct agent_terminal;
+struct agent_terminal *agent_terminal_attach(struct agentc *a, const struct agent_terminal_spec *s,
+	const struct agent_terminal_ops *ops, void *arg);
+/* How many bytes were taken. */
+size_t agent_terminal_stdin(struct agent_terminal *t, const void *p, size_t n);
+void agent_terminal_eof(struct agent_terminal *t);
+void agent_terminal_hold(struct agent_terminal *t, bool hold);
+/* No call follows; the session stays. Also from inside its callbacks. NULL is fine. */
+void agent_terminal_close(struct agent_terminal *t);
+
 /* ---- one file, read or written */
 struct agent_item {
 	char *path; /* terminated; made by agent_item_read, freed by agent_item_fini */

@@ -37,8 +37,10 @@ GET /v1/sandboxes/{id}/diagnostics/inspect 401
 GET /v1/sandboxes/{id}/diagnostics/summary 401
 DELETE /v1/templates/{id} 500
 POST EXECD/command 413
-POST EXECD/pty 501
-ANY EXECD/pty/{rest} 404
+POST EXECD/pty 400 500
+GET EXECD/pty/{id} 404
+DELETE EXECD/pty/{id} 404
+GET EXECD/pty/{id}/ws 404
 GET EXECD/v1/isolated/session/{id}/diff 200 400 404
 POST EXECD/v1/isolated/session/{id}/commit 200 400 404
 GET EXECD/v1/isolated/session/{id}/files/info 500
@@ -122,7 +124,8 @@ NEVER_CODES = (
     (r"SANDBOX_LIST_UNAVAILABLE|TENANT_PROVIDER_UNAVAILABLE", "of a list and of tenants that are kept elsewhere"),
     (r"MISSING_OR_INVALID_SECURE_ACCESS", "secure access is refused at create"),
     (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
-    (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals: NOT_SUPPORTED, SESSION_NOT_FOUND"),
+    (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
+    (r"NOT_SUPPORTED", "everything of the execution API is there"),
 )
 OUR_CODES = {"FSB::TEMPLATE_FAILED", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
@@ -385,13 +388,14 @@ def execution(seen, d):
     for method, path, status, body, code in (
             ("POST", "/session", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/session", 500, {"cwd": "/x"}, "RUNTIME_ERROR"), ("DELETE", "/code", 400, None, "MISSING_QUERY"),
             ("DELETE", "/code/contexts?language=python", 500, None, "RUNTIME_ERROR"), ("POST", "/code/context", 500, {"language": "python"}, "RUNTIME_ERROR"),
-            ("POST", "/code/context", 400, {}, "INVALID_REQUEST_BODY"), ("POST", "/code/context", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/pty", 501, {}, "NOT_SUPPORTED"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
+            ("POST", "/code/context", 400, {}, "INVALID_REQUEST_BODY"), ("POST", "/code/context", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/pty", 500, {}, "RUNTIME_ERROR"), ("POST", "/pty", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
         ask(method, at + path, status, body, code)
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         body = None if method == "GET" else b"{}"
-        ask(method, at + "/pty/x/ws", 404, body, "SESSION_NOT_FOUND")
         for path in ("", "/other"):
             ask(method, at.replace("44772", "18080") + "/credential-vault" + path, 501, body)
+    for method, path in (("GET", "/pty/x"), ("DELETE", "/pty/x"), ("GET", "/pty/x/ws")):
+        ask(method, at + path, 404, None, "CONTEXT_NOT_FOUND")
     for row in documented()[0]:
         method, path = re.sub(r"\{\w+\}", "x", row).split()
         body = None if method == "GET" else b"{}"

@@ -5,7 +5,9 @@
 #include "fs/server.h"
 
 #include <linux/falloc.h>
+#include <stdatomic.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 
 uint32_t open_answer_flags(const struct volume *v)
 {
@@ -74,6 +76,31 @@ int op_read(struct fs_call *c)
 	return rc;
 }
 
+#define LOOK_AGAIN_BYTES MIB(16)
+
+int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
+{
+	struct server *s = c->s;
+	struct statfs st;
+	uint64_t room;
+
+	if (!v->keep_ids)
+		return 0;
+	/* looked at every 16 MiB, at large pieces, and each time while it is full */
+	if (atomic_load(&s->disk_seen) && !atomic_load(&s->disk_full) && bytes < LOOK_AGAIN_BYTES &&
+		atomic_fetch_add(&s->unseen_bytes, bytes) + bytes < LOOK_AGAIN_BYTES)
+		return 0;
+	if (fstatfs(fd, &st) < 0)
+		return -errno;
+	atomic_store(&s->unseen_bytes, 0);
+	atomic_store(&s->disk_seen, true);
+	/* f_files 0: this file system makes inodes as it needs them */
+	room = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+	atomic_store(&s->disk_full, room < SERVER_RESERVE + LOOK_AGAIN_BYTES + bytes ||
+					    (st.f_files && st.f_ffree < SERVER_INODES));
+	return atomic_load(&s->disk_full) ? -ENOSPC : 0;
+}
+
 /* A write that was opened to append goes to the file's end as it is on the host: other sandboxes append, too. */
 int op_write(struct fs_call *c)
 {
@@ -90,6 +117,8 @@ int op_write(struct fs_call *c)
 		return rc;
 	if (!h.vol || h.vol->read_only)
 		rc = -EROFS;
+	if (rc == 0)
+		rc = room_for(c, h.vol, h.fd, in->size);
 	while (rc == 0 && o.size < in->size) {
 		struct iovec iov = {.iov_base = (uint8_t *)(uintptr_t)c->r->data + o.size,
 			.iov_len = in->size - o.size};
@@ -138,7 +167,9 @@ int op_fallocate(struct fs_call *c)
 		return rc;
 	if (!h.vol || h.vol->read_only)
 		rc = -EROFS;
-	else if (fallocate(h.fd, (int)in->mode, (off_t)in->offset, (off_t)in->length) < 0)
+	else if (!(in->mode & FALLOC_FL_PUNCH_HOLE))
+		rc = room_for(c, h.vol, h.fd, in->length);
+	if (rc == 0 && fallocate(h.fd, (int)in->mode, (off_t)in->offset, (off_t)in->length) < 0)
 		rc = -errno;
 	handle_put(c->s->nodes, &h);
 	return rc;
@@ -180,13 +211,14 @@ int op_copy_file_range(struct fs_call *c)
 		return rc;
 	rc = handle_get(c->s->nodes, in->fh_out, &to);
 	if (rc == 0) {
+		size_t most = MIN(in->len, (uint64_t)FS_DATA_MAX * 64);
 		ssize_t n = -1;
 
-		errno = EROFS;
-		if (to.vol && !to.vol->read_only)
-			n = copy_file_range(from.fd, &at_in, to.fd, &at_out,
-				MIN(in->len, (uint64_t)FS_DATA_MAX * 64), 0);
-		rc = n < 0 ? -errno : 0;
+		rc = to.vol && !to.vol->read_only ? room_for(c, to.vol, to.fd, most) : -EROFS;
+		if (rc == 0) {
+			n = copy_file_range(from.fd, &at_in, to.fd, &at_out, most, 0);
+			rc = n < 0 ? -errno : 0;
+		}
 		o.size = (uint32_t)n;
 		handle_put(c->s->nodes, &to);
 	}

@@ -152,7 +152,9 @@ static int make_entry(struct fs_call *c, maker make, bool folder)
 
 	if (rc < 0)
 		return rc;
-	rc = make(c, &dir, c->r->name);
+	rc = room_for(c, dir.vol, dir.fd, PAGE_BYTES);
+	if (rc == 0)
+		rc = make(c, &dir, c->r->name);
 	if (rc == 0) {
 		rc = own_name(c, &dir, c->r->name);
 		if (rc == 0)
@@ -328,6 +330,10 @@ static int create_flags(uint32_t flags)
 static int create_open(
 	const struct fs_call *c, const struct node_ref *dir, const struct fuse_create_in *in)
 {
+	int no_room = room_for(c, dir->vol, dir->fd, PAGE_BYTES);
+
+	if (no_room < 0)
+		return no_room;
 	for (int tries = 0; tries < 8; tries++) {
 		int fd = openat(dir->fd, c->r->name, create_flags(in->flags) | O_CREAT | O_EXCL,
 			    allowed_mode(in->mode, false)),
@@ -417,6 +423,11 @@ int op_tmpfile(struct fs_call *c)
 	rc = folder_get(c, c->r->node, true, &dir);
 	if (rc < 0)
 		return rc;
+	rc = room_for(c, dir.vol, dir.fd, PAGE_BYTES);
+	if (rc < 0) {
+		node_put(c->s->nodes, &dir);
+		return rc;
+	}
 	snprintf(path, sizeof(path), "%d", dir.fd);
 	fd = open(path, O_TMPFILE | (int)(in->flags & (O_ACCMODE | O_EXCL)) | O_CLOEXEC,
 		allowed_mode(in->mode, false));

@@ -8,6 +8,7 @@
 #include "fs/request.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define SERVER_THREADS 4u
 
@@ -18,6 +19,9 @@ struct server {
 	int sock;
 	pthread_mutex_t reading, writing, syncing;
 	bool failed; /* under `reading`: the peer broke a rule, or is gone */
+	/* room_for(): bytes since the disk was last looked at, and what was seen */
+	_Atomic uint64_t unseen_bytes;
+	_Atomic bool disk_full, disk_seen;
 };
 
 /* Serves until the monitor's end closes: 0, or -errno. The working folder must be /proc/self/fd (nodes are opened again through it). */
@@ -82,6 +86,11 @@ int op_readdir(struct fs_call *c);
 int op_readdirplus(struct fs_call *c);
 
 /* Shared by the files of operations. */
+/* A claim lies on the disk that the daemon needs, too: its guests leave SERVER_RESERVE bytes and SERVER_INODES files of it. 0 or -ENOSPC for what
+ * adds so many bytes. Host folders are the operator's affair. */
+#define SERVER_RESERVE MIB(512)
+#define SERVER_INODES  4096u
+int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes);
 void fill_attr(struct fuse_attr *a, const struct volume *v, const struct statx *st);
 void fill_entry(
 	struct fuse_entry_out *o, uint64_t id, const struct volume *v, const struct statx *st);

@@ -111,6 +111,32 @@ def test_owners(fs):
     assert r.stdout == "0 0\n" and os.stat(fs.host / "a").st_uid == FIRST_ID, r
 
 
+def test_a_claim_does_not_fill_its_disk(tmp_path):
+    """A guest leaves 512 MiB of the disk that its claims are on; what it removes makes room."""
+    (tmp_path / "claim").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600m,mode=755", "none", tmp_path / "claim"], check=True)
+    try:
+        os.chown(tmp_path / "claim", FIRST_ID, FIRST_ID)
+        with open(tmp_path / "log", "w+") as log:
+            (tmp_path / "mnt").mkdir()
+            os.chmod(tmp_path, 0o755)
+            p = subprocess.Popen([TOP / "build/tools/fsbridge", TOP / "build/bin/mayfly-fs", str(FIRST_ID), tmp_path / "mnt", f"rw,ids:{tmp_path}/claim"], stdout=log, stderr=log)
+            try:
+                end = time.monotonic() + 20
+                while "mounted" not in (tmp_path / "log").read_text():
+                    assert p.poll() is None and time.monotonic() < end
+                    time.sleep(0.01)
+                r = sh("! dd if=/dev/zero of=f bs=1M count=200; ! fallocate -l 1G g; ! touch new; ! mkdir d; cat f | wc -c; rm f; echo again >h; cat h", tmp_path / "mnt" / "0")
+                assert r.returncode == 0 and r.stderr.count("No space left") == 4, r
+                written = int(r.stdout.split()[0])
+                assert 60 << 20 < written <= 88 << 20 and r.stdout.split()[-1] == "again", r
+            finally:
+                subprocess.run(["umount", "-l", tmp_path / "mnt"], check=False)
+                p.wait(20)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path / "claim"], check=False)
+
+
 def test_nothing_dangerous_reaches_the_host(fs):
     r = sh("touch s; chmod 6755 s; mkdir d; chmod 2755 d; ! mknod dev c 1 3; mkfifo p; stat -c %a s d", fs.mnt / "0")
     assert r.returncode == 0 and r.stdout.split() == ["755", "755"], r

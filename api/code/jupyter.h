@@ -12,7 +12,7 @@ struct agentc;
 struct sandbox;
 
 #define JUPYTER_BODY_MAX   (1024u * 1024)
-#define JUPYTER_LIMIT_S    120u /* for one request, the wait for the server included */
+#define JUPYTER_LIMIT_S    300u /* for one request, the wait for the server included */
 #define JUPYTER_ID_MAX     63u  /* of a session or a kernel */
 #define JUPYTER_TOKEN_MAX  256u
 #define JUPYTER_PREFIX_MAX 128u

@@ -44,7 +44,7 @@ class Jupyter:
     @property
     def inside(self):
         """The environment of its processes, and of a command beside it."""
-        return os.environ | self.env | {"JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "CODE_INTERPRETER_MACHINE_ID": str(self.machine_id),
+        return os.environ | self.env | {"JUPYTER_PORT": str(self.port), "JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "CODE_INTERPRETER_MACHINE_ID": str(self.machine_id),
                                         "PYTHONPATH": str(ROOT / "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def warm(self):
@@ -55,7 +55,7 @@ class Jupyter:
         self.machine_id.write_text("a" * 32)
         env = self.inside | {"JUPYTER_PATH": str(self.dir / "share" / "jupyter"), "HOME": str(self.dir), "IPYTHONDIR": str(self.dir / "ipython")}
         with open(self.log, "ab") as log:
-            self.proc = subprocess.Popen([self.python, "-m", "jupyter_server", "--ip=127.0.0.1", f"--port={self.port}", f"--config={self.config}"],
+            self.proc = subprocess.Popen([self.python, ROOT / "opt/code-interpreter/server", "--ip=127.0.0.1", f"--port={self.port}", f"--config={self.config}"],
                                          env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.dir)
         return self
 

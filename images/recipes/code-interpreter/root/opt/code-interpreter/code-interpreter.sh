@@ -4,7 +4,7 @@
 # code-interpreter.sh [ARGUMENT...]: starts the Jupyter server behind POST /code, on loopback only. The entrypoint of the code-interpreter images.
 # JUPYTER_PORT (44771) and JUPYTER_TOKEN say where it listens and which token it wants. PYTHON_VERSION, JAVA_VERSION, NODE_VERSION and
 # GO_VERSION select a version: this image has one of each, and refuses every other. Further arguments go to the Jupyter server.
-here=${BASH_SOURCE[0]%/*}
+here=/opt/code-interpreter
 for language in python java node go; do
 	variable=${language^^}_VERSION
 	# shellcheck disable=SC1091 # beside this script
@@ -19,4 +19,4 @@ mkdir -p /workspace "$JUPYTER_RUNTIME_DIR"
 cd /workspace || exit
 export JUPYTER_TOKEN=${JUPYTER_TOKEN:-opensandboxcodeinterpreterjupyter}
 export IPYTHONDIR=${IPYTHONDIR:-/var/lib/code-interpreter/ipython} MPLCONFIGDIR=${MPLCONFIGDIR:-/var/lib/code-interpreter/matplotlib}
-exec python3 -m jupyter_server --ip=127.0.0.1 --port="${JUPYTER_PORT:-44771}" --config=/etc/jupyter/code_interpreter_config.py "$@"
+exec "$here/server" --ip=127.0.0.1 --port="${JUPYTER_PORT:-44771}" --config=/etc/jupyter/code_interpreter_config.py "$@"

@@ -9,21 +9,26 @@
 #include <string.h>
 
 #include "api/code/contexts.h"
+#include "api/core/account.h"
 #include "api/code/kernel_channel.h"
 #include "api/exec/execd_int.h"
 
 #define PING_NS 3000000000ull
 /* After the last output the kernel's answer comes over another channel of the server's: soon, or from an odd kernel never. */
 #define REPLY_NS 2000000000ull
-#define OUT_MAX  (3 * (size_t)KERNEL_MESSAGE_MAX)
+/* at one time in one sandbox */
+#define CELLS_MAX 32u
+#define OUT_MAX   (3 * (size_t)KERNEL_MESSAGE_MAX)
 
 struct cell {
-	struct context *ctx;    /* NULL: it drains */
-	struct http_req *r;     /* NULL: the client has gone */
-	char id[33], probe[33]; /* of the request to run it; of the question after a pause */
-	char *code;             /* until it is sent */
-	struct buf out, error;  /* events for the client; of them the one that comes last */
-	size_t given;           /* of out */
+	struct context *ctx;     /* NULL: it drains */
+	struct http_req *r;      /* NULL: the client has gone */
+	char id[33], probe[33];  /* of the request to run it; of the question after a pause */
+	char *code;              /* until it is sent */
+	struct buf out, error;   /* events for the client; of them the one that comes last */
+	size_t given;            /* of out */
+	struct account *account; /* of the sandbox; r keeps it */
+	size_t charged;
 	struct timer *ping, *late;
 	uint64_t begun_ns;
 	bool streaming, idle, replied, counted, failed;
@@ -31,8 +36,22 @@ struct cell {
 
 /* ---- towards the client */
 
+/* What is held for a client counts for the sandbox. false: there is no room. */
+static bool cell_charge(struct cell *c)
+{
+	size_t now = c->r ? c->out.cap + c->error.cap : 0;
+
+	if (now > c->charged && !account_take(c->account, now - c->charged))
+		return false;
+	if (now < c->charged)
+		account_give(c->account, c->charged - now);
+	c->charged = now;
+	return true;
+}
+
 static void cell_free(struct cell *c)
 {
+	account_give(c->account, c->charged);
 	if (c->ctx)
 		c->ctx->cell = NULL;
 	timer_remove(c->ping);
@@ -70,6 +89,7 @@ static bool cell_pump(struct cell *c)
 		buf_init(&c->out, OUT_MAX);
 	}
 	buf_reset(&c->out);
+	cell_charge(c);
 	return true;
 }
 
@@ -97,6 +117,7 @@ static void on_gone(struct http_req *r)
 	if (c) {
 		r->user = NULL;
 		c->r = NULL;
+		cell_charge(c);
 		timer_set(c->ping, 0);
 		if (!c->ctx || !c->streaming)
 			cell_free(c);
@@ -288,15 +309,30 @@ static void cell_events(struct cell *c, const struct kernel_message *m)
 		kernel_events_put(&c->out, m);
 }
 
+/* No memory, or the sandbox holds too much already. An event that the client has half of cannot be mended: its stream is cut. */
+static void cell_overflow(struct cell *c)
+{
+	struct http_req *r = c->given ? take_ptr(c->r) : NULL;
+
+	c->given = 0;
+	buf_fini(&c->out);
+	buf_fini(&c->error);
+	buf_reset(&c->out);
+	buf_reset(&c->error);
+	cell_charge(c);
+	if (r) {
+		r->user = NULL;
+		http_abort(r);
+	}
+	cell_fail(c, "OutputLost", "too much of the cell's output is held for this sandbox");
+}
+
 static void cell_message(struct cell *c, const struct kernel_message *m)
 {
 	cell_note(c, m);
 	cell_events(c, m);
-	if (c->out.bad) {
-		/* what is whole of it was written before */
-		buf_reset(&c->out);
-		c->given = 0;
-		cell_fail(c, "OutputLost", "there was no memory for the cell's output");
+	if (c->out.bad || c->error.bad || !cell_charge(c)) {
+		cell_overflow(c);
 	} else if (c->idle && c->replied) {
 		cell_done(c);
 	} else {
@@ -382,6 +418,7 @@ static struct cell *cell_new(struct http_req *r, struct context *x, const char *
 	c->ctx = x;
 	x->cell = c;
 	c->r = r;
+	c->account = agentc_account(sandbox_agentc(r->sandbox));
 	r->user = c;
 	return c;
 }
@@ -394,6 +431,11 @@ void cell_run(
 	r->user = NULL;
 	if (x->cell) {
 		answer_busy(r, x);
+		return;
+	}
+	if (contexts_running(x->of) >= CELLS_MAX) {
+		execd_error(r, 503, "SERVICE_UNAVAILABLE", "%u cells run in this sandbox already",
+			CELLS_MAX);
 		return;
 	}
 	c = cell_new(r, x, code);

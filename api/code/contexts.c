@@ -116,6 +116,16 @@ void context_forget(struct context *x)
 	free(x);
 }
 
+unsigned int contexts_running(const struct contexts *cs)
+{
+	const struct context *x;
+	unsigned int n = 0;
+
+	LIST_FOREACH(x, &cs->all, link)
+	n += x->cell != NULL;
+	return n;
+}
+
 static struct context *least_used(struct contexts *cs, bool with_channel, size_t *n)
 {
 	struct context *x, *old = NULL;

@@ -35,6 +35,8 @@ struct contexts *contexts_of(struct agentc *a);
 struct context *context_find(struct contexts *cs, const char *id);
 /* Its channel is closed, and it is no longer remembered. Not while a cell runs in it. */
 void context_forget(struct context *x);
+/* How many cells run in them. */
+unsigned int contexts_running(const struct contexts *cs);
 /* After a cell: closes the channels that were unused for longest, beyond a few. */
 void contexts_tidy(struct contexts *cs);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/core/account.h"
 #include "api/links/agent_client.h"
 #include "lib/websocket.h"
 
@@ -21,13 +22,29 @@ struct kernel_channel {
 	struct agent_dial *dial;
 	struct ws *ws;
 	struct timer *late; /* for a connection to come about */
+	struct account *account;
+	size_t pending,
+		charged; /* bytes of a message that is not whole yet; what the account was charged */
 	bool was_open, lost, held, over;
 };
 
 static void channel_connect(struct kernel_channel *c);
 
+/* What the WebSocket may hold of a message counts for the sandbox. false: there is no room. */
+static bool channel_charge(struct kernel_channel *c, size_t now)
+{
+	if (now > c->charged && !account_take(c->account, now - c->charged))
+		return false;
+	if (now < c->charged)
+		account_give(c->account, c->charged - now);
+	c->charged = now;
+	return true;
+}
+
 static void channel_disconnect(struct kernel_channel *c)
 {
+	c->pending = 0;
+	channel_charge(c, 0);
 	ws_destroy(take_ptr(c->ws));
 	agent_dial_close(take_ptr(c->dial));
 }
@@ -69,6 +86,8 @@ static void on_ws_message(void *arg, bool text, const uint8_t *p, size_t n)
 	struct kernel_channel *c = arg;
 	struct kernel_message m;
 
+	c->pending = 0;
+	channel_charge(c, 0);
 	/* messages of bytes carry buffers of widgets, which events have no place for */
 	if (c->over || !text)
 		return;
@@ -136,7 +155,10 @@ static void on_dial_bytes(void *arg, const uint8_t *p, size_t n)
 {
 	struct kernel_channel *c = arg;
 
-	if (c->ws && n)
+	c->pending += n;
+	if (!channel_charge(c, c->pending))
+		channel_end(c, ENOMEM, "too much of the kernel's output is held for this sandbox");
+	else if (c->ws && n)
 		ws_input(c->ws, p, n);
 	else if (c->ws)
 		ws_input_end(c->ws);
@@ -181,6 +203,7 @@ struct kernel_channel *kernel_channel_open(struct agentc *a, const struct jupyte
 	if (!c)
 		return NULL;
 	c->agent = a;
+	c->account = agentc_account(a);
 	c->server = *s;
 	c->ops = ops;
 	c->arg = arg;

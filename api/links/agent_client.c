@@ -97,6 +97,11 @@ bool agentc_is_up(const struct agentc *a)
 	return a->up;
 }
 
+struct account *agentc_account(const struct agentc *a)
+{
+	return a->account;
+}
+
 void *agentc_data(const struct agentc *a, enum agentc_slot slot)
 {
 	return a->data[slot].p;

@@ -55,6 +55,8 @@ void agentc_keep_spare(struct agentc *a);
 int agentc_move(struct agentc *a, const char *path);
 bool agentc_is_up(const struct agentc *a);
 struct loop *agentc_loop(const struct agentc *a);
+/* Who is charged for what is held for this sandbox; NULL: nobody. */
+struct account *agentc_account(const struct agentc *a);
 /* What others remember of this sandbox, a slot each; freed by fn in agentc_destroy. */
 enum agentc_slot { AGENTC_DATA_METRICS, AGENTC_DATA_CODE, AGENTC_SLOTS };
 void *agentc_data(const struct agentc *a, enum agentc_slot slot);

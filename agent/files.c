@@ -39,9 +39,8 @@ struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t typ
 		return NULL;
 	}
 	if (conn_view(c)) {
-		j->ns_fd = isolate_view_fd(conn_view(c)->iso);
 		j->own_thread = true;
-		if (j->ns_fd < 0) {
+		if (isolate_view_fds(conn_view(c)->iso, &j->ns_fd, &j->root_fd) < 0) {
 			job_free(j);
 			conn_error(c, id, ESRCH, AGENT_STEP_SESSION,
 				"the shell of session %s has ended", conn_view(c)->id);

@@ -52,11 +52,13 @@ void isolate_exit(const struct iso *i, uint32_t *state, uint32_t *code)
 	*code = i->exit_code;
 }
 
-int isolate_view_fd(const struct iso *i)
+int isolate_view_fds(const struct iso *i, int *ns, int *root)
 {
-	int fd = i->view_fd < 0 ? -1 : fcntl(i->view_fd, F_DUPFD_CLOEXEC, 3);
-
-	return i->view_fd < 0 ? -ESRCH : fd < 0 ? -errno : fd;
+	if (i->view_fd < 0 || i->root_fd < 0)
+		return -ESRCH;
+	*ns = fcntl(i->view_fd, F_DUPFD_CLOEXEC, 3);
+	*root = fcntl(i->root_fd, F_DUPFD_CLOEXEC, 3);
+	return *ns < 0 || *root < 0 ? -EMFILE : 0; /* the job closes what it got */
 }
 
 uint64_t isolate_cgroup(const struct iso *i)
@@ -162,6 +164,7 @@ static void iso_close(struct iso *i)
 	close_fd(&i->status_fd);
 	close_fd(&i->out_fd);
 	close_fd(&i->view_fd);
+	close_fd(&i->root_fd);
 	close_fd(&i->run_fd);
 	timer_remove(i->idle);
 	timer_remove(i->prod);
@@ -224,7 +227,9 @@ static void iso_ready(struct iso *i)
 		return;
 	snprintf(path, sizeof(path), "/proc/%d/ns/mnt", i->pid);
 	i->view_fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (i->view_fd < 0) {
+	snprintf(path, sizeof(path), "/proc/%d/root", i->pid);
+	i->root_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (i->view_fd < 0 || i->root_fd < 0) {
 		iso_died(i, "its view cannot be opened");
 		return;
 	}
@@ -241,6 +246,7 @@ static void iso_died(struct iso *i, const char *why)
 
 	i->state = ISO_DEAD;
 	close_fd(&i->view_fd);
+	close_fd(&i->root_fd);
 	watch_remove(i->status_w);
 	i->status_w = NULL;
 	for (struct proc *p = i->a->procs; p; p = p->next)
@@ -579,6 +585,7 @@ int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req 
 		.status_fd = -1,
 		.out_fd = -1,
 		.view_fd = -1,
+		.root_fd = -1,
 		.run_fd = -1};
 	buf_init(&i->line, KIB(16));
 	s->iso = i;

@@ -33,8 +33,8 @@ bool isolate_is_dead(const struct iso *i);
 bool isolate_runs(const struct iso *i);
 uint64_t isolate_idle_left_ms(const struct iso *i);
 void isolate_exit(const struct iso *i, uint32_t *state, uint32_t *code);
-/* A descriptor of its mount namespace, the caller's; -ESRCH: it is dead. */
-int isolate_view_fd(const struct iso *i);
+/* Descriptors of its mount namespace and of its root, the caller's; -ESRCH: it is dead. */
+int isolate_view_fds(const struct iso *i, int *ns, int *root);
 /* Its cgroup's number; 0: none. */
 uint64_t isolate_cgroup(const struct iso *i);
 /* Where the overlay at dest ("" = the first) keeps its changes, and what is below it. -ENOENT: there is no such overlay. */

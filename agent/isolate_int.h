@@ -19,7 +19,7 @@ struct iso {
 	struct proc *first; /* process 1 */
 	pid_t pid;
 	uint64_t cgroup;
-	int cmd_fd, status_fd, out_fd, view_fd, run_fd;
+	int cmd_fd, status_fd, out_fd, view_fd, root_fd, run_fd;
 	struct watch *status_w, *out_w;
 	struct buf line;
 	uint64_t nruns;

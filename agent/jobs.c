@@ -72,6 +72,7 @@ void job_free(struct job *j)
 	env_unref(j->env);
 	close_fd(&j->fd);
 	close_fd(&j->ns_fd);
+	close_fd(&j->root_fd);
 	free(j);
 }
 
@@ -89,7 +90,8 @@ struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t ty
 			.gid = AGENT_NO_ID,
 			.run = run,
 			.fd = -1,
-			.ns_fd = -1};
+			.ns_fd = -1,
+			.root_fd = -1};
 		buf_init(&j->in, AGENT_FRAME_MAX);
 		buf_init(&j->out, AGENT_FRAME_MAX);
 		buf_put(&j->in, body->p, cur_left(body));
@@ -115,7 +117,8 @@ struct job *job_own(struct agent *a, void (*run)(struct job *j))
 		.run = run,
 		.no_answer = true,
 		.fd = -1,
-		.ns_fd = -1};
+		.ns_fd = -1,
+		.root_fd = -1};
 	buf_init(&j->in, AGENT_FRAME_MAX);
 	buf_init(&j->out, AGENT_FRAME_MAX);
 	return j;
@@ -185,7 +188,8 @@ static bool enter_view(struct job *j)
 	if (j->ns_fd < 0)
 		return true;
 	ASSERT(j->own_thread);
-	return unshare(CLONE_FS) == 0 && setns(j->ns_fd, CLONE_NEWNS) == 0;
+	return unshare(CLONE_FS) == 0 && setns(j->ns_fd, CLONE_NEWNS) == 0 &&
+	       fchdir(j->root_fd) == 0 && chroot(".") == 0;
 }
 
 static void run_job(struct jobs *js, struct job *j)

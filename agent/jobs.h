@@ -26,7 +26,9 @@ struct job {
 	char text[300];
 	struct envset *env; /* for expansion; read only */
 	bool no_answer;     /* done() answers when all went well */
-	int ns_fd; /* a mount namespace in which it works; -1: the agent's. Needs own_thread */
+	/* A mount namespace in which it works, and the root there; -1: the agent's. They need own_thread. In a chroot the namespace's own root is
+	 * another one than the session's. */
+	int ns_fd, root_fd;
 	bool own_thread; /* bulk: does not count against the pool */
 	int fd;          /* bulk: the connection's socket, the job's own */
 	struct job *next;

@@ -11,9 +11,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -56,6 +58,32 @@ static inline void host_put(const char *path, const char *text)
 	}
 }
 
+/* In a chroot "/" is no mount point, as it is in every guest: then the child gets a root that is one. */
+static inline void host_root(const struct host *h)
+{
+	char root[80];
+	struct statx st;
+
+	if (statx(AT_FDCWD, "/", 0, STATX_BASIC_STATS, &st) < 0 ||
+		(st.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+		return;
+	snprintf(root, sizeof(root), "%s/root", h->dir);
+	if (mkdir(root, 0755) < 0 || mount("/", root, NULL, MS_BIND | MS_REC, NULL) < 0 ||
+		chroot(root) < 0 || chdir("/") < 0)
+		fprintf(stderr, "a root that is a mount point: %s\n", strerror(errno));
+}
+
+/* The network namespace is new; no program is needed for it. */
+static inline void host_loopback(void)
+{
+	struct ifreq r = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &r) < 0)
+		fprintf(stderr, "loopback: %s\n", strerror(errno));
+	close(fd);
+}
+
 static inline void host_child(struct host *h, int ready)
 {
 	struct agent_opts o = {.listen_path = h->sock,
@@ -78,6 +106,8 @@ static inline void host_child(struct host *h, int ready)
 		o.record_path = rec;
 
 	if (h->own_ns) {
+		host_root(h);
+		host_loopback();
 		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
 		mount("proc", "/proc", "proc", 0, NULL);
 	}

@@ -470,6 +470,8 @@ int broker_client_adopt(struct broker_client *n, uint32_t slot)
 	struct sockaddr_un a;
 	int rc = fd < 0 ? -errno : control_address(n, &a);
 
+	if (rc == 0)
+		rc = control_folder(n);
 	if (rc == 0 && connect(fd, (void *)&a, sizeof(a)) < 0)
 		rc = -errno;
 	if (rc < 0)

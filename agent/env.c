@@ -33,11 +33,6 @@ void env_unref(struct envset *e)
 	free(e);
 }
 
-void env_unrefp(struct envset **e)
-{
-	env_unref(*e);
-}
-
 static size_t find_var(const struct envset *e, const char *k, size_t kn)
 {
 	for (size_t i = 0; i < e->n; i++)

@@ -20,7 +20,6 @@ struct envset {
 struct envset *env_new(void);
 struct envset *env_ref(struct envset *e);
 void env_unref(struct envset *e);
-void env_unrefp(struct envset **e);
 /* 0, -ENOMEM, -EINVAL for a name that is empty or holds '=', -E2BIG. */
 int env_set(struct envset *e, const char *k, const char *v);
 int env_setn(struct envset *e, const char *k, size_t kn, const char *v, size_t vn);

@@ -798,11 +798,6 @@ void handle_unlock(struct nodes *n, const struct handle_ref *h)
 
 /* ---- the table as a whole */
 
-struct fs_session nodes_session(const struct nodes *n)
-{
-	return n->t->head.session;
-}
-
 void nodes_start(struct nodes *n, struct fs_session s)
 {
 	pthread_mutex_lock(&n->lock);

@@ -26,7 +26,6 @@ void nodes_close(struct nodes *n);
 struct fs_session {
 	uint32_t minor, flags, flags2;
 };
-struct fs_session nodes_session(const struct nodes *n);
 /* INIT: the guest's kernel starts from nothing, so all nodes and handles of an earlier mount are dropped. */
 void nodes_start(struct nodes *n, struct fs_session s);
 

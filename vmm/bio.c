@@ -361,11 +361,6 @@ void bio_go(struct bio *b)
 	list_init(&b->queued, &b->queued_tail);
 }
 
-bool bio_uses_uring(const struct bio *b)
-{
-	return b->uring;
-}
-
 unsigned int bio_inflight(const struct bio *b)
 {
 	return b->inflight;

@@ -45,7 +45,6 @@ void bio_go(struct bio *b);
 /* The ring itself: four kinds of operations, and nothing can be registered. 0 or -errno. */
 struct io_uring;
 int bio_ring_open(struct io_uring *ring, unsigned int depth);
-bool bio_uses_uring(const struct bio *b);
 unsigned int bio_inflight(const struct bio *b);
 /* In a forked child: the ring is the parent's, and submitting on it would be too. Closes and unmaps
  * it. */

@@ -22,16 +22,6 @@ void *mem_ptr(const struct mem *m, gpa_t gpa, uint64_t len)
 	return NULL;
 }
 
-bool mem_read(const struct mem *m, gpa_t gpa, void *to, uint64_t len)
-{
-	const void *p = mem_ptr(m, gpa, len);
-
-	if (!p)
-		return false;
-	memcpy(to, p, len);
-	return true;
-}
-
 bool mem_write(const struct mem *m, gpa_t gpa, const void *from, uint64_t len)
 {
 	void *p = mem_ptr(m, gpa, len);

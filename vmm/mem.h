@@ -30,7 +30,6 @@ struct mem {
  */
 void *mem_ptr(const struct mem *m, gpa_t gpa, uint64_t len);
 /* Copies; false if not all of it is RAM. */
-bool mem_read(const struct mem *m, gpa_t gpa, void *to, uint64_t len);
 bool mem_write(const struct mem *m, gpa_t gpa, const void *from, uint64_t len);
 
 /* Reserves the address range without access. Huge pages are off for it, whatever the host's setting

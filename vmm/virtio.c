@@ -121,13 +121,6 @@ static void tell_broken(struct virtio_dev *d)
 			d->env->ctx, d->ops->name, d->why_broken ? d->why_broken : "reset since");
 }
 
-void virtio_config_changed(struct virtio_dev *d)
-{
-	d->config_gen++;
-	if (d->status & VIRTIO_S_DRIVER_OK)
-		interrupt(d, ISR_CONFIG);
-}
-
 static void on_kick(void *arg, uint32_t events)
 {
 	struct virtio_dev *d = arg;

@@ -107,8 +107,6 @@ static inline bool virtio_runs(const struct virtio_dev *d)
 void virtio_signal(struct virtio_dev *d);
 /* The device asks for a reset; why is a literal. No queue work until the driver has reset it. */
 void virtio_broken(struct virtio_dev *d, const char *why);
-/* The configuration space changed. */
-void virtio_config_changed(struct virtio_dev *d);
 /* Another turn of all queues, as soon as the other devices had theirs. */
 void virtio_again(struct virtio_dev *d);
 

@@ -206,9 +206,6 @@ struct agent_dial *agent_dial_tcp(
 /* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before that, with an error: the agent
  * takes no such stream (or, ECONNRESET and ECANCELED, is gone). */
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);
-/* str path of a Unix socket in the guest */
-struct agent_dial *agent_dial_unix(
-	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg);
 /* Its calls go on with somebody else. Also from inside its own callbacks. */
 void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg);
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n); /* after opened() */

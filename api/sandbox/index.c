@@ -44,13 +44,6 @@ struct sandbox_index *index_create(void)
 	return x;
 }
 
-void index_destroy(struct sandbox_index *x)
-{
-	if (x)
-		free(x->bucket);
-	free(x);
-}
-
 static void index_put(struct sandbox_index *x, struct sandbox *sb)
 {
 	struct sandbox **at = &x->bucket[index_slot(x, sb->id)];

@@ -16,7 +16,6 @@ struct sandbox_load {
 };
 
 struct sandbox_index *index_create(void); /* NULL: no memory */
-void index_destroy(struct sandbox_index *x);
 void index_add(struct sandbox_index *x, struct sandbox *sb);
 void index_remove(struct sandbox_index *x, struct sandbox *sb);
 struct sandbox *index_find(const struct sandbox_index *x, const char *id);

@@ -746,11 +746,6 @@ static const struct vm_ops vm_ops = {.blank = on_blank,
 	.snapshot = on_snapshot,
 	.ended = on_ended};
 
-const struct vm_ops *launch_vm_ops(void)
-{
-	return &vm_ops;
-}
-
 static void get_vm(struct sandbox *sb)
 {
 	struct err e;

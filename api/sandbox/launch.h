@@ -45,4 +45,3 @@ void launch_continue(struct sandbox *sb);
 /* Its client is told that it is coming: from here on the next daemon makes it, if this one does
  * not. 0 or -errno. */
 int launch_promise(struct sandbox *sb);
-const struct vm_ops *launch_vm_ops(void);

@@ -280,11 +280,6 @@ void build_changed(struct build *b)
 		timer_after(b->timer, AGAIN_NS);
 }
 
-const struct sandbox *build_sandbox(const struct build *b)
-{
-	return b->sb;
-}
-
 struct build *build_start(struct daemon *d, struct spec *spec, const char *owner,
 	const struct probe *p, build_fn fn, void *arg, struct refusal *x)
 {

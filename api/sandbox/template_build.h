@@ -35,6 +35,5 @@ struct build *build_start(struct daemon *d, struct spec *spec, const char *owner
 	const struct probe *p, build_fn fn, void *arg, struct refusal *x);
 /* fn will not be called. */
 void build_cancel(struct build *b);
-const struct sandbox *build_sandbox(const struct build *b);
 /* The sandbox's state changed, or a point of it is done. */
 void build_changed(struct build *b);

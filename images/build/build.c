@@ -5,6 +5,7 @@
  * until all of them were right.
  */
 #include "images/build/build.h"
+#include "images/build/ext4.h"
 #include "images/build/layer.h"
 
 #include <stdio.h>

@@ -5,18 +5,11 @@
 #pragma once
 
 #include "images/build/blocks.h"
-#include "images/oci/digest.h"
+#include "images/oci/image_config.h"
 
 /* Tables go before this block: room for 524,288 inodes; what does not fit goes behind the data. It
  * costs virtual size only. */
 #define EXT4_DATA_FIRST 49152u
-
-struct ext4_info {
-	uint64_t disk_bytes; /* virtual size */
-	uint64_t data_bytes; /* blocks in use for files, directories, links */
-	uint64_t inodes, inodes_used;
-	char uuid[37];
-};
 
 /* Writes everything but file data, sets fd's length, syncs. `id` decides the UUID and the hash seed: equal input, equal disk.
  * Changes the tree: inode numbers, extents of directories. */

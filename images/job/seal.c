@@ -50,7 +50,7 @@ static const struct jail_rule every_job[] = {
 		"libarchive's reader of folders: FS_IOC_GETFLAGS"),
 	JAIL_CALL_MASK(
 		ioctl, 1, 0xffffffff, 0x127c, "libext2fs: BLKDISCARDZEROES, refused by a file"),
-	JAIL_CALL(sendmsg, "job.c: job_send"),
+	JAIL_CALL(sendmsg, "channel.c: job_send"),
 	JAIL_CALL(recvmsg, "job.c: job_recv"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "malloc, thread stacks"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "malloc, thread stacks"),

@@ -4,8 +4,15 @@
  */
 #pragma once
 
-#include "images/build/ext4.h"
 #include "images/oci/oci.h"
+
+/* What a finished disk is: images/build/ext4.h makes it. */
+struct ext4_info {
+	uint64_t disk_bytes; /* virtual size */
+	uint64_t data_bytes; /* blocks in use for files, directories, links */
+	uint64_t inodes, inodes_used;
+	char uuid[37];
+};
 
 struct strings {
 	char **v; /* NULL-terminated, never NULL after reading */

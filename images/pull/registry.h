@@ -4,8 +4,10 @@
  */
 #pragma once
 
-#include "images/job/job.h"
 #include "images/oci/oci.h"
+#include "images/oci/ref.h"
+#include "images/pull/stagefile.h"
+#include "images/pull/channel.h"
 
 #define PULL_MAX_BASES 16
 

@@ -56,7 +56,6 @@ int store_name_set(struct store *s, const struct image_ref *r, const struct dige
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */
 uint32_t store_pins(struct store *s, const struct digest *id);
-int store_unpin(struct store *s, const struct digest *id, const char *owner);
 /* Pins that `lives` denies are dropped: the daemon's reconciliation. image: hex of its digest */
 int store_pins_reap(
 	struct store *s, bool (*lives)(void *arg, const char *image, const char *owner), void *arg);

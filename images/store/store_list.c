@@ -279,15 +279,6 @@ int store_pin(struct store *s, const struct digest *id, const char *owner, struc
 	return 0;
 }
 
-int store_unpin(struct store *s, const struct digest *id, const char *owner)
-{
-	char path[160];
-
-	if (pin_path(id, owner, path) < 0)
-		return -EINVAL;
-	return unlinkat(s->dir[F_PINS], path, 0) < 0 && errno != ENOENT ? -errno : 0;
-}
-
 struct reap {
 	struct store *s;
 	bool (*lives)(void *arg, const char *image, const char *owner);

@@ -45,39 +45,68 @@ bool admission_has_memory(const struct daemon *d)
 	return memory_promised_mib(d) <= memory_limit_mib(d);
 }
 
-int admission_check(struct sandbox *sb, struct refusal *x)
+/* What runs, and so much more: within the limits? */
+static void check_load(
+	const struct daemon *d, uint64_t more_mib, uint64_t more_vcpus, struct refusal *x)
 {
-	struct daemon *d = sb->d;
 	const struct sandbox_load *l = index_load(d->index);
-	uint64_t max_mem = memory_limit_mib(d);
-	uint64_t max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
-	struct statvfs vfs;
-	bool have = statvfs(d->cfg.state_dir, &vfs) == 0;
+	uint64_t mib = memory_promised_mib(d) + more_mib, max_mib = memory_limit_mib(d);
+	uint64_t vcpus = l->vcpus + more_vcpus,
+		 max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
 
-	/* its size is known from here on */
-	index_count(d->index, sb);
-	x->status = 0;
 	if (l->live > (size_t)d->cfg.max_sandboxes)
 		refuse(x, 429, FULL, "This host is full: %lld sandboxes are its limit.",
 			(long long)d->cfg.max_sandboxes);
-	else if (memory_promised_mib(d) > max_mem)
+	else if (mib > max_mib)
 		refuse(x, 429, FULL,
 			"This host is full: %llu MiB of memory would be given away, %llu is its "
 			"limit.",
-			(unsigned long long)memory_promised_mib(d), (unsigned long long)max_mem);
-	else if (l->vcpus > max_vcpus)
+			(unsigned long long)mib, (unsigned long long)max_mib);
+	else if (vcpus > max_vcpus)
 		refuse(x, 429, FULL,
 			"This host is full: %llu virtual CPUs would be given away, %llu is its "
 			"limit.",
-			(unsigned long long)l->vcpus, (unsigned long long)max_vcpus);
-	else if (have && (vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
-		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",
-			(long long)d->cfg.disk_reserve_mib);
-	else if (have && vfs.f_files && d->cfg.disk_reserve_mib && vfs.f_favail < INODES_RESERVE)
-		refuse(x, 429, FULL, "This host is full: %llu of %llu inodes of the disk are free.",
-			(unsigned long long)vfs.f_favail, (unsigned long long)vfs.f_files);
+			(unsigned long long)vcpus, (unsigned long long)max_vcpus);
+}
+
+static int refused_full(struct daemon *d, const struct refusal *x)
+{
 	if (!x->status)
 		return 0;
 	d->metrics.refused_full++;
 	return -EINVAL;
+}
+
+static void check_disk(const struct daemon *d, struct refusal *x)
+{
+	struct statvfs vfs;
+
+	if (statvfs(d->cfg.state_dir, &vfs) < 0)
+		return;
+	if ((vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
+		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",
+			(long long)d->cfg.disk_reserve_mib);
+	else if (vfs.f_files && d->cfg.disk_reserve_mib && vfs.f_favail < INODES_RESERVE)
+		refuse(x, 429, FULL, "This host is full: %llu of %llu inodes of the disk are free.",
+			(unsigned long long)vfs.f_favail, (unsigned long long)vfs.f_files);
+}
+
+int admission_check(struct sandbox *sb, struct refusal *x)
+{
+	struct daemon *d = sb->d;
+
+	/* its size is known from here on */
+	index_count(d->index, sb);
+	x->status = 0;
+	check_load(d, 0, 0, x);
+	if (!x->status)
+		check_disk(d, x);
+	return refused_full(d, x);
+}
+
+int admission_check_resume(const struct sandbox *sb, struct refusal *x)
+{
+	x->status = 0;
+	check_load(sb->d, sb->cls.mem_mib, sb->cls.vcpus, x);
+	return refused_full(sb->d, x);
 }

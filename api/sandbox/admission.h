@@ -12,3 +12,5 @@ bool admission_counts(const struct sandbox *sb);
 bool admission_has_memory(const struct daemon *d);
 /* sb is in the table already. 0, or -EINVAL and x (429 with what is used up). */
 int admission_check(struct sandbox *sb, struct refusal *x);
+/* The same for one that is paused on disk: what it held is counted again when it resumes. Its disk is there already. */
+int admission_check_resume(const struct sandbox *sb, struct refusal *x);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/sandbox/admission.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/floor.h"
@@ -1023,6 +1024,15 @@ static void resume_begun(struct sandbox *sb, bool saved)
 
 void launch_resume(struct sandbox *sb)
 {
+	struct http_req *r;
+	struct refusal x;
+
+	if (admission_check_resume(sb, &x) < 0) {
+		r = operation_client(sb);
+		http_add_header(r, "Retry-After", "1");
+		http_error(r, x.status, x.code, "%s It stays Paused.", x.msg);
+		return;
+	}
 	operation_begin_saved(
 		sb, OP_RESUME, sb->d->cfg.resume_timeout_seconds, "RESUMING", resume_begun);
 }

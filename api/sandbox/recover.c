@@ -83,10 +83,13 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	/* a live one's source goes on by itself, and its guest takes this when it does */
 	if (s->kind == SNAP_LIVE)
 		snap_source_goes_on(s);
-	if (busy || state == VMM_S_ENDED)
+	if (busy || state == VMM_S_ENDED) {
 		/* the event at the end of the writing brings us here again; or the process's end,
 		 * and then the files tell */
+		if (s->kind == SNAP_PAUSE)
+			operation_step(s->sb, STEP_WRITE);
 		return;
+	}
 	if (state == VMM_S_PAUSED)
 		vmmctl_call(s->sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, ignore, NULL);
 	snap_failed(s, s->err, s->why);
@@ -94,9 +97,13 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 
 void settle_ask(struct snap *s)
 {
+	enum op_step step = s->sb->op.step;
+
 	if (s->asking)
 		return;
 	s->asking = true;
+	if (step == STEP_COPY || step == STEP_WRITE)
+		operation_step(s->sb, STEP_SETTLE);
 	if (vmmctl_call(s->sb->vm->ctl, VMM_LAYERS, NULL, NULL, 0, on_layers, s) < 0)
 		vm_kill(s->sb->vm);
 }

@@ -16,10 +16,39 @@
 
 #define LIMIT_MS 10000u
 
-/* The sandbox may be deleted or its VM gone at every answer: each holds a reference and looks. */
-static bool still(const struct sandbox *sb, enum op_kind k)
+/* A question to the agent or the monitor. The sandbox may be deleted, its VM gone, or another operation of the same kind
+ * running when the answer comes: each holds a reference and knows whose it is. */
+struct question {
+	struct sandbox *sb;
+	uint64_t begun_ns; /* of the operation that asked */
+};
+
+static struct question *question_new(struct sandbox *sb)
 {
-	return sb->op.kind == k && sb->vm && sb->agent;
+	struct question *q = malloc(sizeof(*q));
+
+	if (!q)
+		return NULL;
+	*q = (struct question){sb, sb->op.begun_ns};
+	sandbox_ref(sb);
+	return q;
+}
+
+static void question_free(struct question *q)
+{
+	if (!q)
+		return;
+	sandbox_unref(q->sb);
+	free(q);
+}
+
+/* The operation that asked still runs, and waits for this. */
+static bool question_stands(const struct question *q, enum op_kind k, enum op_step step)
+{
+	const struct sandbox *sb = q->sb;
+
+	return sb->op.kind == k && sb->op.step == step && sb->op.begun_ns == q->begun_ns &&
+	       sb->vm && sb->agent;
 }
 
 static void ignore(void *arg, const struct vmm_answer *a)
@@ -49,6 +78,10 @@ static void not_paused(struct sandbox *sb, const char *why)
  * comes after that. */
 void resident_pause_late(struct sandbox *sb)
 {
+	if (sb->op.step == STEP_FREEZE) {
+		not_paused(sb, "the agent did not freeze the guest's processes in time");
+		return;
+	}
 	tell_vm(sb, VMM_CONTINUE);
 	not_paused(sb, "the VMM did not stop it in time");
 }
@@ -70,39 +103,45 @@ static void paused_saved(struct sandbox *sb, bool saved)
 
 static void stopped(void *arg, const struct vmm_answer *a)
 {
-	struct sandbox *sb = arg;
+	struct question *q = arg;
 
-	if (still(sb, OP_PAUSE_MEMORY) && sb->op.step == STEP_STOP) {
+	if (question_stands(q, OP_PAUSE_MEMORY, STEP_STOP)) {
 		if (a->err)
-			not_paused(sb, a->text);
+			not_paused(q->sb, a->text);
 		else
-			operation_commit(sb, EV_DONE, "CONTAINER_PAUSED", paused_saved);
+			operation_commit(q->sb, EV_DONE, "CONTAINER_PAUSED", paused_saved);
 	}
-	sandbox_unref(sb);
+	question_free(q);
+}
+
+static void vm_stop(struct sandbox *sb)
+{
+	struct question *q = question_new(sb);
+
+	agentc_down(sb->agent);
+	operation_step(sb, STEP_STOP);
+	if (q && sb->vm->ctl && vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, stopped, q) == 0)
+		return;
+	not_paused(sb, "the VMM takes no requests");
+	question_free(q);
 }
 
 static void frozen(void *arg, const struct agent_reply *r)
 {
-	struct sandbox *sb = arg;
-	bool ours = still(sb, OP_PAUSE_MEMORY) && sb->op.step == STEP_FREEZE;
+	struct question *q = arg;
 
-	if (ours && !r->err) {
-		agentc_down(sb->agent);
-		if (sb->vm->ctl &&
-			vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, stopped, sb) == 0) {
-			operation_step(sb, STEP_STOP);
-			return;
-		}
+	if (question_stands(q, OP_PAUSE_MEMORY, STEP_FREEZE)) {
+		if (r->err)
+			not_paused(q->sb, *r->text ? r->text : strerror(r->err));
+		else
+			vm_stop(q->sb);
 	}
-	if (ours)
-		not_paused(sb, !r->err    ? "the VMM takes no requests"
-			       : *r->text ? r->text
-					  : strerror(r->err));
-	sandbox_unref(sb);
+	question_free(q);
 }
 
 static void pause_begun(struct sandbox *sb, bool saved)
 {
+	struct question *q;
 	struct http_req *r;
 	struct buf b;
 	bool asked;
@@ -116,18 +155,18 @@ static void pause_begun(struct sandbox *sb, bool saved)
 		return;
 	}
 	operation_step(sb, STEP_FREEZE);
+	q = question_new(sb);
 	buf_init(&b, 64);
 	buf_u32(&b, AGENT_PREP_FREEZE);
 	buf_u32(&b, LIMIT_MS);
-	sandbox_ref(sb);
-	asked = agentc_call(sb->agent, AGENT_PREPARE, &b, LIMIT_MS * 2, frozen, sb) != NULL;
+	asked = q && agentc_call(sb->agent, AGENT_PREPARE, &b, LIMIT_MS * 2, frozen, q) != NULL;
 	buf_fini(&b);
 	if (asked) {
 		pause_in_time(sb);
 		return;
 	}
 	not_paused(sb, "the agent takes no requests");
-	sandbox_unref(sb);
+	question_free(q);
 }
 
 void resident_pause(struct sandbox *sb)
@@ -180,29 +219,31 @@ void resident_resume_late(struct sandbox *sb)
 
 static void went_on(void *arg, const struct vmm_answer *a)
 {
-	struct sandbox *sb = arg;
-	bool ours = still(sb, OP_RESUME_MEMORY) && sb->op.step == STEP_CONTINUE;
+	struct question *q = arg;
+	struct sandbox *sb = q->sb;
+	bool stands = question_stands(q, OP_RESUME_MEMORY, STEP_CONTINUE);
 
 	/* EBUSY: it runs: a daemon before this one had asked for it */
-	if (ours && (!a->err || a->err == EBUSY))
+	if (stands && (!a->err || a->err == EBUSY))
 		running(sb);
-	else if (ours)
+	else if (stands)
 		not_resumed(sb, 500, a->text);
 	/* too late: its client heard that it is Paused */
 	else if (!a->err && sb->phase == PHASE_RESIDENT && sb->op.kind == OP_NONE)
 		tell_vm(sb, VMM_PAUSE);
-	sandbox_unref(sb);
+	question_free(q);
 }
 
 static void resident_resume(struct sandbox *sb)
 {
+	struct question *q = question_new(sb);
+
 	operation_step(sb, STEP_CONTINUE);
-	sandbox_ref(sb);
-	if (sb->vm && sb->vm->ctl &&
-		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, sb) == 0)
+	if (q && sb->vm && sb->vm->ctl &&
+		vmmctl_call(sb->vm->ctl, VMM_CONTINUE, NULL, NULL, 0, went_on, q) == 0)
 		return;
 	not_resumed(sb, 500, "the VMM takes no requests");
-	sandbox_unref(sb);
+	question_free(q);
 }
 
 static void resume_begun(struct sandbox *sb, bool saved)

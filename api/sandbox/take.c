@@ -215,8 +215,11 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	freeze_done(s, &body);
 	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
 	headroom_writer(s->headroom);
+	/* how long the writing takes is the disk's to say: that step has no limit */
 	if (s->kind != SNAP_PAUSE)
 		snap_source_goes_on(s);
+	else
+		operation_step(s->sb, STEP_WRITE);
 }
 
 void snap_memory_list(const struct snap *s, struct memory *m)
@@ -632,10 +635,15 @@ int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
 	return 0;
 }
 
-/* The guest is frozen and its requests wait: a monitor that does not answer now ends, and with it the sandbox. */
+/* The guest is frozen and its requests wait. Without an answer of the agent the checkpoint fails and the guest goes on. A
+ * monitor that does not answer ends, and with it the sandbox: nobody knows which files its disk stands on. */
 void take_late(struct sandbox *sb)
 {
-	if (sb->vm)
+	struct snap *s = sb->op.snap;
+
+	if (sb->op.step == STEP_FREEZE && s && !s->asked)
+		failed(s, ETIMEDOUT, "the agent did not freeze the guest's processes in time");
+	else if (sb->vm)
 		vm_fail(sb->vm, "the monitor did not answer a snapshot request in time");
 }
 

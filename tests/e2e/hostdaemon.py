@@ -84,6 +84,16 @@ class HostDaemon:
         self.url = f"http://127.0.0.1:{self.port}"
         return self
 
+    def reload(self, more=None, **server):
+        """The configuration is read again while the daemon runs."""
+        at = self.log_path.stat().st_size
+        self.config(more, **server)
+        self.proc.send_signal(signal.SIGHUP)
+        end = time.monotonic() + WAIT_S
+        while "configuration: read anew" not in self.log_path.read_text()[at:]:
+            assert self.proc.poll() is None and time.monotonic() < end, self.log()
+            time.sleep(0.01)
+
     def end(self, sig=signal.SIGKILL):
         self.proc.send_signal(sig)
         return self.proc.wait(WAIT_S)

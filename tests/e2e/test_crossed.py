@@ -59,13 +59,6 @@ def post(daemon, box, what, expect=202, **more):
     return answer
 
 
-def reload(daemon, config):
-    at = daemon.log_path.stat().st_size
-    daemon.config(config)
-    daemon.proc.send_signal(signal.SIGHUP)
-    until(lambda: "configuration: read anew" in daemon.log_path.read_text()[at:])
-
-
 # ---- monitors and guests that answer when nobody expects it
 
 def test_a_snapshot_whose_source_goes_keeps_the_memory_it_stands_on(daemon):
@@ -194,12 +187,12 @@ def late(daemon):
     box = daemon.create()
     daemon.plan(pause="later")
     limits["runtime"]["step_timeout_seconds"] = 2
-    reload(daemon, limits)
+    daemon.reload(limits)
     post(daemon, box, "pause?mode=resident")  # told in time that it is under way
     assert daemon.state(box) in ("Pausing", "Running")
     daemon.until(box, "Running")
     limits["runtime"]["step_timeout_seconds"] = WAIT_S
-    reload(daemon, limits)
+    daemon.reload(limits)
     return box
 
 

@@ -118,6 +118,65 @@ def test_a_monitor_that_never_answers_a_snapshot(daemon):
     until(lambda: snapshot_state(daemon, snap) == "Failed")
 
 
+def with_step_limit(daemon, seconds):
+    """A sandbox that was made without haste; from here on a step has so many seconds."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    daemon.reload({"runtime": {"templates": False, "step_timeout_seconds": seconds}})
+    return box
+
+
+@pytest.mark.parametrize("mode", ["disk", "resident"])
+def test_an_agent_that_never_freezes_its_guest(daemon, mode):
+    """Requests wait for that step: for its deadline, not for ever. The pause fails, and the sandbox runs on."""
+    box = with_step_limit(daemon, 1)
+    daemon.plan(prep="silent")
+    e = post(daemon, box, "pause?mode=" + mode, 500)
+    assert "did not freeze" in e["message"], e
+    daemon.plan()
+    daemon.reload(NO_TEMPLATES)
+    assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+    post(daemon, box, "pause?mode=" + mode)
+    assert daemon.until(box, "Paused") == "Paused"
+
+
+def test_a_monitor_that_never_says_where_it_is(daemon):
+    """A pause failed and nobody knows on which files the disk stands: the question has a deadline, too."""
+    box = with_step_limit(daemon, 2)
+    daemon.plan(snapshot="fail-event", layers="hang")
+    post(daemon, box, "pause", 500)
+    daemon.until(box, "Failed")
+    assert "did not answer" in daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["status"]["message"]
+
+
+def test_a_pause_may_be_written_for_longer_than_a_step(daemon):
+    """How long the disk takes has no limit: only the monitor's answers have one."""
+    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}})
+    box = daemon.create()
+    daemon.plan(snapshot="later")
+    post(daemon, box, "pause")
+    step(daemon, "go", 2)
+    daemon.reload({"runtime": {"templates": False, "step_timeout_seconds": 1}})
+    step(daemon, "go", 30)  # ten a second
+    assert daemon.state(box) == "Pausing"
+    daemon.plan(go="yes")
+    assert daemon.until(box, "Paused", "Failed") == "Paused"
+
+
+def test_a_resume_needs_room_too(daemon):
+    """What a paused sandbox held was given to others meanwhile."""
+    daemon.start({"runtime": {"templates": False}, "limits": {"memory_mib": 512}})
+    paused, other = daemon.create(), daemon.create()
+    post(daemon, paused, "pause")
+    third = daemon.create()
+    status, e, head = daemon.ask("POST", f"/v1/sandboxes/{paused}/resume")
+    assert (status, e["code"]) == (429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED") and "768 MiB" in e["message"] and int(head["Retry-After"]) > 0, e
+    assert daemon.state(paused) == "Paused"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{third}")[0] == 204
+    post(daemon, paused, "resume")
+    assert daemon.state(paused) == daemon.state(other) == "Running"
+
+
 def test_every_request_in_every_state(daemon):
     """What the table refuses is answered with the state; nothing is refused that it allows."""
     daemon.start(NO_TEMPLATES)

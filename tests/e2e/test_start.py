@@ -160,6 +160,39 @@ def test_a_missing_file(daemon):
     goes_on(daemon, boxes[0])
 
 
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def longer(path):
+    with open(path, "ab") as f:
+        f.write(bytes(5000))
+
+
+def of_a_later_version(path):
+    data = path.read_bytes().ljust(4096, b"\0")
+    path.write_bytes(data[:8] + struct.pack("<I", 99) + data[12:])
+
+
+@pytest.mark.parametrize("kind,how", [("mem", cut), ("state", longer), ("data", cut), ("bitmap", cut), ("index", of_a_later_version), ("mem", of_a_later_version)])
+def test_a_file_that_is_not_as_it_was(daemon, kind, how):
+    """Its sandbox stays Paused and its files stay: whether they are of use is looked at by a resume, and by an operator."""
+    boxes = [paused(daemon) for _ in range(2)]
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        (local,) = db.execute("SELECT local FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+    how(daemon.dir / "state" / "blobs" / next(f for f in before if f.endswith("." + kind) and f[:36] in local))
+    daemon.again()
+    assert blobs(daemon) == before and quarantined(daemon) == 0
+    assert [daemon.state(b) for b in boxes] == ["Paused", "Paused"]
+    goes_on(daemon, boxes[0])
+    assert set(before) - set(blobs(daemon)) <= {f for f in before if f[:36] not in local}, "nothing of the other one went"
+    for b in boxes:
+        assert daemon.ask("DELETE", f"/v1/sandboxes/{b}")[0] == 204
+    daemon.cleared("blobs/*")
+
+
 def test_no_memory(daemon):
     """A record that could not be made of its row, for want of memory, is not a record that is not there."""
     daemon.end()

@@ -11,6 +11,7 @@
 
 #include "cli/cli.h"
 #include "cli/client.h"
+#include "cli/terminal.h"
 
 #define EVENT_MAX MIB(8)
 
@@ -148,7 +149,7 @@ struct exec_opts {
 	struct opt_list env;
 	const char *cwd, *user;
 	uint64_t timeout;
-	bool background, shell, input;
+	bool background, shell, input, tty;
 };
 
 /* "UID" or "UID:GID": a name would become 0, which is root */
@@ -174,36 +175,41 @@ static cJSON *pairs(const struct opt_list *l)
 	return o;
 }
 
-/* The words behind a shell that has the file as its input, and takes its name away before it
- * becomes them. */
-static void with_input(cJSON *argv, const struct exec_opts *o, const char *file)
+static void join_words(struct buf *t, int n, char **words)
 {
-	cJSON_AddItemToArray(argv, cJSON_CreateString("sh"));
-	cJSON_AddItemToArray(argv, cJSON_CreateString("-c"));
-	cJSON_AddItemToArray(
-		argv, cJSON_CreateString(
-			      o->shell ? "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; eval \"$*\""
-				       : "exec <\"$0\"; rm -f \"$0\" 2>/dev/null; exec \"$@\""));
-	cJSON_AddItemToArray(argv, cJSON_CreateString(file));
+	for (int i = 0; i < n; i++)
+		buf_printf(t, "%s%s", i ? " " : "", words[i]);
 }
 
-/* file: NULL, or what becomes its input */
-static cJSON *command_body(const struct exec_opts *o, const char *file, int n, char **words)
+/* The words as a text that a shell becomes. */
+static void quote_words(struct buf *t, int n, char **words)
+{
+	buf_printf(t, "exec");
+	for (int i = 0; i < n; i++) {
+		buf_printf(t, " '");
+		for (const char *p = words[i]; *p; p++)
+			buf_printf(t, *p == '\'' ? "'\\''" : "%c", *p);
+		buf_printf(t, "'");
+	}
+}
+
+/* as_text: for a session's shell, which takes no list of words */
+static cJSON *command_body(const struct exec_opts *o, bool as_text, int n, char **words)
 {
 	cJSON *b = cJSON_CreateObject(), *argv;
 
-	if (o->shell && !file) {
+	if (o->shell || as_text) {
 		struct buf t;
 
 		buf_init(&t, MIB(1));
-		for (int i = 0; i < n; i++)
-			buf_printf(&t, "%s%s", i ? " " : "", words[i]);
+		if (o->shell)
+			join_words(&t, n, words);
+		else
+			quote_words(&t, n, words);
 		cJSON_AddStringToObject(b, "command", buf_cstr(&t));
 		buf_fini(&t);
 	} else {
 		argv = cJSON_AddArrayToObject(b, "argv");
-		if (file)
-			with_input(argv, o, file);
 		for (int i = 0; i < n; i++)
 			cJSON_AddItemToArray(argv, cJSON_CreateString(words[i]));
 	}
@@ -225,15 +231,23 @@ static cJSON *command_body(const struct exec_opts *o, const char *file, int n, c
 	return b;
 }
 
-/* Where the command could not do so itself: it was never started, or is another user's. */
-static void forget_input(const struct client *c, const char *sandbox, const char *file)
+/* With our standard input, or a terminal: a terminal session of the sandbox. */
+static int run_session(
+	const struct client *c, const char *sandbox, const struct exec_opts *o, int n, char **words)
 {
-	_cleanup_free_ char *path =
-		client_path("/v1/sandboxes/%s/proxy/44772/files?path=%s", sandbox, file);
-	_cleanup_answer_ struct answer a = {0};
-	struct err ignored;
+	struct terminal_opts t = {.tty = o->tty, .input = o->input, .timeout_s = o->timeout};
+	cJSON *body = command_body(o, true, n, words), *envs = cJSON_GetObjectItem(body, "envs");
+	int code;
 
-	client_call(c, "DELETE", path, NULL, &a, &ignored);
+	cJSON_DeleteItemFromObject(body, "timeout");
+	if (o->tty && getenv("TERM")) {
+		envs = envs ? envs : cJSON_AddObjectToObject(body, "envs");
+		if (!cJSON_GetObjectItem(envs, "TERM"))
+			cJSON_AddStringToObject(envs, "TERM", getenv("TERM"));
+	}
+	code = terminal_run(c, sandbox, body, &t);
+	cJSON_Delete(body);
+	return code;
 }
 
 /* The command's exit code, or 125 with the reason told. */
@@ -243,25 +257,17 @@ static int run_in(
 	struct running x = {.c = c, .sandbox = sandbox, .code = -1, .background = o->background};
 	struct client_stream s = {.data = take_bytes, .interrupted = interrupt, .arg = &x};
 	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s/proxy/44772/command", sandbox);
-	_cleanup_free_ char *file = NULL;
 	cJSON *body;
 	struct err e;
 	int rc;
 
-	if (o->input) {
-		file = client_path("/tmp/.mayfly-input-%llx", (unsigned long long)wall_ns());
-		/* another user must be able to read it, whom we know by number only */
-		rc = copy_upload(c, sandbox, stdin, file, o->user ? 0644 : 0600, &e);
-		if (rc < 0)
-			return complain(EXIT_OURS, &e);
-	}
-	body = command_body(o, file, n, words);
+	if (o->input || o->tty)
+		return run_session(c, sandbox, o, n, words);
+	body = command_body(o, false, n, words);
 	buf_init(&x.in, EVENT_MAX);
 	rc = client_stream(c, "POST", path, body, &s, &e);
 	cJSON_Delete(body);
 	buf_fini(&x.in);
-	if (file)
-		forget_input(c, sandbox, file);
 	if (client_ending)
 		return 128 + client_ending;
 	if (rc < 0)
@@ -285,9 +291,10 @@ int cmd_exec(int argc, char **argv)
 		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of the command (K alone: ours)"},
 		{"workdir", 'w', OPT_STR, &o.cwd, "DIR", "where it runs, instead of the image's"},
 		{"user", 'u', OPT_STR, &o.user, "UID[:GID]", "as whom it runs, by number"},
-		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS", "kill it after that long"},
-		{"input", 'i', OPT_FLAG, &o.input, NULL,
-			"standard input is read to its end and becomes the command's"},
+		{"timeout", 0, OPT_UINT, &o.timeout, "SECONDS", "kill it after that long"},
+		{"interactive", 'i', OPT_FLAG, &o.input, NULL,
+			"standard input is the command's, as it is typed or comes"},
+		{"tty", 't', OPT_FLAG, &o.tty, NULL, "with a terminal"},
 		{"detach", 'd', OPT_FLAG, &o.background, NULL,
 			"do not wait; prints the command's id (see mayfly logs)"},
 		{"shell", 's', OPT_FLAG, &o.shell, NULL,
@@ -300,14 +307,19 @@ int cmd_exec(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &o.co,
-		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRuns a command; its output, "
-		    "its exit code. Its standard input is empty, or with -i ours: read to its end\n"
-		    "before the command starts, as the protocol has no stream into a command "
-		    "(1.1.1).\n",
+		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRun a command; its output, "
+		    "its "
+		    "exit code. Its standard input is empty, with -i ours. -it is a terminal:\n"
+		    "Ctrl-P Ctrl-Q leaves the command running. -i and -t need a shell in the "
+		    "sandbox.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	if (o.user && !user_ok(o.user)) {
 		fprintf(stderr, "mayfly: exec: --user '%s' is not UID[:GID], by number\n", o.user);
+		return EXIT_USAGE;
+	}
+	if (o.background && (o.input || o.tty)) {
+		fprintf(stderr, "mayfly: exec: --detach cannot be combined with -i or -t\n");
 		return EXIT_USAGE;
 	}
 	if (client_resolve(&c, argv[at], id, &e) < 0)
@@ -650,8 +662,10 @@ int cmd_run(int argc, char **argv)
 		CREATE_OPTS(o),
 		{"env", 'e', OPT_LIST, &x.env, "K=V", "environment of the command (K alone: ours)"},
 		{"workdir", 'w', OPT_STR, &x.cwd, "DIR", "where it runs, instead of the image's"},
-		{"timeout", 't', OPT_UINT, &x.timeout, "SECONDS",
-			"kill the command after that long"},
+		{"timeout", 0, OPT_UINT, &x.timeout, "SECONDS", "kill the command after that long"},
+		{"interactive", 'i', OPT_FLAG, &x.input, NULL,
+			"standard input is the command's, as it is typed or comes"},
+		{"tty", 't', OPT_FLAG, &x.tty, NULL, "with a terminal"},
 		{"shell", 's', OPT_FLAG, &x.shell, NULL,
 			"the words are a text for the image's shell"},
 		{"keep", 'k', OPT_FLAG, &o.keep, NULL,

@@ -60,6 +60,27 @@ static const struct opt *find(const struct opt *o, size_t n, const char *word, c
 	return NULL;
 }
 
+static const struct opt *flag_of(const struct opt *o, size_t n, char letter)
+{
+	for (size_t i = 0; i < n; i++)
+		if (o[i].letter == letter && o[i].kind == OPT_FLAG)
+			return &o[i];
+	return NULL;
+}
+
+/* -it: flags together, and nothing but flags. */
+static bool take_flags(const struct opt *o, size_t n, const char *word)
+{
+	if (word[1] == '-' || !word[2])
+		return false;
+	for (const char *p = word + 1; *p; p++)
+		if (!flag_of(o, n, *p))
+			return false;
+	for (const char *p = word + 1; *p; p++)
+		*(bool *)flag_of(o, n, *p)->to = true;
+	return true;
+}
+
 /* -vvv */
 static bool is_repeated(const char *word)
 {
@@ -111,6 +132,8 @@ int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, s
 			i++;
 			break;
 		}
+		if (take_flags(o, n, argv[i]))
+			continue;
 		hit = find(o, n, argv[i], &value);
 		if (!hit)
 			return err_plain(e, EINVAL, "unknown option '%s'", argv[i]);

@@ -70,8 +70,11 @@ static inline const struct http_route *dispatch(struct http_req *r)
 	int status = 404;
 
 	r->prefix = "";
-	if (!strncmp(r->path, "/v1/sandboxes/x/proxy/", 22) || !strncmp(r->path, "/x/", 3)) {
-		const char *p = r->path + (r->path[1] == 'x' ? 3 : 22);
+	const char *documented =
+		strncmp(r->path, "/v1/sandboxes/", 14) ? NULL : strstr(r->path, "/proxy/");
+
+	if (documented || !strncmp(r->path, "/x/", 3)) {
+		const char *p = documented ? documented + 7 : r->path + 3;
 		size_t n = strcspn(p, "/");
 
 		r->prefix = http_strdup(r, r->path, (size_t)(p - r->path) + n);

@@ -55,6 +55,9 @@ static void options_are_read(void)
 	CHECK_INT(rest, 12);
 	CHECK_INT(parse("prog -- -f", &rest, &e), 0);
 	CHECK(!O.flag && rest == 2);
+	/* flags together */
+	CHECK_INT(parse("prog -ff word", &rest, &e), 0);
+	CHECK(O.flag && rest == 2);
 }
 
 static void mistakes_are_named(void)

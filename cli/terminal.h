@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * terminal.h: a command in a sandbox with our standard input, by a terminal session and its WebSocket: `mayfly exec -i`, `-t`, `-it`.
+ */
+#pragma once
+
+#include "cli/client.h"
+
+struct terminal_opts {
+	bool tty;           /* with a terminal; ours becomes raw */
+	bool input;         /* our standard input is its */
+	uint64_t timeout_s; /* kill it then; 0: never */
+};
+/* body (borrowed): of POST /pty. Returns the command's exit code, or EXIT_OURS with the reason told. */
+int terminal_run(const struct client *c, const char *sandbox, const cJSON *body,
+	const struct terminal_opts *o);

@@ -376,11 +376,14 @@ void http_upgrade_close(struct http_upgrade *u)
 
 /* ---- the beginning */
 
-/* A client whose host is gone sends nothing: after about three minutes the kernel says so. */
-static void upgrade_keep_alive(int fd)
+/* Every write leaves at once: libmicrohttpd leaves the socket as its 101 wanted it, and a key's echo then waited 40 ms for an acknowledgement. A client whose host
+ * is gone sends nothing: after about three minutes the kernel says so. */
+static void upgrade_socket_options(int fd)
 {
-	static const int idle_s = 60, every_s = 30, times = 4;
+	static const int idle_s = 60, every_s = 30, times = 4, on = 1, off = 0;
 
+	setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
@@ -395,7 +398,7 @@ static void upgrade_open(void *cls, struct MHD_Connection *c, void *ctx, const c
 	u->handle = handle;
 	u->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	u->state = u->closed ? UP_LINGERING : UP_OPEN;
-	upgrade_keep_alive(u->fd);
+	upgrade_socket_options(u->fd);
 	if (u->fd >= 0)
 		request_give_away(r, u->fd);
 	else

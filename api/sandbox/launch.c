@@ -935,6 +935,11 @@ static void open_volumes(struct sandbox *sb)
 	struct refusal x = {0};
 
 	operation_step(sb, STEP_VOLUMES);
+	/* those of a paused sandbox and of a snapshot were allowed once */
+	if (volumes_allowed(sb->spec.volumes, &sb->d->cfg, &x) < 0) {
+		launch_fail(sb, resuming(sb) ? 500 : x.status, x.code, "%s", x.msg);
+		return;
+	}
 	if (!sb->volumes_held)
 		sb->volumes_held =
 			volumes_hold(sb->d->volumes, sb->spec.volumes, sb->owner, &x) == 0;

@@ -70,7 +70,7 @@ void sandbox_weigh(struct sandbox *sb)
 {
 	const struct spec *s = &sb->spec;
 	const struct cJSON *parts[] = {s->entrypoint, s->env, s->metadata, s->extensions,
-		s->platform, s->lifecycle, s->network_policy, sb->image_config};
+		s->platform, s->lifecycle, s->network_policy, s->volumes, sb->image_config};
 	uint64_t n = sizeof(*sb);
 
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++)

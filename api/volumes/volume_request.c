@@ -84,6 +84,20 @@ static bool host_allowed(const struct config *c, const char *path)
 	return false;
 }
 
+int volumes_allowed(const cJSON *list, const struct config *c, struct refusal *x)
+{
+	struct volume_item i;
+	const cJSON *v;
+
+	cJSON_ArrayForEach (v, list)
+		if (!volume_item_get(v, &i) || (i.host && !host_allowed(c, i.source)))
+			return refuse(x, 400, CODE("HOST_PATH_NOT_ALLOWED"),
+				"Host path '%.200s' is not below one of storage.allowed_host_paths "
+				"any more.",
+				i.source ? i.source : "");
+	return 0;
+}
+
 static int read_host(struct reading *r, const cJSON *h, cJSON *o)
 {
 	const char *path = json_str(h, "path");

@@ -23,5 +23,7 @@ int volumes_read(
 	const struct cJSON *in, const struct config *c, struct cJSON **out, struct refusal *x);
 /* false: not an item of a list that volumes_read() made. */
 bool volume_item_get(const struct cJSON *v, struct volume_item *to);
+/* Are the host folders of a record's list still below what the configuration allows? -EINVAL: *x. */
+int volumes_allowed(const struct cJSON *list, const struct config *c, struct refusal *x);
 /* A name of a claim: up to 253 of a-z 0-9 - and dots between them. */
 bool claim_name_ok(const char *s);

@@ -124,6 +124,23 @@ static void bad_ones(void)
 	}
 }
 
+/* A record's list is looked at again with the configuration of today. */
+static void not_allowed_any_more(void)
+{
+	struct config narrower = {.allowed_host_paths = {"/one"}, .nallowed_host_paths = 1};
+	struct refusal x;
+	cJSON *out;
+
+	REQUIRE(read_text("[" HOST("/srv/data/x", "/m") "," NAMED("c", "/n") "]", &out, &x) == 0);
+	CHECK_INT(volumes_allowed(out, &c, &x), 0);
+	CHECK_INT(volumes_allowed(out, &narrower, &x), -EINVAL);
+	CHECK_STR(x.code, "VOLUME::HOST_PATH_NOT_ALLOWED");
+	cJSON_Delete(out);
+	REQUIRE(read_text("[" NAMED("c", "/n") "]", &out, &x) == 0);
+	CHECK_INT(volumes_allowed(out, &narrower, &x), 0);
+	cJSON_Delete(out);
+}
+
 static void bounds(void)
 {
 	cJSON *in = cJSON_CreateArray(), *out;
@@ -156,6 +173,7 @@ static void bounds(void)
 static const struct test tests[] = {
 	{"good_ones", good_ones},
 	{"bad_ones", bad_ones},
+	{"not_allowed_any_more", not_allowed_any_more},
 	{"bounds", bounds},
 };
 TEST_MAIN(tests)

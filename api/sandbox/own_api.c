@@ -50,11 +50,22 @@ static void own_free(struct own_stream *s)
 	sandbox_unref(sb);
 }
 
+/* A hang-up is reported again and again, whatever is watched for: nothing is, until there is something to do. */
+static void own_unwatch(struct own_stream *s)
+{
+	watch_remove(take_ptr(s->w));
+	if (s->server_ended)
+		buf_fini(&s->out); /* nobody takes it */
+	agent_dial_hold(s->dial, false);
+}
+
 static void own_update(struct own_stream *s)
 {
 	uint32_t ev = (!s->server_ended && !agent_dial_full(s->dial) ? EPOLLIN : 0) |
 		      (s->out.len ? EPOLLOUT : 0);
 
+	if (!s->w)
+		return;
 	watch_events(s->w, ev);
 	agent_dial_hold(s->dial, s->out.len > 0);
 }
@@ -101,9 +112,11 @@ static void own_event(void *arg, uint32_t events)
 		ok = own_flush(s);
 	if (ok && (events & (EPOLLIN | EPOLLHUP)) && !s->server_ended && !agent_dial_full(s->dial))
 		ok = own_read(s);
-	/* hung up both ways: what is still held for the server is for nobody */
-	if (!ok || (events & EPOLLERR) || ((events & EPOLLHUP) && s->server_ended))
+	if (!ok || (events & EPOLLERR))
 		own_free(s);
+	else if ((events & EPOLLHUP) && (s->server_ended || agent_dial_full(s->dial)))
+		own_unwatch(
+			s); /* what the program has not read yet goes on to it; own_closed() follows */
 	else
 		own_update(s);
 }
@@ -137,8 +150,10 @@ static void own_bytes(void *arg, const uint8_t *p, size_t n)
 		s->program_ended = true;
 	else if (s->fd >= 0)
 		buf_put(&s->out, p, n);
-	if (s->fd < 0)
+	if (s->fd < 0 || !s->w) {
+		buf_fini(&s->out);
 		return;
+	}
 	if (own_flush(s) && !s->out.bad)
 		own_update(s);
 	else
@@ -149,6 +164,9 @@ static void own_drained(void *arg)
 {
 	struct own_stream *s = arg;
 
+	/* the server hung up while the program did not read: the rest of its answer */
+	if (s->fd >= 0 && !s->w && !s->server_ended)
+		s->w = loop_watch(s->sb->d->loop, s->fd, EPOLLIN, own_event, s);
 	if (s->fd >= 0)
 		own_update(s);
 }

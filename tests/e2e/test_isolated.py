@@ -238,6 +238,11 @@ def test_programs_reach_their_own_api_and_no_other(daemon, sandbox):
     # neither the lifecycle API nor the way to a sandbox, be it this one
     for path in ("/v1/sandboxes", "/health", "/openapi.json", f"/{sandbox.id}/44772/ping", f"/v1/sandboxes/{sandbox.id}/proxy/44772/ping"):
         until_inside(sandbox, ask_inside(path), "HTTP/1.1 404")
+    # the whole of a long answer, also for a program that reads it late
+    outside(sandbox, "head -c 20000000 /dev/zero > /tmp/big")
+    end, late = time.monotonic() + WAIT_S, f"({ask_inside('/files/download?path=/tmp/big')}) | (sleep 1; wc -c)"
+    while int(outside(sandbox, late)) < 20000000:
+        assert time.monotonic() < end
     # a budget of its own: eight at a time
     held = sandbox.commands.run("n=0; while [ $n -lt 40 ]; do n=$((n+1)); exec {fd}<>/dev/tcp/127.0.0.1/44772; sleep 0.05; done; "
                                 "printf 'GET /ping HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&$fd; head -1 <&$fd")

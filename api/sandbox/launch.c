@@ -649,17 +649,22 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sandbox_unref(sb);
 }
 
-/* A hostile monitor says it as often as it likes. */
+#define DISK_WAITS_NS 200000000ull
+
+/* A hostile monitor says it as often as it likes; an honest one has tried for half a second in between. */
 static void on_disk_full(void *arg, uint32_t waiting)
 {
 	struct sandbox *sb = arg;
+	uint64_t now = mono_ns();
 
+	if ((waiting != 0) == sb->disk_waits ||
+		(sb->disk_waits_ns && now - sb->disk_waits_ns < DISK_WAITS_NS))
+		return;
+	sb->disk_waits = waiting != 0;
+	sb->disk_waits_ns = now;
 	log_limited(LOG_WARN, "sandbox %s: %s", sb->id,
 		waiting ? "its writes wait: the disk of this host is full"
 			: "its writes go on: the disk of this host has room again");
-	if ((waiting != 0) == sb->disk_waits)
-		return;
-	sb->disk_waits = waiting != 0;
 	sandbox_note(sb, waiting ? "writes wait: the disk of this host is full"
 				 : "writes go on: the disk of this host has room again");
 }

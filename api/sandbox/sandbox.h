@@ -63,6 +63,7 @@ struct sandbox {
 	uint64_t vm_start;
 	struct agentc *agent;
 	struct agent_exec *entry;
+	uint64_t disk_waits_ns;
 	bool disk_waits;   /* writes of its guest wait for room on this host */
 	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
 

@@ -98,6 +98,14 @@ int pwrite_full(int fd, const void *p, size_t n, uint64_t off)
 	return all_of(PWRITE, fd, (char *)(uintptr_t)p, n, off);
 }
 
+int fd_no_writer(int fd)
+{
+	/* the kernel grants a read lease only while no open file of the inode can write */
+	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
+		return errno == EAGAIN ? -EBUSY : -errno;
+	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
+}
+
 int fd_set_nonblock(int fd, bool on)
 {
 	int fl = fcntl(fd, F_GETFL);

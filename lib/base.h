@@ -93,6 +93,9 @@ int pread_full(int fd, void *p, size_t n, uint64_t off);
 int pwrite_full(int fd, const void *p, size_t n, uint64_t off);
 
 int fd_set_nonblock(int fd, bool on);
+/* Can anybody still write this file, of which fd is a read-only descriptor and we are the owner? 0: no descriptor, writable mapping, message or
+ * io_uring operation can. -EBUSY: one can; -errno: the file system cannot tell. */
+int fd_no_writer(int fd);
 /* n bytes from the kernel's generator; aborts if there are none, because every use is a security
  * property. */
 void random_bytes(void *p, size_t n);

@@ -200,12 +200,7 @@ int blob_has_writer(struct blobs *b, const char *id, const char *kind)
 {
 	_cleanup_close_ int fd = blob_open(b, id, kind, false);
 
-	if (fd < 0)
-		return fd;
-	/* the kernel grants a read lease only while no open file of the inode can write */
-	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
-		return errno == EAGAIN ? -EBUSY : -errno;
-	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
+	return fd < 0 ? fd : fd_no_writer(fd);
 }
 
 bool blob_is_known(struct blobs *b, const char *id)

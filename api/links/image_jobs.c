@@ -6,6 +6,7 @@
  */
 #include "api/links/images_int.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,11 +184,22 @@ static void priv_end(void *arg, int handle)
 	images_wake(s->wake_fd);
 }
 
+#define WRITER_WAITS 1000 /* of 10 ms: a job that is killed ends when it has left the kernel */
+
+/* The job was killed and may not be dead yet, or has lent its descriptor to somebody. What others read is read, checked and named only when
+ * nobody can write it any more. */
 static int priv_adopt(void *arg, int fd)
 {
 	struct ask a = {.m = {.op = PRIV_ADOPT}, .fds = {fd}, .nfds = 1};
+	int rc = ask(arg, &a);
 
-	return ask(arg, &a);
+	for (int i = 0; rc == 0 || rc == -EBUSY; i++) {
+		rc = fd_no_writer(fd);
+		if (rc != -EBUSY || i == WRITER_WAITS)
+			break;
+		poll(NULL, 0, 10);
+	}
+	return rc;
 }
 
 void spawner_exited(struct spawner *s, const struct priv_msg *ev)

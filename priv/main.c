@@ -508,11 +508,13 @@ static void parse(int argc, char **argv)
 /* Two descriptors a slot: of its process and of its log. */
 static void room_for_descriptors(void)
 {
+	rlim_t need = (rlim_t)P.nslots * 2 + 1024;
 	struct rlimit l;
 
-	if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+	/* never lowered: a daemon that may not raise its own limit inherits this one */
+	if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= need)
 		return;
-	l.rlim_cur = MIN(l.rlim_max, (rlim_t)P.nslots * 2 + 1024);
+	l.rlim_cur = MIN(l.rlim_max, need);
 	setrlimit(RLIMIT_NOFILE, &l);
 }
 

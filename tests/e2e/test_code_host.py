@@ -202,6 +202,7 @@ class Cell:
     """A cell whose events are read one by one."""
 
     def __init__(self, box, code, context):
+        self.context = context
         self.conn = http.client.HTTPConnection("127.0.0.1", box.daemon.port, timeout=LIMIT_S)
         self.conn.request("POST", f"/{box.id}/44772/code", json.dumps({"code": code, "context": {"id": context}}))
         self.answer = self.conn.getresponse()
@@ -310,6 +311,35 @@ def test_a_cell_that_closes_its_output_and_one_that_forks(box):
 
 def test_input_is_refused(box):
     assert "input" in error(box.python("input()"))["evalue"]
+
+
+def test_a_sandbox_that_ends_in_the_middle_of_a_cell(daemon, jupyter):
+    box = Box(daemon, **jupyter.env)
+    c = box.context()
+    cells = [Cell(box, "import time\nprint('begun', flush=True)\ntime.sleep(600)", i) for i in (c, box.context())]
+    for cell in cells:
+        cell.until("begun")
+    cells[1].leave()
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box.id}")[0] == 204
+    assert error(cells[0].rest())["ename"] == "SandboxEnded"
+    other = Box(daemon, **jupyter.env)
+    for i in (c, cells[1].context):  # Jupyter is this host's, and goes on
+        other.ask("DELETE", f"/code/contexts/{i}")
+
+
+def test_a_pause_in_the_middle_of_a_cell(daemon, jupyter, tmp_path):
+    box = Box(daemon, **jupyter.env)
+    c, gate = box.context(), tmp_path / "gate"
+    cell = Cell(box, f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('{gate}'): time.sleep(.05)\nprint('after')\n6 * 7", c)
+    cell.until("begun")
+    assert daemon.ask("POST", f"/v1/sandboxes/{box.id}/pause")[0] == 202
+    daemon.until(box.id, "Paused")
+    gate.touch()  # it ends meanwhile: this host's kernel is not paused with the sandbox
+    assert daemon.ask("POST", f"/v1/sandboxes/{box.id}/resume")[0] == 202
+    daemon.until(box.id, "Running")
+    e = cell.rest()
+    assert kinds(e)[-1] == "execution_complete" and "after" in text(e) and results(e) == [{"text": "42"}] or error(e)["ename"] == "OutputLost", e
+    assert results(box.events("7", id=c)) == [{"text": "7"}]
 
 
 def test_no_jupyter_is_said(daemon, jupyter):

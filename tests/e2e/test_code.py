@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code interpreter in real sandboxes: the example of the protocol's README with the official packages, unmodified. /code in every detail: test_code_host.py."""
+"""The code interpreter in real sandboxes: the example of the protocol's README with the official packages, unmodified; a template with a kernel that waits,
+and what its clones draw. /code in every detail: test_code_host.py."""
+import base64
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from test_lifecycle import call, until
+from test_templates import built
 
 IMAGE = "opensandbox/code-interpreter:v1.0.1"
 LIMIT_S = 900
@@ -86,3 +91,41 @@ def test_the_readme_example(aliased, sdk_env, tmp_path):
     assert f"image {IMAGE} stands for code-interpreter-python" in aliased.log(400)
     listed = aliased.machine.run(f"{aliased.bin}/mayfly", "image", "ls", "--store", "/var/lib/mayfly/state/images").stdout
     assert ["opensandbox/code-interpreter:*", "alias", "code-interpreter-python"] in [line.split() for line in listed.splitlines()]
+
+
+def code(daemon, box, text, language="python"):
+    status, answer, _ = call(daemon, "POST", f"/v1/sandboxes/{box}/proxy/44772/code", {"code": text, "context": {"language": language}})
+    assert status == 200, answer
+    return [e for e in map(json.loads, filter(None, answer.split("\n\n"))) if e["type"] != "ping"]
+
+
+DRAW = "import random, numpy, ssl, tempfile\n' '.join(map(str, (random.random(), numpy.random.random(), ssl.RAND_bytes(8).hex(), next(tempfile._get_candidate_names()))))"
+
+
+def test_twenty_clones_of_a_warm_template_draw_their_own_numbers(aliased):
+    status, t, _ = call(aliased, "POST", "/v1/templates", {
+        "image": "code-interpreter-python", "publish": "s3://local/code", "entrypoint": ["/opt/code-interpreter/code-interpreter.sh"],
+        "readiness": {"probe": "cmd:///opt/code-interpreter/warm"}, "resourceLimits": {"cpu": "1", "memory": "1Gi"}})
+    assert status == 201, t
+    tpl = t["templateId"]
+    try:
+        t = built(aliased, tpl)
+        assert t["status"]["phase"] == "Succeeded", t
+        drawn = []
+        for i in range(20):
+            status, box, _ = call(aliased, "POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 600})
+            assert status == 202, box
+            until(aliased, box["id"], "Running")
+            e = code(aliased, box["id"], DRAW)
+            assert e[-1]["type"] == "execution_complete", e
+            # the kernel was there: this is its first cell
+            assert e[1]["execution_count"] == 1
+            drawn.append([x["results"]["text"] for x in e if x["type"] == "result"][0].strip("'").split())
+            if i == 0:
+                e = code(aliased, box["id"], "import matplotlib.pyplot as p\np.plot([1, 4, 9]); p.show()")
+                assert base64.b64decode([x["results"]["image/png"] for x in e if x["type"] == "result" and "image/png" in x["results"]][0]).startswith(b"\x89PNG")
+            call(aliased, "DELETE", f"/v1/sandboxes/{box['id']}")
+        for kind, values in zip(("random", "numpy", "OpenSSL", "tempfile"), zip(*drawn)):
+            assert len(set(values)) == 20, f"{kind}: {values}"
+    finally:
+        call(aliased, "DELETE", f"/v1/templates/{tpl}")

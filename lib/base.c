@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 
 void assert_failed(const char *expr, const char *file, int line)
@@ -104,6 +105,17 @@ int fd_no_writer(int fd)
 	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
 		return errno == EAGAIN ? -EBUSY : -errno;
 	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
+}
+
+void fd_limit_raise(unsigned long want)
+{
+	struct rlimit l = {want, want};
+
+	/* beyond the hard limit only the kernel's CAP_SYS_RESOURCE helps */
+	if (setrlimit(RLIMIT_NOFILE, &l) == 0 || getrlimit(RLIMIT_NOFILE, &l) < 0)
+		return;
+	l.rlim_cur = l.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &l);
 }
 
 int fd_set_nonblock(int fd, bool on)

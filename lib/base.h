@@ -96,6 +96,8 @@ int fd_set_nonblock(int fd, bool on);
 /* Can anybody still write this file, of which fd is a read-only descriptor and we are the owner? 0: no descriptor, writable mapping, message or
  * io_uring operation can. -EBUSY: one can; -errno: the file system cannot tell. */
 int fd_no_writer(int fd);
+/* Lets this process and its children have so many descriptors, or as many as the host allows if that is less. */
+void fd_limit_raise(unsigned long want);
 /* n bytes from the kernel's generator; aborts if there are none, because every use is a security
  * property. */
 void random_bytes(void *p, size_t n);

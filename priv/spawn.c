@@ -223,9 +223,9 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 static void drop_to(uint32_t uid)
 {
 	/* no core, not even into a pipe (lib/jail.c) */
-	struct rlimit files = {1 << 18, 1 << 18}, core = {1, 1};
+	struct rlimit core = {1, 1};
 
-	setrlimit(RLIMIT_NOFILE, &files);
+	fd_limit_raise(1ul << 18);
 	setrlimit(RLIMIT_CORE, &core);
 	for (int cap = 0; cap < 64; cap++)
 		prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);

@@ -130,6 +130,7 @@ void disk_fds_close(struct vm_disk_fds *f)
 int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e)
 {
 	bool ok;
+	int rc;
 
 	*f = (struct vm_disk_fds){
 		.base = -1, .nfrozen = d->nfrozen, .index = -1, .data = -1, .bitmap = -1};
@@ -147,8 +148,9 @@ int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, 
 		ok = (f->index = blob_open(b, d->index, "index", false)) >= 0;
 	if (ok)
 		return 0;
+	rc = errno;
 	disk_fds_close(f);
-	return err_plain(e, ENOENT, "a layer of the disk is missing");
+	return err_set(e, rc, "a layer of the disk");
 }
 
 void memory_fds_close(struct vm_restore_fds *f)

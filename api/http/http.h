@@ -69,7 +69,7 @@ struct http_req {
 	const char *query; /* raw, without '?'; "" if there is none */
 	const char *id;    /* X-Request-ID, theirs or ours */
 	uint16_t port;     /* behind an endpoint: which */
-	/* set by the dispatcher, before the body is read: what this request holds is charged to `account`, its connection to
+	/* set by the dispatcher, before the body is read, and not used later: what this request holds is charged to `account`, its connection to
 	 * `connections`. They must live until the functions of http_on_free are called. NULL: no limit. */
 	struct account *account, *connections;
 	/* A program in the sandbox of this id asks, through the sandbox's own 127.0.0.1:44772: it gets that sandbox's execution API and

@@ -62,7 +62,9 @@ struct request {
 	int busy; /* a callback of the handler is on the stack: do not free */
 
 	struct buf whole;
-	size_t held; /* bytes that are charged to pub.account, without what the stream has not sent */
+	struct account *
+		account; /* pub.account when the dispatcher had set it: what was taken from one must be given back to it */
+	size_t held; /* bytes that are charged to it, without what the stream has not sent */
 	const struct account *full; /* that had no room for this request */
 	size_t body_seen;
 	http_body_fn body_fn;

@@ -90,8 +90,8 @@ bool http_hold(struct http_req *pub, size_t n)
 {
 	struct request *r = request_of(pub);
 
-	if (!account_take(pub->account, n)) {
-		r->full = account_full(pub->account, n);
+	if (!account_take(r->account, n)) {
+		r->full = account_full(r->account, n);
 		return false;
 	}
 	r->held += n;
@@ -104,7 +104,7 @@ void http_unhold(struct http_req *pub, size_t n)
 
 	ASSERT(n <= r->held);
 	r->held -= n;
-	account_give(pub->account, n);
+	account_give(r->account, n);
 }
 
 void http_error_full(struct http_req *pub)
@@ -130,7 +130,7 @@ void http_reply(struct http_req *pub, int status, const char *type, const void *
 			return;
 		}
 	} else {
-		account_force(pub->account, n);
+		account_force(r->account, n);
 		r->held += n;
 	}
 	pub->http->stats.bytes_out += n;
@@ -226,7 +226,7 @@ static void stall_progress(struct request *r)
 void stream_forget(struct request *r)
 {
 	stall_unlink(r);
-	account_give(r->pub.account, r->out.len - r->out_off);
+	account_give(r->account, r->out.len - r->out_off);
 	buf_reset(&r->out);
 	r->out_off = 0;
 }
@@ -264,8 +264,8 @@ static void streams_fit(struct http *h, struct account *a)
 		struct request *r = h->stall_first;
 		char why[128];
 
-		while (r && (!account_within(r->pub.account, full) ||
-				    r->pub.account->used <= r->pub.account->reserve))
+		while (r && (!account_within(r->account, full) ||
+				    r->account->used <= r->account->reserve))
 			r = r->stall_next;
 		if (!r)
 			return;
@@ -297,7 +297,7 @@ ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
 	}
 	memcpy(to, r->out.p + r->out_off, n);
 	r->out_off += n;
-	account_give(r->pub.account, n);
+	account_give(r->account, n);
 	stall_progress(r);
 	if (r->stream_ended)
 		conn_deadline(r->hc, r->pub.http->c.write_limit_s * 1000000000ull);
@@ -361,10 +361,10 @@ void http_stream_write(struct http_req *pub, const void *p, size_t n)
 		if (r->out.bad)
 			r->aborted = true;
 		else
-			account_force(pub->account, n);
+			account_force(r->account, n);
 		if (!r->stalls)
 			stall_progress(r);
-		streams_fit(pub->http, pub->account);
+		streams_fit(pub->http, r->account);
 	}
 	/* not only when it is full: a writer with large pieces stops before */
 	if (http_stream_room(pub) < HTTP_STREAM_SOFT / 2)

@@ -587,8 +587,7 @@ static enum MHD_Result queue_answer(struct request *r, bool close)
 /* Answers if its account has no room for one more. */
 static void request_charge(struct request *r, size_t head)
 {
-	if (!r->pub.account)
-		r->pub.account = r->pub.http->c.account;
+	r->account = r->pub.account ? r->pub.account : r->pub.http->c.account;
 	if (!http_hold(&r->pub, HTTP_REQUEST_COST + 2 * head)) {
 		http_error_full(&r->pub);
 	} else if (!conn_count(r->hc, r->pub.connections)) {

@@ -76,7 +76,7 @@ static void upgrade_free(struct http_upgrade *u)
 		loop_undefer(r->pub.http->loop, upgrade_late, u);
 	watch_remove(u->watch);
 	timer_remove(u->timer);
-	account_give(r->pub.account, u->out.len - u->out_at);
+	account_give(r->account, u->out.len - u->out_at);
 	buf_fini(&u->out);
 	buf_fini(&u->early);
 	upgrade_leave_server(u);
@@ -139,7 +139,7 @@ static int upgrade_flush(struct http_upgrade *u)
 		if (n < 0)
 			return errno;
 		u->out_at += (size_t)n;
-		account_give(u->r->pub.account, (uint64_t)n);
+		account_give(u->r->account, (uint64_t)n);
 		u->r->pub.http->stats.bytes_out += (uint64_t)n;
 	}
 	if (!upgrade_unsent(u)) {
@@ -189,14 +189,14 @@ bool http_upgrade_send(struct http_upgrade *u, const void *p, size_t n)
 	if (u->state == UP_OVER || u->state == UP_LINGERING || u->end || u->err ||
 		upgrade_unsent(u) + n > HTTP_UPGRADE_MAX)
 		return false;
-	if (!account_take(u->r->pub.account, n))
+	if (!account_take(u->r->account, n))
 		return false;
 	if (!upgrade_unsent(u) && u->state == UP_OPEN)
 		timer_after(u->timer, upgrade_write_limit(u));
 	buf_put(&u->out, p, n);
 	if (u->out.bad) {
 		u->out.bad = false;
-		account_give(u->r->pub.account, n);
+		account_give(u->r->account, n);
 		return false;
 	}
 	rc = upgrade_flush(u);

@@ -40,8 +40,8 @@ struct agentc {
 	struct agent_call *first, *last;
 	struct agent_call *buckets[CALL_BUCKETS]; /* by id */
 	size_t ncalls, nstreams;
-	struct account *account; /* of the sandbox */
-	struct account queued;   /* bytes of requests that were not sent; below `account` */
+	struct aconn_budget *budget;
+	struct account queued; /* bytes of requests that were not sent; below the budget */
 	/* Answers to requests that were sent and are no longer waited for may still come, one each. Others are strays. */
 	uint32_t owed, strays, pieces;
 	uint64_t reconnect_ns, unread_ns;
@@ -99,7 +99,7 @@ bool agentc_is_up(const struct agentc *a)
 
 struct account *agentc_account(const struct agentc *a)
 {
-	return a->account;
+	return a->budget->account.parent;
 }
 
 void *agentc_data(const struct agentc *a, enum agentc_slot slot)
@@ -402,7 +402,7 @@ static const struct aconn_ops control_ops = {
 static void control_open(struct agentc *a)
 {
 	struct aconn_target t = {
-		.path = a->path, .port = a->port, .version = a->version, .account = a->account};
+		.path = a->path, .port = a->port, .version = a->version, .budget = a->budget};
 
 	a->opened_ns = mono_ns();
 	a->control = aconn_open(a->loop, &t, AGENT_CONN_CONTROL, &control_ops, a);
@@ -485,7 +485,7 @@ static struct aconn *open_kind(
 	struct aconn_target t = {.path = a->path,
 		.port = a->port,
 		.version = a->version,
-		.account = a->account,
+		.budget = a->budget,
 		.high = MAX(MIN(STREAMS_QUEUED / (a->nstreams + 1), (size_t)ACONN_HIGH),
 			(size_t)KIB(64))};
 
@@ -537,13 +537,17 @@ struct agentc *agentc_create(
 	a->loop = l;
 	a->port = port;
 	a->version = AGENT_VERSION;
-	a->account = account;
+	a->budget = calloc(1, sizeof(*a->budget));
+	if (a->budget)
+		*a->budget = (struct aconn_budget){
+			.account = {.whose = "this sandbox", .parent = account}, .refs = 1};
 	agentc_pace(a, RECONNECT_NS, UNREAD_NS);
-	a->queued = (struct account){
-		.whose = "this sandbox", .limit = AGENTC_QUEUED_MAX, .parent = account};
+	a->queued = (struct account){.whose = "this sandbox",
+		.limit = AGENTC_QUEUED_MAX,
+		.parent = a->budget ? &a->budget->account : NULL};
 	a->path = strdup(path);
 	a->again = loop_timer(l, open_again, a);
-	if (!a->path || !a->again) {
+	if (!a->path || !a->again || !a->budget) {
 		agentc_destroy(a);
 		return NULL;
 	}

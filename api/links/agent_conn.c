@@ -35,22 +35,29 @@ struct aconn {
 	struct timer *timer;
 	uint64_t deadline_ns;
 	int pending_err; /* connect failed at once: told from the timer */
-	struct account *account;
+	struct aconn_budget *budget;
 	size_t charged; /* bytes: what the two buffers may hold */
 	struct buf in, out;
 	size_t in_at, out_at;
 	bool held, was_full, send_end, sent_end, got_eof, told_eof, in_call, closing;
 };
 
+void aconn_budget_unref(struct aconn_budget *b)
+{
+	if (b && --b->refs == 0)
+		free(b);
+}
+
 /* Charges the buffers as large as they are now. False: over a budget. */
 static bool aconn_fits(struct aconn *c)
 {
+	struct account *a = c->budget ? &c->budget->account : NULL;
 	size_t now = c->in.cap + c->out.cap;
 
-	if (now > c->charged && !account_take(c->account, now - c->charged))
+	if (now > c->charged && !account_take(a, now - c->charged))
 		return false;
 	if (now < c->charged)
-		account_give(c->account, c->charged - now);
+		account_give(a, c->charged - now);
 	c->charged = now;
 	return true;
 }
@@ -63,6 +70,7 @@ static void aconn_free(struct aconn *c)
 	buf_fini(&c->in);
 	buf_fini(&c->out);
 	(void)aconn_fits(c);
+	aconn_budget_unref(c->budget);
 	free(c);
 }
 
@@ -449,7 +457,6 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 		.port = t->port,
 		.version = t->version,
 		.high = t->high ? t->high : ACONN_HIGH,
-		.account = t->account,
 		.fd = -1};
 	c->addr.sun_family = AF_UNIX;
 	memcpy(c->addr.sun_path, t->path, n);
@@ -461,6 +468,9 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 		errno = ENOMEM;
 		return NULL;
 	}
+	c->budget = t->budget;
+	if (c->budget)
+		c->budget->refs++;
 	c->deadline_ns = mono_ns() + OPEN_LIMIT_NS;
 	put_hdr(&c->out, AGENT_HELLO, 0, 0, 12);
 	buf_u32(&c->out, AGENT_MAGIC);

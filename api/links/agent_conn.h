@@ -36,15 +36,22 @@ struct aconn_ops {
 
 /* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port
  * 0: the socket is the agent's own. */
+/* What all connections of one sandbox hold. It lives until the last of them is freed, which may be later than the sandbox: then its parent is gone. */
+struct aconn_budget {
+	struct account account;
+	unsigned int refs;
+};
+
 struct aconn_target {
 	const char *path;
 	uint32_t port;
 	uint32_t version; /* to greet with */
 	size_t high;      /* 0: ACONN_HIGH */
-	/* what the connection's buffers are charged to; outlives it. NULL: no limit. Over it, the connection ends with ENOBUFS. */
-	struct account *account;
+	/* What the connection's buffers are charged to. NULL: no limit. Over it, the connection ends with ENOBUFS. */
+	struct aconn_budget *budget;
 };
 
+void aconn_budget_unref(struct aconn_budget *b); /* NULL is fine */
 /* Never calls back before it returns. NULL: out of memory or descriptors (errno); everything later
  * comes as closed(). */
 struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agent_conn kind,

@@ -561,12 +561,11 @@ static void start(bool no_jail)
 		.dispatch = router_dispatch,
 		.invoke = router_invoke,
 		.done = router_done};
-	struct rlimit nofile = {65536, 65536};
 	char path[300];
 	int local_fd = -1;
 	struct err e;
 
-	setrlimit(RLIMIT_NOFILE, &nofile);
+	fd_limit_raise(1ul << 18);
 	D.start_ns = mono_ns();
 	D.cpus = (unsigned int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l);
 	D.loop = loop_create();

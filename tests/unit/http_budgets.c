@@ -66,7 +66,15 @@ static void h_long(struct http_req *r)
 	http_reply(r, 200, "text/plain", text, sizeof(text));
 }
 
+/* A handler that asks for a key, as policies do, must not move what was charged before. */
+static void h_switch(struct http_req *r)
+{
+	r->account = &S.other;
+	h_long(r);
+}
+
 static const struct http_route routes[] = {
+	{"GET", "/switch", h_switch, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/long", h_long, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/long", h_long, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/stream", h_stream, HTTP_BODY_NONE, 0, 0},
@@ -317,7 +325,23 @@ static void open_connections_have_a_limit(void)
 	stop();
 }
 
+static void what_was_taken_is_given_back_to_whom_it_was_taken_from(void)
+{
+	int s;
+
+	start(600, 0, 0);
+	s = say("GET /switch HTTP/1.1\r\nHost: a\r\n\r\n");
+	CHECK(hears(s, "200 OK"));
+	CHECK_INT(S.other.used, 0);
+	close(s);
+	turns(100);
+	CHECK_INT(S.other.used, 0);
+	stop();
+}
+
 static const struct test tests[] = {
+	{"what_was_taken_is_given_back_to_whom_it_was_taken_from",
+		what_was_taken_is_given_back_to_whom_it_was_taken_from},
 	{"nobody_pays_for_another", nobody_pays_for_another},
 	{"long_answers_that_nobody_takes_are_refused", long_answers_that_nobody_takes_are_refused},
 	{"open_connections_have_a_limit", open_connections_have_a_limit},

@@ -60,7 +60,7 @@ def seen_from_inside(daemon, sandbox):
     """{path: [mode, uid, gid, size, links, mtime, target or digest]} as the guest's own programs see it."""
     listing = {}
     # a process for each path would take minutes in there
-    out = run(daemon, sandbox, "find / -xdev -exec stat -c '%f %u %g %s %h %Y %n' {} +; echo =; find / -xdev -type l -exec stat -c '%N' {} +; echo =; "
+    out = run(daemon, sandbox, "find / -xdev -exec stat -c '%f %u %g %s %h %Y %n' {} +; echo =; QUOTING_STYLE=literal find / -xdev -type l -exec stat -c '%N' {} +; echo =; "
               f"find / -xdev -type f -size -{HASHED // 512 + 1} -exec sha256sum {{}} +")
     stats, links, sums = [part.strip("\n").split("\n") for part in re.split(r"(?m)^=$", out)]
     for line in stats:

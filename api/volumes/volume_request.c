@@ -176,10 +176,11 @@ static int read_mount(struct reading *r, const cJSON *v, cJSON *o)
 	char path[PATH_MAX];
 	size_t n;
 
-	str_copy(path, sizeof(path), mount ? mount : "");
+	/* one that does not fit is refused like none */
+	str_copy(path, sizeof(path), mount && strlen(mount) < sizeof(path) ? mount : "");
 	for (n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
 		path[n - 1] = 0;
-	if (!path_ok(path, true) || !path[1] || strlen(mount) >= sizeof(path))
+	if (!path_ok(path, true) || !path[1])
 		why = "must be an absolute path without '.', '..' or empty parts, and not '/'";
 	for (size_t i = 0; !why && i < ARRAY_LEN(taken); i++)
 		if (path_below(path, taken[i]))

@@ -5,7 +5,9 @@
 #include "lib/test.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "api/volumes/volume_request.h"
 #include "lib/json.h"
@@ -124,6 +126,29 @@ static void bad_ones(void)
 	}
 }
 
+/* One byte less than PATH_MAX, and the sizes around it. */
+static void paths_that_do_not_fit(void)
+{
+	static char text[3 * PATH_MAX], path[PATH_MAX + 2];
+	struct refusal x;
+	cJSON *out;
+
+	for (size_t n = PATH_MAX - 1; n <= PATH_MAX + 1; n++) {
+		memset(path, 'a', n);
+		path[0] = '/';
+		path[n] = 0;
+		snprintf(text, sizeof(text), "[" NAMED("v", "%s") "]", path);
+		CHECK_INT(read_text(text, &out, &x), -EINVAL);
+		CHECK_STR(x.code, "VOLUME::INVALID_MOUNT_PATH");
+		snprintf(text, sizeof(text), "[" SUB("\"%s\"") "]", path + 1);
+		CHECK_INT(read_text(text, &out, &x), -EINVAL);
+		CHECK_STR(x.code, "VOLUME::INVALID_SUB_PATH");
+		snprintf(text, sizeof(text), "[" HOST("%s", "/m") "]", path);
+		CHECK_INT(read_text(text, &out, &x), -EINVAL);
+		CHECK_STR(x.code, "VOLUME::INVALID_HOST_PATH");
+	}
+}
+
 /* A record's list is looked at again with the configuration of today. */
 static void not_allowed_any_more(void)
 {
@@ -173,6 +198,7 @@ static void bounds(void)
 static const struct test tests[] = {
 	{"good_ones", good_ones},
 	{"bad_ones", bad_ones},
+	{"paths_that_do_not_fit", paths_that_do_not_fit},
 	{"not_allowed_any_more", not_allowed_any_more},
 	{"bounds", bounds},
 };

@@ -33,6 +33,7 @@ static void on_reply(void *arg, const struct agent_reply *r)
 
 static void x_output(void *arg, int s, const uint8_t *p, size_t n)
 {
+	ASSERT(s == 1 || s == 2);
 	F.ended += n && p[n - 1] == 1;
 }
 

@@ -603,6 +603,10 @@ void agentc_destroy(struct agentc *a)
 	for (size_t i = 0; i < AGENTC_SLOTS; i++)
 		if (a->data[i].fn)
 			a->data[i].fn(a->data[i].p);
+	/* a connection that still closes keeps the budget, but not the account above it */
+	if (a->budget)
+		account_move(&a->budget->account, NULL);
+	aconn_budget_unref(a->budget);
 	free(a->path);
 	free(a);
 }

@@ -534,6 +534,11 @@ int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg 
 				log_ask(p, reply);
 			return reply->status;
 		}
+		if (rc > 0) { /* of a request that somebody else waits for */
+			call_done(p, reply, *fd);
+			*fd = -1;
+			continue;
+		}
 		if (rc == 0 && poll(&pf, 1, 5000) <= 0)
 			rc = -ETIMEDOUT;
 	}

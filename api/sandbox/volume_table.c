@@ -55,6 +55,7 @@ static int table_pass(int from, int to, off_t size)
 		end = lseek(from, at, SEEK_HOLE);
 		if (end < 0)
 			return -errno;
+		end = MIN(end, size); /* it may grow meanwhile */
 		while (at < end) {
 			size_t n = (size_t)MIN(end - at, (off_t)PIECE_BYTES);
 			int rc = piece_copy(from, to, at, n);

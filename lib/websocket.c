@@ -19,6 +19,7 @@
 #define HANDSHAKE_WAIT_S 30 /* where the configuration has no limit */
 #define REASON_MAX       123
 #define REQUEST_MAX      65536u
+#define FRAGMENTS_MAX    1024u /* of one message: libwslay allocates memory for each */
 
 enum ws_state { WS_S_HANDSHAKE, WS_S_OPEN, WS_S_CLOSING, WS_S_OVER };
 
@@ -43,6 +44,7 @@ struct ws {
 	int code; /* of the end; 0: not known yet */
 	char reason[REASON_MAX + 1];
 	int in_call;
+	unsigned int fragments; /* of the message that comes in */
 	bool wire_over, held, dead;
 };
 
@@ -181,6 +183,9 @@ static ssize_t ws_push(wslay_event_context_ptr x, const uint8_t *p, size_t n, in
 {
 	struct ws *w = arg;
 
+	/* its owner destroyed it from inside message(), and the wire may be freed */
+	if (w->dead || w->state == WS_S_OVER)
+		w->wire_over = true;
 	if (w->wire_over || !w->wire.send(w->wire.to, p, n)) {
 		w->wire_over = true;
 		wslay_event_set_error(x, WSLAY_ERR_CALLBACK_FAILURE);
@@ -216,10 +221,27 @@ static void ws_message(
 	}
 }
 
+/* Each fragment costs more than its bytes, so message_max alone does not bound a message. */
+static void ws_frame_begins(
+	wslay_event_context_ptr x, const struct wslay_event_on_frame_recv_start_arg *f, void *arg)
+{
+	struct ws *w = arg;
+
+	if (wslay_is_ctrl_frame(f->opcode))
+		return;
+	if (f->opcode != WSLAY_CONTINUATION_FRAME)
+		w->fragments = 0;
+	if (++w->fragments <= FRAGMENTS_MAX)
+		return;
+	wslay_event_shutdown_read(x);
+	wslay_event_queue_close(x, WS_TOO_BIG, NULL, 0);
+}
+
 static const struct wslay_event_callbacks ws_calls = {
 	.recv_callback = ws_pull,
 	.send_callback = ws_push,
 	.genmask_callback = ws_mask,
+	.on_frame_recv_start_callback = ws_frame_begins,
 	.on_msg_recv_callback = ws_message,
 };
 

@@ -229,6 +229,56 @@ static void destroying_from_inside_a_message(void)
 	end_fini(&c);
 }
 
+/* libwslay has read the whole piece, and a malformed frame makes it queue a close. */
+static void nothing_is_sent_after_it_was_destroyed(void)
+{
+	static const char in[] = "\x81\x81\0\0\0\0x\x89\xfe\0\x7e\0\0\0\0";
+	static const char too_big[] = "\x81\x81\0\0\0\0x\x82\xff\0\0\x01\0\0\0\0\0\0\0\0\0";
+	struct end s;
+
+	for (int i = 0; i < 2; i++) {
+		end_begin(&s, &server_config);
+		s.destroy_in_message = true;
+		ws_input(s.ws, (const uint8_t *)(i ? too_big : in),
+			(i ? sizeof(too_big) : sizeof(in)) - 1);
+		CHECK_STR(buf_cstr(&s.got), "t:x|");
+		CHECK_INT(s.out.len, 0);
+		CHECK_INT(s.code, 0);
+		end_fini(&s);
+	}
+}
+
+/* A text of n fragments of one byte. */
+static void fragments(struct end *s, size_t n)
+{
+	uint8_t frame[7] = {0, 0x81, 0, 0, 0, 0, 'x'};
+
+	end_begin(s, &server_config);
+	for (size_t i = 0; i < n && !s->code; i++) {
+		frame[0] = (uint8_t)((i ? 0 : 1) | (i + 1 == n ? 0x80 : 0));
+		ws_input(s->ws, frame, sizeof(frame));
+	}
+}
+
+static void fragments_of_a_message_are_bounded(void)
+{
+	struct end s;
+
+	fragments(&s, 1024);
+	CHECK_INT(s.code, 0);
+	CHECK_INT(s.got.len, 2 + 1024 + 1);
+	/* the next message has its own count */
+	ws_input(s.ws, (const uint8_t *)"\x01\x80\0\0\0\0\x80\x81\0\0\0\0y", 13);
+	CHECK_INT(s.code, 0);
+	CHECK_INT(s.got.len, 2 + 1024 + 1 + 4);
+	end_fini(&s);
+	fragments(&s, 1026);
+	CHECK_INT(s.code, WS_TOO_BIG);
+	CHECK_INT(s.got.len, 0);
+	CHECK(s.out.len >= 4 && s.out.p[0] == 0x88 && (s.out.p[2] << 8 | s.out.p[3]) == WS_TOO_BIG);
+	end_fini(&s);
+}
+
 struct bad {
 	const char *what;
 	const char *bytes;
@@ -456,6 +506,8 @@ int main(int argc, char **argv)
 		{"either_side_closes", either_side_closes},
 		{"a_peer_without_a_close_is_abnormal", a_peer_without_a_close_is_abnormal},
 		{"destroying_from_inside_a_message", destroying_from_inside_a_message},
+		{"nothing_is_sent_after_it_was_destroyed", nothing_is_sent_after_it_was_destroyed},
+		{"fragments_of_a_message_are_bounded", fragments_of_a_message_are_bounded},
 		{"broken_frames_end_it", broken_frames_end_it},
 		{"good_frames_of_rare_kinds", good_frames_of_rare_kinds},
 		{"a_flood_of_pings_is_bounded", a_flood_of_pings_is_bounded},

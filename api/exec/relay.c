@@ -145,6 +145,7 @@ static bool relay_put_client(struct relay *x, const uint8_t *p, size_t n)
 	return true;
 }
 
+/* No request is in a call here: what ends the relay may free it. */
 static void relay_backend_frames(struct relay *x, const uint8_t *p, size_t n)
 {
 	const uint8_t *out;
@@ -153,17 +154,17 @@ static void relay_backend_frames(struct relay *x, const uint8_t *p, size_t n)
 	while (!x->over && n > 0) {
 		switch (ws_skim_next(&x->from_backend, &p, &n, &out, &len)) {
 		case WS_SKIM_PASS:
-			if (!x->client_told)
-				relay_put_client(x, out, len);
+			if (!x->client_told && !relay_put_client(x, out, len))
+				return;
 			break;
 		case WS_SKIM_CLOSE:
 			relay_tell_client(
 				x, ws_relayed_code(x->from_backend.code), x->from_backend.reason);
 			relay_look(x);
-			break;
+			return;
 		case WS_SKIM_BAD:
 			relay_end(x, WS_INTERNAL, "the server in the sandbox broke the protocol");
-			break;
+			return;
 		case WS_SKIM_MORE:
 			break;
 		}

@@ -200,6 +200,7 @@ static void ask_next_turn(struct contexts *cs)
 }
 
 static void ask_told(void *arg);
+static void ask_told_no_memory(void *arg);
 
 void context_cancel(struct context_ask *k)
 {
@@ -213,6 +214,7 @@ void context_cancel(struct context_ask *k)
 	if (k->mkdir)
 		agent_call_cancel(k->mkdir);
 	loop_undefer(agentc_loop(cs->agent), ask_told, k);
+	loop_undefer(agentc_loop(cs->agent), ask_told_no_memory, k);
 	if (cs->resolving == k) {
 		cs->resolving = NULL;
 		if (!cs->gone)
@@ -239,9 +241,13 @@ static void ask_end(struct context_ask *k, int err, const char *why)
 	free(items);
 }
 
+/* What was found when the request came may have been forgotten before this turn. */
 static void ask_told(void *arg)
 {
-	ask_end(arg, 0, NULL);
+	struct context_ask *k = arg;
+
+	k->ctx = k->is_default ? find_default(k->cs, k->language) : context_find(k->cs, k->id);
+	ask_end(k, k->ctx ? 0 : ENOENT, "no such context");
 }
 
 static void ask_told_no_memory(void *arg)

@@ -33,8 +33,12 @@ static bool read_version(const char *s, unsigned int v[3])
 
 		for (v[i] = 0; n < 6 && s[n] >= '0' && s[n] <= '9'; n++)
 			v[i] = v[i] * 10 + (unsigned int)(s[n] - '0');
-		if (!n)
+		if (!n) {
+			/* "1.": nothing follows the dot */
+			for (size_t k = i; k < 3; k++)
+				v[k] = 0;
 			return i > 0;
+		}
 		s += n;
 		if (*s++ != '.') {
 			while (++i < 3)

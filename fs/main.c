@@ -25,7 +25,7 @@
 #define SPARE_FDS    64u /* beside nodes and handles */
 
 struct options {
-	unsigned long uid; /* 0: no jail */
+	unsigned long uid; /* 0: the option was not given, no jail */
 	struct {
 		bool read_only, keep_ids;
 	} volume[FS_VOLUMES_MAX];
@@ -74,7 +74,7 @@ static bool parse(struct options *o, int argc, char **argv)
 				return false;
 		} else if (strcmp(argv[i - 1], "--jail") == 0) {
 			o->uid = strtoul(argv[i], &end, 10);
-			if (*end || o->uid >= UINT32_MAX)
+			if (*end || o->uid == 0 || o->uid >= UINT32_MAX)
 				return false;
 		} else {
 			return false;
@@ -110,6 +110,9 @@ int main(int argc, char **argv)
 	jail = (struct fs_jail){.uid = o.uid, .first = FIRST_VOLUME, .n = o.n};
 	for (unsigned int i = 0; i < o.n; i++)
 		jail.read_only[i] = o.volume[i].read_only;
+	/* the monitor has this file, too: one that shrinks it would end this process by SIGBUS */
+	if (!o.purge && fcntl(TABLE_FD, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+		log_warn("the table of nodes cannot be sealed: %s", strerror(errno));
 	if (fs_seal(&jail, &e) < 0) {
 		log_error("%s", e.msg);
 		return 1;

@@ -6,6 +6,10 @@
  * (generation << 32 | index), so a number that was forgotten is refused. A record stays while the guest may name it (lookups),
  * while a handler uses it (pins), or while something depends on it (keeps: children and handles). One mutex guards the table;
  * no system call that may wait for a disk is made under it.
+ *
+ * The monitor holds the memory file too and can write to it at any time. So each value that leads to memory of this process (an index,
+ * a volume, a count) is copied once when the table is loaded, checked, and then read from the copy. The names stay in the file only:
+ * their chunks and lengths are checked at each use.
  */
 #include "fs/nodes.h"
 
@@ -66,11 +70,15 @@ struct node_run {
 	uint32_t prev,
 		next; /* neighbours in the cache's order of use; next also links free records */
 	uint32_t pins, keeps;
+	uint32_t parent, bucket; /* bucket: the record's slot of the hash */
+	uint8_t volume;
+	bool used;
 	bool cached; /* in the cache's list: has a descriptor that may be closed */
 };
 struct handle_run {
 	int fd1;
 	uint32_t refs, next;
+	uint32_t node, flags; /* node 0: not in use */
 	bool closing;
 	pthread_mutex_t reading;
 };
@@ -86,6 +94,7 @@ struct nodes {
 	uint32_t free_node, free_chunk, free_handle;
 	uint32_t oldest, newest; /* of the cache */
 	unsigned int fds, max_fds;
+	uint32_t nodes_high, chunks_high, handles_high;
 };
 
 static uint64_t id_of(const struct nodes *n, uint32_t i)
@@ -101,12 +110,23 @@ uint64_t node_ino(const struct volume *v, uint64_t host_ino)
 
 /* ---- names */
 
+#define CHUNK_TEXT  sizeof(((struct chunk *)NULL)->text)
+#define NAME_CHUNKS ((NAME_MAX + CHUNK_TEXT - 1) / CHUNK_TEXT)
+
+/* The chunk that the file names there, or 0 if there is none of that number. */
+static uint32_t chunk_at(const struct nodes *n, const uint32_t *link)
+{
+	uint32_t c = *(const volatile uint32_t *)link;
+
+	return c < n->chunks_high ? c : 0;
+}
+
 static void name_free(struct nodes *n, struct node_rec *r)
 {
-	uint32_t c = r->name;
+	uint32_t c = chunk_at(n, &r->name);
 
-	while (c) {
-		uint32_t next = n->t->chunks[c].next;
+	for (size_t i = 0; c && i < NAME_CHUNKS; i++) {
+		uint32_t next = chunk_at(n, &n->t->chunks[c].next);
 
 		n->t->chunks[c].next = n->free_chunk;
 		n->free_chunk = c;
@@ -121,9 +141,9 @@ static uint32_t chunk_new(struct nodes *n)
 	uint32_t c = n->free_chunk;
 
 	if (c)
-		n->free_chunk = n->t->chunks[c].next;
-	else if (n->t->head.chunks_high < CHUNKS_MAX)
-		c = n->t->head.chunks_high++;
+		n->free_chunk = chunk_at(n, &n->t->chunks[c].next);
+	else if (n->chunks_high < CHUNKS_MAX)
+		n->t->head.chunks_high = (c = n->chunks_high++) + 1;
 	return c;
 }
 
@@ -151,36 +171,37 @@ static bool name_set(struct nodes *n, struct node_rec *r, const char *name)
 	return true;
 }
 
+/* The name as it stands in the file, cut where it leads nowhere. */
 static void name_get(const struct nodes *n, const struct node_rec *r, char to[static NAME_MAX + 1])
 {
-	uint32_t c = r->name;
+	size_t len = *(const volatile uint16_t *)&r->name_len, at = 0;
+	uint32_t c = chunk_at(n, &r->name);
 
-	for (size_t at = 0; at < r->name_len; at += sizeof(n->t->chunks[0].text)) {
-		size_t part = MIN(r->name_len - at, sizeof(n->t->chunks[0].text));
-
-		memcpy(to + at, n->t->chunks[c].text, part);
-		c = n->t->chunks[c].next;
+	len = MIN(len, (size_t)NAME_MAX);
+	for (; c && at < len; at += CHUNK_TEXT) {
+		memcpy(to + at, n->t->chunks[c].text, MIN(len - at, CHUNK_TEXT));
+		c = chunk_at(n, &n->t->chunks[c].next);
 	}
-	to[r->name_len] = 0;
+	to[MIN(at, len)] = 0;
 }
 
 /* ---- the hash by file */
 
-static uint32_t *hash_slot(struct nodes *n, unsigned int volume, uint64_t ino)
+static uint32_t hash_slot(unsigned int volume, uint64_t ino)
 {
 	uint64_t h = (ino ^ (uint64_t)volume << 56) * 0x9e3779b97f4a7c15u;
 
-	return &n->hash[h >> (64 - 17)];
+	return (uint32_t)(h >> (64 - 17));
 }
 
 static uint32_t node_find(struct nodes *n, unsigned int volume, uint64_t ino, int64_t btime_ns)
 {
-	uint32_t i = *hash_slot(n, volume, ino);
+	uint32_t i = n->hash[hash_slot(volume, ino)];
 
 	while (i) {
 		const struct node_rec *r = &n->t->nodes[i];
 
-		if (r->ino == ino && r->volume == volume && r->btime_ns == btime_ns)
+		if (r->ino == ino && n->run[i].volume == volume && r->btime_ns == btime_ns)
 			break;
 		i = n->run[i].hash_next;
 	}
@@ -189,15 +210,17 @@ static uint32_t node_find(struct nodes *n, unsigned int volume, uint64_t ino, in
 
 static void hash_add(struct nodes *n, uint32_t i)
 {
-	uint32_t *slot = hash_slot(n, n->t->nodes[i].volume, n->t->nodes[i].ino);
+	uint32_t bucket = hash_slot(n->run[i].volume, n->t->nodes[i].ino);
+	uint32_t *slot = &n->hash[bucket];
 
+	n->run[i].bucket = bucket;
 	n->run[i].hash_next = *slot;
 	*slot = i;
 }
 
 static void hash_remove(struct nodes *n, uint32_t i)
 {
-	uint32_t *at = hash_slot(n, n->t->nodes[i].volume, n->t->nodes[i].ino);
+	uint32_t *at = &n->hash[n->run[i].bucket];
 
 	while (*at && *at != i)
 		at = &n->run[*at].hash_next;
@@ -264,11 +287,16 @@ static void node_adopt_fd(struct nodes *n, uint32_t i, int fd)
 
 static void node_settle(struct nodes *n, uint32_t i);
 
-static void parent_drop(struct nodes *n, struct node_rec *r)
+static void parent_set(struct nodes *n, uint32_t i, uint32_t parent)
 {
-	uint32_t parent = r->parent;
+	n->run[i].parent = n->t->nodes[i].parent = parent;
+}
 
-	r->parent = 0;
+static void parent_drop(struct nodes *n, uint32_t i)
+{
+	uint32_t parent = n->run[i].parent;
+
+	parent_set(n, i, 0);
 	if (parent) {
 		n->run[parent].keeps--;
 		node_settle(n, parent);
@@ -280,14 +308,14 @@ static void place_set(struct nodes *n, uint32_t i, uint32_t parent, const char *
 	struct node_rec *r = &n->t->nodes[i];
 	char old[NAME_MAX + 1];
 
-	if (r->parent == parent && r->name) {
+	if (n->run[i].parent == parent && r->name) {
 		name_get(n, r, old);
 		if (strcmp(old, name) == 0)
 			return;
 	}
 	n->run[parent].keeps++;
-	parent_drop(n, r);
-	r->parent = parent;
+	parent_drop(n, i);
+	parent_set(n, i, parent);
 	r->flags &= (uint8_t)~NODE_NAMELESS;
 	if (!name_set(n, r, name))
 		r->flags |= NODE_NAMELESS; /* usable for as long as its descriptor is open */
@@ -299,9 +327,9 @@ static void node_settle(struct nodes *n, uint32_t i)
 	while (i >= FIXED) {
 		struct node_rec *r = &n->t->nodes[i];
 		struct node_run *u = &n->run[i];
-		uint32_t parent = r->parent;
+		uint32_t parent = u->parent;
 
-		if (!(r->flags & NODE_USED) || u->pins)
+		if (!u->used || u->pins)
 			return;
 		if (r->lookups || u->keeps) {
 			if (u->fd1 && !u->cached && !(r->flags & NODE_NAMELESS)) {
@@ -316,7 +344,8 @@ static void node_settle(struct nodes *n, uint32_t i)
 		name_free(n, r);
 		r->flags = 0;
 		r->generation++;
-		r->parent = 0;
+		parent_set(n, i, 0);
+		u->used = false;
 		u->next = n->free_node;
 		n->free_node = i;
 		i = parent;
@@ -332,12 +361,12 @@ static uint32_t node_new(struct nodes *n, unsigned int volume, uint64_t ino, int
 
 	if (i)
 		n->free_node = n->run[i].next;
-	else if (n->t->head.nodes_high < FS_NODES_MAX)
-		i = n->t->head.nodes_high++;
+	else if (n->nodes_high < FS_NODES_MAX)
+		n->t->head.nodes_high = (i = n->nodes_high++) + 1;
 	else
 		return 0;
 	r = &n->t->nodes[i];
-	n->run[i] = (struct node_run){0};
+	n->run[i] = (struct node_run){.volume = (uint8_t)volume, .used = true};
 	*r = (struct node_rec){
 		.ino = ino,
 		.btime_ns = btime_ns,
@@ -388,8 +417,8 @@ static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth)
 {
 	const struct node_rec *r = &n->t->nodes[i];
 	struct node_rec was = *r;
-	const struct volume *vol = &n->vols->v[was.volume];
-	uint32_t parent = r->parent;
+	const struct volume *vol = &n->vols->v[n->run[i].volume];
+	uint32_t parent = n->run[i].parent;
 	char name[NAME_MAX + 1];
 	struct statx st;
 	int64_t btime_ns = 0;
@@ -428,7 +457,7 @@ static uint32_t id_check(const struct nodes *n, uint64_t id)
 {
 	uint32_t i = (uint32_t)id;
 
-	if (i == 0 || i >= n->t->head.nodes_high || !(n->t->nodes[i].flags & NODE_USED) ||
+	if (i == 0 || i >= n->nodes_high || !n->run[i].used ||
 		n->t->nodes[i].generation != id >> 32)
 		return 0;
 	return i;
@@ -448,7 +477,7 @@ static int node_pin(struct nodes *n, uint32_t i, struct node_ref *r)
 		return fd;
 	}
 	*r = (struct node_ref){
-		.index = i, .fd = fd, .vol = i == ROOT ? NULL : &n->vols->v[n->t->nodes[i].volume]};
+		.index = i, .fd = fd, .vol = i == ROOT ? NULL : &n->vols->v[n->run[i].volume]};
 	return 0;
 }
 
@@ -612,7 +641,7 @@ void node_victim(
 	if (i) {
 		name_get(n, r, has);
 		v->index = i;
-		v->by_this_name = r->parent == dir->index && strcmp(has, name) == 0;
+		v->by_this_name = n->run[i].parent == dir->index && strcmp(has, name) == 0;
 		n->run[i].pins++;
 	}
 	pthread_mutex_unlock(&n->lock);
@@ -628,7 +657,7 @@ void node_gone(struct nodes *n, struct node_victim *v, bool gone)
 	if (gone && v->by_this_name) {
 		r->flags |= NODE_NAMELESS;
 		name_free(n, r);
-		parent_drop(n, r);
+		parent_drop(n, v->index);
 	}
 	n->run[v->index].pins--;
 	node_settle(n, v->index);
@@ -665,8 +694,8 @@ int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flag
 	i = n->free_handle;
 	if (i)
 		n->free_handle = n->hrun[i].next;
-	else if (n->t->head.handles_high < FS_HANDLES_MAX)
-		i = n->t->head.handles_high++;
+	else if (n->handles_high < FS_HANDLES_MAX)
+		n->t->head.handles_high = (i = n->handles_high++) + 1;
 	if (!i) {
 		pthread_mutex_unlock(&n->lock);
 		close(fd);
@@ -674,6 +703,8 @@ int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flag
 	}
 	n->t->handles[i] = (struct handle_rec){
 		.node = of->index, .flags = flags, .generation = n->t->handles[i].generation};
+	n->hrun[i].node = of->index;
+	n->hrun[i].flags = flags;
 	n->hrun[i].fd1 = fd + 1;
 	n->run[of->index].keeps++;
 	*fh = (uint64_t)n->t->handles[i].generation << 32 | i;
@@ -685,8 +716,8 @@ static uint32_t handle_check(const struct nodes *n, uint64_t fh)
 {
 	uint32_t i = (uint32_t)fh;
 
-	if (i == 0 || i >= n->t->head.handles_high || !n->t->handles[i].node ||
-		n->hrun[i].closing || n->t->handles[i].generation != fh >> 32)
+	if (i == 0 || i >= n->handles_high || !n->hrun[i].node || n->hrun[i].closing ||
+		n->t->handles[i].generation != fh >> 32)
 		return 0;
 	return i;
 }
@@ -695,8 +726,8 @@ static uint32_t handle_check(const struct nodes *n, uint64_t fh)
 static int handle_reopen(struct nodes *n, uint32_t i)
 {
 	struct node_ref r;
-	uint32_t flags = n->t->handles[i].flags;
-	int fd, rc = node_pin(n, n->t->handles[i].node, &r);
+	uint32_t flags = n->hrun[i].flags;
+	int fd, rc = node_pin(n, n->hrun[i].node, &r);
 
 	if (rc < 0)
 		return rc;
@@ -717,7 +748,7 @@ static int handle_reopen(struct nodes *n, uint32_t i)
 static void handle_settle(struct nodes *n, uint32_t i)
 {
 	struct handle_run *u = &n->hrun[i];
-	uint32_t node = n->t->handles[i].node;
+	uint32_t node = n->hrun[i].node;
 
 	if (u->refs || !u->closing)
 		return;
@@ -725,7 +756,7 @@ static void handle_settle(struct nodes *n, uint32_t i)
 		close(u->fd1 - 1);
 	u->fd1 = 0;
 	u->closing = false;
-	n->t->handles[i].node = 0;
+	u->node = n->t->handles[i].node = 0;
 	n->t->handles[i].generation++;
 	u->next = n->free_handle;
 	n->free_handle = i;
@@ -746,17 +777,17 @@ int handle_get(struct nodes *n, uint64_t fh, struct handle_ref *h)
 		return -EBADF;
 	}
 	n->hrun[i].refs++;
-	if (!n->hrun[i].fd1 && n->t->handles[i].node != ROOT)
+	if (!n->hrun[i].fd1 && n->hrun[i].node != ROOT)
 		rc = handle_reopen(n, i);
 	if (rc < 0) {
 		n->hrun[i].refs--;
 		handle_settle(n, i);
 	} else {
-		uint32_t node = n->t->handles[i].node;
+		uint32_t node = n->hrun[i].node;
 
 		*h = (struct handle_ref){.index = i,
 			.fd = n->hrun[i].fd1 - 1,
-			.vol = node == ROOT ? NULL : &n->vols->v[n->t->nodes[node].volume]};
+			.vol = node == ROOT ? NULL : &n->vols->v[n->run[node].volume]};
 	}
 	pthread_mutex_unlock(&n->lock);
 	return rc;
@@ -801,13 +832,13 @@ void handle_unlock(struct nodes *n, const struct handle_ref *h)
 void nodes_start(struct nodes *n, struct fs_session s)
 {
 	pthread_mutex_lock(&n->lock);
-	for (uint32_t i = 1; i < n->t->head.handles_high; i++) {
-		if (n->t->handles[i].node) {
+	for (uint32_t i = 1; i < n->handles_high; i++) {
+		if (n->hrun[i].node) {
 			n->hrun[i].closing = true;
 			handle_settle(n, i);
 		}
 	}
-	for (uint32_t i = FIXED; i < n->t->head.nodes_high; i++) {
+	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
 		n->t->nodes[i].lookups = 0;
 		node_settle(n, i);
 	}
@@ -819,6 +850,7 @@ void nodes_start(struct nodes *n, struct fs_session s)
 static void nodes_fix_roots(struct nodes *n)
 {
 	n->t->nodes[ROOT] = (struct node_rec){.flags = NODE_USED};
+	n->run[ROOT].used = true;
 	for (unsigned int v = 0; v < FS_VOLUMES_MAX; v++) {
 		const struct volume *vol = &n->vols->v[v];
 		struct node_rec *r = &n->t->nodes[2 + v];
@@ -830,6 +862,8 @@ static void nodes_fix_roots(struct nodes *n)
 			.btime_ns = vol->root_btime_ns,
 			.volume = (uint8_t)v,
 			.flags = NODE_USED | NODE_NAMELESS};
+		n->run[2 + v].used = true;
+		n->run[2 + v].volume = (uint8_t)v;
 		n->run[2 + v].fd1 = vol->root_fd + 1;
 		hash_add(n, 2 + v);
 	}
@@ -839,32 +873,35 @@ static void nodes_fix_roots(struct nodes *n)
 static bool name_valid(const struct nodes *n, const struct node_rec *r, uint8_t *seen)
 {
 	char name[NAME_MAX + 1];
-	uint32_t c = r->name;
+	size_t len = r->name_len;
+	uint32_t c = chunk_at(n, &r->name);
 
-	if (r->name_len == 0 || r->name_len > NAME_MAX)
+	if (len == 0 || len > NAME_MAX)
 		return false;
-	for (size_t at = 0; at < r->name_len; at += sizeof(n->t->chunks[0].text)) {
-		if (c == 0 || c >= n->t->head.chunks_high || seen[c / 8] & 1 << c % 8)
+	for (size_t at = 0; at < len; at += CHUNK_TEXT) {
+		if (c == 0 || seen[c / 8] & 1 << c % 8)
 			return false;
 		seen[c / 8] |= (uint8_t)(1 << c % 8);
-		c = n->t->chunks[c].next;
+		c = chunk_at(n, &n->t->chunks[c].next);
 	}
 	if (c != 0)
 		return false;
 	name_get(n, r, name);
-	return strlen(name) == r->name_len && !strchr(name, '/') && strcmp(name, ".") != 0 &&
+	return strlen(name) == len && !strchr(name, '/') && strcmp(name, ".") != 0 &&
 	       strcmp(name, "..") != 0;
 }
 
-static bool node_valid(const struct nodes *n, const struct node_rec *r, uint8_t *seen)
+/* r: a copy, which nobody else changes; its parent and volume are copied to run[i] already, as those of all records. */
+static bool node_valid(const struct nodes *n, const struct node_rec *r, uint32_t i, uint8_t *seen)
 {
-	if (r->volume >= n->vols->n || r->flags & ~(NODE_USED | NODE_NAMELESS))
+	uint32_t parent = n->run[i].parent;
+
+	if (n->run[i].volume >= n->vols->n || r->flags & ~(NODE_USED | NODE_NAMELESS))
 		return false;
 	if (r->flags & NODE_NAMELESS)
-		return r->parent == 0 && r->name == 0 && r->name_len == 0;
-	return r->parent >= 2 && r->parent < n->t->head.nodes_high &&
-	       n->t->nodes[r->parent].flags & NODE_USED &&
-	       n->t->nodes[r->parent].volume == r->volume && name_valid(n, r, seen);
+		return parent == 0 && r->name == 0 && r->name_len == 0;
+	return parent >= 2 && parent < n->nodes_high && n->run[parent].used &&
+	       n->run[parent].volume == n->run[i].volume && name_valid(n, r, seen);
 }
 
 /* A chain of parents that does not end at a volume: such a record lost its name. It may come about honestly, when others moved
@@ -874,48 +911,80 @@ static bool chain_ends(const struct nodes *n, uint32_t i)
 	for (unsigned int depth = 0; depth <= DEPTH_MAX; depth++) {
 		if (i < FIXED)
 			return i >= 2;
-		i = n->t->nodes[i].parent;
+		i = n->run[i].parent;
 	}
 	return false;
 }
 
 /* The flags go to open(): only those that handle_new() is given, and none that write to a volume that is read-only. */
-static bool handle_valid(const struct nodes *n, const struct handle_rec *h)
+static bool handle_valid(const struct nodes *n, const struct handle_run *h)
 {
-	const struct node_rec *r;
-
-	if (h->node >= n->t->head.nodes_high || !(n->t->nodes[h->node].flags & NODE_USED))
+	if (h->node >= n->nodes_high || !n->run[h->node].used)
 		return false;
-	r = &n->t->nodes[h->node];
 	if (h->flags == HANDLE_FOLDER)
 		return true;
 	if (h->node == ROOT || h->flags & ~HANDLE_FLAGS || (h->flags & O_ACCMODE) == O_ACCMODE)
 		return false;
-	return (h->flags & O_ACCMODE) == O_RDONLY || !n->vols->v[r->volume].read_only;
+	return (h->flags & O_ACCMODE) == O_RDONLY || !n->vols->v[n->run[h->node].volume].read_only;
+}
+
+static int head_check(struct nodes *n)
+{
+	struct table_head h;
+
+	memcpy(&h, (const void *)&n->t->head, sizeof(h));
+	__asm__ volatile("" ::: "memory");
+	n->nodes_high = h.nodes_high;
+	n->chunks_high = h.chunks_high;
+	n->handles_high = h.handles_high;
+	if (h.magic != TABLE_MAGIC || h.version != TABLE_VERSION || h.nodes_high < FIXED ||
+		h.nodes_high > FS_NODES_MAX || h.chunks_high < 1 || h.chunks_high > CHUNKS_MAX ||
+		h.handles_high < 1 || h.handles_high > FS_HANDLES_MAX) {
+		n->nodes_high = n->chunks_high = n->handles_high = 0;
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+/* What leads to memory of this process, read once. */
+static void nodes_copy(struct nodes *n)
+{
+	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
+		const volatile struct node_rec *r = &n->t->nodes[i];
+
+		n->run[i].used = r->flags & NODE_USED;
+		n->run[i].volume = r->volume;
+		n->run[i].parent = r->parent;
+	}
+	for (uint32_t i = 1; i < n->handles_high; i++) {
+		const volatile struct handle_rec *h = &n->t->handles[i];
+
+		n->hrun[i].node = h->node;
+		n->hrun[i].flags = h->flags;
+	}
 }
 
 static int nodes_check(struct nodes *n)
 {
-	const struct table_head *h = &n->t->head;
 	_cleanup_free_ uint8_t *seen = calloc(1, CHUNKS_MAX / 8);
+	int rc = head_check(n);
 
-	if (!seen)
-		return -ENOMEM;
-	if (h->magic != TABLE_MAGIC || h->version != TABLE_VERSION || h->nodes_high < FIXED ||
-		h->nodes_high > FS_NODES_MAX || h->chunks_high < 1 || h->chunks_high > CHUNKS_MAX ||
-		h->handles_high < 1 || h->handles_high > FS_HANDLES_MAX)
-		return -EBADMSG;
-	for (uint32_t i = FIXED; i < h->nodes_high; i++) {
-		const struct node_rec *r = &n->t->nodes[i];
+	if (!seen || rc < 0)
+		return seen ? rc : -ENOMEM;
+	nodes_copy(n);
+	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
+		struct node_rec r = n->t->nodes[i];
 
-		if (r->flags & NODE_USED ? !node_valid(n, r, seen) : r->flags != 0)
+		if (n->run[i].used ? !node_valid(n, &r, i, seen) : r.flags != 0)
+			return -EBADMSG;
+		if (!n->run[i].used)
+			n->run[i].parent = 0;
+	}
+	for (uint32_t i = 1; i < n->handles_high; i++) {
+		if (n->hrun[i].node && !handle_valid(n, &n->hrun[i]))
 			return -EBADMSG;
 	}
-	for (uint32_t i = 1; i < h->handles_high; i++) {
-		if (n->t->handles[i].node && !handle_valid(n, &n->t->handles[i]))
-			return -EBADMSG;
-	}
-	for (uint32_t c = 1; c < h->chunks_high; c++) {
+	for (uint32_t c = 1; c < n->chunks_high; c++) {
 		if (!(seen[c / 8] & 1 << c % 8)) {
 			n->t->chunks[c].next = n->free_chunk;
 			n->free_chunk = c;
@@ -927,35 +996,35 @@ static int nodes_check(struct nodes *n)
 /* Makes all that is beside the checked records: hash, counts, lists of free ones. */
 static void nodes_index(struct nodes *n)
 {
-	for (uint32_t i = FIXED; i < n->t->head.nodes_high; i++) {
+	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
 		struct node_rec *r = &n->t->nodes[i];
 
-		if (r->flags & NODE_USED && !chain_ends(n, i)) {
+		if (n->run[i].used && !chain_ends(n, i)) {
 			r->flags |= NODE_NAMELESS;
 			name_free(n, r);
-			r->parent = 0;
+			parent_set(n, i, 0);
 		}
 	}
-	for (uint32_t i = n->t->head.nodes_high; i-- > FIXED;) {
-		const struct node_rec *r = &n->t->nodes[i];
+	for (uint32_t i = n->nodes_high; i-- > FIXED;) {
+		uint32_t parent = n->run[i].parent;
 
-		if (r->flags & NODE_USED) {
+		if (n->run[i].used) {
 			hash_add(n, i);
-			n->run[r->parent].keeps += r->parent != 0;
+			n->run[parent].keeps += parent != 0;
 		} else {
 			n->run[i].next = n->free_node;
 			n->free_node = i;
 		}
 	}
-	for (uint32_t i = n->t->head.handles_high; i-- > 1;) {
-		if (n->t->handles[i].node) {
-			n->run[n->t->handles[i].node].keeps++;
+	for (uint32_t i = n->handles_high; i-- > 1;) {
+		if (n->hrun[i].node) {
+			n->run[n->hrun[i].node].keeps++;
 		} else {
 			n->hrun[i].next = n->free_handle;
 			n->free_handle = i;
 		}
 	}
-	for (uint32_t i = FIXED; i < n->t->head.nodes_high; i++)
+	for (uint32_t i = FIXED; i < n->nodes_high; i++)
 		node_settle(n, i);
 }
 
@@ -1016,13 +1085,11 @@ void nodes_close(struct nodes *n)
 {
 	if (!n)
 		return;
-	for (uint32_t i = 1; n->hrun && n->t && i < MIN(n->t->head.handles_high, FS_HANDLES_MAX);
-		i++) {
+	for (uint32_t i = 1; n->hrun && i < n->handles_high; i++) {
 		if (n->hrun[i].fd1)
 			close(n->hrun[i].fd1 - 1);
 	}
-	for (uint32_t i = FIXED; n->run && n->t && i < MIN(n->t->head.nodes_high, FS_NODES_MAX);
-		i++) {
+	for (uint32_t i = FIXED; n->run && i < n->nodes_high; i++) {
 		if (n->run[i].fd1)
 			close(n->run[i].fd1 - 1);
 	}

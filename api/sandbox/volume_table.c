@@ -91,7 +91,7 @@ static void table_work(struct io_job *job)
 
 	if (j->load) {
 		j->from = blob_open(j->b, j->id, "nodes", false);
-		j->to = memfd_create("nodes", MFD_CLOEXEC);
+		j->to = memfd_create("nodes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	} else {
 		j->to = blob_make(j->b, j->id, "nodes");
 		j->made = j->to >= 0;

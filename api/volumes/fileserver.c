@@ -384,7 +384,7 @@ static void start_process(struct fileserver *f)
 	struct volume_item i;
 
 	if (f->table < 0)
-		f->table = memfd_create("nodes", MFD_CLOEXEC);
+		f->table = memfd_create("nodes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	rc = f->table < 0 ? -errno : make_socket(f, &other);
 	if (rc < 0) {
 		fail(f, "starting mayfly-fs", rc);

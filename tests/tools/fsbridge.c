@@ -192,7 +192,7 @@ int main(int argc, char **argv)
 	b.argv[2] = argv[2];
 	for (int i = 4; i < argc; i++)
 		add_volume(&b, argv[i]);
-	b.table = memfd_create("nodes", MFD_CLOEXEC);
+	b.table = memfd_create("nodes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	b.dev = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (b.table < 0 || b.dev < 0)
 		fail("/dev/fuse");

@@ -533,6 +533,48 @@ static void forged_handle_flags(void)
 	tear_down(&t);
 }
 
+static void forge(uint64_t at, uint64_t value, size_t n)
+{
+	REQUIRE(pwrite_full(t.table, &value, n, (off_t)at) == 0);
+}
+
+/* The monitor has the memory file, too, and may write to it while the server runs. */
+static void forged_while_it_runs(void)
+{
+	static const uint32_t bad[] = {0xffffffff, 2 * FS_NODES_MAX, 0x7fffffff};
+	struct fuse_read_in rd = {.size = 16};
+	struct fuse_open_in o = {.flags = O_RDONLY};
+	uint64_t vol, d, id, other;
+
+	for (size_t k = 0; k < ARRAY_LEN(bad); k++) {
+		set_up(&t);
+		REQUIRE(look_up(&t, 1, "0", &vol) == 0 && look_up(&t, vol, "d", &d) == 0 &&
+			look_up(&t, vol, "file", &id) == 0);
+		REQUIRE(ask(&t, FUSE_OPEN, id, &o, sizeof(o), NULL, 0) == 0);
+		rd.fh = ((const struct fuse_open_out *)answer(&t))->fh;
+		for (uint64_t i = 2 + FS_VOLUMES_MAX; i < 4 + FS_VOLUMES_MAX; i++) {
+			forge(4096 + i * 40 + 24, bad[k], 4); /* parent */
+			if (k > 0)
+				forge(4096 + i * 40 + 32, bad[k], 4); /* its first chunk */
+			forge(4096 + i * 40 + 36, 0xffff, 2);         /* the length of its name */
+			forge(4096 + i * 40 + 38, 0xff, 1);           /* volume */
+		}
+		for (uint64_t c = 0; c < 4; c++)
+			forge(AT_CHUNKS + c * 32, k == 1 ? c : bad[k], 4);
+		forge(AT_HANDLES + 12, bad[k], 4);
+		for (uint64_t at = 12; at < 24; at += 4)
+			forge(at, bad[k], 4); /* the first index never used, of each kind */
+		CHECK_INT(ask(&t, FUSE_READ, id, &rd, sizeof(rd), NULL, 0), 0);
+		look_up(&t, vol, "file", &other);
+		CHECK(other == id);
+		CHECK_INT(ask(&t, FUSE_UNLINK, vol, NULL, 0, "file", 5), 0);
+		CHECK_INT(ask(&t, FUSE_RMDIR, vol, NULL, 0, "d", 2), 0);
+		CHECK_INT(look_up(&t, vol, "fifo", &other), 0);
+		CHECK_INT(ask(&t, FUSE_READ, 0xffffffff, &rd, sizeof(rd), NULL, 0), 0);
+		tear_down(&t);
+	}
+}
+
 static const struct test tests[] = {
 	{"volumes_are_named_by_number", volumes_are_named_by_number},
 	{"names_lead_nowhere_else", names_lead_nowhere_else},
@@ -541,6 +583,7 @@ static const struct test tests[] = {
 	{"nothing_dangerous_is_made", nothing_dangerous_is_made},
 	{"forged_numbers", forged_numbers},
 	{"forged_handle_flags", forged_handle_flags},
+	{"forged_while_it_runs", forged_while_it_runs},
 	{"malformed_messages", malformed_messages},
 	{"broken_frames_end_the_connection", broken_frames_end_the_connection},
 	{"many_nodes", many_nodes},

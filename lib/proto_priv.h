@@ -9,10 +9,11 @@
 
 #include "lib/base.h"
 
-#define PRIV_MAGIC     0x3156504du
-#define PRIV_VERSION   3u
-#define PRIV_FD        3
-#define PRIV_MAX_SLOTS 65536u
+#define PRIV_MAGIC   0x3156504du
+#define PRIV_VERSION 3u
+#define PRIV_FD      3
+/* each slot has 65,536 user ids for files; with the first ones, which own claims, all stay below 2^32 */
+#define PRIV_MAX_SLOTS 65533u
 #define PRIV_SPAWN_FDS 34u   /* a file server: its socket, its table, and 32 volumes */
 #define PRIV_TEXT_MAX  8192u /* bytes behind a message */
 

@@ -475,16 +475,22 @@ static void parse(int argc, char **argv)
 	}
 	if (!ids_base)
 		ids_base = default_ids_base(uid_base, uid_count);
-	if (opt_range("uid-base", uid_base, 1000, 4000000000u, &e) < 0 ||
+	if (opt_range("slots", slots, 1, PRIV_MAX_SLOTS, &e) < 0 ||
+		opt_range("uid-base", uid_base, 1000, 4000000000u, &e) < 0 ||
 		opt_range("uid-count", uid_count, PRIV_UID_RANGES, PRIV_UID_RANGES * PRIV_MAX_SLOTS,
 			&e) < 0 ||
-		opt_range("slots", slots, 1, PRIV_MAX_SLOTS, &e) < 0 ||
 		opt_range("show", shown.n, 0, ARRAY_LEN(P.daemon.show), &e) < 0 ||
 		opt_range("host-path", roots.n, 0, VOLUME_ROOTS_MAX, &e) < 0 ||
-		opt_range("volume-uid-base", ids_base, 65536,
-			slots < 60000 ? UINT32_MAX - (slots + 2) * SLOT_IDS : 65536, &e) < 0 ||
+		opt_range("volume-uid-base", ids_base, 65536, UINT32_MAX - (slots + 1) * SLOT_IDS,
+			&e) < 0 ||
 		opt_range("lease", leases.n, 0, LEASES_MAX, &e) < 0)
 		bad_options(&e);
+	/* one range of user ids for each kind of process: no file server may be the user of a monitor */
+	if (ids_base < uid_base + uid_count && uid_base < ids_base + (slots + 1) * SLOT_IDS) {
+		err_plain(&e, EINVAL,
+			"the user ids from --volume-uid-base on overlap those from --uid-base on");
+		bad_options(&e);
+	}
 	P.uid_base = (uint32_t)uid_base;
 	P.uid_count = (uint32_t)uid_count;
 	P.nslots = (uint32_t)slots;

@@ -30,16 +30,20 @@ struct slot_file {
 
 /* A range of users for each kind: what an image job leaves behind never belongs to the user of a monitor. Image
  * jobs of both kinds share one: files of theirs are adopted by it. */
+#define UNUSED_RANGE 4 /* file servers have ranges of their own, from ids_base on */
 static const uint32_t uid_range[PRIV_K_COUNT] = {[PRIV_K_MONITOR] = 0,
 	[PRIV_K_NETWORK] = 1,
 	[PRIV_K_IMAGE_BUILD] = 2,
 	[PRIV_K_IMAGE_PULL] = 2,
-	[PRIV_K_BROKER] = 3};
+	[PRIV_K_BROKER] = 3,
+	[PRIV_K_FILES] = UNUSED_RANGE};
 
 uint32_t slot_uid(const struct slots *t, uint32_t kind, uint32_t slot)
 {
 	if (kind == PRIV_K_FILES)
 		return t->ids_base + (slot + 1) * SLOT_IDS;
+	/* a kind without a row would have the users of the monitors */
+	ASSERT(kind > 0 && kind < PRIV_K_COUNT && (kind == PRIV_K_MONITOR || uid_range[kind] > 0));
 	return t->uid_base + uid_range[kind] * t->uid_width + slot;
 }
 

@@ -131,6 +131,8 @@ int main(int argc, char **argv)
 	 * count CPUs in /sys, which a sealed thread may not open */
 	mallopt(M_ARENA_MAX, 1);
 	rc = config_parse(&c, argc, argv, &e);
+	if (rc == 0 && c.jail && c.jail_uid == 0)
+		rc = err_plain(&e, EINVAL, "--jail 0: the jail's user must not be root");
 	if (rc == 0 && c.no_jail == 1 && geteuid() == 0)
 		rc = err_plain(&e, EPERM, "--no-jail as root: say it twice if you mean it");
 	if (rc == 0 && !c.local && !c.help)

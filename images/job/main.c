@@ -21,7 +21,7 @@ static int usage(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t uid = 0;
+	uint64_t uid = UINT64_MAX; /* no such option */
 	bool net = false, job = false;
 	const struct opt opts[] = {
 		{"job", 0, OPT_FLAG, &job, NULL, "started by the command line"},
@@ -34,11 +34,12 @@ int main(int argc, char **argv)
 
 	log_init("mayfly-image", 2, false);
 	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0 || rest < argc ||
-		uid >= UINT32_MAX)
+		uid == 0 || (uid >= UINT32_MAX && uid != UINT64_MAX))
 		return usage();
-	job |= uid != 0;
-	if (!job)
+	if (uid == UINT64_MAX && !job)
 		return usage();
+	if (uid == UINT64_MAX)
+		uid = 0; /* no jail */
 	/* libarchive hands names over in the locale's encoding: UTF-8, or they could not all be
 	 * said */
 	if (!setlocale(LC_CTYPE, "C.UTF-8"))

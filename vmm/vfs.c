@@ -142,8 +142,10 @@ static void vfs_lost(struct vfs *f, const char *why)
 
 		if (r->state == REQUEST_FREE || !(begun || r->dropped))
 			continue;
-		if (r->state == REQUEST_WAITS)
+		if (r->state == REQUEST_WAITS) {
 			TAILQ_REMOVE(&f->waiting, r, list);
+			f->sent = 0; /* the next one has not begun */
+		}
 		if (!r->dropped)
 			request_fail(f, r);
 		request_free(f, r);

@@ -651,7 +651,7 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 #define DISK_WAITS_NS 200000000ull
 
-/* A hostile monitor says it as often as it likes; an honest one has tried for half a second in between. */
+/* A hostile monitor says it as often as it likes; an honest one waits longer than this limit of 200 ms in between. */
 static void on_disk_full(void *arg, uint32_t waiting)
 {
 	struct sandbox *sb = arg;

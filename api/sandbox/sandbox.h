@@ -63,8 +63,8 @@ struct sandbox {
 	uint64_t vm_start;
 	struct agentc *agent;
 	struct agent_exec *entry;
-	uint64_t disk_waits_ns;
-	bool disk_waits;   /* writes of its guest wait for room on this host */
+	uint64_t disk_waits_ns; /* when disk_waits changed last, by mono_ns(); 0: never */
+	bool disk_waits;        /* writes of its guest wait for room on this host */
 	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
 
 	struct fileserver *files; /* of its volumes; NULL: none now */

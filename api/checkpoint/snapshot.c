@@ -360,6 +360,7 @@ static long number(const cJSON *o, const char *name)
 
 void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON *base)
 {
+	cJSON *item;
 	const cJSON *v = cJSON_GetObjectItemCaseSensitive(base, "config");
 
 	sb->disk = *disk;
@@ -374,8 +375,12 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 		sb->spec.network_policy = cJSON_Duplicate(v, true);
 	/* the same volumes, unless the request says which */
 	v = cJSON_GetObjectItemCaseSensitive(base, "volumes");
-	if (v && !sb->spec.volumes)
+	if (v && !sb->spec.volumes) {
 		sb->spec.volumes = cJSON_Duplicate(v, true);
+		/* the source made its claims, not this sandbox. Their folders only say which claims to look for. */
+		cJSON_ArrayForEach (item, sb->spec.volumes)
+			cJSON_DeleteItemFromObjectCaseSensitive(item, "made");
+	}
 }
 
 void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const cJSON *base)

@@ -128,6 +128,8 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "lifecycle", sb->spec.lifecycle);
 	add_copy(o, "networkPolicy", sb->spec.network_policy);
 	add_copy(o, "volumes", sb->spec.volumes);
+	if (sb->spec.volumes)
+		cJSON_AddBoolToObject(o, "volumesHeld", sb->volumes_held);
 	put_str(o, "egressToken", sb->egress_token);
 	json_put_i64(o, "renew", sb->spec.renew_s);
 	json_put_i64(o, "cpu", sb->spec.cpu_millis);
@@ -205,7 +207,7 @@ static void operation_from_record(struct sandbox *sb, const cJSON *o, const cJSO
 
 struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 {
-	const cJSON *local = cJSON_GetObjectItemCaseSensitive(o, DB_LOCAL);
+	const cJSON *local = cJSON_GetObjectItemCaseSensitive(o, DB_LOCAL), *held;
 	struct sandbox *sb;
 	struct memory memory;
 	struct disk disk;
@@ -239,7 +241,9 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.lifecycle = take_item(o, "lifecycle");
 	sb->spec.network_policy = take_item(o, "networkPolicy");
 	sb->spec.volumes = take_item(o, "volumes");
-	if (sb->spec.volumes) {
+	/* a create that did not come so far holds nothing yet, whatever its list was copied from. Older records do not say. */
+	held = json_field(o, "volumesHeld");
+	if (sb->spec.volumes && (!held || cJSON_IsTrue(held))) {
 		volumes_hold_again(d->volumes, sb->spec.volumes);
 		sb->volumes_held = true;
 	}

@@ -93,18 +93,20 @@ static void committed(void *arg, const struct err *e)
 	free(arg);
 	if (e)
 		log_error("claim %s: %s", p.c->name, e->msg);
+	p.c->writes--;
 	if (p.what == WRITE_NEW && !e)
 		p.c->committed = true;
 	if (p.what == WRITE_DELETING && e)
 		p.c->deleting = false;
 	if (p.fn)
 		p.fn(p.arg, p.c, e);
-	if (p.what == WRITE_NEW && e && !p.c->uses)
-		claim_forget(p.v, p.c);
-	else if (p.what == WRITE_DELETING && !e)
+	if (p.what == WRITE_DELETING && !e)
 		purge_begin(p.v, p.c);
 	else if (p.what == WRITE_GONE && !e)
 		claim_forget(p.v, p.c);
+	else if (e && !p.c->committed && !p.c->uses && !p.c->writes)
+		claim_forget(
+			p.v, p.c); /* without a record; the last write that waits for it frees it */
 }
 
 static int claim_write(struct volumes *v, struct claim *c, int what, claim_fn fn, void *arg)
@@ -126,6 +128,7 @@ static int claim_write(struct volumes *v, struct claim *c, int what, claim_fn fn
 		transaction_delete(t, DB_CLAIM, c->folder);
 	cJSON_Delete(o);
 	transaction_sync(t);
+	c->writes++;
 	database_commit(v->d->database, t, committed, p);
 	return 0;
 }
@@ -258,6 +261,18 @@ static struct claim *claim_by_folder(const struct volumes *v, const char *folder
 	return c;
 }
 
+static void release_one(struct volumes *v, const cJSON *item, bool undo)
+{
+	struct claim *c = claim_by_folder(v, json_str(item, "folder"));
+	bool made = undo && cJSON_IsTrue(json_field(item, "made"));
+
+	if (!c || !c->uses)
+		return;
+	c->uses--;
+	if (!c->uses && !c->deleting && (c->delete_after || made))
+		claim_delete(v, c, NULL, NULL);
+}
+
 static int hold_one(struct volumes *v, cJSON *item, const char *owner, struct refusal *x)
 {
 	struct volume_item i;
@@ -294,19 +309,21 @@ static int hold_one(struct volumes *v, cJSON *item, const char *owner, struct re
 
 int volumes_hold(struct volumes *v, cJSON *list, const char *owner, struct refusal *x)
 {
-	cJSON *item;
-	int rc;
+	cJSON *item, *bad;
 
+	cJSON_ArrayForEach (bad, list)
+		if (hold_one(v, bad, owner, x) < 0)
+			break;
+	if (!bad)
+		return 0;
+	/* only those before it are held: what the others say may be of another sandbox's record */
+	for (item = list->child; item != bad; item = item->next)
+		release_one(v, item, true);
 	cJSON_ArrayForEach (item, list) {
-		rc = hold_one(v, item, owner, x);
-		if (rc < 0) {
-			volumes_release(v, list, true);
-			cJSON_ArrayForEach (item, list)
-				cJSON_DeleteItemFromObjectCaseSensitive(item, "folder");
-			return rc;
-		}
+		cJSON_DeleteItemFromObjectCaseSensitive(item, "folder");
+		cJSON_DeleteItemFromObjectCaseSensitive(item, "made");
 	}
-	return 0;
+	return -EINVAL;
 }
 
 bool volumes_fit(const cJSON *had, const cJSON *want)
@@ -340,14 +357,6 @@ void volumes_release(struct volumes *v, const cJSON *list, bool undo)
 {
 	const cJSON *item;
 
-	cJSON_ArrayForEach (item, list) {
-		struct claim *c = claim_by_folder(v, json_str(item, "folder"));
-		bool made = undo && cJSON_IsTrue(json_field(item, "made"));
-
-		if (!c || !c->uses)
-			continue;
-		c->uses--;
-		if (!c->uses && !c->deleting && (c->delete_after || made))
-			claim_delete(v, c, NULL, NULL);
-	}
+	cJSON_ArrayForEach (item, list)
+		release_one(v, item, undo);
 }

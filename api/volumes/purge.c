@@ -14,7 +14,8 @@
 #include "api/links/monitors.h"
 #include "lib/log.h"
 
-#define AGAIN_NS 2000000000ull
+#define AGAIN_NS  2000000000ull
+#define AT_A_TIME 4u /* each has a process and a slot */
 
 struct purge {
 	struct volumes *v;
@@ -22,10 +23,38 @@ struct purge {
 	struct claim *c;
 	uint32_t slot;
 	bool running, has_slot;
+	bool active; /* one of the AT_A_TIME */
+	bool waits;  /* for one of them to end */
 	struct timer *again;
 };
 
 static void purge_open(void *arg);
+
+/* The oldest that waits is next; new ones are first in the list. */
+static void purge_next(struct volumes *v)
+{
+	struct purge *oldest = NULL;
+
+	for (struct purge *p = v->purges; p; p = p->next)
+		if (p->waits)
+			oldest = p;
+	if (!oldest)
+		return;
+	oldest->waits = false;
+	timer_after(oldest->again, 0);
+}
+
+/* False: as many are active as may be; purge_next() calls it again. */
+static bool purge_may_run(struct purge *p)
+{
+	unsigned int n = 0;
+
+	for (struct purge *o = p->v->purges; o; o = o->next)
+		n += o->active;
+	p->active = n < AT_A_TIME;
+	p->waits = !p->active;
+	return p->active;
+}
 
 static void purge_free(struct purge *p)
 {
@@ -51,12 +80,15 @@ static void purge_later(struct purge *p, const char *what, int status)
 	log_limited(
 		LOG_WARN, "claim %s: %s: %s; trying again", p->c->name, what, strerror(-status));
 	slot_back(p);
+	p->active = false; /* the others are not held up by it */
 	timer_after(p->again, AGAIN_NS);
+	purge_next(p->v);
 }
 
 static void on_removed(void *arg, const struct priv_msg *m, int fd)
 {
 	struct purge *p = arg;
+	struct volumes *v = p->v;
 
 	close_fd(&fd);
 	if (m->status < 0) {
@@ -64,8 +96,9 @@ static void on_removed(void *arg, const struct priv_msg *m, int fd)
 		return;
 	}
 	slot_back(p);
-	claim_purged(p->v, p->c);
+	claim_purged(v, p->c);
 	purge_free(p);
+	purge_next(v);
 }
 
 /* The slot in the request is not used by it; any will do. */
@@ -137,6 +170,8 @@ static void purge_open(void *arg)
 	struct priv_msg m = {.op = PRIV_VOLUME, .what = PRIV_V_CLAIM};
 	int rc = -EAGAIN;
 
+	if (!purge_may_run(p))
+		return;
 	p->has_slot = vms_slot_take(p->v->d->vms, &p->slot);
 	m.slot = p->slot;
 	if (p->has_slot)

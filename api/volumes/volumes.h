@@ -27,8 +27,9 @@ struct claim {
 	int64_t created_ns;
 	bool delete_after; /* it goes with the last sandbox that holds it */
 	bool deleting;
-	bool committed;    /* its record is written */
-	unsigned int uses; /* sandboxes that hold it */
+	bool committed;      /* its record is written */
+	unsigned int uses;   /* sandboxes that hold it */
+	unsigned int writes; /* of its record, that are under way */
 };
 
 struct volumes *volumes_create(struct daemon *d, struct err *e);

@@ -7,9 +7,13 @@
 #include <cjson/cJSON.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "api/core/daemon.h"
+#include "api/core/database.h"
 #include "api/volumes/volume_request.h"
+#include "api/volumes/volumes.h"
 #include "lib/json.h"
 
 static struct config c = {.allowed_host_paths = {"/srv/data", "/one/"}, .nallowed_host_paths = 2};
@@ -195,7 +199,51 @@ static void bounds(void)
 	CHECK(!claim_name_ok(name));
 }
 
+/* A create that is refused at its first volume held nothing: what its list says of claims may be copied from another sandbox's record. */
+static void only_what_was_held_is_undone(void)
+{
+	static struct daemon d;
+	char dir[] = "/tmp/api_volumes.XXXXXX", path[64], cmd[80];
+	struct refusal x = {0};
+	struct claim *theirs;
+	cJSON *list;
+	struct err e;
+
+	REQUIRE(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/state.db", dir);
+	d.loop = loop_create();
+	REQUIRE(d.loop && database_open(path, d.loop, &d.database, &e) == 0);
+	d.volumes = volumes_create(&d, &e);
+	REQUIRE(d.volumes);
+	theirs = claim_new(d.volumes, "one", "theirs", false, NULL, NULL);
+	REQUIRE(theirs);
+	theirs->uses = 1;
+	list = cJSON_Parse("[{\"name\":\"a\",\"source\":\"missing\",\"mount\":\"/a\",\"sub\":"
+			   "\"\",\"readOnly\":false},"
+			   "{\"name\":\"b\",\"source\":\"theirs\",\"mount\":\"/b\",\"sub\":\"\","
+			   "\"readOnly\":false,\"made\":true}]");
+	REQUIRE(list);
+	cJSON_AddStringToObject(cJSON_GetArrayItem(list, 1), "folder", theirs->folder);
+	CHECK_INT(volumes_hold(d.volumes, list, "one", &x), -EINVAL);
+	CHECK_STR(x.code, "VOLUME::PVC_NOT_FOUND");
+	CHECK_INT(theirs->uses, 1);
+	CHECK(!theirs->deleting);
+	cJSON_DeleteItemFromArray(list, 0);
+	CHECK_INT(volumes_hold(d.volumes, list, "one", &x), 0);
+	CHECK_INT(theirs->uses, 2);
+	volumes_release(d.volumes, list, true);
+	CHECK_INT(theirs->uses, 1);
+	CHECK(!theirs->deleting);
+	cJSON_Delete(list);
+	volumes_destroy(d.volumes);
+	database_close(d.database);
+	loop_destroy(d.loop);
+	snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
+	CHECK_INT(system(cmd), 0);
+}
+
 static const struct test tests[] = {
+	{"only_what_was_held_is_undone", only_what_was_held_is_undone},
 	{"good_ones", good_ones},
 	{"bad_ones", bad_ones},
 	{"paths_that_do_not_fit", paths_that_do_not_fit},

@@ -28,6 +28,7 @@
 #define VOLUME_UID_BASE UINT64_C(1879048192)
 #define RESPAWN_MIN_NS  100000000ull
 #define RESPAWN_MAX_NS  5000000000ull
+#define REQUESTS_A_TURN 64
 /* one that lived so long came up and served: its end is no reason to hold the next one back */
 #define RESPAWN_LIVED_NS 1000000000ull
 
@@ -133,7 +134,7 @@ static void pump_out(void)
 		P.sock_watch, flush_reply() && flush_late() && flush_ends() ? EPOLLIN : EPOLLOUT);
 }
 
-/* Every job has one answer, so that there is room for it; but a job whose child is stuck in the kernel may still hold its place. */
+/* volume_begin() has kept room for the answer. */
 static void volume_answered(void *arg, const struct priv_msg *m, int fd)
 {
 	if (P.sock < 0 || P.nlate == ARRAY_LEN(P.late)) {
@@ -147,14 +148,17 @@ static void volume_answered(void *arg, const struct priv_msg *m, int fd)
 
 static int volume_begin(struct serve *s, const struct volume_ask *a, const struct priv_msg *m)
 {
-	return P.nlate < ARRAY_LEN(P.late) ? volume_start(s->volumes, a, m) : -EAGAIN;
+	return P.nlate + volume_jobs_unanswered(s->volumes) < ARRAY_LEN(P.late)
+		       ? volume_start(s->volumes, a, m)
+		       : -EAGAIN;
 }
 
 static void on_sock(void *arg, uint32_t events)
 {
 	int fds[FDPASS_MAX];
 
-	while (P.sock >= 0 && flush_reply()) {
+	/* the ends of processes and the timers have their turn too */
+	for (int i = 0; i < REQUESTS_A_TURN && P.sock >= 0 && flush_reply(); i++) {
 		size_t nfds = ARRAY_LEN(fds);
 		uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX + 1];
 		ssize_t n = fdpass_recv(P.sock, msg, sizeof(msg), fds, &nfds);
@@ -170,8 +174,8 @@ static void on_sock(void *arg, uint32_t events)
 		}
 		P.reply_waits =
 			serve_request(&P.serve, msg, (size_t)n, fds, nfds, &P.reply, &P.reply_fd);
-		for (size_t i = 0; i < nfds; i++)
-			close(fds[i]);
+		for (size_t k = 0; k < nfds; k++)
+			close(fds[k]);
 	}
 	pump_out();
 }
@@ -272,6 +276,8 @@ static void on_signal(void *arg, uint32_t events)
 	while (read(*(int *)arg, &si, sizeof(si)) == sizeof(si)) {
 		if (si.ssi_signo == SIGHUP && P.daemon_pid > 0)
 			kill(P.daemon_pid, SIGHUP);
+		if (si.ssi_signo == SIGCHLD)
+			volume_jobs_reap(P.serve.volumes);
 		if (si.ssi_signo == SIGCHLD || si.ssi_signo == SIGHUP)
 			continue;
 		P.ending = true;

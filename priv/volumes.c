@@ -300,8 +300,8 @@ int volumes_open(struct volumes *v, const char *state_dir, struct err *e)
 struct job {
 	struct volume_jobs *j;
 	struct priv_msg m;
-	int sock; /* -1: this place is free */
-	pid_t pid;
+	int sock;  /* -1: the child has answered */
+	pid_t pid; /* 0: this place is free */
 	struct watch *watch;
 	struct timer *late;
 	bool answered;
@@ -334,6 +334,26 @@ static void job_answer(struct job *b, int rc, bool folder, int fd)
 	b->j->done(b->j->arg, &r, fd);
 }
 
+/* The end of a child may wait for a disk too, so the helper never waits for it. */
+void volume_jobs_reap(struct volume_jobs *j)
+{
+	for (size_t i = 0; i < VOLUME_JOBS_MAX; i++) {
+		struct job *b = &j->job[i];
+
+		if (b->pid && b->sock < 0 && waitpid(b->pid, NULL, WNOHANG) != 0)
+			b->pid = 0;
+	}
+}
+
+uint32_t volume_jobs_unanswered(const struct volume_jobs *j)
+{
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < VOLUME_JOBS_MAX; i++)
+		n += j->job[i].pid && !j->job[i].answered;
+	return n;
+}
+
 static void on_job(void *arg, uint32_t events)
 {
 	struct job *b = arg;
@@ -352,11 +372,11 @@ static void on_job(void *arg, uint32_t events)
 	timer_set(b->late, 0);
 	watch_remove(b->watch);
 	close_fd(&b->sock);
-	waitpid(b->pid, NULL, 0); /* it has closed its socket: nothing is left that could wait */
 	if (!b->answered)
 		job_answer(b, a.rc, a.folder, fd);
 	else
 		close_fd(&fd);
+	volume_jobs_reap(b->j);
 }
 
 /* The source hangs. The child keeps its place until the kernel lets go of it. */
@@ -393,6 +413,18 @@ void volume_jobs_forget(struct volume_jobs *j)
 		j->job[i].answered = true;
 }
 
+/* The child may hang in the kernel for long: it must not keep the helper's lock and sockets open. */
+static void close_others(int a, int b)
+{
+	unsigned int low = (unsigned int)MAX(MIN(a, b), 2), high = (unsigned int)MAX(MAX(a, b), 2);
+
+	if (low > 3)
+		syscall(SYS_close_range, 3, low - 1, 0);
+	if (high > low + 1)
+		syscall(SYS_close_range, low + 1, high - 1, 0);
+	syscall(SYS_close_range, high + 1, ~0u, 0);
+}
+
 _noreturn_ static void job_child(const struct volumes *v, const struct volume_ask *a, int sock)
 {
 	struct answer r = {0};
@@ -400,6 +432,7 @@ _noreturn_ static void job_child(const struct volumes *v, const struct volume_as
 	int fd = -1;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	close_others(v->claims_fd, sock);
 	r.rc = volume_do(v, a, &fd, &folder);
 	r.folder = folder;
 	fdpass_send(sock, &r, sizeof(r), &fd, fd >= 0);
@@ -410,23 +443,31 @@ int volume_start(struct volume_jobs *j, const struct volume_ask *a, const struct
 {
 	struct job *b = NULL;
 	int pair[2];
+	pid_t pid;
 
+	volume_jobs_reap(j);
 	for (size_t i = 0; i < VOLUME_JOBS_MAX && !b; i++)
-		if (j->job[i].sock < 0)
+		if (!j->job[i].pid)
 			b = &j->job[i];
 	if (!b)
 		return -EAGAIN;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	b->pid = fork();
-	if (b->pid == 0)
+	pid = fork();
+	if (pid == 0)
 		job_child(j->v, a, pair[1]);
 	close(pair[1]);
-	if (b->pid > 0)
-		b->watch = loop_watch(j->loop, pair[0], EPOLLIN, on_job, b);
-	if (b->pid < 0 || !b->watch) {
+	if (pid < 0) {
 		close(pair[0]);
-		return b->pid < 0 ? -EAGAIN : -ENOMEM;
+		return -EAGAIN;
+	}
+	b->pid = pid;
+	b->answered = true;
+	b->watch = loop_watch(j->loop, pair[0], EPOLLIN, on_job, b);
+	if (!b->watch) {
+		close(pair[0]);
+		kill(pid, SIGKILL);
+		return -ENOMEM;
 	}
 	fd_set_nonblock(pair[0], true);
 	b->sock = pair[0];

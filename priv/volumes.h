@@ -46,5 +46,9 @@ struct volume_jobs *volume_jobs_create(
 	struct loop *l, const struct volumes *v, volume_done_fn done, void *arg);
 /* Who asked is gone: the answers that are due are dropped. */
 void volume_jobs_forget(struct volume_jobs *j);
+/* After SIGCHLD: gives back the places of jobs whose children ended. */
+void volume_jobs_reap(struct volume_jobs *j);
+/* How many calls of volume_done_fn are still to come. */
+uint32_t volume_jobs_unanswered(const struct volume_jobs *j);
 /* 0: done() follows. -EAGAIN: too many are being opened. */
 int volume_start(struct volume_jobs *j, const struct volume_ask *a, const struct priv_msg *m);

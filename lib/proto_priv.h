@@ -52,8 +52,8 @@ enum priv_op {
 	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets the highest oom_score_adj.
 	 * what = 0, limits.memory_max = that number: taken back. EBUSY: the copies are still there, ask again */
 	PRIV_ROOM = 13,
-	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*); behind the message: path, NUL, sub-path, NUL. HOST: the
-	 * path is absolute and below one of the operator's folders. CLAIM: the name of its folder, 32 hexadecimal digits. Sub-paths are opened
+	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*); behind the message: path, NUL, sub-path, NUL, and for HOST
+	 * perhaps a folder that the path is below and that no link may leave, NUL. HOST: the path is absolute and below one of the operator's folders. CLAIM: the name of its folder, 32 hexadecimal digits. Sub-paths are opened
 	 * beneath. -> flags PRIV_V_FOLDER; fd: a detached mount whose ids are those of the slot. The answer may come after those of later requests.
 	 * EPERM: not below one of the folders; EXDEV: a link leads out; ENOENT; EMEDIUMTYPE: neither a folder nor a file; EOPNOTSUPP: its file
 	 * system cannot shift ids; ETIMEDOUT: it hangs; EAGAIN: too many at once */

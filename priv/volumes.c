@@ -58,19 +58,35 @@ static bool claim_ok(const char *s)
 	return strlen(s) == 32 && strspn(s, "0123456789abcdef") == 32;
 }
 
+/* Is path the folder, or below it? Both passed volume_path_ok(). */
+static bool is_within(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	return !folder[1] || (strncmp(path, folder, n) == 0 && (path[n] == '/' || !path[n]));
+}
+
 int volume_parse(struct volume_ask *a, const struct priv_msg *m, const char *text, size_t n)
 {
 	size_t path = n ? strnlen(text, n) : 0,
-	       sub = path < n ? strnlen(text + path + 1, n - path - 1) : 0;
+	       sub = path < n ? strnlen(text + path + 1, n - path - 1) : 0, at = path + sub + 2;
 
 	*a = (struct volume_ask){.op = m->op, .what = m->what, .flags = m->flags};
-	if (n == 0 || path + sub + 2 != n || (m->flags & ~PRIV_V_FLAGS))
+	if (n == 0 || at > n || (m->flags & ~PRIV_V_FLAGS))
 		return -EINVAL;
+	if (at < n) {
+		a->within = text + at;
+		if (at + strnlen(a->within, n - at) + 1 != n)
+			return -EINVAL;
+	}
 	a->path = text;
 	a->sub = text + path + 1;
 	if (m->what != PRIV_V_HOST && m->what != PRIV_V_CLAIM)
 		return -EINVAL;
 	if (m->what == PRIV_V_CLAIM ? !claim_ok(a->path) : !volume_path_ok(a->path, true))
+		return -EINVAL;
+	if (a->within && (m->what != PRIV_V_HOST || !volume_path_ok(a->within, true) ||
+				 !is_within(a->path, a->within)))
 		return -EINVAL;
 	return volume_path_ok(a->sub, false) ? 0 : -EINVAL;
 }
@@ -161,11 +177,19 @@ static int host_root(const struct volumes *v, const char *path, const char **res
 
 static int open_host(const struct volumes *v, const struct volume_ask *a)
 {
-	_cleanup_close_ int root = -1;
+	bool make = a->flags & PRIV_V_MAKE;
+	_cleanup_close_ int root = -1, folder = -1;
+	size_t n = a->within ? strlen(a->within) : 0, head;
 	const char *rest = "";
 
 	root = host_root(v, a->path, &rest);
-	return root < 0 ? root : open_beneath(root, rest, a->flags & PRIV_V_MAKE);
+	if (root < 0)
+		return root;
+	head = (size_t)(rest - a->path);
+	if (n <= head || !a->path[n]) /* not narrower than the operator's, or the source itself */
+		return open_beneath(root, rest, make);
+	folder = open_beneath(root, strndupa(rest, n - head), make);
+	return folder < 0 ? folder : open_beneath(folder, a->path + n + 1, make);
 }
 
 static int open_claim(const struct volumes *v, const struct volume_ask *a)

@@ -482,13 +482,13 @@ static int direct_volume(struct privctl *p, const struct priv_msg *m, const char
 }
 
 int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *path, const char *sub,
-	privctl_fn fn, void *arg)
+	const char *within, privctl_fn fn, void *arg)
 {
 	uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX];
-	size_t a = strlen(path) + 1, b = strlen(sub) + 1;
+	size_t a = strlen(path) + 1, b = strlen(sub) + 1, c = *within ? strlen(within) + 1 : 0;
 	struct priv_msg m = *req;
 
-	if (a + b > PRIV_TEXT_MAX)
+	if (a + b + c > PRIV_TEXT_MAX)
 		return -ENAMETOOLONG;
 	m.magic = PRIV_MAGIC;
 	m.version = PRIV_VERSION;
@@ -504,7 +504,8 @@ int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *pa
 	memcpy(msg, &m, sizeof(m));
 	memcpy(msg + sizeof(m), path, a);
 	memcpy(msg + sizeof(m) + a, sub, b);
-	return call_send(p, msg, sizeof(m) + a + b, m.id, NULL, 0, fn, arg);
+	memcpy(msg + sizeof(m) + a + b, within, c);
+	return call_send(p, msg, sizeof(m) + a + b + c, m.id, NULL, 0, fn, arg);
 }
 
 int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg *reply, int *fd)

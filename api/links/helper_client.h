@@ -27,9 +27,9 @@ uint32_t privctl_slots(const struct privctl *p);
  * (then fn is not called). */
 int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, size_t nfds,
 	privctl_fn fn, void *arg);
-/* PRIV_VOLUME and PRIV_VOLUME_REMOVE, with the text that follows them. */
+/* PRIV_VOLUME and PRIV_VOLUME_REMOVE, with the text that follows them. within: a host folder that no link of the path may leave; "": none. */
 int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *path, const char *sub,
-	privctl_fn fn, void *arg);
+	const char *within, privctl_fn fn, void *arg);
 /* Without a helper: where the folder of claims is. Borrowed. */
 void privctl_state_dir(struct privctl *p, const char *dir);
 /* The same, waiting for the answer: for the daemon's start only. Returns the status; *fd is the

@@ -10,6 +10,8 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -211,6 +213,8 @@ static void on_source(void *arg, const struct priv_msg *m, int fd)
 static void open_next(struct fileserver *f)
 {
 	struct priv_msg m = {.op = PRIV_VOLUME, .slot = f->slot};
+	const struct config *c = &f->v->d->cfg;
+	char within[PATH_MAX] = "";
 	struct volume_item i;
 	int rc;
 
@@ -225,10 +229,20 @@ static void open_next(struct fileserver *f)
 		fail(f, "volumes", -EBADMSG);
 		return;
 	}
+	if (i.host) {
+		snprintf(
+			within, sizeof(within), "%.*s", (int)host_folder_of(c, i.source), i.source);
+		if (!*within) {
+			fail(f, "a host folder is not below storage.allowed_host_paths any more",
+				-EPERM);
+			return;
+		}
+	}
 	m.what = i.host ? PRIV_V_HOST : PRIV_V_CLAIM;
 	m.flags = (i.read_only ? PRIV_V_RO : 0) | (f->make ? PRIV_V_MAKE : 0);
 	f->asked = true;
-	rc = privctl_volume(f->v->d->priv, &m, i.host ? i.source : i.folder, i.sub, on_source, f);
+	rc = privctl_volume(
+		f->v->d->priv, &m, i.host ? i.source : i.folder, i.sub, within, on_source, f);
 	if (rc < 0) {
 		f->asked = false;
 		fail(f, "the helper takes no requests", rc);

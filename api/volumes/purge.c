@@ -105,7 +105,7 @@ static void on_removed(void *arg, const struct priv_msg *m, int fd)
 static void purge_remove(struct purge *p)
 {
 	struct priv_msg m = {.op = PRIV_VOLUME_REMOVE, .what = PRIV_V_CLAIM};
-	int rc = privctl_volume(p->v->d->priv, &m, p->c->folder, "", on_removed, p);
+	int rc = privctl_volume(p->v->d->priv, &m, p->c->folder, "", "", on_removed, p);
 
 	if (rc < 0)
 		purge_later(p, "removing its folder", rc);
@@ -175,7 +175,7 @@ static void purge_open(void *arg)
 	p->has_slot = vms_slot_take(p->v->d->vms, &p->slot);
 	m.slot = p->slot;
 	if (p->has_slot)
-		rc = privctl_volume(p->v->d->priv, &m, p->c->folder, "", on_opened, p);
+		rc = privctl_volume(p->v->d->priv, &m, p->c->folder, "", "", on_opened, p);
 	if (rc < 0)
 		purge_later(p, "opening its folder", rc);
 }

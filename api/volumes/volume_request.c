@@ -76,12 +76,25 @@ static bool path_below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && (path[n] == '/' || !path[n]);
 }
 
+size_t host_folder_of(const struct config *c, const char *path)
+{
+	size_t best = 0;
+
+	for (unsigned int i = 0; i < c->nallowed_host_paths; i++) {
+		const char *folder = c->allowed_host_paths[i];
+		size_t n = strlen(folder);
+
+		while (n > 1 && folder[n - 1] == '/')
+			n--;
+		if (path_below(path, folder))
+			best = MAX(best, n);
+	}
+	return best;
+}
+
 static bool host_allowed(const struct config *c, const char *path)
 {
-	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
-		if (path_below(path, c->allowed_host_paths[i]))
-			return true;
-	return false;
+	return host_folder_of(c, path) > 0;
 }
 
 int volumes_allowed(const cJSON *list, const struct config *c, struct refusal *x)

@@ -23,6 +23,8 @@ int volumes_read(
 	const struct cJSON *in, const struct config *c, struct cJSON **out, struct refusal *x);
 /* false: not an item of a list that volumes_read() made. */
 bool volume_item_get(const struct cJSON *v, struct volume_item *to);
+/* The longest of the configuration's host folders that this path is, or is below: as many bytes of the path. 0: none. */
+size_t host_folder_of(const struct config *c, const char *path);
 /* Are the host folders of a record's list still below what the configuration allows? -EINVAL: *x. */
 int volumes_allowed(const struct cJSON *list, const struct config *c, struct refusal *x);
 /* A name of a claim: up to 253 of a-z 0-9 - and dots between them. */

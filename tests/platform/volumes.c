@@ -105,6 +105,46 @@ static void sources_do_not_lead_out(void)
 	CHECK_INT(host(below("data"), "out/new", PRIV_V_MAKE), -EXDEV);
 }
 
+/* The daemon's list may be narrower than the operator's. */
+static int host_within(const char *path, const char *sub, const char *within)
+{
+	struct priv_msg m = {.op = PRIV_VOLUME, .what = PRIV_V_HOST};
+	struct volume_ask a;
+	char text[512];
+	int n = snprintf(text, sizeof(text), "%s%c%s%c%s", path, 0, sub, 0, within), fd = -1, rc;
+	bool folder;
+
+	rc = volume_parse(&a, &m, text, (size_t)n + 1);
+	a.slot_ids = SLOT;
+	if (rc == 0)
+		rc = volume_do(&v, &a, &fd, &folder);
+	close_fd(&fd);
+	return rc;
+}
+
+static void sources_do_not_leave_the_narrower_folder(void)
+{
+	char data[128], link[128], slash[130];
+
+	snprintf(data, sizeof(data), "%s", below("data"));
+	snprintf(link, sizeof(link), "%s", below("data/beside"));
+	CHECK_INT(host(link, "", 0), 0); /* inside the operator's */
+	CHECK_INT(host_within(link, "", data), -EXDEV);
+	CHECK_INT(host_within(data, "beside", data), -EXDEV);
+	CHECK_INT(host_within(below("data/sub"), "", data), 0);
+	CHECK_INT(host_within(data, "sub", data), 0);
+	CHECK_INT(host_within(data, "", root), 0);
+	CHECK_INT(host_within(link, "", root), 0);
+	CHECK_INT(host_within(link, "", "/"), 0);
+	CHECK_INT(host_within(below("etc"), "", "/"), -EXDEV);
+	CHECK_INT(host_within("/etc", "", "/"), -EPERM);
+	/* it is not below */
+	CHECK_INT(host_within(below("file"), "", data), -EINVAL);
+	CHECK_INT(host_within(below("data2"), "", data), -EINVAL);
+	snprintf(slash, sizeof(slash), "%s/", data);
+	CHECK_INT(host_within(link, "", slash), -EINVAL);
+}
+
 static void only_folders_and_files(void)
 {
 	CHECK_INT(host(below("fifo"), "", 0), -EMEDIUMTYPE);
@@ -165,6 +205,7 @@ static const struct test tests[] = {
 	{"set_up", set_up},
 	{"ids_are_those_of_the_slot", ids_are_those_of_the_slot},
 	{"sources_do_not_lead_out", sources_do_not_lead_out},
+	{"sources_do_not_leave_the_narrower_folder", sources_do_not_leave_the_narrower_folder},
 	{"only_folders_and_files", only_folders_and_files},
 	{"missing_folders_are_made_as_their_parent", missing_folders_are_made_as_their_parent},
 	{"claims", claims},

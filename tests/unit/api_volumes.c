@@ -161,6 +161,9 @@ static void not_allowed_any_more(void)
 	cJSON *out;
 
 	REQUIRE(read_text("[" HOST("/srv/data/x", "/m") "," NAMED("c", "/n") "]", &out, &x) == 0);
+	CHECK_INT((int)host_folder_of(&c, "/srv/data/x"), 9);
+	CHECK_INT((int)host_folder_of(&c, "/one/x"), 4);
+	CHECK_INT((int)host_folder_of(&c, "/srv/data2"), 0);
 	CHECK_INT(volumes_allowed(out, &c, &x), 0);
 	CHECK_INT(volumes_allowed(out, &narrower, &x), -EINVAL);
 	CHECK_STR(x.code, "VOLUME::HOST_PATH_NOT_ALLOWED");

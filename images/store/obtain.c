@@ -248,7 +248,8 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 			buf_u32(&b, q->bases[i].flags);
 		}
 	}
-	k = pull ? store_stage_is_pull(&r->stage) : 0;
+	/* a group's pull gets no parts (on_need), so it leaves none */
+	k = pull && !q->group ? store_stage_is_pull(&r->stage) : 0;
 	k = k < 0 ? err_set(e, -k, "staging") : start_job(r, pull, e);
 	if (k == 0)
 		k = send_msg(r, pull ? JOB_PULL : JOB_IMPORT, &b, &q->source, pull ? 0 : 1, e);
@@ -257,7 +258,7 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 	if (k == 0)
 		k = follow_job(r, JOB_FETCHED, e);
 	end_job(r);
-	if (pull && r->stopped)
+	if (pull && !q->group && r->stopped)
 		store_stage_salvage(r->s, &r->stage);
 	return k;
 }
@@ -513,10 +514,10 @@ int image_obtain(struct store *s, const struct image_spawner *sp, const struct i
 	if (q->always || q->source >= 0 || image_usable(s, canonical, q->group, &info, NULL) < 0) {
 		k = obtain(&r, &ref, canonical, e);
 		blob_list_fini(&r.blobs);
-		if (k < 0)
-			return k;
-		k = store_resolve(s, canonical, &info, e);
+		if (k >= 0)
+			k = store_resolve(s, canonical, &info, e);
 	}
+	store_name_unlock(s, canonical, take_fd(&lock));
 	if (k < 0)
 		return k;
 	if (out)

@@ -474,23 +474,44 @@ static void name_key(const char *canonical, char hex[DIGEST_HEX])
 	digest_hex(&d, hex);
 }
 
+/* A lock on the file of that name as it is now. -EAGAIN: it was removed meanwhile, and another may be there. */
+static int lock_file(int dir, const char *hex)
+{
+	int fd = openat(dir, hex, O_RDWR | O_CREAT | O_CLOEXEC, 0644), rc = 0;
+	struct stat st;
+
+	if (fd < 0)
+		return -errno;
+	while (flock(fd, LOCK_EX) < 0 && rc == 0)
+		rc = errno == EINTR ? 0 : -errno;
+	if (rc == 0 && fstat(fd, &st) < 0)
+		rc = -errno;
+	if (rc == 0 && st.st_nlink == 0)
+		rc = -EAGAIN;
+	if (rc < 0)
+		close(fd);
+	return rc < 0 ? rc : fd;
+}
+
 int store_name_lock(struct store *s, const char *canonical, struct err *e)
 {
 	char hex[DIGEST_HEX];
 	int fd;
 
 	name_key(canonical, hex);
-	fd = openat(s->dir[F_LOCKS], hex, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return err_set(e, errno, "%s/locks", s->path);
-	while (flock(fd, LOCK_EX) < 0) {
-		if (errno == EINTR)
-			continue;
-		err_set(e, errno, "%s/locks", s->path);
-		close(fd);
-		return -e->code;
-	}
-	return fd;
+	do
+		fd = lock_file(s->dir[F_LOCKS], hex);
+	while (fd == -EAGAIN);
+	return fd < 0 ? err_set(e, -fd, "%s/locks", s->path) : fd;
+}
+
+void store_name_unlock(struct store *s, const char *canonical, int lock)
+{
+	char hex[DIGEST_HEX];
+
+	name_key(canonical, hex);
+	unlinkat(s->dir[F_LOCKS], hex, 0);
+	close(lock);
 }
 
 int store_name_set(struct store *s, const struct image_ref *ref, const struct digest *id,

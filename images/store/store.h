@@ -105,5 +105,7 @@ int store_image_put(
 	struct store *s, const struct stage *st, const struct digest *id, struct err *e);
 /* Waits for, then holds, the right to pull a name. The descriptor is the lock. */
 int store_name_lock(struct store *s, const char *canonical, struct err *e);
+/* Takes the descriptor, and removes the file: no file stays for each name that was ever asked for. */
+void store_name_unlock(struct store *s, const char *canonical, int lock);
 /* -ENOSPC with numbers unless so much is free. */
 int store_room(struct store *s, uint64_t bytes, struct err *e);

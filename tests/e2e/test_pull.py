@@ -249,6 +249,7 @@ def test_a_killed_download_is_taken_up_again(bad_registry, store, tmp_path, dama
     large = ranges and [p for p, r, _ in bad_registry.seen if r][0]
     assert len([1 for p, *_ in bad_registry.seen if p == large]) == (2 if damage else 1)
     assert parts(store) == {}
+    assert not list((store.path / "locks").iterdir())  # none stays for each name that was ever asked for
     is_clean(store.disk(name))
     same_as_umoci(store.disk(name), layout, tmp_path)
 

@@ -20,6 +20,7 @@
 #define REASON_MAX       123
 #define REQUEST_MAX      65536u
 #define FRAGMENTS_MAX    1024u /* of one message: libwslay allocates memory for each */
+#define FRAGMENT_COST    64u   /* beside its bytes */
 
 enum ws_state { WS_S_HANDSHAKE, WS_S_OPEN, WS_S_CLOSING, WS_S_OVER };
 
@@ -45,6 +46,7 @@ struct ws {
 	char reason[REASON_MAX + 1];
 	int in_call;
 	unsigned int fragments; /* of the message that comes in */
+	size_t partial;         /* bytes of it */
 	bool wire_over, held, dead;
 };
 
@@ -217,6 +219,7 @@ static void ws_message(
 		if (m->msg_length > 2 && !*w->reason)
 			ws_keep_reason(w, (const char *)m->msg + 2, m->msg_length - 2);
 	} else if (!wslay_is_ctrl_frame(m->opcode) && w->state == WS_S_OPEN) {
+		w->fragments = w->partial = 0;
 		w->ops->message(w->arg, m->opcode == WSLAY_TEXT_FRAME, m->msg, m->msg_length);
 	}
 }
@@ -230,7 +233,8 @@ static void ws_frame_begins(
 	if (wslay_is_ctrl_frame(f->opcode))
 		return;
 	if (f->opcode != WSLAY_CONTINUATION_FRAME)
-		w->fragments = 0;
+		w->fragments = w->partial = 0;
+	w->partial += f->payload_length;
 	if (++w->fragments <= FRAGMENTS_MAX)
 		return;
 	wslay_event_shutdown_read(x);
@@ -339,6 +343,11 @@ void ws_hold(struct ws *w, bool hold)
 	w->held = hold;
 	w->heard_ns = mono_ns();
 	ws_arm(w);
+}
+
+size_t ws_held(const struct ws *w)
+{
+	return w->partial + w->fragments * FRAGMENT_COST;
 }
 
 /* ---- output */

@@ -73,6 +73,9 @@ void ws_input_end(struct ws *w);
 /* The owner does not read the stream: meanwhile silence does not count. */
 void ws_hold(struct ws *w, bool hold);
 
+/* What is held of a message that is not whole yet. A frame counts with the length that it announces. */
+size_t ws_held(const struct ws *w);
+
 /* Queues one message. false: it is not open (yet, any more), or no memory. Text must be valid UTF-8. Never calls back. */
 bool ws_send(struct ws *w, bool text, const void *p, size_t n);
 /* Sends a close frame; later messages from the peer are dropped. closed() follows from the loop: when the peer has answered, or after 5 s. reason: at most

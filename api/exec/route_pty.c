@@ -180,6 +180,8 @@ struct pty {
 	bool viewer, pipes, connected, over, eof;
 	uint64_t replay_end, replayed;
 	struct buf in; /* input that the shell had no room for */
+	struct account *account;
+	size_t charged; /* to it, of input */
 	int violations;
 };
 
@@ -190,6 +192,20 @@ static void pty_free(struct http_req *r)
 	agent_terminal_close(take_ptr(x->term));
 	ws_destroy(take_ptr(x->ws));
 	buf_fini(&x->in);
+	account_give(x->account, x->charged);
+}
+
+/* What the client's input holds counts for the sandbox. false: there is no room. */
+static bool pty_charge(struct pty *x)
+{
+	size_t now = x->in.len + (x->ws ? ws_held(x->ws) : 0);
+
+	if (now > x->charged && !account_take(x->account, now - x->charged))
+		return false;
+	if (now < x->charged)
+		account_give(x->account, x->charged - now);
+	x->charged = now;
+	return true;
 }
 
 /* Ends it: the close frame leaves, the session stays. */
@@ -413,6 +429,8 @@ static void pty_up_bytes(void *arg, const uint8_t *p, size_t n)
 		ws_input(x->ws, p, n);
 	else
 		ws_input_end(x->ws);
+	if (!x->over && !pty_charge(x))
+		pty_end(x, WS_INTERNAL, "too much input is held for this sandbox");
 }
 
 static void pty_up_drained(void *arg)
@@ -508,6 +526,7 @@ static void pty_output(void *arg, int stream, uint64_t off, const uint8_t *p, si
 static void pty_taken(void *arg)
 {
 	pty_feed(arg);
+	pty_charge(arg); /* it holds less now */
 }
 
 /* Before the 101: by HTTP where the protocol has a status, otherwise by an error behind the handshake. */
@@ -609,6 +628,7 @@ void route_pty_ws(struct http_req *r)
 	x->r = r;
 	x->id = s.id;
 	x->agent = sandbox_agentc(r->sandbox);
+	x->account = x->agent ? agentc_account(x->agent) : NULL;
 	buf_init(&x->in, 2 * MESSAGE_MAX + KIB(64));
 	r->user = x;
 	http_on_free(r, pty_free);

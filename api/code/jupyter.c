@@ -101,6 +101,8 @@ struct jupyter_call {
 	struct agent_call *wait; /* for its port to open */
 	struct http1_response *resp;
 	struct buf request, body;
+	struct account *account;
+	size_t charged; /* of the body, to the sandbox's account */
 	struct timer *limit;
 	uint64_t until_ns;
 	unsigned int tries;
@@ -124,6 +126,7 @@ void jupyter_cancel(struct jupyter_call *c)
 	free(c->resp);
 	buf_fini(&c->request);
 	buf_fini(&c->body);
+	account_give(c->account, c->charged);
 	free(c);
 }
 
@@ -207,6 +210,16 @@ static void call_opened(void *arg)
 	agent_dial_send(c->dial, c->request.p, c->request.len);
 }
 
+/* What is held of an answer counts for the sandbox. false: there is no room. */
+static bool call_keep(struct jupyter_call *c, const uint8_t *p, size_t n)
+{
+	if (!account_take(c->account, n))
+		return false;
+	c->charged += n;
+	buf_put(&c->body, p, n);
+	return true;
+}
+
 static void call_bytes(void *arg, const uint8_t *p, size_t n)
 {
 	struct jupyter_call *c = arg;
@@ -226,8 +239,12 @@ static void call_bytes(void *arg, const uint8_t *p, size_t n)
 		case H1_HEAD:
 			break;
 		case H1_DATA:
-			buf_put(&c->body, data, len);
-			break;
+			if (call_keep(c, data, len))
+				break;
+			call_fail(c, ENOMEM,
+				"too much of the Jupyter server's answers is held for this "
+				"sandbox");
+			return;
 		case H1_DONE:
 			call_done(c);
 			return;
@@ -290,6 +307,7 @@ struct jupyter_call *jupyter_ask(struct agentc *a, const struct jupyter_server *
 	if (!c)
 		return NULL;
 	c->agent = a;
+	c->account = agentc_account(a);
 	c->port = s->port;
 	c->fn = fn;
 	c->arg = arg;

@@ -171,6 +171,11 @@ static void run_in_context(
 	if ((*id && id_is_known_wrong(r, id, 400)) || !read_language(r, language, lang) ||
 		!cwd_fits(r, cwd))
 		return;
+	/* the copy for the question and the one for the cell */
+	if (!http_hold(r, 2 * strlen(code))) {
+		http_error_full(r);
+		return;
+	}
 	cwd = working_folder(r, cwd);
 	k = ask_begin(r, &cs);
 	if (!k)

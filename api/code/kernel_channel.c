@@ -12,6 +12,7 @@
 #include "lib/websocket.h"
 
 #define OPEN_LIMIT_NS 60000000000ull
+#define AGAIN_NS      100000000ull
 
 struct kernel_channel {
 	struct agentc *agent;
@@ -22,6 +23,9 @@ struct kernel_channel {
 	struct agent_dial *dial;
 	struct ws *ws;
 	struct timer *late; /* for a connection to come about */
+	struct timer *again;
+	uint64_t begun_ns;   /* the connection */
+	unsigned int losses; /* in a row */
 	struct account *account;
 	size_t pending,
 		charged; /* bytes of a message that is not whole yet; what the account was charged */
@@ -56,6 +60,7 @@ static void channel_end(struct kernel_channel *c, int err, const char *why)
 		return;
 	c->over = true;
 	timer_set(c->late, 0);
+	timer_set(c->again, 0);
 	channel_disconnect(c);
 	c->ops->closed(c->arg, err, why);
 }
@@ -73,6 +78,7 @@ static void on_ws_opened(void *arg, const char *protocol)
 	bool again = c->was_open;
 
 	timer_set(c->late, 0);
+	c->begun_ns = mono_ns();
 	c->was_open = true;
 	c->lost = false;
 	if (again)
@@ -164,6 +170,23 @@ static void on_dial_bytes(void *arg, const uint8_t *p, size_t n)
 		ws_input_end(c->ws);
 }
 
+static void channel_again(void *arg)
+{
+	channel_connect(arg);
+}
+
+/* The first loss in a row is made good at once. A guest that ends each connection sets no pace for the daemon. */
+static void channel_reconnect(struct kernel_channel *c)
+{
+	channel_disconnect(c);
+	if (mono_ns() - c->begun_ns >= AGENT_GOOD_NS)
+		c->losses = 0;
+	if (c->losses++ == 0)
+		channel_connect(c);
+	else
+		timer_after(c->again, agent_backoff_ns(AGAIN_NS, c->losses));
+}
+
 /* A pause, a snapshot that is restored in place, a daemon that lost the monitor for a moment: the guest's side is closed by its agent. */
 static void on_dial_closed(void *arg, const struct agent_reply *r)
 {
@@ -173,8 +196,7 @@ static void on_dial_closed(void *arg, const struct agent_reply *r)
 		channel_end(c, ECANCELED, "the sandbox has ended");
 	else if (c->was_open && (!c->lost || !agentc_is_up(c->agent)) && c->ops->lost(c->arg)) {
 		c->lost = true;
-		channel_disconnect(c);
-		channel_connect(c);
+		channel_reconnect(c);
 	} else
 		channel_end(c, ECONNREFUSED, "the Jupyter server in the sandbox cannot be reached");
 }
@@ -185,6 +207,7 @@ static const struct agent_dial_ops dial_ops = {
 /* While the sandbox is paused this waits for as long as the pause lasts. */
 static void channel_connect(struct kernel_channel *c)
 {
+	c->begun_ns = mono_ns();
 	c->dial = agent_dial_tcp(c->agent, c->server.port, &dial_ops, c);
 	if (c->dial && c->held)
 		agent_dial_hold(c->dial, true);
@@ -212,7 +235,10 @@ struct kernel_channel *kernel_channel_open(struct agentc *a, const struct jupyte
 	for (size_t i = 0; i < sizeof(raw); i++)
 		snprintf(c->session + 2 * i, 3, "%02x", raw[i]);
 	c->late = loop_timer(agentc_loop(a), channel_late, c);
-	if (!c->late) {
+	c->again = loop_timer(agentc_loop(a), channel_again, c);
+	if (!c->late || !c->again) {
+		timer_remove(c->late);
+		timer_remove(c->again);
 		free(c);
 		return NULL;
 	}
@@ -226,6 +252,7 @@ void kernel_channel_destroy(struct kernel_channel *c)
 		return;
 	channel_disconnect(c);
 	timer_remove(c->late);
+	timer_remove(c->again);
 	free(c);
 }
 

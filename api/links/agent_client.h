@@ -57,6 +57,12 @@ bool agentc_is_up(const struct agentc *a);
 struct loop *agentc_loop(const struct agentc *a);
 /* Who is charged for what is held for this sandbox; NULL: nobody. */
 struct account *agentc_account(const struct agentc *a);
+
+/* How long after its n-th loss in a row a connection is made again: twice as long each time, up to 32 times the first. */
+uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n);
+/* A connection that lived so long was a good one: its loss is the first in a row. */
+#define AGENT_GOOD_NS (5ull * 1000000000)
+
 /* What others remember of this sandbox, a slot each; freed by fn in agentc_destroy. */
 enum agentc_slot { AGENTC_DATA_METRICS, AGENTC_DATA_CODE, AGENTC_SLOTS };
 void *agentc_data(const struct agentc *a, enum agentc_slot slot);

@@ -35,11 +35,6 @@ void agent_spare_make(struct agentc *a);
 /* agentc_pace() */
 uint64_t agent_unread_ns(const struct agentc *a);
 
-/* How long after its n-th loss in a row a connection is made again: twice as long each time, up to 32 times the first. */
-uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n);
-/* A connection that lived so long was a good one: its loss is the first in a row. */
-#define AGENT_GOOD_NS (5ull * 1000000000)
-
 /* AGENT_ERR's payload as a reply; text is a fixed field of the caller's. 0, or EPROTO. */
 #define AGENT_TEXT_MAX 400
 int agent_err_read(struct cur body, struct agent_reply *r, char text[AGENT_TEXT_MAX]);

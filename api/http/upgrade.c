@@ -430,10 +430,16 @@ void upgrade_leave(struct request *r)
 
 	if (u->closed)
 		return;
-	if (u->ops->leave && u->state == UP_OPEN)
+	if (u->ops->leave && u->state == UP_OPEN) {
 		u->ops->leave(u->arg);
-	else
-		upgrade_lost(r);
+		return;
+	}
+	if (u->state == UP_WAITING) {
+		/* libmicrohttpd must not call upgrade_open() any more: u is freed */
+		r->aborted = true;
+		shutdown(r->hc->fd, SHUT_RDWR);
+	}
+	upgrade_lost(r);
 }
 
 struct http_upgrade *http_upgrade(

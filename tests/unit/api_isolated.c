@@ -343,7 +343,8 @@ static void older_clients_get_lines_without_endings(void)
 		{"OpenSandbox-Kotlin-SDK/1.0.0", true}, {"OpenSandbox-Kotlin-SDK/1.0.77", true},
 		{"OpenSandbox-Kotlin-SDK/1.1.0", false}, {"OpenSandbox-CSharp-SDK/0.1.9", true},
 		{"OpenSandbox-CSharp-SDK/0.2", false}, {"OpenSandbox-Go-SDK/1.0.5", true},
-		{"OpenSandbox-Go-SDK/1.0.6", false}, {"curl/8.0", false}, {"", false}};
+		{"OpenSandbox-Go-SDK/1.0.6", false}, {"OpenSandbox-Python-SDK/1.", true},
+		{"OpenSandbox-Python-SDK/2.", false}, {"curl/8.0", false}, {"", false}};
 	const char *body = "{\"command\":\"printf 'a\\\\n\\\\nb\\\\r\\\\nc'\"}";
 	char head[512];
 

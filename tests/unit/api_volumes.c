@@ -15,6 +15,7 @@
 #include "api/volumes/volume_request.h"
 #include "api/volumes/volumes.h"
 #include "lib/json.h"
+#include "lib/loop.h"
 
 static struct config c = {.allowed_host_paths = {"/srv/data", "/one/"}, .nallowed_host_paths = 2};
 
@@ -220,6 +221,9 @@ static void only_what_was_held_is_undone(void)
 	REQUIRE(d.volumes);
 	theirs = claim_new(d.volumes, "one", "theirs", false, NULL, NULL);
 	REQUIRE(theirs);
+	for (int i = 0; i < 100 && !theirs->committed; i++)
+		loop_turn(d.loop, 10);
+	CHECK(theirs->committed && !theirs->writes);
 	theirs->uses = 1;
 	list = cJSON_Parse("[{\"name\":\"a\",\"source\":\"missing\",\"mount\":\"/a\",\"sub\":"
 			   "\"\",\"readOnly\":false},"

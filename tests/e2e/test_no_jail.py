@@ -61,3 +61,18 @@ def test_it_is_said_loudly(daemon, how):
 def test_a_monitor_says_it_loudly(tmp_path):
     _, said = run(BIN / "mayfly-vmm", "--no-jail", "--no-jail", "--kernel", tmp_path / "none")
     assert re.search(r"warn.*NOTHING BUT KVM STANDS BETWEEN THE GUEST AND THIS HOST", said), said
+
+
+@pytest.mark.parametrize("program", [
+    ["mayfly-vmm"], ["mayfly-fs", "--volume", "rw"], ["mayfly-net"], ["mayfly-broker"], ["mayfly-image", "--job"]], ids=lambda p: p[0])
+def test_no_program_takes_root_as_the_user_of_its_jail(program):
+    assert run(BIN / program[0], "--jail", "0", *program[1:])[0] == 2
+
+
+@pytest.mark.parametrize("options, said", [
+    (["--slots", "65534", "--uid-count", "327665"], "--slots must be a number from 1 to 65533"),
+    (["--slots", "65533", "--uid-count", "327665", "--volume-uid-base", "131072"], "--volume-uid-base must be a number from 65536 to 131071"),
+    (["--volume-uid-base", "65536"], "overlap")])
+def test_no_slot_has_the_user_id_of_root_or_of_another(options, said):
+    rc, text = run(BIN / "mayfly-priv", *options)
+    assert rc == 2 and said in text, text

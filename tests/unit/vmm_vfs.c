@@ -240,6 +240,32 @@ static void a_server_that_dies(void)
 	end();
 }
 
+/* Only the request that was half in the socket fails; those behind it wait for the next server. */
+static void a_server_that_dies_in_the_middle(void)
+{
+	struct fs_request_hdr h;
+	uint8_t msg[100];
+	uint16_t head[4], got;
+	uint32_t len;
+	uint64_t in;
+
+	REQUIRE(begin() && attach() == 0);
+	in = ask(FUSE_WRITE, 1, 700000, 120, &head[0]);
+	for (unsigned int i = 1; i < 4; i++)
+		ask(FUSE_GETATTR, i + 1, 56, 120, &head[i]);
+	close(server);
+	fg_run(&g);
+	CHECK_INT(n_lost, 1);
+	REQUIRE(fg_used(&g, REQUEST, &got, &len));
+	CHECK(got == head[0] && header_at(in)->error == -EIO);
+	REQUIRE(!fg_used(&g, REQUEST, &got, &len));
+	REQUIRE(attach() == 0);
+	for (unsigned int i = 1; i < 4; i++)
+		CHECK(receive(&h, msg, sizeof(msg)) &&
+			((struct fuse_in_header *)(void *)msg)->unique == i + 1);
+	end();
+}
+
 static void more_requests_than_slots(void)
 {
 	struct fuse_out_header o = {.len = 16};
@@ -411,6 +437,7 @@ static const struct test tests[] = {
 	{"replies_that_are_not_believed", replies_that_are_not_believed},
 	{"a_reply_twice", a_reply_twice},
 	{"a_server_that_dies", a_server_that_dies},
+	{"a_server_that_dies_in_the_middle", a_server_that_dies_in_the_middle},
 	{"more_requests_than_slots", more_requests_than_slots},
 	{"messages_that_are_none", messages_that_are_none},
 	{"a_stop_waits_for_replies", a_stop_waits_for_replies},

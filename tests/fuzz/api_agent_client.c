@@ -90,8 +90,8 @@ static void setup(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-	static const uint8_t hello[] = {
-		12, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+	static const uint8_t hello[] = {12, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, AGENT_VERSION, 0, 0, 0,
+		1, 0, 0, 0, 0, 0, 0, 0};
 	static const char *const argv[] = {"x"};
 	struct agent_exec_spec spec = {.exec_id = "x", .argc = 1, .argv = argv};
 	struct agent_read_spec rs = {.path = "/x", .len = UINT64_MAX};
@@ -113,7 +113,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		if (fd >= 0) {
 			(void)!send(fd, hello, sizeof(hello), MSG_NOSIGNAL);
 			(void)!send(fd, p, n, MSG_NOSIGNAL);
-			loop_turn(F.l, 0);
+			for (int i = 0; i < 4; i++) /* connected, greeted, read */
+				loop_turn(F.l, 0);
 			close(fd);
 		}
 		loop_turn(F.l, 0);

@@ -42,12 +42,13 @@ def previous():
 def test_what_the_previous_build_left_goes_on(daemon, previous):
     if not hasattr(daemon, "restart"):
         pytest.skip("the daemon is not ours")
-    ours = daemon.bin
+    ours = daemon.bin, daemon.host_paths
+    daemon.host_paths = []  # its helper knows no volumes
     daemon.bin = daemon.machine.publish(previous / "build" / "bin", CACHE / "guest-vmlinux", previous / "build" / "initramfs.cpio")
     # it would refuse the database of this build, and begins with none
     daemon.machine.run("sh", "-c", "rm -f /var/lib/mayfly/state/state.db*", check=True)
-    daemon.restart()
     try:
+        daemon.restart()
         ids = [create(daemon)["id"] for _ in range(2)]
         for i in ids:
             run(daemon, i, COUNT + "; head -c 300000 /dev/urandom > /tmp/f; md5sum /tmp/f > /tmp/sum")
@@ -57,7 +58,7 @@ def test_what_the_previous_build_left_goes_on(daemon, previous):
         for i in ids:
             assert call(daemon, "POST", f"/v1/sandboxes/{i}/pause")[0] == 202
     finally:
-        daemon.bin = ours
+        daemon.bin, daemon.host_paths = ours
         daemon.restart()
     assert call(daemon, "GET", f"/v1/snapshots/{snapshot['id']}")[1]["status"]["state"] == "Ready"
     status, clone, _ = call(daemon, "POST", "/v1/sandboxes", {"snapshotId": snapshot["id"], "resourceLimits": {"cpu": "1", "memory": "256Mi"}})

@@ -261,10 +261,11 @@ def test_lifecycle(wire):
     a("network policy", "GET", box + "/networkpolicy")
     for m, body, status, code in (("PATCH", {}, 400, PARAM), ("DELETE", {}, 400, PARAM), ("DELETE", ["x.example"], 200, None), ("PUT", {"defaultAction": "allow"}, 200, None)):
         a(f"network policy: {m}", m, box + "/networkpolicy", body, status, code)
-    a("egress policy", "GET", "/{BOX}/18080/policy", key=False)
+    a("egress policy without the key, given after the create", "GET", "/{BOX}/18080/policy", status=401, key=False)
+    a("egress policy", "GET", "/{BOX}/18080/policy")
     a("egress health", "GET", "/{BOX}/18080/healthz", key=False)
     for m, path, status in (("POST", "/policy", 200), ("PUT", "/policy", 200), ("PATCH", "/policy", 400), ("DELETE", "/policy", 400), ("POST", "/credential-vault", 501), ("GET", "/credential-vault/credentials", 501)):
-        a(f"egress: {m} {path}", m, "/{BOX}/18080" + path, {} if m != "GET" else None, status, key=False)
+        a(f"egress: {m} {path}", m, "/{BOX}/18080" + path, {} if m != "GET" else None, status)
     a("resume what runs", "POST", box + "/resume", status=409, code="DOCKER::SANDBOX_NOT_PAUSED")
     wire.compare("lifecycle.txt")
 

@@ -127,9 +127,21 @@ void disk_fds_close(struct vm_disk_fds *f)
 	close_fd(&f->bitmap);
 }
 
+/* 0 or -errno; *to is negative then. */
+static int open_file(int *to, struct blobs *b, const char *id, const char *kind, bool rw)
+{
+	*to = blob_open(b, id, kind, rw);
+	return *to < 0 ? *to : 0;
+}
+
+/* What could not be opened: that a file is lost is another fault than that descriptors are. */
+static int open_failed(struct err *e, int rc, const char *what)
+{
+	return rc == ENOENT ? err_plain(e, rc, "%s is missing", what) : err_set(e, rc, "%s", what);
+}
+
 int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e)
 {
-	bool ok;
 	int rc;
 
 	*f = (struct vm_disk_fds){
@@ -139,18 +151,17 @@ int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, 
 	f->base = open(d->base, O_RDONLY | O_CLOEXEC);
 	if (f->base < 0)
 		return err_set(e, errno, "the image's disk %s", d->base);
-	f->data = blob_open(b, d->data, "data", true);
-	f->bitmap = blob_open(b, d->data, "bitmap", true);
-	ok = f->data >= 0 && f->bitmap >= 0;
-	for (int i = 0; i < d->nfrozen && ok; i++)
-		ok = (f->frozen[i] = blob_open(b, d->frozen[i], "data", false)) >= 0;
-	if (d->nfrozen && ok)
-		ok = (f->index = blob_open(b, d->index, "index", false)) >= 0;
-	if (ok)
+	rc = open_file(&f->data, b, d->data, "data", true);
+	if (!rc)
+		rc = open_file(&f->bitmap, b, d->data, "bitmap", true);
+	for (int i = 0; i < d->nfrozen && !rc; i++)
+		rc = open_file(&f->frozen[i], b, d->frozen[i], "data", false);
+	if (d->nfrozen && !rc)
+		rc = open_file(&f->index, b, d->index, "index", false);
+	if (!rc)
 		return 0;
-	rc = errno;
 	disk_fds_close(f);
-	return err_set(e, rc, "a layer of the disk");
+	return open_failed(e, -rc, "a layer of the disk");
 }
 
 void memory_fds_close(struct vm_restore_fds *f)
@@ -164,21 +175,21 @@ void memory_fds_close(struct vm_restore_fds *f)
 int memory_fds_open(
 	struct blobs *b, const struct memory *m, struct vm_restore_fds *f, struct err *e)
 {
-	bool ok;
+	int rc;
 
 	*f = (struct vm_restore_fds){.state = -1, .nmem = m->nmem, .workset = -1};
 	for (unsigned int i = 0; i < VMM_MAX_MEM; i++)
 		f->mem[i] = -1;
-	f->state = blob_open(b, m->state, "state", false);
-	ok = f->state >= 0;
-	for (int i = 0; i < m->nmem && ok; i++)
-		ok = (f->mem[i] = blob_open(b, m->mem[i], "mem", false)) >= 0;
+	rc = open_file(&f->state, b, m->state, "state", false);
+	for (int i = 0; i < m->nmem && !rc; i++)
+		rc = open_file(&f->mem[i], b, m->mem[i], "mem", false);
 	if (*m->ws)
-		f->workset = blob_open(b, m->ws, "ws", false);
-	if (ok)
+		f->workset = blob_open(
+			b, m->ws, "ws", false); /* without one, pages come when they are touched */
+	if (!rc)
 		return 0;
 	memory_fds_close(f);
-	return err_plain(e, ENOENT, "a file of the memory snapshot is missing");
+	return open_failed(e, -rc, "a file of the memory snapshot");
 }
 
 /* ---- JSON */

@@ -237,8 +237,8 @@ def snapshot(api, box):
 def test_clones_share_the_volumes(api, made, daemon):
     name = "c-" + uuid.uuid4().hex[:8]
     box = made(claim(name))
-    assert api.run(box, "echo kept >/data/kept; echo one >/data/one; (exec 4</data/kept 5</data/one; while ! [ -e /go ]; do sleep 0.1; done; cat <&4 >/got; cat <&5 >/gone 2>&1; "
-                        "echo >/over) >/dev/null 2>&1 &")[0] == 0
+    assert api.run(box, "echo kept >/data/kept; echo one >/data/one; (exec 4</data/kept 5</data/one; echo >/open; while ! [ -e /go ]; do sleep 0.1; done; cat <&4 >/got; cat <&5 >/gone 2>&1; "
+                        "echo >/over) >/dev/null 2>&1 & while ! [ -e /open ]; do sleep 0.1; done")[0] == 0
     snap = snapshot(api, box)
     # the source goes on, and takes a file away that the clone has open
     assert api.run(box, "rm /data/one; echo two >/data/two; touch /go; while ! [ -e /over ]; do sleep 0.1; done; cat /got /gone") == (0, "kept\none\n")

@@ -49,7 +49,7 @@ enum vmm_type {
 	/* {} -> {}: it runs, also where it was still being paused. -EBUSY: it runs already; -EAGAIN: a snapshot has stopped it, and
 	 * decides whether it goes on; -ESRCH: it has ended */
 	VMM_CONTINUE = 6,
-	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
+	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT, VMM_F_RAM, VMM_F_CARRY), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
 	 * u16 ndisks, ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
 	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
@@ -121,7 +121,16 @@ enum vmm_flags {
 	/* check what the working set prefetches against its checksums, before anything runs */
 	VMM_F_VERIFY = 256,
 	VMM_F_NET = 512, /* boot: with a network device; a restore has one if the snapshot has */
+	/* snapshot: state and memory are files in RAM (memfd). Nothing is synced to them. The disks are, as ever. */
+	VMM_F_RAM = 1024,
+	/* snapshot: bit VMM_F_CARRY_SHIFT + i: the new memory file takes over everything that memory file i of this VM's
+	 * restore still holds. The snapshot does not refer to that file. */
+	VMM_F_CARRY = 0xf << 16,
 };
+
+#define VMM_F_CARRY_SHIFT 16u
+static_assert(
+	VMM_F_CARRY == ((1 << VMM_MAX_MEM) - 1) << VMM_F_CARRY_SHIFT, "one bit a memory file");
 
 enum vmm_state {
 	VMM_S_BLANK,

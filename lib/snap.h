@@ -147,6 +147,7 @@ void snap_mark_chunks(
 
 struct snap_mem_writer {
 	int fd;
+	bool in_ram; /* a memfd: no space is reserved and nothing is synced. Set after snap_mem_begin(). */
 	struct snap_mem_head head;
 	uint64_t at;  /* data bytes so far */
 	uint32_t sum; /* of the chunk under way */

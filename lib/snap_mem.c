@@ -117,6 +117,9 @@ int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e)
 
 int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e)
 {
+	/* There, reserved space would be pages at once. */
+	if (w->in_ram)
+		return 0;
 	/* without it delayed allocation throttles the sixth writer of one disk; not every file
 	 * system has it */
 	if (fallocate(w->fd, FALLOC_FL_KEEP_SIZE, (off_t)(SNAP_HEAD_PAGE + off), (off_t)n) < 0 &&
@@ -205,11 +208,11 @@ int snap_mem_finish(struct snap_mem_writer *w, struct err *e)
 	 */
 	if (rc == 0 && ftruncate(w->fd, (off_t)(SNAP_HEAD_PAGE + w->at + w->sums.len)) < 0)
 		rc = -errno;
-	if (rc == 0 && fsync(w->fd) < 0)
+	if (rc == 0 && !w->in_ram && fsync(w->fd) < 0)
 		rc = -errno;
 	if (rc == 0)
 		rc = pwrite_full(w->fd, &w->head, sizeof(w->head), 0);
-	if (rc == 0 && fsync(w->fd) < 0)
+	if (rc == 0 && !w->in_ram && fsync(w->fd) < 0)
 		rc = -errno;
 	return rc < 0 ? err_set(e, -rc, "memory file: finish") : 0;
 }

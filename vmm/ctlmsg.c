@@ -180,7 +180,10 @@ int ctl_parse_snapshot(
 		s->disk[i].bitmap_fd = next_fd(&f);
 	}
 	rc = finish(c, &f, "snapshot", e);
-	return rc ? rc : only_flags(s->flags, VMM_F_LIVE | VMM_F_DIFF | VMM_F_EXIT, "snapshot", e);
+	return rc ? rc
+		  : only_flags(s->flags,
+			    VMM_F_LIVE | VMM_F_DIFF | VMM_F_EXIT | VMM_F_RAM | VMM_F_CARRY,
+			    "snapshot", e);
 }
 
 int ctl_parse_read_only(

@@ -191,26 +191,37 @@ static int plan_once(struct memplan *p, const struct pm_list *w, const struct sn
 	return err_plain(e, E2BIG, "memory cannot be described by %u extents", SNAP_MAX_EXTENTS);
 }
 
+/* The base file that is written once more: one that must not stay, or the smallest of too many. nfiles: none. */
+static unsigned int file_to_carry(const uint64_t *live, unsigned int nfiles, uint32_t drop)
+{
+	unsigned int used = 0, least = 0;
+
+	for (unsigned int f = 0; f < nfiles; f++) {
+		if (!live[f])
+			continue;
+		if (drop & 1u << f)
+			return f;
+		if (!used++ || live[f] < live[least])
+			least = f;
+	}
+	return used < SNAP_MAX_FILES ? nfiles : least;
+}
+
 int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,
-	unsigned int nbase, unsigned int nfiles, struct err *e)
+	unsigned int nbase, unsigned int nfiles, uint32_t drop, struct err *e)
 {
 	struct pm_list mine = {0};
 	uint64_t live[SNAP_MAX_FILES];
 	int rc = plan_once(p, w, base, nbase, e);
 
 	while (rc == 0) {
-		unsigned int used = 0, least = 0;
+		unsigned int f;
 
 		live_bytes(p, live, nfiles);
-		for (unsigned int f = 0; f < nfiles; f++) {
-			if (!live[f])
-				continue;
-			if (!used++ || live[f] < live[least])
-				least = f;
-		}
-		if (used < SNAP_MAX_FILES)
+		f = file_to_carry(live, nfiles, drop);
+		if (f == nfiles)
 			break;
-		rc = carry(&mine, p, least);
+		rc = carry(&mine, p, f);
 		if (rc < 0)
 			err_set(e, -rc, "plan of memory");
 		else

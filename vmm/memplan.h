@@ -5,7 +5,7 @@
  *
  * Rules: pieces closer than 256 KiB are written as one; at most 256 extents, reached by wider gaps;
  * at most SNAP_MAX_FILES files, reached by carrying the file with the fewest live bytes along; a
- * file of which nothing lives is dropped.
+ * file of which nothing lives is dropped; a file that must not stay is carried along.
  *
  * Place in the new file: an extent is large if it holds a whole aligned 2 MiB of guest memory. It
  * starts where guest address and file offset agree modulo 2 MiB. The kernel can then map 2 MiB with
@@ -31,6 +31,6 @@ struct memplan {
 };
 
 /* w: what has to be written, ascending. base: what everything else stands on (nbase extents in
- * nfiles files; 0: nothing). */
+ * nfiles files; 0: nothing). drop: bit i: base file i must not stay, what lives of it is written. */
 int memplan_make(struct memplan *p, const struct pm_list *w, const struct snap_extent *base,
-	unsigned int nbase, unsigned int nfiles, struct err *e);
+	unsigned int nbase, unsigned int nfiles, uint32_t drop, struct err *e);

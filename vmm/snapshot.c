@@ -265,7 +265,7 @@ static bool base_pieces(const struct mem_table *t, const struct pm_list *zeros,
 }
 
 static int plan_difference(
-	struct vm *vm, const struct pm_list *priv, struct memplan *p, struct err *e)
+	struct vm *vm, const struct pm_list *priv, uint32_t drop, struct memplan *p, struct err *e)
 {
 	struct snap_extent base[SNAP_MAX_EXTENTS];
 	struct pm_list written = {0}, zeros = {0};
@@ -276,13 +276,13 @@ static int plan_difference(
 		err_set(e, -rc, "list of pages");
 	/* too many pieces: then the zeros are written, too */
 	else if (base_pieces(&vm->mem.table, &zeros, base, ARRAY_LEN(base), &n))
-		rc = memplan_make(p, &written, base, n, vm->restored->nfiles, e);
+		rc = memplan_make(p, &written, base, n, vm->restored->nfiles, drop, e);
 	else
 		rc = -E2BIG;
 	if (rc == -E2BIG) {
 		pm_list_fini(&zeros);
 		rc = base_pieces(&vm->mem.table, &zeros, base, ARRAY_LEN(base), &n)
-			     ? memplan_make(p, priv, base, n, vm->restored->nfiles, e)
+			     ? memplan_make(p, priv, base, n, vm->restored->nfiles, drop, e)
 			     : -E2BIG;
 	}
 	pm_list_fini(&written);
@@ -290,8 +290,10 @@ static int plan_difference(
 	return rc;
 }
 
-static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *pages, struct err *e)
+static int make_plan(
+	struct vm *vm, uint32_t flags, struct memplan *p, uint64_t *pages, struct err *e)
 {
+	uint32_t drop = (flags & VMM_F_CARRY) >> VMM_F_CARRY_SHIFT;
 	struct pm_list priv = {0}, all = {0};
 	int rc = pagemap_list(vm->proc_fd, &vm->mem, true, false, &priv, e);
 
@@ -299,13 +301,13 @@ static int make_plan(struct vm *vm, bool diff, struct memplan *p, uint64_t *page
 		return rc;
 	/* without a mapped base there is nothing to be different from; a table in too many pieces
 	 * is written as a whole, too */
-	rc = diff && vm->restored ? plan_difference(vm, &priv, p, e) : -E2BIG;
+	rc = (flags & VMM_F_DIFF) && vm->restored ? plan_difference(vm, &priv, drop, p, e) : -E2BIG;
 	if (rc == -E2BIG) {
 		rc = list_all(vm, &priv, &all);
 		if (rc < 0)
 			err_set(e, -rc, "list of pages");
 		else
-			rc = memplan_make(p, &all, NULL, 0, 0, e);
+			rc = memplan_make(p, &all, NULL, 0, 0, 0, e);
 	}
 	if (rc == 0)
 		*pages = p->pages;
@@ -387,12 +389,14 @@ static int reserve_space(struct snap_mem_writer *w, const struct memplan *p, str
 }
 
 static int write_memory(
-	struct vm *vm, const struct memplan *p, int fd, struct snap_file *f, struct err *e)
+	struct snapshot_job *j, const struct memplan *p, struct snap_file *f, struct err *e)
 {
+	struct vm *vm = j->vm;
 	struct snap_mem_writer w;
 	struct bounce b = {0};
-	int rc = snap_mem_begin(&w, fd, e);
+	int rc = snap_mem_begin(&w, j->req.mem_fd, e);
 
+	w.in_ram = (j->req.flags & VMM_F_RAM) != 0;
 	if (rc == 0)
 		rc = bounce_make(&b, e);
 	if (rc == 0)
@@ -421,9 +425,12 @@ static int can_be_read(const struct snap_writer *w, struct err *e)
 	return snap_parse(s, w->out.p, w->out.len, e);
 }
 
-static int write_state(struct vm *vm, struct snap_writer *w, const struct memplan *p,
-	const struct snap_file *f, int fd, struct err *e)
+static int write_state(
+	struct snapshot_job *j, const struct memplan *p, const struct snap_file *f, struct err *e)
 {
+	struct snap_writer *w = &j->state;
+	struct vm *vm = j->vm;
+	int fd = j->req.state_fd;
 	size_t at = snap_sec_begin(w, SNAP_S_EXTENTS, 0);
 	unsigned int k = 0;
 	int rc;
@@ -441,7 +448,7 @@ static int write_state(struct vm *vm, struct snap_writer *w, const struct mempla
 	if (rc < 0)
 		return rc;
 	rc = pwrite_full(fd, w->out.p, w->out.len, 0);
-	if (rc == 0 && fsync(fd) < 0)
+	if (rc == 0 && !(j->req.flags & VMM_F_RAM) && fsync(fd) < 0)
 		rc = -errno;
 	return rc < 0 ? err_set(e, -rc, "snapshot state: write") : 0;
 }
@@ -457,18 +464,17 @@ static void write_all(struct snapshot_job *j)
 	if (d->status == 0)
 		d->status = fault_at(j->vm, FAULT_VMM_WRITE, &d->err);
 	if (d->status == 0)
-		d->status =
-			make_plan(j->vm, (j->req.flags & VMM_F_DIFF) != 0, p, &d->pages, &d->err);
+		d->status = make_plan(j->vm, j->req.flags, p, &d->pages, &d->err);
 	if (d->status == 0)
 		d->status = finish_disks(j->vm, j->req.ndisks > 0, &d->err);
 	if (d->status == 0)
 		d->status = fault_at(j->vm, FAULT_VMM_DISKS, &d->err);
 	if (d->status == 0)
-		d->status = write_memory(j->vm, p, j->req.mem_fd, &f, &d->err);
+		d->status = write_memory(j, p, &f, &d->err);
 	if (d->status == 0)
 		d->status = fault_at(j->vm, FAULT_VMM_MEMORY, &d->err);
 	if (d->status == 0)
-		d->status = write_state(j->vm, &j->state, p, &f, j->req.state_fd, &d->err);
+		d->status = write_state(j, p, &f, &d->err);
 	if (d->status == 0)
 		d->status = fault_at(j->vm, FAULT_VMM_STATE, &d->err);
 	if (d->status == 0) {

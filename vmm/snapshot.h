@@ -24,7 +24,7 @@ struct snapshot_done {
 };
 
 struct snapshot_req {
-	uint32_t flags; /* VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT */
+	uint32_t flags; /* VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT, VMM_F_RAM, VMM_F_CARRY */
 	int state_fd, mem_fd;
 	unsigned int ndisks;
 	struct snapshot_disk disk[VMM_MAX_DISKS];

@@ -277,6 +277,11 @@ static void control_messages(void)
 	buf_u16(&b, 0);
 	c = cur_of(b.p, b.len);
 	CHECK_INT(ctl_parse_restore(&c, fds, 2, r, &e), -EBADMSG);
+	buf_reset(&b);
+	buf_u32(&b, VMM_F_LIVE | VMM_F_DIFF | VMM_F_RAM | VMM_F_CARRY);
+	buf_u16(&b, 0);
+	c = cur_of(b.p, b.len);
+	CHECK_INT(ctl_parse_snapshot(&c, fds, 2, &s, &e), 0);
 	/* two disks, of two layers and of none: three descriptors */
 	buf_reset(&b);
 	buf_u16(&b, 2);

@@ -322,7 +322,7 @@ static void large_pieces_lie_at_two_mebibytes(void)
 
 	for (size_t i = 0; i < ARRAY_LEN(in); i++)
 		CHECK_INT(pm_list_add(&w, in[i].gpa, in[i].len, true), 0);
-	CHECK_INT(memplan_make(p, &w, NULL, 0, 0, &e), 0);
+	CHECK_INT(memplan_make(p, &w, NULL, 0, 0, 0, &e), 0);
 	CHECK_INT(p->n, ARRAY_LEN(in));
 	check_places(p);
 	/* the small ones stand in the gaps: what is lost is less than 2 MiB a large one */
@@ -395,7 +395,10 @@ static void plans_cover_everything(void)
 				pm_list_add(&w, at * 4096, 4096 * (1 + (seed >> 8) % 30), true), 0);
 			at += (seed >> 8) % 30 + 2;
 		}
-		CHECK_INT(memplan_make(p, &w, base, nbase, nfiles, &e), 0);
+		uint32_t drop = round % 2 ? seed >> 24 & 15 : 0;
+
+		CHECK_INT(memplan_make(p, &w, base, nbase, nfiles, drop, &e), 0);
+		CHECK_INT(p->kept & drop, 0);
 		CHECK(p->n <= SNAP_MAX_EXTENTS);
 		check_plan(p, &w, base, nbase, nfiles);
 		check_places(p);
@@ -414,13 +417,59 @@ static void a_fifth_file_carries_the_smallest(void)
 	struct err e;
 
 	pm_list_add(&w, MIB(14), 4096, true);
-	CHECK_INT(memplan_make(p, &w, base, 4, 4, &e), 0);
+	CHECK_INT(memplan_make(p, &w, base, 4, 4, 0, &e), 0);
 	CHECK_INT(p->kept, 1 | 2 | 8);
 	CHECK_INT(p->pages, 2);
 	check_places(p);
 	CHECK_INT(p->nfiles, 4);
 	pm_list_fini(&w);
 	free(p);
+}
+
+/* A file in RAM may be the largest of all: nothing durable refers to it. */
+static void a_file_that_must_not_stay_is_carried(void)
+{
+	struct snap_extent base[3] = {{.gpa = 0, .len = 8192, .file = 0},
+		{.gpa = MIB(8), .len = MIB(2), .file = 1},
+		{.gpa = MIB(12), .len = 4096, .file = 2}};
+	struct memplan *p = calloc(1, sizeof(*p));
+	struct pm_list w = {0};
+	struct err e;
+
+	pm_list_add(&w, MIB(14), 4096, true);
+	CHECK_INT(memplan_make(p, &w, base, 3, 3, 1 << 1, &e), 0);
+	CHECK_INT(p->kept, 1 | 4);
+	CHECK_INT(p->pages, MIB(2) / 4096 + 1);
+	check_plan(p, &w, base, 3, 3);
+	CHECK_INT(memplan_make(p, &w, base, 3, 3, 15, &e), 0);
+	CHECK_INT(p->kept, 0);
+	CHECK_INT(p->nfiles, 1);
+	pm_list_fini(&w);
+	free(p);
+}
+
+/* The same bytes, and no page more than those that were put. */
+static void a_memory_file_in_ram(void)
+{
+	int fd = memfd_create("mem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct snap_mem_writer w;
+	struct snap_file f = {.data_bytes = 8192};
+	uint8_t page[4096] = {7};
+	struct stat st;
+	struct err e;
+
+	CHECK_INT(snap_mem_begin(&w, fd, &e), 0);
+	w.in_ram = true;
+	CHECK_INT(snap_mem_reserve(&w, 0, MIB(64), &e), 0);
+	CHECK_INT(snap_mem_put(&w, page, sizeof(page), &e), 0);
+	CHECK_INT(snap_mem_put(&w, page, sizeof(page), &e), 0);
+	CHECK_INT(snap_mem_finish(&w, &e), 0);
+	memcpy(f.id, w.head.id, sizeof(f.id));
+	snap_mem_fini(&w);
+	CHECK(fstat(fd, &st) == 0 && st.st_blocks * 512 <= 4 * 4096);
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+	CHECK_INT(snap_mem_verify(fd, &f, &e), 0);
+	close(fd);
 }
 
 static const struct test tests[] = {
@@ -435,5 +484,7 @@ static const struct test tests[] = {
 	{"large_pieces_lie_at_two_mebibytes", large_pieces_lie_at_two_mebibytes},
 	{"holes_of_a_memory_file_are_zeros", holes_of_a_memory_file_are_zeros},
 	{"a_fifth_file_carries_the_smallest", a_fifth_file_carries_the_smallest},
+	{"a_file_that_must_not_stay_is_carried", a_file_that_must_not_stay_is_carried},
+	{"a_memory_file_in_ram", a_memory_file_in_ram},
 };
 TEST_MAIN(tests)

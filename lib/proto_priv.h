@@ -10,7 +10,7 @@
 #include "lib/base.h"
 
 #define PRIV_MAGIC   0x3156504du
-#define PRIV_VERSION 3u
+#define PRIV_VERSION 4u
 #define PRIV_FD      3
 /* each slot has 65,536 user ids for files; with the first ones, which own claims, all stay below 2^32 */
 #define PRIV_MAX_SLOTS 65533u
@@ -62,6 +62,12 @@ enum priv_op {
 	/* slot -> fd: the reading end of the pipe that the process has as descriptors 0 to 2. The helper keeps one, too, so that the process
 	 * can write while no daemon is there. ENOENT: it has none */
 	PRIV_LOG = 16,
+	/* Limits that the file system keeps, for all files of one project together. project: 1 to PRIV_PROJECT_MAX, the daemon's choice; sandboxes
+	 * and claims have ranges of their own. what = PRIV_Q_SANDBOX: fds: one to four regular files or folders of the daemon's.
+	 * what = PRIV_Q_CLAIM: the claim's name and a NUL behind the message, no fds.
+	 * The files get the project, a folder with all that is made in it from now on. quota: the limits, 0: none -> quota: what the project has now.
+	 * EOPNOTSUPP: the file system has no project quotas (PRIV_H_NO_QUOTA says so beforehand); EPERM: not one of the daemon's files */
+	PRIV_QUOTA = 17,
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
 };
 
@@ -89,17 +95,35 @@ enum {
 	PRIV_V_FLAGS = PRIV_V_RO | PRIV_V_MAKE
 };
 
-/* host flags: what the strictest form lacks here */
-enum { PRIV_H_NO_CGROUP = 1, PRIV_H_NO_LANDLOCK = 2, PRIV_H_NO_KVM = 4 };
+enum priv_quota_what { PRIV_Q_SANDBOX = 1, PRIV_Q_CLAIM = 2 };
+#define PRIV_PROJECT_MAX 0x0fffffffu
+
+/* host flags: what the strictest form lacks here. NO_IO: the cgroup's io controller, or a block device that it knows below the state folder.
+ * NO_QUOTA: project quotas on the state folder's file system. */
+enum {
+	PRIV_H_NO_CGROUP = 1,
+	PRIV_H_NO_LANDLOCK = 2,
+	PRIV_H_NO_KVM = 4,
+	PRIV_H_NO_IO = 8,
+	PRIV_H_NO_QUOTA = 16
+};
 
 struct priv_limits {
 	uint64_t cpu_max_us; /* per 100 ms; 0 = none */
 	uint64_t memory_max; /* bytes; 0 = none */
 	uint64_t pids_max;   /* 0 = kind's own */
+	/* of a group only, on the disk of the state folder; each holds for reads and for writes. 0 = none */
+	uint64_t io_bytes_max; /* a second */
+	uint64_t io_ops_max;   /* a second */
+	uint64_t io_weight;    /* 1 to 10000; 0 = the usual 100 */
 };
 
 struct priv_usage {
 	uint64_t cpu_us, memory_bytes, memory_peak, pids, oom_kills;
+};
+
+struct priv_quota {
+	uint64_t bytes, inodes;
 };
 
 struct priv_msg {
@@ -119,5 +143,7 @@ struct priv_msg {
 	uint32_t group, lease, nleases;
 	/* of a file server, a bit for each volume: read-only; keeps the guest's user ids */
 	uint32_t volumes_ro, volumes_ids;
+	uint32_t project, reserved;
+	struct priv_quota quota;
 };
-static_assert(sizeof(struct priv_msg) == 144, "one fixed size");
+static_assert(sizeof(struct priv_msg) == 192, "one fixed size");

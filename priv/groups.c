@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include "lib/log.h"
@@ -92,6 +93,79 @@ int cgroup_limits(int dir, const struct priv_limits *l, bool group)
 	 * process kills, only that leaf ends. */
 	(void)file_put(dir, "memory.oom.group", "1");
 	(void)file_put(dir, "memory.swap.max", "0");
+	return 0;
+}
+
+/* ---- the io controller */
+
+static size_t text_read(int dir, const char *path, char *to, size_t cap)
+{
+	_cleanup_close_ int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, to, cap - 1);
+
+	to[MAX(n, 0)] = 0;
+	return strcspn(to, "\n");
+}
+
+/* A partition has no limits of its own: its disk is one folder further up. */
+bool io_device_of(const char *path, char *to, size_t cap)
+{
+	char at[80], text[24];
+	struct stat st;
+	bool part;
+	size_t n;
+
+	if (stat(path, &st) < 0)
+		return false;
+	snprintf(at, sizeof(at), "/sys/dev/block/%u:%u/partition", major(st.st_dev),
+		minor(st.st_dev));
+	part = access(at, F_OK) == 0;
+	snprintf(at, sizeof(at), "/sys/dev/block/%u:%u/%s", major(st.st_dev), minor(st.st_dev),
+		part ? "../dev" : "dev");
+	n = text_read(AT_FDCWD, at, text, sizeof(text));
+	if (!n || n >= cap)
+		return false;
+	snprintf(to, cap, "%.*s", (int)n, text);
+	return true;
+}
+
+bool cgroup_has_io(int lease)
+{
+	char text[256];
+
+	text_read(lease, "cgroup.subtree_control", text, sizeof(text));
+	for (const char *p = text; (p = strstr(p, "io")); p++)
+		if ((p == text || p[-1] == ' ') && (p[2] == ' ' || p[2] == '\n' || !p[2]))
+			return true;
+	return false;
+}
+
+static void io_number(char *to, size_t cap, uint64_t v)
+{
+	if (v)
+		snprintf(to, cap, "%" PRIu64, v);
+	else
+		snprintf(to, cap, "max");
+}
+
+int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l)
+{
+	char bytes[24], ops[24], text[160];
+	uint64_t weight = l->io_weight ? l->io_weight : 100;
+	int rc;
+
+	io_number(bytes, sizeof(bytes), l->io_bytes_max);
+	io_number(ops, sizeof(ops), l->io_ops_max);
+	snprintf(text, sizeof(text), "%s rbps=%s wbps=%s riops=%s wiops=%s", device, bytes, bytes,
+		ops, ops);
+	rc = file_put(dir, "io.max", text);
+	/* Without limits a kernel that has no throttling is as good. */
+	if (rc < 0 && (l->io_bytes_max || l->io_ops_max))
+		return rc;
+	snprintf(text, sizeof(text), "default %" PRIu64, weight);
+	if (file_put(dir, "io.weight", text) <
+		0) /* iocost; else bfq, which has a name of its own */
+		(void)file_put(dir, "io.bfq.weight", text);
 	return 0;
 }
 
@@ -364,6 +438,7 @@ static int open_cgroup(const char *given, struct err *e)
 	snprintf(parent, sizeof(parent), "%s/../cgroup.subtree_control", path);
 	/* fails where it is given already, or not ours: the next line tells */
 	(void)file_put(AT_FDCWD, parent, CONTROLLERS);
+	(void)file_put(AT_FDCWD, parent, "+io");
 	rc = file_put(fd, "cgroup.subtree_control", CONTROLLERS);
 	/* a group with processes of its own gives nothing to those below it: we are one of them */
 	if (rc == -EBUSY && (rc = enter_leaf(fd, "priv")) == 0)
@@ -371,6 +446,8 @@ static int open_cgroup(const char *given, struct err *e)
 	if (rc < 0)
 		return err_set(e, -rc,
 			"delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
+	/* apart from the others: a host without it has the rest */
+	(void)file_put(fd, "cgroup.subtree_control", "+io");
 	return take_fd(&fd);
 }
 

@@ -18,6 +18,8 @@ struct lease {
 struct leases {
 	struct lease l[LEASES_MAX];
 	uint32_t n;
+	/* the block device of the state folder, as io.max names it; "": none, or no io controller */
+	char io_device[24];
 };
 
 struct place {
@@ -36,6 +38,12 @@ int lease_parse(const char *text, char *path, size_t cap, struct priv_limits *l,
 int leaf_make(const struct leases *t, struct place at, uint32_t slot, const struct priv_limits *l);
 int leaf_open(const struct leases *t, struct place at, uint32_t slot);
 int group_open(const struct leases *t, struct place at);
+/* Does the lease hand the io controller down? */
+bool cgroup_has_io(int lease);
+/* Of a group: how much it may read and write on that device. 0 or -errno. */
+int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l);
+/* The whole disk that the file system of this folder is on, "MAJOR:MINOR". false: it is on none that io.max can name. */
+bool io_device_of(const char *path, char *to, size_t cap);
 /* Of a leaf (or a group). pids 0: 64 for a leaf, no limit for a group. */
 int cgroup_limits(int dir, const struct priv_limits *l, bool group);
 void cgroup_usage(int dir, struct priv_usage *u);

@@ -21,6 +21,7 @@
 #include "lib/log.h"
 #include "lib/opt.h"
 #include "lib/procfs.h"
+#include "priv/quota.h"
 #include "priv/serve.h"
 #include "priv/spawn.h"
 
@@ -366,6 +367,20 @@ static int set_up_leases(struct err *e)
 	return 0;
 }
 
+/* What the disk of the state folder lacks. */
+static uint32_t host_disk(void)
+{
+	_cleanup_close_ int fd = open(P.daemon.state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct leases *t = &P.slots.leases;
+	bool io = t->l[0].cgroup_fd >= 0 && cgroup_has_io(t->l[0].cgroup_fd) &&
+		  io_device_of(P.daemon.state_dir, t->io_device, sizeof(t->io_device));
+
+	if (!io)
+		t->io_device[0] = 0;
+	P.serve.claims = &P.volumes;
+	return (io ? 0 : PRIV_H_NO_IO) | (fd >= 0 && quota_is_there(fd) ? 0 : PRIV_H_NO_QUOTA);
+}
+
 static int set_up(struct err *e)
 {
 	char dir[320];
@@ -397,7 +412,7 @@ static int set_up(struct err *e)
 		return err_set(e, errno, "another mayfly-priv runs on %s", dir);
 	P.serve.host_flags = (P.slots.leases.l[0].cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) |
 			     (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
-			     (access("/dev/kvm", R_OK | W_OK) ? PRIV_H_NO_KVM : 0);
+			     (access("/dev/kvm", R_OK | W_OK) ? PRIV_H_NO_KVM : 0) | host_disk();
 	return 0;
 }
 

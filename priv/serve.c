@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "lib/log.h"
+#include "priv/quota.h"
 #include "priv/spawn.h"
 
 struct req {
@@ -37,7 +38,8 @@ static bool limits_ok(const struct priv_limits *l)
 {
 	return l->cpu_max_us <= 100000ull * 1024 && (l->cpu_max_us == 0 || l->cpu_max_us >= 1000) &&
 	       (l->memory_max == 0 || (l->memory_max >= MIB(16) && l->memory_max <= GIB(1024))) &&
-	       l->pids_max <= 4096;
+	       l->pids_max <= 4096 && l->io_weight <= 10000 &&
+	       (l->io_bytes_max == 0 || l->io_bytes_max >= 4096) && l->io_bytes_max <= GIB(1024);
 }
 
 static int do_spawn(struct serve *s, struct req *r)
@@ -113,12 +115,16 @@ static int do_usage(struct serve *s, struct req *r)
 static int do_group_limits(struct serve *s, struct req *r)
 {
 	_cleanup_close_ int fd = -1;
+	int rc;
 
 	if (!limits_ok(&r->in.limits))
 		return -EINVAL;
 	fd = group_open(&s->slots->leases, r->at);
 	/* Without a group of its own the limits are those of the only leaf. */
-	return fd < 0 ? fd : limits_change(fd, &r->in.limits, !r->at.flat);
+	rc = fd < 0 ? fd : limits_change(fd, &r->in.limits, !r->at.flat);
+	if (rc == 0 && *s->slots->leases.io_device)
+		rc = cgroup_io_limits(fd, s->slots->leases.io_device, &r->in.limits);
+	return rc;
 }
 
 static int do_group_usage(struct serve *s, struct req *r)
@@ -284,6 +290,62 @@ static int do_volume(struct serve *s, struct req *r)
 	return rc < 0 ? rc : -EINPROGRESS;
 }
 
+/* Limits first: a file that joins a project without limits would have none for a moment. */
+static int quota_set(const struct req *r, int fd, uint32_t project)
+{
+	int rc = quota_limit(fd, project, &r->in.quota);
+
+	if (rc == 0)
+		rc = quota_give(fd, project);
+	/* no system call, no quotas, or those of projects are off */
+	return rc == -ENOSYS || rc == -ESRCH || rc == -EINVAL ? -EOPNOTSUPP : rc;
+}
+
+static int quota_files(struct serve *s, struct req *r, uint32_t project)
+{
+	struct stat st;
+	int rc = 0;
+
+	for (size_t i = 0; i < r->nfds; i++) {
+		if (fstat(r->fds[i], &st) < 0)
+			return -errno;
+		/* nobody else's files count for a sandbox */
+		if (st.st_uid != s->daemon_uid || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+			return -EPERM;
+	}
+	for (size_t i = 0; i < r->nfds && rc == 0; i++)
+		rc = quota_set(r, r->fds[i], project);
+	return rc ? rc : quota_usage(r->fds[0], project, &r->out->quota);
+}
+
+static int quota_claim(struct serve *s, struct req *r, uint32_t project)
+{
+	_cleanup_close_ int fd = -1;
+	int rc;
+
+	if (r->ntext == 0 || memchr(r->text, 0, r->ntext) != r->text + r->ntext - 1)
+		return -EINVAL;
+	fd = s->claims ? volume_claim_open(s->claims, r->text) : -ENOTDIR;
+	if (fd < 0)
+		return fd;
+	rc = quota_set(r, fd, project);
+	return rc ? rc : quota_usage(fd, project, &r->out->quota);
+}
+
+static int do_quota(struct serve *s, struct req *r)
+{
+	bool claim = r->in.what == PRIV_Q_CLAIM;
+
+	if ((r->in.what != PRIV_Q_SANDBOX && !claim) || r->in.project == 0 ||
+		r->in.project > PRIV_PROJECT_MAX || r->in.quota.bytes > 1ull << 60 ||
+		r->in.quota.inodes > 1ull << 60)
+		return -EINVAL;
+	if (claim ? r->nfds != 0 : r->nfds == 0 || r->nfds > 4 || r->ntext)
+		return -EINVAL;
+	return claim ? quota_claim(s, r, quota_project(true, r->in.project))
+		     : quota_files(s, r, quota_project(false, r->in.project));
+}
+
 enum { NEEDS_SLOT = 1, NEEDS_USED = 2, TAKES_FDS = 4, NEEDS_GROUP = 8, TAKES_TEXT = 16 };
 static const struct {
 	int (*fn)(struct serve *s, struct req *r);
@@ -305,6 +367,7 @@ static const struct {
 	[PRIV_VOLUME] = {do_volume, "volume", NEEDS_SLOT | TAKES_TEXT},
 	[PRIV_VOLUME_REMOVE] = {do_volume, "remove a volume", NEEDS_SLOT | TAKES_TEXT},
 	[PRIV_LOG] = {do_log, "log", NEEDS_SLOT | NEEDS_USED},
+	[PRIV_QUOTA] = {do_quota, "quota", TAKES_FDS | TAKES_TEXT},
 	[PRIV_ROOM] = {do_room, "room for a snapshot", NEEDS_SLOT | NEEDS_USED},
 };
 

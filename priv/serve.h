@@ -19,6 +19,7 @@ struct serve {
 	/* begins to open a volume: its answer comes by itself */
 	int (*volume)(struct serve *s, const struct volume_ask *a, const struct priv_msg *m);
 	struct volume_jobs *volumes;
+	const struct volumes *claims;                    /* NULL: there is none */
 	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
 };
 

@@ -209,6 +209,17 @@ static int open_claim(const struct volumes *v, const struct volume_ask *a)
 	return fd < 0 ? fd : take_fd(&fd);
 }
 
+int volume_claim_open(const struct volumes *v, const char *name)
+{
+	if (!claim_ok(name))
+		return -EINVAL;
+	if (v->claims_fd < 0)
+		return -ENOTDIR;
+	/* a quota is set by an ioctl, which O_PATH has not */
+	return open_how(
+		v->claims_fd, name, O_RDONLY | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+}
+
 /* ---- ids */
 
 _noreturn_ static void idle(void)

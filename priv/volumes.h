@@ -41,6 +41,9 @@ int volume_parse(struct volume_ask *a, const struct priv_msg *m, const char *tex
 /* In a child: 0 or -errno; *fd: the detached mount, *folder: it is one, no file. */
 int volume_do(const struct volumes *v, const struct volume_ask *a, int *fd, bool *folder);
 
+/* The folder of a claim that exists; its name is hostile: a descriptor or -errno. */
+int volume_claim_open(const struct volumes *v, const char *name);
+
 struct volume_jobs;
 typedef void (*volume_done_fn)(
 	void *arg, const struct priv_msg *reply, int fd); /* fd is the callee's */

@@ -103,6 +103,10 @@ static const struct key {
 		"size of a sandbox's disk"},
 	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512",
 		"kept free in state_dir"},
+	{"limits", "disk_mib_per_second", K_INT, AT(disk_mib_per_second), 0, 1 << 20, "0",
+		"that one sandbox may read, and as much that it may write; 0: no limit"},
+	{"limits", "disk_operations_per_second", K_INT, AT(disk_operations_per_second), 0, 1 << 30,
+		"0", "reads of one sandbox, and as many writes; 0: no limit"},
 	{"limits", "budget_mib", K_INT, AT(budget_mib), 16, 1ll << 20, "256",
 		"the server's own memory for all that clients and guests make it hold: requests, "
 		"answers nobody takes, records"},

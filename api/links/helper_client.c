@@ -152,8 +152,10 @@ struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir,
 		.arg = arg,
 		.next_id = 1,
 		.nslots = 1024};
-	if (sock < 0)
+	if (sock < 0) {
+		p->host_flags = PRIV_H_NO_IO | PRIV_H_NO_QUOTA;
 		return p;
+	}
 	fd_set_nonblock(sock, true);
 	rc = privctl_wait(p, &hello, &reply, &fd);
 	if (rc < 0) {
@@ -381,6 +383,7 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_VOLUME_REMOVE: /* privctl_volume() */
 	case PRIV_USAGE:
 	case PRIV_GROUP_USAGE:
+	case PRIV_QUOTA:
 	case PRIV_LOG: /* a developer's monitors write to the daemon's own log */
 	case PRIV_EV_EXITED:
 		break;

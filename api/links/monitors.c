@@ -529,6 +529,8 @@ static int vm_spawn(struct vm *vm)
 	fds[VMM_FD_LASTWORDS - 3] = vm->lastwords_fd;
 	fds[VMM_FD_KVM - 3] = d->kvm_fd;
 	m.limits.memory_max = MIB(vm->cls.mem_mib) + VMM_OVERHEAD_BYTES;
+	m.limits.io_bytes_max = MIB((uint64_t)vm->d->cfg.disk_mib_per_second);
+	m.limits.io_ops_max = (uint64_t)vm->d->cfg.disk_operations_per_second;
 	return privctl_call(d->priv, &m, fds, ARRAY_LEN(fds), spawned, vm);
 }
 

@@ -526,6 +526,11 @@ static void accept_host(uint32_t flags)
 	if (lacks)
 		log_warn("this host has no %s: jails are weaker, as the configuration permits",
 			lacks);
+	if ((flags & PRIV_H_NO_IO) &&
+		(D.cfg.disk_mib_per_second || D.cfg.disk_operations_per_second))
+		log_warn("limits.disk_mib_per_second and limits.disk_operations_per_second do not "
+			 "hold: this host has no io controller for the disk of state_dir. Delegate "
+			 "the cgroup's controller io, and put state_dir on a block device");
 }
 
 static void open_kvm(void)

@@ -82,7 +82,7 @@ static void what_is_not_in_the_table_is_refused(void)
 
 	REQUIRE(set_up());
 	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
-		if (op >= PRIV_HELLO && op <= PRIV_LOG)
+		if (op >= PRIV_HELLO && op <= PRIV_QUOTA)
 			continue;
 		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
 	}
@@ -559,6 +559,72 @@ static void a_new_helper_finds_what_runs(void)
 	close(T.dir_fd);
 }
 
+/* A file of the daemon's in a folder of its own, opened. */
+static int file_of_daemon(char *path)
+{
+	int fd = mkstemp(path);
+
+	S.daemon_uid = getuid();
+	return fd;
+}
+
+static int ask_quota(struct priv_msg m, const int *fds, size_t nfds, const char *text, size_t n)
+{
+	uint8_t all[sizeof(m) + 64];
+	struct priv_msg out;
+	int fd;
+
+	m.op = PRIV_QUOTA;
+	m.magic = PRIV_MAGIC;
+	m.version = PRIV_VERSION;
+	memcpy(all, &m, sizeof(m));
+	memcpy(all + sizeof(m), text, n);
+	serve_request(&S, all, sizeof(m) + n, fds, nfds, &out, &fd);
+	CHECK_INT(fd, -1);
+	return out.status;
+}
+
+/* The daemon may be taken over: it can give only its own files to projects, and only to those of sandboxes and claims. */
+static void a_quota_is_for_the_daemons_files(void)
+{
+	static const char name[] = "0123456789abcdef0123456789abcdef";
+	char path[] = "/tmp/priv_serve-quota.XXXXXX";
+	int own, null = open("/dev/null", O_RDWR | O_CLOEXEC), fds[5];
+	struct priv_msg ok = {.what = PRIV_Q_SANDBOX, .project = 1}, m = ok;
+
+	REQUIRE(set_up());
+	own = file_of_daemon(path);
+	REQUIRE(own >= 0 && null >= 0);
+	for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+		fds[i] = own;
+	CHECK_INT(ask_quota(ok, fds, 0, "", 0), -EINVAL);
+	CHECK_INT(ask_quota(ok, fds, 5, "", 0), -EINVAL);
+	CHECK_INT(ask_quota(ok, fds, 1, "x", 2), -EINVAL);
+	CHECK_INT(ask_quota(ok, &null, 1, "", 0), -EPERM);
+	m.project = 0;
+	CHECK_INT(ask_quota(m, fds, 1, "", 0), -EINVAL);
+	m.project = PRIV_PROJECT_MAX + 1;
+	CHECK_INT(ask_quota(m, fds, 1, "", 0), -EINVAL);
+	m = ok;
+	m.what = 3;
+	CHECK_INT(ask_quota(m, fds, 1, "", 0), -EINVAL);
+	m = ok;
+	m.quota.bytes = UINT64_MAX;
+	CHECK_INT(ask_quota(m, fds, 1, "", 0), -EINVAL);
+	S.daemon_uid = getuid() + 1;
+	CHECK_INT(ask_quota(ok, fds, 1, "", 0), -EPERM);
+	m = ok;
+	m.what = PRIV_Q_CLAIM;
+	CHECK_INT(ask_quota(m, fds, 1, name, sizeof(name)), -EINVAL);
+	CHECK_INT(ask_quota(m, NULL, 0, name, sizeof(name)), -ENOTDIR);
+	CHECK_INT(ask_quota(m, NULL, 0, name, sizeof(name) - 1), -EINVAL);
+	CHECK_INT(ask_quota(m, NULL, 0, "a\0b", 4), -EINVAL);
+	S.daemon_uid = 777;
+	close(null);
+	close(own);
+	unlink(path);
+}
+
 static const struct test tests[] = {
 	{"what_is_not_in_the_table_is_refused", what_is_not_in_the_table_is_refused},
 	{"short_and_long_messages_are_refused", short_and_long_messages_are_refused},
@@ -576,6 +642,7 @@ static const struct test tests[] = {
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
 	{"room_for_a_snapshot_is_taken_and_given_back",
 		room_for_a_snapshot_is_taken_and_given_back},
+	{"a_quota_is_for_the_daemons_files", a_quota_is_for_the_daemons_files},
 	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},
 };
 TEST_MAIN(tests)

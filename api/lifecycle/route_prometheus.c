@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/checkpoint/image_template.h"
+#include "api/sandbox/image_template.h"
 #include "api/core/budgets.h"
 #include "api/core/database.h"
 #include "api/core/io_pool.h"

@@ -15,8 +15,8 @@
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
-#include "api/checkpoint/snapshot.h"
-#include "api/checkpoint/user_template.h"
+#include "api/sandbox/snapshot.h"
+#include "api/sandbox/user_template.h"
 #include "lib/json.h"
 #include "lib/log.h"
 

@@ -22,7 +22,7 @@
 #include "api/volumes/volumes.h"
 #include "api/core/database.h"
 #include "api/core/text.h"
-#include "api/checkpoint/image_template.h"
+#include "api/sandbox/image_template.h"
 #include "api/http/http.h"
 #include "api/links/monitor_client.h"
 #include "lib/log.h"

@@ -11,7 +11,7 @@
 #include "api/sandbox/admission.h"
 #include "api/links/agent_client.h"
 #include "api/sandbox/launch.h"
-#include "api/checkpoint/snapshot.h"
+#include "api/sandbox/snapshot.h"
 #include "lib/log.h"
 
 #define SEC         1000000000ull

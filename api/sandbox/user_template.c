@@ -2,7 +2,7 @@
  *
  * user_template.c: see user_template.h. mayflyd's loop. Request bodies are hostile.
  */
-#include "api/checkpoint/user_template.h"
+#include "api/sandbox/user_template.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -14,7 +14,7 @@
 #include "api/http/listing.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
-#include "api/checkpoint/snapshot.h"
+#include "api/sandbox/snapshot.h"
 #include "api/lifecycle/template_request.h"
 #include "lib/json.h"
 #include "lib/log.h"

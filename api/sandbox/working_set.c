@@ -3,14 +3,14 @@
  * working_set.c: see working_set.h. mayflyd's loop. A set only makes a restore faster; one that cannot be
  * recorded is no failure.
  */
-#include "api/checkpoint/working_set.h"
+#include "api/sandbox/working_set.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "api/lifecycle/route_lifecycle.h"
-#include "api/checkpoint/image_template.h"
+#include "api/sandbox/image_template.h"
 #include "api/checkpoint/digest.h"
 #include "api/checkpoint/verify.h"
 #include "api/links/monitor_client.h"

@@ -2,7 +2,7 @@
  *
  * snapshot.c: records of snapshots, their routes, and sandboxes made from them. mayflyd's loop.
  */
-#include "api/checkpoint/snapshot.h"
+#include "api/sandbox/snapshot.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * initramfs or board changed is never found again under its key and goes at the next start.
  * mayflyd's loop.
  */
-#include "api/checkpoint/image_template.h"
+#include "api/sandbox/image_template.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>

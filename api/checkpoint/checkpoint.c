@@ -19,9 +19,6 @@ const char *const cp_state_names[CP_STATES] = {[CP_PENDING] = "Pending",
 	[CP_READY] = "Ready",
 	[CP_FAILED] = "Failed"};
 
-static const struct checkpoint_kind *const kinds[] = {
-	&snapshot_kind, &image_template_kind, &user_template_kind};
-
 /* A commit under way. */
 struct cp_step {
 	struct cp_step *next;
@@ -165,14 +162,14 @@ static void get_str(const cJSON *o, const char *name, char *to, size_t cap)
 	snprintf(to, cap, "%s", v ? v : "");
 }
 
-static const struct checkpoint_kind *kind_of(const cJSON *doc)
+static const struct checkpoint_kind *kind_of(
+	const struct checkpoint_kind *const *kinds, const cJSON *doc)
 {
 	const char *purpose = json_str(doc, "purpose");
 
-	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-		if (purpose && !strcmp(purpose, kinds[i]->purpose))
-			return kinds[i];
-	return NULL;
+	while (*kinds && (!purpose || strcmp(purpose, (*kinds)->purpose) != 0))
+		kinds++;
+	return *kinds;
 }
 
 static bool state_of(const cJSON *doc, enum cp_state *to)
@@ -206,14 +203,20 @@ static int record_read(struct checkpoint *c, cJSON *doc)
 	return c->kind->load ? c->kind->load(c, doc, local) : 0;
 }
 
+struct load {
+	struct daemon *d;
+	const struct checkpoint_kind *const *kinds;
+};
+
 static int load_one(void *arg, const char *id, cJSON *doc)
 {
-	const struct checkpoint_kind *k = kind_of(doc);
+	const struct load *l = arg;
+	const struct checkpoint_kind *k = kind_of(l->kinds, doc);
 	struct checkpoint *c = NULL;
 	int rc = -EINVAL;
 
 	if (k && strlen(id) < sizeof(c->id)) {
-		c = checkpoint_new(arg, k, id);
+		c = checkpoint_new(l->d, k, id);
 		rc = c ? record_read(c, doc) : -ENOMEM;
 	}
 	cJSON_Delete(doc);
@@ -233,9 +236,11 @@ static int load_one(void *arg, const char *id, cJSON *doc)
 	return 0;
 }
 
-void checkpoints_load(struct daemon *d)
+void checkpoints_load(struct daemon *d, const struct checkpoint_kind *const *kinds)
 {
-	database_load(d->database, DB_CHECKPOINT, load_one, d);
+	struct load l = {.d = d, .kinds = kinds};
+
+	database_load(d->database, DB_CHECKPOINT, load_one, &l);
 }
 
 /* ---- commits */
@@ -398,19 +403,17 @@ static const char *plain_id(const char *id)
 struct checkpoint *checkpoint_usable(const struct daemon *d, const char *id)
 {
 	for (struct checkpoint *c = d->checkpoints; c; c = c->next)
-		/* a user template that is built again still has its old files */
 		if (!strcmp(plain_id(c->id), plain_id(id)) && checkpoint_has_files(c) &&
-			(c->state == CP_READY || c->kind == &user_template_kind))
+			(c->state == CP_READY || c->kind->old_files_serve))
 			return c;
 	return NULL;
 }
 
 bool checkpoints_need_image(const struct daemon *d, const char *image)
 {
-	/* of a snapshot that is being taken it is known when it is done */
 	for (const struct checkpoint *c = d->checkpoints; c; c = c->next)
 		if (strstr(c->disk.base, image) ||
-			(c->kind == &snapshot_kind && c->state < CP_READY))
+			(c->kind->image_comes_later && c->state < CP_READY))
 			return true;
 	return false;
 }

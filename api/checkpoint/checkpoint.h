@@ -29,9 +29,11 @@ struct workset {
 
 /* What makes a kind. Each function may be NULL. */
 struct checkpoint_kind {
-	const char *purpose; /* in records */
-	const char *word;    /* in messages */
-	size_t bytes;        /* of its struct */
+	const char *purpose;    /* in records */
+	const char *word;       /* in messages */
+	size_t bytes;           /* of its struct */
+	bool old_files_serve;   /* while new ones are made, in whatever state it is */
+	bool image_comes_later; /* the image that it needs is known when it is Ready */
 	/* Its own fields. `local` holds what is true on this host only. */
 	void (*save)(const struct checkpoint *c, struct cJSON *doc, struct cJSON *local);
 	/* 0 or -errno: the record cannot be used. May take parts out of both. */
@@ -40,7 +42,6 @@ struct checkpoint_kind {
 	/* One of its files is damaged. May remove c. */
 	void (*damaged)(struct checkpoint *c, const char *text);
 };
-extern const struct checkpoint_kind snapshot_kind, image_template_kind, user_template_kind;
 
 struct checkpoint {
 	struct checkpoint *next; /* in the order of (created_ns, id), newest first */
@@ -89,8 +90,9 @@ void checkpoint_drop(struct checkpoint *c);
 
 /* ---- all of them */
 
-/* Reads the records. What was Creating when the last daemon ended is loaded as that. */
-void checkpoints_load(struct daemon *d);
+/* Reads the records of these kinds; NULL ends the list. A record of any other kind is quarantined. What was Creating when the last
+ * daemon ended is loaded as that. */
+void checkpoints_load(struct daemon *d, const struct checkpoint_kind *const *kinds);
 /* The newest of this kind, and the next older one. */
 struct checkpoint *checkpoint_first(const struct daemon *d, const struct checkpoint_kind *k);
 struct checkpoint *checkpoint_next(const struct checkpoint *c);

@@ -59,6 +59,7 @@ struct job {
 
 struct verify {
 	struct daemon *d;
+	verify_damaged_fn in_use;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work;
@@ -284,9 +285,7 @@ static void damage_found(struct verify *v, const struct file *f)
 	v->damaged = x;
 	/* what was started from it already may have read the damage: that is said, and the template
 	 * is not used again */
-	for (struct sandbox *sb = v->d->sandboxes; sb; sb = sb->next)
-		if (memory_has(&sb->memory, f->id))
-			sandbox_note(sb, "a memory file it stands on is damaged: %.80s", f->text);
+	v->in_use(v->d, f->id, f->text);
 	checkpoints_damaged(v->d, f->id, f->text);
 }
 
@@ -475,13 +474,14 @@ void verify_point(struct http_req *r, const struct disk *disk, const struct memo
 	submit(d->verify, j);
 }
 
-struct verify *verify_create(struct daemon *d)
+struct verify *verify_create(struct daemon *d, verify_damaged_fn in_use)
 {
 	struct verify *v = calloc(1, sizeof(*v));
 
 	if (!v)
 		return NULL;
 	v->d = d;
+	v->in_use = in_use;
 	pthread_mutex_init(&v->lock, NULL);
 	pthread_cond_init(&v->work, NULL);
 	v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -6,12 +6,17 @@
  */
 #pragma once
 
-#include "api/sandbox/sandbox.h"
+#include "api/checkpoint/files.h"
+#include "api/core/daemon.h"
 
+struct http_req;
 struct verify;
 
+/* Memory file `blob` is damaged: for those that use it now. The checkpoints that have it hear of it in any case. */
+typedef void (*verify_damaged_fn)(struct daemon *d, const char *blob, const char *text);
+
 /* Lives as long as the daemon. */
-struct verify *verify_create(struct daemon *d);
+struct verify *verify_create(struct daemon *d, verify_damaged_fn in_use);
 
 /* All of them were read since the host booted, or the file system checks them by itself. */
 bool verify_known(struct daemon *d, const struct memory *m);

@@ -9,6 +9,8 @@
 #include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
+extern const struct checkpoint_kind image_template_kind;
+
 struct templates;
 struct templates *templates_create(struct daemon *d);
 /* Those of another kernel or board, which nobody can ask for any more. After all records of all

@@ -295,6 +295,13 @@ static bool sandbox_enter(struct sandbox *sb, enum op_event ev)
 	return true;
 }
 
+void sandboxes_damaged(struct daemon *d, const char *blob, const char *text)
+{
+	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
+		if (memory_has(&sb->memory, blob))
+			sandbox_note(sb, "a memory file it stands on is damaged: %.80s", text);
+}
+
 void sandbox_said(struct sandbox *sb)
 {
 	sandbox_note(sb, "%s %s %s", sb_state_names[sb->state], sb->reason, sb->message);

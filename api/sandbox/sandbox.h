@@ -121,6 +121,8 @@ void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, c
 /* The state changed: says so in the events and the log, wakes the requests that wait. */
 void sandbox_said(struct sandbox *sb);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
+/* A memory file is damaged: the sandboxes that were restored from it have that in their events. */
+void sandboxes_damaged(struct daemon *d, const char *blob, const char *text);
 /* 0 or -errno: written. */
 int sandbox_save(struct sandbox *sb, bool sync);
 /* Written after all that was handed over before; the loop does not wait. For what is true whatever the database says, as a

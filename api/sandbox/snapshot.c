@@ -82,6 +82,7 @@ static void snapshot_damaged(struct checkpoint *c, const char *text)
 const struct checkpoint_kind snapshot_kind = {.purpose = "snapshot",
 	.word = "snapshot",
 	.bytes = sizeof(struct snapshot),
+	.image_comes_later = true,
 	.save = snapshot_save,
 	.load = snapshot_load,
 	.damaged = snapshot_damaged};

@@ -8,6 +8,8 @@
 #include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
+extern const struct checkpoint_kind snapshot_kind;
+
 /* Those that the last daemon was taking are Failed. */
 void snapshots_go_on(struct daemon *d);
 /* For a create with snapshotId: puts disk, memory, image configuration into sb. Others: 0 and

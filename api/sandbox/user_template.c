@@ -122,6 +122,7 @@ static void utemplate_damaged(struct checkpoint *c, const char *text)
 const struct checkpoint_kind user_template_kind = {.purpose = "user-template",
 	.word = "template",
 	.bytes = sizeof(struct utemplate),
+	.old_files_serve = true,
 	.save = utemplate_save,
 	.load = utemplate_load,
 	.fini = utemplate_fini,

@@ -8,6 +8,8 @@
 #include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
+extern const struct checkpoint_kind user_template_kind;
+
 /* Takes up the builds that the last daemon left, and those that are out of date. */
 void utemplates_go_on(struct daemon *d);
 

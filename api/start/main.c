@@ -423,6 +423,9 @@ static void take_up_networks(bool complete)
 	networks_adopted(D.networks);
 }
 
+static const struct checkpoint_kind *const checkpoint_kinds[] = {
+	&snapshot_kind, &image_template_kind, &user_template_kind, NULL};
+
 static void take_up_all(void)
 {
 	bool complete;
@@ -430,7 +433,7 @@ static void take_up_all(void)
 	volumes_load(D.volumes);
 	database_load(D.database, DB_SANDBOX, load_sandbox, NULL);
 	sort_sandboxes();
-	checkpoints_load(&D);
+	checkpoints_load(&D, checkpoint_kinds);
 	/* what no record names is only known to be nobody's when every record was read */
 	complete = database_complete(D.database);
 	if (!complete)
@@ -608,7 +611,7 @@ static void start(bool no_jail)
 	D.budgets = budgets_create(&D.cfg);
 	D.turns = calloc(1, sizeof(*D.turns));
 	D.templates = templates_create(&D);
-	D.verify = verify_create(&D);
+	D.verify = verify_create(&D, sandboxes_damaged);
 	if (!D.index || !D.budgets || !D.turns || !D.templates || !D.verify)
 		die("no memory", NULL);
 	take_up_all();

@@ -28,16 +28,17 @@ void route_snapshot_create(struct http_req *r);
 void route_snapshot_list(struct http_req *r);
 void route_snapshot_get(struct http_req *r);
 void route_snapshot_delete(struct http_req *r);
-/* user_template.c, image_template.c */
+/* route_template.c */
 void route_template_create(struct http_req *r);
 void route_template_list(struct http_req *r);
 void route_template_get(struct http_req *r);
 void route_template_delete(struct http_req *r);
+/* route_image_template.c */
 void route_auto_templates(struct http_req *r);
 void route_auto_template_create(struct http_req *r);
 void route_auto_template_get(struct http_req *r);
 void route_auto_template_delete(struct http_req *r);
-/* working_set.c */
+/* route_point.c */
 void route_point_get(struct http_req *r);
 void route_point_verify(struct http_req *r);
 /* route_diag.c */

@@ -11,55 +11,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/links/images.h"
-#include "api/sandbox/template_build.h"
-#include "api/lifecycle/route_lifecycle.h"
-#include "api/lifecycle/spec.h"
 #include "api/core/database.h"
-#include "api/lifecycle/template_request.h"
 #include "lib/json.h"
 #include "lib/log.h"
 
 /* When it was last used is written so seldom. */
 #define USED_SAVE_NS 60000000000ll
 
-struct image_template {
-	struct checkpoint c; /* Creating and Failed ones are in memory only */
-	char key[200], image[300];
-	uint64_t again_ns;         /* then: not before that is it tried again */
-	int64_t used_ns, saved_ns; /* wall clock: it outlives the daemon */
-	uint64_t uses;
-};
-
-static struct image_template *of(struct checkpoint *c)
-{
-	return (struct image_template *)(void *)c;
-}
-
-static const struct image_template *of_const(const struct checkpoint *c)
-{
-	return (const struct image_template *)(const void *)c;
-}
-
-/* A client that asked for one ahead: of its own sandbox, then maybe of another that was first. */
-struct ahead {
-	struct ahead *next;
-	struct http_req *r;
-	struct build *b; /* NULL: it waits for the template of this key */
-	char key[200];
-};
-
-struct templates {
-	struct daemon *d;
-	struct ahead *waiting;
-};
-
-struct templates *templates_create(struct daemon *d)
+struct templates *templates_create(template_request_fn request_read)
 {
 	struct templates *t = calloc(1, sizeof(*t));
 
 	if (t)
-		t->d = d;
+		t->request_read = request_read;
 	return t;
 }
 
@@ -68,21 +32,21 @@ static struct checkpoint *first(const struct daemon *d)
 	return checkpoint_first(d, &image_template_kind);
 }
 
-static struct image_template *find(const struct daemon *d, const char *key)
+struct image_template *template_find(const struct daemon *d, const char *key)
 {
 	struct checkpoint *c = first(d);
 
-	while (c && strcmp(of(c)->key, key) != 0)
+	while (c && strcmp(template_of(c)->key, key) != 0)
 		c = checkpoint_next(c);
-	return c ? of(c) : NULL;
+	return c ? template_of(c) : NULL;
 }
 
-static bool is_ready(const struct image_template *t)
+bool template_is_ready(const struct image_template *t)
 {
 	return t->c.state == CP_READY;
 }
 
-static void template_remove(struct image_template *t)
+void template_remove(struct image_template *t)
 {
 	if (checkpoint_has_files(&t->c)) {
 		checkpoint_drop(&t->c);
@@ -95,14 +59,14 @@ static void template_remove(struct image_template *t)
 
 static void template_save(const struct checkpoint *c, cJSON *doc, cJSON *local)
 {
-	cJSON_AddStringToObject(doc, "key", of_const(c)->key);
-	cJSON_AddStringToObject(doc, "image", of_const(c)->image);
-	json_put_i64(local, "used", of_const(c)->used_ns);
+	cJSON_AddStringToObject(doc, "key", template_of_const(c)->key);
+	cJSON_AddStringToObject(doc, "image", template_of_const(c)->image);
+	json_put_i64(local, "used", template_of_const(c)->used_ns);
 }
 
 static int template_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 {
-	struct image_template *t = of(c);
+	struct image_template *t = template_of(c);
 	const char *key = json_str(doc, "key"), *image = json_str(doc, "image");
 
 	if (!key)
@@ -116,7 +80,7 @@ static int template_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 static void template_damaged(struct checkpoint *c, const char *text)
 {
 	if (c->state == CP_READY && !c->ws.recording)
-		template_remove(of(c));
+		template_remove(template_of(c));
 }
 
 const struct checkpoint_kind image_template_kind = {.purpose = "image-template",
@@ -132,7 +96,8 @@ void templates_drop_stale(struct daemon *d)
 
 	for (struct checkpoint *c = first(d); c; c = next) {
 		next = checkpoint_next(c);
-		if (c->state != CP_READY || !c->mem.nmem || !strstr(of(c)->key, d->boot_key))
+		if (c->state != CP_READY || !c->mem.nmem ||
+			!strstr(template_of(c)->key, d->boot_key))
 			checkpoint_drop(c);
 	}
 }
@@ -149,7 +114,7 @@ unsigned int templates_count(const struct daemon *d)
 bool templates_need_image(const struct daemon *d, const char *image)
 {
 	for (const struct checkpoint *c = first(d); c; c = checkpoint_next(c))
-		if (!strncmp(of_const(c)->key, image, strlen(image)))
+		if (!strncmp(template_of_const(c)->key, image, strlen(image)))
 			return true;
 	return false;
 }
@@ -161,8 +126,8 @@ bool template_use(struct sandbox *sb, struct memory *from)
 
 	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest,
 		sb->cls.mem_mib, sb->cls.vcpus, (unsigned long long)sb->disk.bytes, d->boot_key);
-	t = d->cfg.templates ? find(d, sb->template_key) : NULL;
-	if (!t || !is_ready(t))
+	t = d->cfg.templates ? template_find(d, sb->template_key) : NULL;
+	if (!t || !template_is_ready(t))
 		return false;
 	t->used_ns = (int64_t)wall_ns();
 	t->uses++;
@@ -179,7 +144,41 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	return true;
 }
 
-static void ahead_settle(struct daemon *d, const char *key);
+/* ---- those that wait for one */
+
+void template_wait(struct daemon *d, struct template_wait *w)
+{
+	w->next = d->templates->waiting;
+	d->templates->waiting = w;
+}
+
+void template_wait_cancel(struct daemon *d, struct template_wait *w)
+{
+	struct template_wait **at = &d->templates->waiting;
+
+	while (*at && *at != w)
+		at = &(*at)->next;
+	if (*at)
+		*at = w->next;
+}
+
+static void template_settled(struct daemon *d, const char *key)
+{
+	struct template_wait **at = &d->templates->waiting;
+
+	while (*at) {
+		struct template_wait *w = *at;
+
+		if (strcmp(w->key, key) != 0) {
+			at = &w->next;
+			continue;
+		}
+		*at = w->next;
+		w->settled(w, template_find(d, key));
+	}
+}
+
+/* ---- one that could not be taken */
 
 /* A maker that nobody waits for, and whose template it is to leave. */
 struct again {
@@ -191,11 +190,11 @@ static void again_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
 	struct again *g = arg;
-	const struct image_template *t = find(g->d, g->key);
+	const struct image_template *t = template_find(g->d, g->key);
 
 	/* it may never have come as far as the template */
 	if (!t || t->c.state >= CP_READY)
-		ahead_settle(g->d, g->key);
+		template_settled(g->d, g->key);
 	free(g);
 	if (err)
 		log_warn("a template is not there yet: %s", text);
@@ -247,7 +246,7 @@ bool template_wanted(struct sandbox *sb)
 	if (!d->cfg.templates || !d->cfg.template_max || sb->spec.source != SRC_IMAGE ||
 		!*sb->template_key)
 		return false;
-	t = find(d, sb->template_key);
+	t = template_find(d, sb->template_key);
 	if (t && t->c.state != CP_FAILED)
 		return false;
 	if (t && !sb->build) {
@@ -259,8 +258,8 @@ bool template_wanted(struct sandbox *sb)
 	for (struct checkpoint *c = first(d); c; c = checkpoint_next(c)) {
 		n++;
 		if (c->state >= CP_READY && !c->ws.recording &&
-			(!oldest || of(c)->used_ns < oldest->used_ns))
-			oldest = of(c);
+			(!oldest || template_of(c)->used_ns < oldest->used_ns))
+			oldest = template_of(c);
 	}
 	if (n < (unsigned int)d->cfg.template_max)
 		return true;
@@ -271,9 +270,9 @@ bool template_wanted(struct sandbox *sb)
 
 void template_bad(struct sandbox *sb, const char *why)
 {
-	struct image_template *t = find(sb->d, sb->template_key);
+	struct image_template *t = template_find(sb->d, sb->template_key);
 
-	if (!t || !is_ready(t) || t->c.ws.recording)
+	if (!t || !template_is_ready(t) || t->c.ws.recording)
 		return;
 	log_warn("template %s of %s cannot be restored: %s", t->c.id, t->image, why);
 	template_remove(t);
@@ -289,27 +288,28 @@ void template_begun(struct daemon *d, const char *key)
 	if (!c)
 		return;
 	c->state = CP_CREATING;
-	snprintf(of(c)->key, sizeof(of(c)->key), "%s", key);
+	snprintf(template_of(c)->key, sizeof(template_of(c)->key), "%s", key);
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (!strcmp(sb->template_key, key) && sb->spec.image)
-			snprintf(of(c)->image, sizeof(of(c)->image), "%s", sb->spec.image);
+			snprintf(template_of(c)->image, sizeof(template_of(c)->image), "%s",
+				sb->spec.image);
 	checkpoint_list_add(c);
 }
 
 void template_failed(struct daemon *d, const char *key, bool held, const struct sandbox *sb)
 {
-	struct image_template *t = find(d, key);
+	struct image_template *t = template_find(d, key);
 
-	if (!t || is_ready(t))
+	if (!t || template_is_ready(t))
 		return;
 	t->c.state = CP_FAILED;
 	t->again_ns =
 		held ? 0 : mono_ns() + (uint64_t)d->cfg.template_retry_seconds * 1000000000ull;
 	if (!held || !sb || sandbox_gone(sb) || d->ending || !take_again(t, sb))
-		ahead_settle(d, key);
+		template_settled(d, key);
 }
 
-static uint64_t bytes_of(const struct checkpoint *c)
+uint64_t template_bytes(const struct checkpoint *c)
 {
 	struct blobs *b = c->d->blobs;
 	uint64_t n = blob_bytes(b, c->disk.index) + blob_bytes(b, c->mem.ws);
@@ -331,10 +331,10 @@ static void bound_bytes(struct daemon *d, const struct image_template *newest)
 		for (struct checkpoint *c = first(d); c; c = checkpoint_next(c)) {
 			if (c->state != CP_READY)
 				continue;
-			sum += bytes_of(c);
-			if (of(c) != newest && !c->ws.recording &&
-				(!oldest || of(c)->used_ns < oldest->used_ns))
-				oldest = of(c);
+			sum += template_bytes(c);
+			if (template_of(c) != newest && !c->ws.recording &&
+				(!oldest || template_of(c)->used_ns < oldest->used_ns))
+				oldest = template_of(c);
 		}
 		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
 			return;
@@ -350,13 +350,13 @@ void templates_bound(struct daemon *d)
 
 	while (c && c->state != CP_READY)
 		c = checkpoint_next(c);
-	bound_bytes(d, c ? of(c) : NULL);
+	bound_bytes(d, c ? template_of(c) : NULL);
 }
 
 /* Only a template in the record is one: the next daemon would sweep its files. */
 static void made_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
-	struct image_template *t = of(c);
+	struct image_template *t = template_of(c);
 	struct daemon *d = c->d;
 	char key[sizeof(t->key)];
 
@@ -369,15 +369,15 @@ static void made_ended(struct checkpoint *c, struct http_req *r, const struct er
 	log_info("template %s of %s is ready: %llu KiB", c->id, t->image,
 		(unsigned long long)(blob_bytes(d->blobs, c->mem.state) >> 10));
 	bound_bytes(d, t);
-	ahead_settle(d, key);
+	template_settled(d, key);
 }
 
 void template_made(
 	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem)
 {
-	struct image_template *t = find(d, key);
+	struct image_template *t = template_find(d, key);
 
-	if (!t || is_ready(t) || t->c.steps) {
+	if (!t || template_is_ready(t) || t->c.steps) {
 		disk_unref(d->blobs, disk);
 		memory_unref(d->blobs, mem);
 		return;
@@ -385,169 +385,4 @@ void template_made(
 	checkpoint_files_set(&t->c, disk, mem);
 	t->c.created_ns = t->used_ns = t->saved_ns = (int64_t)wall_ns();
 	checkpoint_set(&t->c, CP_READY, true, "", "", made_ended, NULL);
-}
-
-/* ---- routes: ours, beside the protocol */
-
-static cJSON *to_json(const struct checkpoint *c)
-{
-	const struct image_template *t = of_const(c);
-	cJSON *i = cJSON_CreateObject();
-	char text[TIME_TEXT];
-
-	cJSON_AddStringToObject(i, "id", c->id);
-	cJSON_AddStringToObject(i, "image", t->image);
-	cJSON_AddStringToObject(i, "key", t->key);
-	cJSON_AddStringToObject(i, "state", cp_state_names[c->state]);
-	if (c->state == CP_READY) {
-		cJSON_AddStringToObject(i, "createdAt", time_format(c->created_ns, text));
-		cJSON_AddStringToObject(i, "usedAt", time_format(t->used_ns, text));
-		cJSON_AddNumberToObject(i, "bytes", (double)bytes_of(c));
-		cJSON_AddNumberToObject(i, "uses", (double)t->uses);
-		/* all about it: GET /mayfly/points/{id} */
-		cJSON_AddBoolToObject(i, "workingSet", *c->mem.ws != 0);
-	}
-	return i;
-}
-
-void route_auto_templates(struct http_req *r)
-{
-	cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items");
-
-	for (struct checkpoint *c = first(r->app); c; c = checkpoint_next(c))
-		cJSON_AddItemToArray(items, to_json(c));
-	http_reply_json(r, 200, o);
-}
-
-static struct checkpoint *route_one(struct http_req *r)
-{
-	struct checkpoint *c = checkpoint_find(r->app, &image_template_kind, http_param(r, "id"));
-
-	if (!c)
-		http_error(r, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s not found.",
-			http_param(r, "id"));
-	return c;
-}
-
-void route_auto_template_get(struct http_req *r)
-{
-	struct checkpoint *c = route_one(r);
-
-	if (c)
-		http_reply_json(r, 200, to_json(c));
-}
-
-void route_auto_template_delete(struct http_req *r)
-{
-	struct checkpoint *c = route_one(r);
-
-	if (!c)
-		return;
-	if (c->state < CP_READY || c->ws.recording) {
-		http_error(r, 409, "FSB::TEMPLATE_CONFLICT", "Template %s is being made.", c->id);
-	} else {
-		template_remove(of(c));
-		http_reply_empty(r, 204);
-	}
-}
-
-/* ---- ahead: a sandbox of the image is started for the template it leaves */
-
-static void ahead_answer(struct ahead *a, const struct image_template *t)
-{
-	if (t && is_ready(t))
-		http_reply_json(a->r, 201, to_json(&t->c));
-	else
-		http_error(a->r, 503, "FSB::TEMPLATE_FAILED",
-			"The template could not be taken in time; the log says why. Try again.");
-	free(a);
-}
-
-static void ahead_settle(struct daemon *d, const char *key)
-{
-	struct ahead **at = &d->templates->waiting;
-
-	while (*at) {
-		struct ahead *a = *at;
-
-		if (strcmp(a->key, key) != 0) {
-			at = &a->next;
-			continue;
-		}
-		*at = a->next;
-		ahead_answer(a, find(d, key));
-	}
-}
-
-static void ahead_built(
-	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
-{
-	struct ahead *a = arg;
-	struct daemon *d = a->r->app;
-	const char *key = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(base, "template"));
-	struct image_template *t = key ? find(d, key) : NULL;
-
-	a->b = NULL;
-	if (t && t->c.state < CP_READY) {
-		/* another sandbox was first, and leaves it */
-		snprintf(a->key, sizeof(a->key), "%s", key);
-		a->next = d->templates->waiting;
-		d->templates->waiting = a;
-	} else if (err) {
-		http_error(a->r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
-		free(a);
-	} else {
-		ahead_answer(a, t);
-	}
-	cJSON_Delete(base);
-}
-
-static void ahead_gone(struct http_req *r)
-{
-	struct daemon *d = r->app;
-	struct ahead *a = r->user, **at = &d->templates->waiting;
-
-	if (a->b) {
-		build_cancel(a->b);
-	} else {
-		while (*at != a)
-			at = &(*at)->next;
-		*at = a->next;
-	}
-	free(a);
-	http_abort(r);
-}
-
-void route_auto_template_create(struct http_req *r)
-{
-	struct daemon *d = r->app;
-	struct refusal x;
-	struct probe p;
-	struct spec s = {0};
-	struct ahead *a = NULL;
-	cJSON *req = json_object(r->body, r->body_len, &x);
-	int rc = req ? template_req_spec(req, &d->cfg, &s, &p, &x) : -EINVAL;
-
-	cJSON_Delete(req);
-	if (rc == 0 && (!d->cfg.templates || !d->cfg.template_max))
-		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT",
-			"This server keeps no templates: runtime.templates, runtime.template_max.");
-	if (rc == 0 && !(a = calloc(1, sizeof(*a))))
-		rc = refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
-	if (a) {
-		char owner[OWNER_MAX];
-
-		principal_owner(&r->principal, owner);
-		a->r = r;
-		a->b = build_start(d, &s, owner, NULL, ahead_built, a, &x);
-		rc = a->b ? 0 : -EINVAL;
-	}
-	spec_fini(&s);
-	if (rc < 0) {
-		free(a);
-		http_error(r, x.status, x.code, "%s", x.msg);
-	} else {
-		r->user = a;
-		http_on_gone(r, ahead_gone);
-	}
 }

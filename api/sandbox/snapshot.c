@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.c: records of snapshots, their routes, and sandboxes made from them. mayflyd's loop.
+ * snapshot.c: see snapshot.h. mayflyd's loop.
  */
 #include "api/sandbox/snapshot.h"
 
@@ -10,10 +10,6 @@
 #include <strings.h>
 
 #include "api/links/images.h"
-#include "api/http/listing.h"
-#include "api/lifecycle/route_lifecycle.h"
-#include "api/lifecycle/spec.h"
-#include "api/sandbox/access.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/take.h"
 #include "api/core/database.h"
@@ -21,51 +17,17 @@
 #include "api/volumes/volumes.h"
 #include "lib/log.h"
 
-struct snapshot {
-	struct checkpoint c;
-	char sandbox_id[37], name[128];
-};
-
-static struct snapshot *of(struct checkpoint *c)
-{
-	return container_of(c, struct snapshot, c);
-}
-
-static const struct snapshot *of_const(const struct checkpoint *c)
-{
-	return (const struct snapshot *)(const void *)c;
-}
-
-static cJSON *to_json(const struct checkpoint *c)
-{
-	const struct snapshot *s = of_const(c);
-	cJSON *o = cJSON_CreateObject(), *st;
-	char t[TIME_TEXT];
-
-	cJSON_AddStringToObject(o, "id", c->id);
-	cJSON_AddStringToObject(o, "sandboxId", s->sandbox_id);
-	if (*s->name)
-		cJSON_AddStringToObject(o, "name", s->name);
-	st = cJSON_AddObjectToObject(o, "status");
-	cJSON_AddStringToObject(st, "state", cp_state_names[c->state]);
-	cJSON_AddStringToObject(st, "reason", c->reason);
-	cJSON_AddStringToObject(st, "message", c->message);
-	cJSON_AddStringToObject(st, "lastTransitionAt", time_format(c->changed_ns, t));
-	cJSON_AddStringToObject(o, "createdAt", time_format(c->created_ns, t));
-	return o;
-}
-
 /* ---- the record */
 
 static void snapshot_save(const struct checkpoint *c, cJSON *doc, cJSON *local)
 {
-	cJSON_AddStringToObject(doc, "sandbox", of_const(c)->sandbox_id);
-	cJSON_AddStringToObject(doc, "name", of_const(c)->name);
+	cJSON_AddStringToObject(doc, "sandbox", snapshot_of_const(c)->sandbox_id);
+	cJSON_AddStringToObject(doc, "name", snapshot_of_const(c)->name);
 }
 
 static int snapshot_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 {
-	struct snapshot *s = of(c);
+	struct snapshot *s = snapshot_of(c);
 	const char *sandbox = json_str(doc, "sandbox"), *name = json_str(doc, "name");
 
 	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sandbox ? sandbox : "");
@@ -97,7 +59,7 @@ void snapshots_go_on(struct daemon *d)
 
 /* ---- taking one */
 
-static void snapshot_failed(struct checkpoint *c, const char *text)
+void snapshot_failed(struct checkpoint *c, const char *text)
 {
 	checkpoint_set(c, CP_FAILED, false, "snapshot_failed", text, NULL, NULL);
 }
@@ -106,7 +68,7 @@ static void ready_ended(struct checkpoint *c, struct http_req *r, const struct e
 {
 	images_release(c->d);
 	if (!e) {
-		fault_at(sandbox_find(c->d, of(c)->sandbox_id), FAULT_POINT_SAVED);
+		fault_at(sandbox_find(c->d, snapshot_of(c)->sandbox_id), FAULT_POINT_SAVED);
 		return;
 	}
 	/* Ready is what a restart finds, too */
@@ -127,6 +89,37 @@ static void taken(void *arg, int err, const char *text, struct disk *disk, struc
 		c, CP_READY, true, "snapshot_ready", "Snapshot is ready.", ready_ended, NULL);
 }
 
+int snapshot_take(struct checkpoint *c)
+{
+	struct sandbox *sb = sandbox_find(c->d, snapshot_of(c)->sandbox_id);
+
+	return sb && sb->state == SB_RUNNING ? operation_ask_snapshot(sb, taken, c) : -EBUSY;
+}
+
+int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r)
+{
+	struct checkpoint *c;
+	char id[37];
+
+	uuid_make(id);
+	c = checkpoint_new(sb->d, &snapshot_kind, id);
+	if (!c)
+		return -ENOMEM;
+	str_copy(snapshot_of(c)->sandbox_id, sizeof(snapshot_of(c)->sandbox_id), sb->id);
+	str_copy(c->owner, sizeof(c->owner), sb->owner);
+	str_copy(snapshot_of(c)->name, sizeof(snapshot_of(c)->name), name);
+	c->base = snapshot_base(sb);
+	checkpoint_list_add(c);
+	checkpoint_set(
+		c, CP_CREATING, false, "snapshot_accepted", "Snapshot creation accepted.", fn, r);
+	return 0;
+}
+
+bool snapshot_is_visible(const struct checkpoint *c)
+{
+	return c->state != CP_PENDING;
+}
+
 cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
@@ -136,159 +129,6 @@ cJSON *snapshot_base(const struct sandbox *sb)
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);
 	return o;
-}
-
-static void begin_refused(struct checkpoint *c, struct http_req *r, const struct err *e)
-{
-	const struct sandbox *sb = sandbox_find(c->d, of(c)->sandbox_id);
-
-	if (e)
-		snapshot_failed(c, "It was not taken.");
-	if (sb && sb->state == SB_RUNNING)
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
-			"Another snapshot of sandbox %s is being taken.", sb->id);
-	else
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
-			"Sandbox %s is not Running any more.", of(c)->sandbox_id);
-}
-
-/* The record says Creating: the snapshot may be taken, and the client may hear of it. */
-static void create_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
-{
-	struct sandbox *sb = sandbox_find(c->d, of(c)->sandbox_id);
-
-	if (e) {
-		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED",
-			"The snapshot's record cannot be written.");
-		checkpoint_forget(c);
-	} else if (!sb || sb->state != SB_RUNNING || operation_ask_snapshot(sb, taken, c) < 0) {
-		checkpoint_delete(c, begin_refused, r);
-	} else {
-		http_add_header(r, "Location", http_printf(r, "/v1/snapshots/%s", c->id));
-		http_reply_json(r, 202, to_json(c));
-	}
-}
-
-/* 0 and the name ("": none), or -EINVAL: answered. */
-static int name_of(struct http_req *r, char to[static 128])
-{
-	struct refusal x;
-	const cJSON *name;
-	cJSON *j = NULL;
-	int rc = 0;
-
-	to[0] = 0;
-	if (r->body_len && !(j = json_object(r->body, r->body_len, &x))) {
-		http_error(r, x.status, x.code, "%s", x.msg);
-		return -EINVAL;
-	}
-	name = json_field(j, "name");
-	if (name && (!cJSON_IsString(name) || strlen(name->valuestring) > 127)) {
-		http_error(r, 400, "SANDBOX::INVALID_PARAMETER",
-			"name must be a string of at most 127 characters.");
-		rc = -EINVAL;
-	} else if (name) {
-		str_copy(to, 128, name->valuestring);
-	}
-	cJSON_Delete(j);
-	return rc;
-}
-
-void route_snapshot_create(struct http_req *r)
-{
-	struct sandbox *sb = route_sandbox(r);
-	struct checkpoint *c;
-	char name[128], id[37];
-
-	if (!sb || name_of(r, name) < 0)
-		return;
-	if (sb->state != SB_RUNNING) {
-		http_error(r, 409, "SNAPSHOT::INVALID_SOURCE_STATE",
-			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
-		return;
-	}
-	uuid_make(id);
-	c = checkpoint_new(r->app, &snapshot_kind, id);
-	if (!c) {
-		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED", "out of memory");
-		return;
-	}
-	str_copy(of(c)->sandbox_id, sizeof(of(c)->sandbox_id), sb->id);
-	str_copy(c->owner, sizeof(c->owner), sb->owner);
-	str_copy(of(c)->name, sizeof(of(c)->name), name);
-	c->base = snapshot_base(sb);
-	checkpoint_list_add(c);
-	checkpoint_set(c, CP_CREATING, false, "snapshot_accepted", "Snapshot creation accepted.",
-		create_ended, r);
-}
-
-/* ---- list, get, delete */
-
-/* One whose creation is not committed is not there. */
-static bool is_visible(const struct checkpoint *c)
-{
-	return c->state != CP_PENDING;
-}
-
-void route_snapshot_list(struct http_req *r)
-{
-	struct daemon *d = r->app;
-	const char *sandbox = http_query(r, "sandboxId"), *name = http_query(r, "name");
-	struct list l;
-
-	if (!list_begin(r, &l, false))
-		return;
-	l.cursor_lives = checkpoint_find(d, &snapshot_kind, l.cursor_id);
-	for (struct checkpoint *c = checkpoint_first(d, &snapshot_kind); c; c = checkpoint_next(c))
-		if (list_reached(&l, c->id, c->created_ns) && is_visible(c) &&
-			principal_may(&r->principal, c->owner) &&
-			list_wants(&l, cp_state_names[c->state], NULL) &&
-			(!sandbox || !strcmp(sandbox, of(c)->sandbox_id)) &&
-			(!name || !strcmp(name, of(c)->name)) &&
-			list_shows(&l, c->id, c->created_ns))
-			list_put(&l, to_json(c));
-	list_end(&l);
-}
-
-static struct checkpoint *route_one(struct http_req *r)
-{
-	struct checkpoint *c = checkpoint_find(r->app, &snapshot_kind, http_param(r, "id"));
-
-	if (c && is_visible(c) && principal_may(&r->principal, c->owner))
-		return c;
-	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.", http_param(r, "id"));
-	return NULL;
-}
-
-void route_snapshot_get(struct http_req *r)
-{
-	struct checkpoint *c = route_one(r);
-
-	if (c)
-		http_reply_json(r, 200, to_json(c));
-}
-
-static void delete_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
-{
-	if (e)
-		http_error(r, 500, "SNAPSHOT::INVALID_STATE",
-			"Snapshot %s cannot be deleted: its record cannot be written.", c->id);
-	else
-		http_reply_empty(r, 204);
-}
-
-void route_snapshot_delete(struct http_req *r)
-{
-	struct checkpoint *c = route_one(r);
-
-	if (!c)
-		return;
-	if (c->state == CP_CREATING || c->deleting)
-		http_error(r, 409, "SNAPSHOT::INVALID_STATE", "Snapshot %s is being %s.", c->id,
-			c->deleting ? "deleted" : "created");
-	else
-		/* a sandbox that uses its files keeps them: they are counted */
-		checkpoint_delete(c, delete_ended, r);
 }
 
 /* ---- a sandbox from one */
@@ -409,7 +249,7 @@ int snapshot_source(struct sandbox *sb, struct refusal *x)
 	if (sb->spec.source != SRC_SNAPSHOT)
 		return 0;
 	s = checkpoint_find(sb->d, &snapshot_kind, sb->spec.snapshot_id);
-	if (!s || !is_visible(s) || !owner_may(sb->owner, s->owner))
+	if (!s || !snapshot_is_visible(s) || !owner_may(sb->owner, s->owner))
 		return refuse(x, 404, "SNAPSHOT::NOT_FOUND", "Snapshot %.64s not found.",
 			sb->spec.snapshot_id);
 	if (s->state != CP_READY)

@@ -10,6 +10,30 @@
 
 extern const struct checkpoint_kind snapshot_kind;
 
+struct snapshot {
+	struct checkpoint c;
+	char sandbox_id[37], name[128];
+};
+
+static inline struct snapshot *snapshot_of(struct checkpoint *c)
+{
+	return container_of(c, struct snapshot, c);
+}
+
+static inline const struct snapshot *snapshot_of_const(const struct checkpoint *c)
+{
+	return (const struct snapshot *)(const void *)c;
+}
+
+/* A new snapshot of a running sandbox. fn is called when its record is committed as Creating, or could not be. -ENOMEM: fn is not called. */
+int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r);
+/* Its record is committed: its sandbox's next operation takes it. -errno: the sandbox does not run any more, or another snapshot is being
+ * taken. */
+int snapshot_take(struct checkpoint *c);
+void snapshot_failed(struct checkpoint *c, const char *text);
+/* One whose creation is not committed is shown to nobody. */
+bool snapshot_is_visible(const struct checkpoint *c);
+
 /* Those that the last daemon was taking are Failed. */
 void snapshots_go_on(struct daemon *d);
 /* For a create with snapshotId: puts disk, memory, image configuration into sb. Others: 0 and

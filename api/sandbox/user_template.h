@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * user_template.h: templates of the user's (protocol.md 1.17): an image with its entrypoint and environment already started and ready, kept as a point.
- * Built in the background by a sandbox of its own (build.h); built again when what they stand on has changed. mayflyd's loop.
+ * Built in the background by a sandbox of its own (template_build.h); built again when what they stand on has changed. mayflyd's loop.
  */
 #pragma once
 
@@ -9,6 +9,39 @@
 #include "api/sandbox/sandbox.h"
 
 extern const struct checkpoint_kind user_template_kind;
+
+struct build;
+
+struct utemplate {
+	struct checkpoint c; /* its files: while a newer one is built the old ones serve */
+	struct cJSON *req;   /* the request's fields, as they are shown */
+	char boot_key[65];
+	bool stale; /* to be built, whatever the state says */
+	bool made;  /* its record is committed */
+	struct build *build;
+};
+
+static inline struct utemplate *utemplate_of(struct checkpoint *c)
+{
+	return (struct utemplate *)(void *)c;
+}
+
+static inline const struct utemplate *utemplate_of_const(const struct checkpoint *c)
+{
+	return (const struct utemplate *)(const void *)c;
+}
+
+/* NULL also while the first commit of its record has not ended. */
+struct utemplate *utemplate_find(const struct daemon *d, const char *id);
+/* All of them, those that are not committed included. */
+unsigned int utemplates_count(const struct daemon *d);
+/* A new one. req is taken, unless -ENOMEM is returned. fn is called when the record is committed, or could not be. */
+int utemplate_accept(struct daemon *d, struct cJSON *req, const char *owner, checkpoint_fn fn,
+	struct http_req *r);
+/* Its record is committed: it is there, and built as soon as its turn comes. */
+void utemplate_begin(struct checkpoint *c);
+/* The deletion of its record is committed: its build ends. */
+void utemplate_deleted(struct checkpoint *c);
 
 /* Takes up the builds that the last daemon left, and those that are out of date. */
 void utemplates_go_on(struct daemon *d);

@@ -5,14 +5,10 @@
  */
 #include "api/sandbox/working_set.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "api/lifecycle/route_lifecycle.h"
 #include "api/sandbox/image_template.h"
-#include "api/checkpoint/digest.h"
-#include "api/checkpoint/verify.h"
 #include "api/links/monitor_client.h"
 #include "lib/buf.h"
 #include "lib/log.h"
@@ -247,63 +243,4 @@ void workset_sandbox_goes(struct sandbox *sb)
 	sb->vm = NULL;
 	rec->sb = NULL;
 	sandbox_unref(sb);
-}
-
-/* ---- routes: a point and its files */
-
-static const struct checkpoint *route_point(struct http_req *r)
-{
-	const struct checkpoint *c = checkpoint_usable(r->app, http_param(r, "id"));
-
-	if (c && principal_may(&r->principal, c->owner))
-		return c;
-	http_error(r, 404, "SNAPSHOT::NOT_FOUND", "No snapshot or template %.64s.",
-		http_param(r, "id"));
-	return NULL;
-}
-
-void route_point_get(struct http_req *r)
-{
-	const struct checkpoint *c = route_point(r);
-	struct daemon *d = r->app;
-	const char *bad;
-	char sum[65];
-	cJSON *o, *a, *i;
-
-	if (!c)
-		return;
-	bad = verify_damage(d, &c->mem);
-	o = cJSON_CreateObject();
-	cJSON_AddStringToObject(o, "kind", c->kind->word);
-	a = cJSON_AddArrayToObject(o, "memoryFiles");
-	for (int k = 0; k < c->mem.nmem; k++) {
-		i = cJSON_CreateObject();
-		cJSON_AddStringToObject(i, "id", c->mem.mem[k]);
-		cJSON_AddNumberToObject(i, "bytes", (double)blob_bytes(d->blobs, c->mem.mem[k]));
-		digest_read(d->blobs, c->mem.mem[k], "mem", sum);
-		if (*sum)
-			cJSON_AddStringToObject(i, "sha256", sum);
-		cJSON_AddItemToArray(a, i);
-	}
-	a = cJSON_AddArrayToObject(o, "diskLayers");
-	for (int k = 0; k < c->disk.nfrozen; k++) {
-		i = cJSON_CreateObject();
-		cJSON_AddStringToObject(i, "id", c->disk.frozen[k]);
-		cJSON_AddNumberToObject(
-			i, "bytes", (double)blob_bytes(d->blobs, c->disk.frozen[k]));
-		cJSON_AddItemToArray(a, i);
-	}
-	cJSON_AddItemToObject(o, "workingSet", workset_to_json(&c->ws_saved));
-	cJSON_AddBoolToObject(o, "verifiedSinceBoot", verify_known(d, &c->mem));
-	if (bad)
-		cJSON_AddStringToObject(o, "damage", bad);
-	http_reply_json(r, 200, o);
-}
-
-void route_point_verify(struct http_req *r)
-{
-	const struct checkpoint *c = route_point(r);
-
-	if (c)
-		verify_point(r, &c->disk, &c->mem);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * working_set.h: what the first restores of a point touch, recorded and prefetched by the later ones; and points by id, whatever they belong to.
+ * working_set.h: what the first restores of a point touch, recorded and prefetched by the later ones.
  * mayflyd's loop.
  */
 #pragma once

@@ -36,6 +36,7 @@
 #include "api/core/database.h"
 #include "api/core/io_pool.h"
 #include "api/sandbox/fault.h"
+#include "api/lifecycle/template_request.h"
 #include "api/sandbox/image_template.h"
 #include "api/sandbox/user_template.h"
 #include "api/checkpoint/verify.h"
@@ -610,7 +611,7 @@ static void start(bool no_jail)
 	D.index = index_create();
 	D.budgets = budgets_create(&D.cfg);
 	D.turns = calloc(1, sizeof(*D.turns));
-	D.templates = templates_create(&D);
+	D.templates = templates_create(template_req_spec);
 	D.verify = verify_create(&D, sandboxes_damaged);
 	if (!D.index || !D.budgets || !D.turns || !D.templates || !D.verify)
 		die("no memory", NULL);

@@ -1,218 +1,380 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_forward.c: `mayfly port-forward`: a local port for a web server in a sandbox. Each connection
- * carries one request: its path gets the sandbox's prefix, "Connection: close" tells the browser to
- * open another for the next, then bytes go both ways until the daemon closes. One thread a
- * connection, because each is only two copies; clients are local, their bytes are passed on unread.
+ * cmd_forward.c: `mayfly port-forward`: local ports that lead to ports and Unix sockets in a sandbox, for any protocol. Each accepted connection becomes one request
+ * GET .../stream that the daemon upgrades; then bytes pass both ways unread, with half-closes. One thread a connection, because each is only two copies. A
+ * thread never blocks in a write: if it did, two peers that both send without reading would stand still for ever.
  */
 #include <arpa/inet.h>
-#include <netdb.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
+#include "cli/dial.h"
+#include "lib/http1.h"
+#include "lib/json.h"
 
-#define HEAD_MAX 65536u
+#define FORWARDS_MAX    64u
+#define CONNECTIONS_MAX 1024u
+#define STEP            65536u
+#define STDIO           (-2) /* the local side is our standard input and output */
 
+/* One LOCAL:REMOTE of the command line. */
 struct forward {
-	char host[256], port[8], prefix[128], key[300];
-	int fd;
+	const struct client *c;
+	char sandbox[64];
+	char *remote; /* for people: "port 80", "/run/x.sock" */
+	char *query;  /* for the daemon */
+	uint64_t local;
+	int fd; /* the listener, or STDIO */
 };
 
-static int dial(const struct forward *f)
-{
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-	int fd = -1;
+struct connection {
+	const struct forward *f;
+	int in, out; /* the local side; one socket is both */
+};
 
-	if (getaddrinfo(f->host, f->port, &hints, &list))
-		return -1;
-	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-		if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) < 0)
-			close_fd(&fd);
-	}
-	freeaddrinfo(list);
-	return fd;
+static _Atomic unsigned int connections;
+
+/* ---- bytes */
+
+struct flow {
+	int from, to;
+	bool eof, shut;
+	size_t at, len;
+	uint8_t bytes[STEP];
+};
+
+/* false: the connection broke. */
+static bool flow_read(struct flow *w)
+{
+	ssize_t n;
+
+	if (w->eof || w->len)
+		return true;
+	n = read(w->from, w->bytes, sizeof(w->bytes));
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR;
+	w->eof = n == 0;
+	w->at = 0;
+	w->len = (size_t)n;
+	return true;
 }
 
-/* Reads until the head is whole; its length, or 0. */
-static size_t read_head(int fd, struct buf *in)
+static void flow_end(struct flow *w)
 {
-	for (;;) {
-		const char *end = in->len ? memmem(in->p, in->len, "\r\n\r\n", 4) : NULL;
-		uint8_t *to;
-		ssize_t n;
-
-		if (end)
-			return (size_t)(end - (const char *)in->p) + 4;
-		to = buf_room(in, 4096);
-		n = to ? read(fd, to, 4096) : -1;
-		if (n <= 0)
-			return 0;
-		in->len += (size_t)n;
-	}
+	w->shut = true;
+	/* a pipe is no socket: its reader sees the end only when it is closed */
+	if (shutdown(w->to, SHUT_WR) < 0 && errno == ENOTSOCK)
+		close(w->to);
 }
 
-/* "GET /x HTTP/1.1" -> with the prefix; headers that keep a connection are left out. */
-static bool rewrite(const struct forward *f, struct buf *in, size_t head, struct buf *out)
+static bool flow_write(struct flow *w)
 {
-	char *p = (char *)in->p, *sp = memchr(p, ' ', head), *line;
+	while (w->len) {
+		ssize_t n = write(w->to, w->bytes + w->at, w->len);
 
-	if (!sp || sp[1] != '/')
-		return false;
-	buf_put(out, p, (size_t)(sp - p) + 1);
-	buf_printf(out, "%s", f->prefix);
-	line = memmem(sp, head - (size_t)(sp - p), "\r\n", 2);
-	buf_put(out, sp + 1, (size_t)(line + 2 - sp - 1));
-	for (line += 2; line < p + head - 2;) {
-		char *end = memmem(line, (size_t)(p + head - line), "\r\n", 2);
-
-		if (strncasecmp(line, "connection:", 11) && strncasecmp(line, "keep-alive:", 11) &&
-			strncasecmp(line, "open-sandbox-api-key:", 21))
-			buf_put(out, line, (size_t)(end + 2 - line));
-		line = end + 2;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN;
+		w->at += (size_t)n;
+		w->len -= (size_t)n;
 	}
-	/* so that cookies pass: the local port is an origin of the application's own */
-	if (f->key[0])
-		buf_printf(out, "OPEN-SANDBOX-API-KEY: %s\r\n", f->key);
-	buf_printf(out, "Connection: close\r\n\r\n");
-	buf_put(out, in->p + head, in->len - head);
-	return !out->bad;
+	if (w->eof && !w->shut)
+		flow_end(w);
+	return true;
 }
 
-static void copy_both(int a, int b)
+/* A descriptor of which nothing is wanted is left out: poll would report its hang-up again and again. */
+static struct pollfd wanted(int fd, short events)
 {
-	struct pollfd p[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
-	char bytes[65536];
+	return (struct pollfd){.fd = events ? fd : -1, .events = events};
+}
 
-	while (poll(p, 2, -1) > 0) {
+static void copy_both(struct flow w[static 2])
+{
+	while (!w[0].shut || !w[1].shut) {
+		struct pollfd p[4];
+
 		for (int i = 0; i < 2; i++) {
-			ssize_t n;
-
-			if (!p[i].revents)
-				continue;
-			n = read(p[i].fd, bytes, sizeof(bytes));
-			if (n > 0) {
-				if (write_full(i ? a : b, bytes, (size_t)n) < 0)
-					return;
-				continue;
-			}
-			if (i)
-				return; /* the daemon's answer is whole */
-			shutdown(b, SHUT_WR);
-			p[0].fd = -1;
+			p[2 * i] = wanted(w[i].from, w[i].eof || w[i].len ? 0 : POLLIN);
+			p[2 * i + 1] = wanted(w[i].to, w[i].len ? POLLOUT : 0);
 		}
+		if (poll(p, 4, -1) < 0 && errno != EINTR)
+			return;
+		for (int i = 0; i < 2; i++)
+			if ((p[2 * i].revents && !flow_read(&w[i])) || !flow_write(&w[i]))
+				return;
 	}
+}
+
+/* ---- the daemon's answer */
+
+static int ask(const struct forward *f, int fd)
+{
+	char key[400] = "";
+	_cleanup_free_ char *head = NULL;
+
+	if (*f->c->key)
+		snprintf(key, sizeof(key), "OPEN-SANDBOX-API-KEY: %s\r\n", f->c->key);
+	head = client_path("GET /v1/sandboxes/%s/proxy/44772/stream?%s HTTP/1.1\r\nHost: %s\r\n%s"
+			   "Connection: Upgrade\r\nUpgrade: mayfly-stream\r\n\r\n",
+		f->sandbox, f->query, strstr(f->c->base, "://") + 3, key);
+	return write_full(fd, head, strlen(head));
+}
+
+/* The words of a refusal. */
+static void say_refused(const struct forward *f, int status, const struct buf *body)
+{
+	_cleanup_json_ cJSON *j = NULL;
+
+	json_read(&j, body->p, body->len, JSON_OBJECT | JSON_ANY_BYTES, NULL);
+	fprintf(stderr, "mayfly: port-forward: %s: %s (%d)\n", f->remote,
+		*json_text(j, "message") ? json_text(j, "message") : "the daemon refused", status);
+}
+
+/* Reads until the answer's head is whole. true: upgraded, and w has what came behind it. */
+static bool await_upgrade(const struct forward *f, int fd, struct flow *w)
+{
+	_cleanup_(http1_fini) struct http1_response h;
+	_cleanup_(buf_fini) struct buf body;
+	enum http1_ev ev = H1_MORE;
+	const uint8_t *p = NULL, *data;
+	size_t n = 0, len;
+
+	buf_init(&body, STEP);
+	http1_init(&h, false);
+	h.upgrade_ok = true;
+	do {
+		ssize_t k = read(fd, w->bytes, sizeof(w->bytes));
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k <= 0)
+			break;
+		for (p = w->bytes, n = (size_t)k;
+			(ev = http1_next(&h, &p, &n, &data, &len)) == H1_DATA ||
+			(ev == H1_HEAD && h.status != 101);)
+			if (ev == H1_DATA)
+				buf_put(&body, data, len);
+	} while (ev == H1_MORE);
+	if (ev != H1_HEAD) {
+		say_refused(f, h.status, &body);
+		return false;
+	}
+	w->at = (size_t)(p - w->bytes);
+	w->len = n;
+	return true;
+}
+
+/* ---- one connection */
+
+static void carry(const struct connection *k)
+{
+	struct flow *w = calloc(2, sizeof(*w));
+	struct err e;
+	int fd = client_dial(k->f->c, &e);
+
+	if (fd < 0)
+		complain(EXIT_FAILED, &e);
+	if (w && fd >= 0 && ask(k->f, fd) == 0 && await_upgrade(k->f, fd, &w[1])) {
+		w[0].from = k->in;
+		w[0].to = w[1].from = fd;
+		w[1].to = k->out;
+		fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK);
+		if (flow_write(&w[1]))
+			copy_both(w);
+	}
+	close_fd(&fd);
+	free(w);
 }
 
 static void *serve(void *arg)
 {
-	_cleanup_free_ struct forward *f = arg;
-	_cleanup_(buf_fini) struct buf in, out;
-	int up = -1;
-	size_t head;
+	struct connection *k = arg;
 
-	buf_init(&in, HEAD_MAX);
-	buf_init(&out, 2 * HEAD_MAX);
-	head = read_head(f->fd, &in);
-	if (head && rewrite(f, &in, head, &out))
-		up = dial(f);
-	if (up >= 0 && write_full(up, out.p, out.len) == 0)
-		copy_both(f->fd, up);
-	close_fd(&up);
-	close(f->fd);
+	carry(k);
+	close(k->in);
+	free(k);
+	connections--;
 	return NULL;
 }
 
-static int listen_on(uint64_t port, struct err *e)
+static void accept_one(const struct forward *f)
 {
-	struct sockaddr_in sa = {.sin_family = AF_INET,
-		.sin_port = htons((uint16_t)port),
-		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+	struct connection *k = malloc(sizeof(*k));
+	int fd = accept4(f->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	pthread_t t;
 
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (fd < 0 || bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, 64) < 0)
-		return err_set(e, errno, "listen on 127.0.0.1:%llu", (unsigned long long)port);
-	return fd;
+	if (!k || fd < 0) {
+		free(k);
+		close_fd(&fd);
+		return;
+	}
+	*k = (struct connection){.f = f, .in = fd, .out = fd};
+	connections++;
+	if (pthread_create(&t, NULL, serve, k)) {
+		connections--;
+		close(fd);
+		free(k);
+		return;
+	}
+	pthread_detach(t);
 }
 
-static int accept_all(int fd, const struct forward *f)
+static int accept_all(const struct forward *f, size_t n)
 {
-	while (!client_interrupts) {
-		pthread_t t;
-		struct forward *one = malloc(sizeof(*one));
+	struct pollfd p[FORWARDS_MAX];
 
-		if (!one)
-			return EXIT_FAILED;
-		*one = *f;
-		one->fd = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
-		if (one->fd < 0 || pthread_create(&t, NULL, serve, one)) {
-			close_fd(&one->fd);
-			free(one);
+	while (!client_interrupts) {
+		bool room = connections < CONNECTIONS_MAX;
+
+		for (size_t i = 0; i < n; i++)
+			p[i] = wanted(f[i].fd, room ? POLLIN : 0);
+		if (poll(p, n, room ? -1 : 100) < 0)
 			continue;
-		}
-		pthread_detach(t);
+		for (size_t i = 0; i < n; i++)
+			if (p[i].revents)
+				accept_one(&f[i]);
 	}
 	return EXIT_OK;
 }
 
+/* For ssh's ProxyCommand: our standard input and output are the connection. */
+static int carry_stdio(const struct forward *f)
+{
+	const struct connection k = {.f = f, .in = STDIN_FILENO, .out = STDOUT_FILENO};
+	int in = fcntl(STDIN_FILENO, F_GETFL), out = fcntl(STDOUT_FILENO, F_GETFL);
+
+	fcntl(STDIN_FILENO, F_SETFL, in | O_NONBLOCK);
+	fcntl(STDOUT_FILENO, F_SETFL, out | O_NONBLOCK);
+	carry(&k);
+	/* the terminal, if they are one, is its shell's as well */
+	fcntl(STDIN_FILENO, F_SETFL, in);
+	fcntl(STDOUT_FILENO, F_SETFL, out);
+	return EXIT_OK;
+}
+
+/* ---- the command line */
+
+static int forward_parse(struct forward *f, const char *word, struct err *e)
+{
+	const char *slash = strchr(word, '/'), *colon = strchr(word, ':'), *remote;
+	uint64_t port = 0;
+
+	if (slash && colon > slash)
+		colon = NULL;
+	remote = colon ? colon + 1 : word;
+	if (*remote == '/') {
+		_cleanup_free_ char *path = client_escape(remote);
+
+		f->remote = client_path("%s", remote);
+		f->query = client_path("path=%s", path);
+	} else if (uint_parse(remote, &port) && port >= 1 && port <= 65535) {
+		f->remote = client_path("port %s", remote);
+		f->query = client_path("port=%s", remote);
+	} else {
+		return err_plain(e, EINVAL, "port-forward: '%s' is not a port or /path", remote);
+	}
+	f->local = port;
+	if (colon) {
+		_cleanup_free_ char *local = strndup(word, (size_t)(colon - word));
+
+		if (local && !strcmp(local, "-"))
+			f->fd = STDIO;
+		else if (!local || !uint_parse(local, &f->local) || f->local > 65535)
+			return err_plain(
+				e, EINVAL, "port-forward: '%s' is not a port", local ? local : "");
+	}
+	return 0;
+}
+
+static int forward_listen(struct forward *f, const char *address, struct err *e)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->local)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)f->local)};
+	bool is6 = inet_pton(AF_INET6, address, &v6.sin6_addr) == 1;
+	socklen_t len = is6 ? sizeof(v6) : sizeof(v4);
+	struct sockaddr *sa = is6 ? (void *)&v6 : (void *)&v4;
+	int one = 1;
+
+	if (!is6 && inet_pton(AF_INET, address, &v4.sin_addr) != 1)
+		return err_plain(e, EINVAL, "--address: '%s' is not an IP address", address);
+	f->fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	setsockopt(f->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (f->fd < 0 || bind(f->fd, sa, len) < 0 || listen(f->fd, 128) < 0 ||
+		getsockname(f->fd, sa, &len) < 0)
+		return err_set(
+			e, errno, "listen on %s port %llu", address, (unsigned long long)f->local);
+	printf(is6 ? "[%s]:%u -> %s %s\n" : "%s:%u -> %s %s\n", address,
+		ntohs(is6 ? v6.sin6_port : v4.sin_port), f->sandbox, f->remote);
+	return 0;
+}
+
+/* 0, or an exit code. */
+static int forwards_parse(struct forward *f, size_t n, char **words, const struct client *c)
+{
+	struct err e;
+
+	for (size_t i = 0; i < n; i++) {
+		f[i] = (struct forward){.c = c, .fd = -1};
+		if (forward_parse(&f[i], words[i], &e) < 0)
+			return complain(EXIT_USAGE, &e);
+		if (f[i].fd == STDIO && n > 1) {
+			err_plain(&e, EINVAL, "port-forward: with '-' there is only one port");
+			return complain(EXIT_USAGE, &e);
+		}
+	}
+	return 0;
+}
+
+static const char usage[] =
+	"port-forward SANDBOX [LOCAL:]PORT...\n\n"
+	"Forward local ports to a sandbox, for any protocol over TCP. LOCAL is a port of this\n"
+	"host (0: any free one; default: the same number), or - for standard input and output,\n"
+	"as ssh's ProxyCommand wants it. Instead of PORT, the path of a Unix socket in the\n"
+	"sandbox: 5432:/run/postgresql/.s.PGSQL.5432\n";
+
 int cmd_port_forward(int argc, char **argv)
 {
 	struct client_opts co = {0};
-	const struct opt opts[] = {CLIENT_OPTS(co)};
-	struct forward f = {.fd = -1};
-	struct sockaddr_in sa;
-	socklen_t len = sizeof(sa);
+	const char *address = "127.0.0.1";
+	const struct opt opts[] = {CLIENT_OPTS(co),
+		{"address", 0, OPT_STR, &address, "IP", "listen there instead of 127.0.0.1"}};
+	struct forward f[FORWARDS_MAX];
 	struct client c;
 	struct err e;
-	char id[64], *colon, *host;
-	uint64_t local, port;
-	int at, code, fd;
+	char id[64];
+	int at, code, rc = 0;
+	size_t n;
 
-	if (!client_begin(&c, &co,
-		    "port-forward SANDBOX [LOCAL:]PORT\n\nA local port (0: any) for an HTTP server "
-		    "in the sandbox.\n"
-		    "Other protocols than HTTP are not carried: use mayfly exec or cp.\n",
-		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
-	colon = strchr(argv[at + 1], ':');
-	if (!uint_parse(colon ? colon + 1 : argv[at + 1], &port) || port < 1 || port > 65535) {
-		fprintf(stderr, "mayfly: port-forward: '%s' is not a port\n", argv[at + 1]);
-		return EXIT_USAGE;
+	n = (size_t)(argc - at - 1);
+	if (n > FORWARDS_MAX) {
+		err_plain(&e, EINVAL, "port-forward: at most %u ports", FORWARDS_MAX);
+		return complain(EXIT_USAGE, &e);
 	}
-	if (colon)
-		*colon = 0;
-	local = port;
-	if (colon && (!uint_parse(argv[at + 1], &local) || local > 65535)) {
-		fprintf(stderr, "mayfly: port-forward: '%s' is not a port\n", argv[at + 1]);
-		return EXIT_USAGE;
-	}
+	code = forwards_parse(f, n, argv + at + 1, &c);
+	if (code)
+		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)
 		return complain(EXIT_FAILED, &e);
-	host = strstr(c.base, "://");
-	if (!host || strncmp(c.base, "http:", 5) || c.socket[0]) {
-		fprintf(stderr,
-			"mayfly: port-forward: only to a daemon spoken to by plain http, not %s\n",
-			c.socket[0] ? c.socket : c.base);
-		return EXIT_FAILED;
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		memcpy(f[i].sandbox, id, sizeof(id));
+		if (f[i].fd != STDIO)
+			rc = forward_listen(&f[i], address, &e);
 	}
-	snprintf(f.host, sizeof(f.host), "%.*s", (int)strcspn(host + 3, ":/"), host + 3);
-	snprintf(f.port, sizeof(f.port), "%.7s",
-		host[3 + strlen(f.host)] == ':' ? host + 4 + strlen(f.host) : "80");
-	f.port[strspn(f.port, "0123456789")] = 0;
-	snprintf(f.key, sizeof(f.key), "%s", c.key);
-	snprintf(f.prefix, sizeof(f.prefix), "/%s/%llu", id, (unsigned long long)port);
-	fd = listen_on(local, &e);
-	if (fd < 0)
+	if (rc < 0)
 		return complain(EXIT_FAILED, &e);
-	getsockname(fd, (struct sockaddr *)&sa, &len);
-	printf("http://127.0.0.1:%u -> %s port %llu\n", ntohs(sa.sin_port), id,
-		(unsigned long long)port);
+	if (f[0].fd == STDIO)
+		return carry_stdio(&f[0]);
 	fflush(stdout);
-	return accept_all(fd, &f);
+	return accept_all(f, n);
 }

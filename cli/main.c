@@ -20,7 +20,7 @@ static const struct command commands[] = {
 	{"pause", cmd_pause, "stop sandboxes, keeping memory and processes"},
 	{"resume", cmd_resume, "let paused sandboxes go on"},
 	{"renew", cmd_renew, "set when a sandbox expires"},
-	{"port-forward", cmd_port_forward, "a local port for a web server in a sandbox"},
+	{"port-forward", cmd_port_forward, "local ports that lead into a sandbox"},
 	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},
 	{"volume", cmd_volume, "folders that sandboxes share and that outlive them"},
 	{"snapshot", cmd_snapshot, "snapshots of sandboxes"},

@@ -5,7 +5,6 @@
  */
 #include "cli/terminal.h"
 
-#include <curl/curl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <termios.h>
 
 #include "cli/cli.h"
+#include "cli/dial.h"
 #include "lib/websocket.h"
 
 #define OUT_HIGH    (256u * 1024) /* unsent bytes from which standard input is not read */
@@ -27,7 +27,6 @@ struct terminal {
 	const struct terminal_opts *o;
 	struct loop *loop;
 	struct ws *ws;
-	CURL *curl;
 	int fd;
 	struct watch *watch, *in_watch;
 	struct timer *limit;
@@ -236,34 +235,6 @@ static void terminal_event(void *arg, uint32_t events)
 
 /* ---- beginning and end */
 
-static int terminal_dial(struct terminal *t, const struct client *c, struct err *e)
-{
-	curl_socket_t fd = CURL_SOCKET_BAD;
-	CURLcode rc;
-
-	if (strncmp(c->base, "http://", 7) != 0)
-		return err_plain(e, ENOTSUP,
-			"-i and -t need a daemon at an http:// address or a Unix socket, not %s",
-			c->base);
-	t->curl = curl_easy_init();
-	if (!t->curl)
-		return err_plain(e, ENOMEM, "no memory");
-	curl_easy_setopt(t->curl, CURLOPT_URL, c->base);
-	if (*c->socket)
-		curl_easy_setopt(t->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
-	curl_easy_setopt(t->curl, CURLOPT_NOPROXY, "*");
-	curl_easy_setopt(t->curl, CURLOPT_CONNECT_ONLY, 1L);
-	curl_easy_setopt(t->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-	curl_easy_setopt(t->curl, CURLOPT_NOSIGNAL, 1L);
-	rc = curl_easy_perform(t->curl);
-	if (rc == CURLE_OK)
-		rc = curl_easy_getinfo(t->curl, CURLINFO_ACTIVESOCKET, &fd);
-	if (rc != CURLE_OK || fd == CURL_SOCKET_BAD)
-		return err_plain(e, ECONNREFUSED, "%s: %s", c->base, curl_easy_strerror(rc));
-	t->fd = fd;
-	return 0;
-}
-
 static int terminal_open(
 	struct terminal *t, const struct client *c, const char *sandbox, struct err *e)
 {
@@ -342,8 +313,7 @@ static void terminal_fini(struct terminal *t)
 	watch_remove(t->in_watch);
 	timer_remove(t->limit);
 	ws_destroy(t->ws);
-	if (t->curl)
-		curl_easy_cleanup(t->curl); /* and with it the socket */
+	close_fd(&t->fd);
 	buf_fini(&t->out);
 	loop_destroy(t->loop);
 }
@@ -384,9 +354,11 @@ int terminal_run(const struct client *c, const char *sandbox, const cJSON *body,
 	snprintf(t.session, sizeof(t.session), "%s", json_text(a.json, "session_id"));
 	buf_init(&t.out, OUT_MAX);
 	t.loop = loop_create();
-	rc = t.loop ? terminal_dial(&t, c, &e) : err_plain(&e, ENOMEM, "no memory");
-	if (rc == 0)
+	rc = t.loop ? client_dial(c, &e) : err_plain(&e, ENOMEM, "no memory");
+	if (rc >= 0) {
+		t.fd = rc;
 		rc = terminal_open(&t, c, sandbox, &e);
+	}
 	if (rc == 0)
 		terminal_turns(&t, c);
 	else

@@ -46,6 +46,7 @@ static const struct http_route execd_routes[] = {
 	{"GET", "/pty/{id}", route_pty_get, HTTP_BODY_NONE, 0, 0},
 	{"DELETE", "/pty/{id}", route_pty_del, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/pty/{id}/ws", route_pty_ws, HTTP_BODY_NONE, 0, 0},
+	{"GET", "/stream", route_stream, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/v1/isolated/capabilities", route_isolated_caps, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/v1/isolated/session", route_isolated_new, HTTP_BODY_WHOLE, 0, 0},
 	{"GET", "/v1/isolated/sessions", route_isolated_list, HTTP_BODY_NONE, 0, 0},

@@ -78,6 +78,9 @@ bool execd_envs(struct http_req *r, const cJSON *j, struct execd_envs *e);
 /* client_generation.c: this client expects text events without line endings. */
 bool execd_strips_lines(struct http_req *r);
 
+/* proxy.c: how long a server in the sandbox may take: from the last thing that was done for it until its answer's head is whole. */
+uint64_t execd_backend_limit_ns(const struct http_req *r);
+
 /* route_isolated.c: the documented error for an agent's refusal. Ends the request. */
 void isolated_fail(struct http_req *r, const struct agent_reply *rep);
 
@@ -93,6 +96,7 @@ void route_pty_new(struct http_req *r);
 void route_pty_get(struct http_req *r);
 void route_pty_del(struct http_req *r);
 void route_pty_ws(struct http_req *r);
+void route_stream(struct http_req *r);
 void route_isolated_caps(struct http_req *r);
 void route_isolated_new(struct http_req *r);
 void route_isolated_list(struct http_req *r);

@@ -78,8 +78,7 @@ static void proxy_gone(struct http_req *r)
 	http_abort(r);
 }
 
-/* From the last thing that was done for it until the answer's head is whole. */
-static uint64_t backend_limit_ns(const struct http_req *r)
+uint64_t execd_backend_limit_ns(const struct http_req *r)
 {
 	const struct daemon *d = r->app;
 
@@ -260,7 +259,7 @@ static void dial_opened(void *arg)
 	x->opened = true;
 	agent_dial_send(x->dial, x->head.p, x->head.len);
 	buf_reset(&x->head);
-	timer_after(x->limit, backend_limit_ns(x->r));
+	timer_after(x->limit, execd_backend_limit_ns(x->r));
 	end_body(x);
 	if (x->has_body && !x->body_done)
 		http_body_resume(x->r);
@@ -437,7 +436,7 @@ static void dial_bytes(void *arg, const uint8_t *p, size_t n)
 		/* the client gets nothing of it before its request is whole: a server that answers
 		 * meanwhile waits for us, and we for it */
 		if (x->has_body && !x->body_done)
-			timer_after(x->limit, backend_limit_ns(x->r));
+			timer_after(x->limit, execd_backend_limit_ns(x->r));
 	}
 }
 
@@ -504,7 +503,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		x->done = true;
 		return;
 	}
-	timer_after(x->limit, backend_limit_ns(x->r));
+	timer_after(x->limit, execd_backend_limit_ns(x->r));
 	http_on_gone(r, proxy_gone);
 	http_stream_writable(r, answer_writable);
 	x->dial = agent_dial_tcp(a, port, &dial_ops, x);

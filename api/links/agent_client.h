@@ -209,6 +209,9 @@ struct agent_dial_ops {
 };
 struct agent_dial *agent_dial_tcp(
 	struct agentc *a, uint16_t port, const struct agent_dial_ops *ops, void *arg);
+/* path: of a Unix socket, at most 107 bytes. */
+struct agent_dial *agent_dial_unix(
+	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg);
 /* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before that, with an error: the agent
  * takes no such stream (or, ECONNRESET and ECANCELED, is gone). */
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);

@@ -546,6 +546,17 @@ struct agent_dial *agent_dial_tcp(
 	return dial_start(a, d);
 }
 
+struct agent_dial *agent_dial_unix(
+	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg)
+{
+	struct agent_dial *d = dial_new(AGENT_DIAL_UNIX, ops, arg);
+
+	if (!d)
+		return NULL;
+	buf_str(&d->b.ask, path);
+	return dial_start(a, d);
+}
+
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg)
 {
 	struct agent_dial *d = dial_new(AGENT_DIAL_ACCEPT, ops, arg);

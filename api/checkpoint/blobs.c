@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "api/core/text.h"
@@ -20,11 +21,22 @@
 	MIB(16) /* of blocks; below that freeing is quicker than the hand-over */
 #define STEP_BYTES MIB(64)
 
+#define RAM_SEALS    (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+#define UUID_VERSION 14 /* the place of this digit */
+
+static const char *const ram_kinds[] = {"mem", "state"};
+
+struct ram_files {
+	int fd[ARRAY_LEN(ram_kinds)]; /* -1: there is none */
+	uint64_t sealed_bytes[ARRAY_LEN(ram_kinds)];
+};
+
 struct blob {
 	struct blob *next;
 	char id[BLOB_ID];
 	unsigned int refs;
 	bool kept; /* a record that could not be read may name it */
+	struct ram_files *ram;
 };
 
 struct blobs {
@@ -34,6 +46,7 @@ struct blobs {
 	struct io_pool *io; /* NULL: everything in the caller's thread */
 	atomic_bool dirty;  /* a name was made that may not be on the disk */
 	atomic_int sync_error;
+	uint64_t ram_bytes;
 	struct blob *bucket[BUCKETS];
 };
 
@@ -96,6 +109,16 @@ bool blobs_absolute(const struct blobs *b, const char *path, char *to, size_t ca
 	return n >= 0 && (size_t)n < cap && !strstr(path, "../");
 }
 
+static void ram_free(struct blobs *b, struct blob *x)
+{
+	for (size_t i = 0; x->ram && i < ARRAY_LEN(ram_kinds); i++) {
+		close_fd(&x->ram->fd[i]);
+		b->ram_bytes -= x->ram->sealed_bytes[i];
+	}
+	free(x->ram);
+	free(x);
+}
+
 void blobs_destroy(struct blobs *b)
 {
 	if (!b)
@@ -105,7 +128,7 @@ void blobs_destroy(struct blobs *b)
 			struct blob *x = b->bucket[i];
 
 			b->bucket[i] = x->next;
-			free(x);
+			ram_free(b, x);
 		}
 	close(b->dir);
 	free(b);
@@ -114,6 +137,17 @@ void blobs_destroy(struct blobs *b)
 void blob_id_make(char id[BLOB_ID])
 {
 	uuid_make(id);
+}
+
+void blob_ram_id_make(char id[BLOB_ID])
+{
+	uuid_make(id);
+	id[UUID_VERSION] = '8';
+}
+
+bool blob_in_ram(const char *id)
+{
+	return *id && id[UUID_VERSION] == '8';
 }
 
 static struct blob **find(struct blobs *b, const char *id)
@@ -131,11 +165,86 @@ static void file_name(char out[64], const char *id, const char *kind)
 	snprintf(out, 64, "%.36s.%s", id, kind);
 }
 
+/* ---- files in RAM */
+
+/* Whether this file of the blob is one, and which. */
+static bool is_ram_file(const char *id, const char *kind, size_t *which)
+{
+	for (*which = 0; *which < ARRAY_LEN(ram_kinds); ++*which)
+		if (!strcmp(ram_kinds[*which], kind))
+			return blob_in_ram(id);
+	return false;
+}
+
+static int ram_make(struct blobs *b, const char *id, size_t which)
+{
+	struct blob *x = *find(b, id);
+	_cleanup_close_ int fd = memfd_create("fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int copy;
+
+	if (fd < 0)
+		return -errno;
+	ASSERT(x);
+	if (!x->ram) {
+		x->ram = malloc(sizeof(*x->ram));
+		if (!x->ram)
+			return -ENOMEM;
+		*x->ram = (struct ram_files){.fd = {-1, -1}};
+	}
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		return -errno;
+	close_fd(&x->ram->fd[which]);
+	x->ram->fd[which] = take_fd(&fd);
+	return copy;
+}
+
+static int ram_open(struct blobs *b, const char *id, size_t which)
+{
+	const struct blob *x = *find(b, id);
+	int fd;
+
+	if (!x || !x->ram || x->ram->fd[which] < 0)
+		return -ENOENT;
+	fd = fcntl(x->ram->fd[which], F_DUPFD_CLOEXEC, 0);
+	return fd < 0 ? -errno : fd;
+}
+
+/* The kernel refuses the seal while there is a writable mapping or an unfinished operation, and every write afterwards. */
+static int ram_seal(struct blobs *b, const char *id, size_t which)
+{
+	struct blob *x = *find(b, id);
+	struct stat st;
+	int fd = x && x->ram ? x->ram->fd[which] : -1, have;
+
+	if (fd < 0)
+		return -ENOENT;
+	have = fcntl(fd, F_GET_SEALS);
+	if (have < 0)
+		return -errno;
+	/* the writer may have sealed it by itself */
+	if ((have & RAM_SEALS) != RAM_SEALS && fcntl(fd, F_ADD_SEALS, RAM_SEALS) < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	b->ram_bytes += (uint64_t)st.st_blocks * 512 - x->ram->sealed_bytes[which];
+	x->ram->sealed_bytes[which] = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
+uint64_t blobs_ram_bytes(const struct blobs *b)
+{
+	return b->ram_bytes;
+}
+
 int blob_make(struct blobs *b, const char *id, const char *kind)
 {
 	char name[64];
+	size_t ram;
 	int fd;
 
+	if (is_ram_file(id, kind, &ram))
+		return ram_make(b, id, ram);
 	file_name(name, id, kind);
 	fd = openat(b->dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
@@ -173,10 +282,13 @@ int blobs_sync(void *arg, struct err *e)
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw)
 {
 	char name[64];
+	size_t ram;
 	int fd;
 
 	if (!uuid_ok(id))
 		return -EINVAL;
+	if (is_ram_file(id, kind, &ram))
+		return ram_open(b, id, ram);
 	file_name(name, id, kind);
 	fd = openat(b->dir, name, (rw ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
 	return fd < 0 ? -errno : fd;
@@ -184,10 +296,13 @@ int blob_open(struct blobs *b, const char *id, const char *kind, bool rw)
 
 uint64_t blob_bytes(struct blobs *b, const char *id)
 {
+	const struct blob *x = blob_in_ram(id) ? *find(b, id) : NULL;
 	uint64_t n = 0;
 	struct stat st;
 	char name[64];
 
+	for (size_t i = 0; x && x->ram && i < ARRAY_LEN(ram_kinds); i++)
+		n += fstat(x->ram->fd[i], &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
 		file_name(name, id, kinds[i]);
 		if (fstatat(b->dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -198,8 +313,12 @@ uint64_t blob_bytes(struct blobs *b, const char *id)
 
 int blob_has_writer(struct blobs *b, const char *id, const char *kind)
 {
-	_cleanup_close_ int fd = blob_open(b, id, kind, false);
+	_cleanup_close_ int fd = -1;
+	size_t ram;
 
+	if (is_ram_file(id, kind, &ram))
+		return ram_seal(b, id, ram);
+	fd = blob_open(b, id, kind, false);
 	return fd < 0 ? fd : fd_no_writer(fd);
 }
 
@@ -298,7 +417,7 @@ void blob_unref(struct blobs *b, const char *id)
 		return;
 	files_remove(b, id);
 	*at = x->next;
-	free(x);
+	ram_free(b, x);
 }
 
 static void blobs_keep(struct blobs *b)
@@ -319,7 +438,7 @@ static void blobs_drop_unused(struct blobs *b)
 				continue;
 			}
 			*at = x->next;
-			free(x);
+			ram_free(b, x);
 		}
 }
 

@@ -2,6 +2,9 @@
  *
  * blobs.h: the files that sandboxes, snapshots and templates stand on: disk layers, merged indexes, memory, states. Each has an id and lives
  * as <dir>/<id>.<kind>; what nobody refers to is removed. mayflyd's loop; the counts are in memory and rebuilt at every start.
+ *
+ * The memory and the state of a fork are files in RAM. Their blob's id is a UUID of version 8, so every record says which they are.
+ * They end with the daemon: sandboxes that run from them go on, but nothing can be restored from them any more.
  */
 #pragma once
 
@@ -19,6 +22,12 @@ void blobs_destroy(struct blobs *b);
 const char *blobs_relative(const struct blobs *b, const char *path);
 bool blobs_absolute(const struct blobs *b, const char *path, char *to, size_t cap);
 void blob_id_make(char id[BLOB_ID]);
+/* For a blob whose files `mem` and `state` are in RAM. Those are made, opened and asked for from the loop only, and while somebody
+ * refers to the blob. */
+void blob_ram_id_make(char id[BLOB_ID]);
+bool blob_in_ram(const char *id);
+/* What all files in RAM take that were sealed. */
+uint64_t blobs_ram_bytes(const struct blobs *b);
 /* Makes id's file of that kind, empty, read and write: a descriptor or -errno. Any thread. */
 int blob_make(struct blobs *b, const char *id, const char *kind);
 /* Removes what blob_make() made, if nobody has a reference to it yet. Any thread. */
@@ -29,7 +38,7 @@ struct io_pool *blobs_io(const struct blobs *b);
 int blobs_sync(void *blobs, struct err *e);
 /* rw only for files that belong to one sandbox. */
 int blob_open(struct blobs *b, const char *id, const char *kind, bool rw);
-/* Can anybody still write this file? 0: nobody has it open for writing, and no writable mapping, descriptor in flight or io_uring
+/* Can anybody still write this file? A file in RAM is sealed by this: from then on nobody can. 0: nobody has it open for writing, and no writable mapping, descriptor in flight or io_uring
  * operation keeps it so. -EBUSY: somebody has; -errno: it cannot be known. New writers come from blob_open() only: the file is ours. */
 int blob_has_writer(struct blobs *b, const char *id, const char *kind);
 /* Somebody refers to it. */

@@ -189,6 +189,10 @@ int memory_fds_open(
 	if (!rc)
 		return 0;
 	memory_fds_close(f);
+	for (int i = 0; i < m->nmem && rc == -ENOENT; i++)
+		if (blob_in_ram(m->mem[i]))
+			return err_plain(e, ENOENT,
+				"its memory was in RAM and ended with the server that forked it");
 	return open_failed(e, -rc, "a file of the memory snapshot");
 }
 

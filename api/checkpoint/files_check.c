@@ -53,7 +53,8 @@ static int memory_of(struct blobs *b, const struct snap_head *h, const struct me
 	*m = (struct memory){0};
 	for (int i = 0; i <= old->nmem && at < h->nfiles; i++) {
 		const char *blob = i < old->nmem ? old->mem[i] : new_mem;
-		_cleanup_close_ int fd = blob_open(b, blob, "mem", false);
+		/* nothing durable refers to a file in RAM, whatever the monitor wrote */
+		_cleanup_close_ int fd = blob_in_ram(blob) ? -1 : blob_open(b, blob, "mem", false);
 		struct snap_mem_head head;
 
 		if (fd < 0 || snap_mem_check(fd, &h->file[at], &head, e) < 0)

@@ -18,7 +18,7 @@ struct refusal {
 /* returns -EINVAL, for `return refuse(...)` */
 int refuse(struct refusal *x, int status, const char *code, const char *fmt, ...) _printf_(4, 5);
 
-enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE };
+enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE, SRC_FORK };
 
 struct spec {
 	enum source source;

@@ -6,6 +6,8 @@
 
 #include "api/http/http.h"
 
+struct checkpoint;
+
 extern const struct http_table lifecycle_table; /* at "" and "/v1" */
 extern const struct http_table root_table;      /* at "" only */
 extern const struct http_table v1_table;        /* at "/v1" only */
@@ -28,6 +30,11 @@ void route_snapshot_create(struct http_req *r);
 void route_snapshot_list(struct http_req *r);
 void route_snapshot_get(struct http_req *r);
 void route_snapshot_delete(struct http_req *r);
+/* The snapshot named by {id}, or NULL with 404 answered. */
+struct checkpoint *route_snapshot(struct http_req *r);
+/* route_fork.c */
+void route_sandbox_fork(struct http_req *r);
+void route_snapshot_fork(struct http_req *r);
 /* route_template.c */
 void route_template_create(struct http_req *r);
 void route_template_list(struct http_req *r);

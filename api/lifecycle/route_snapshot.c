@@ -122,7 +122,7 @@ void route_snapshot_list(struct http_req *r)
 	list_end(&l);
 }
 
-static struct checkpoint *route_one(struct http_req *r)
+struct checkpoint *route_snapshot(struct http_req *r)
 {
 	struct checkpoint *c = checkpoint_find(r->app, &snapshot_kind, http_param(r, "id"));
 
@@ -134,7 +134,7 @@ static struct checkpoint *route_one(struct http_req *r)
 
 void route_snapshot_get(struct http_req *r)
 {
-	struct checkpoint *c = route_one(r);
+	struct checkpoint *c = route_snapshot(r);
 
 	if (c)
 		http_reply_json(r, 200, to_json(c));
@@ -151,7 +151,7 @@ static void delete_ended(struct checkpoint *c, struct http_req *r, const struct 
 
 void route_snapshot_delete(struct http_req *r)
 {
-	struct checkpoint *c = route_one(r);
+	struct checkpoint *c = route_snapshot(r);
 
 	if (!c)
 		return;

@@ -118,6 +118,9 @@ static const struct http_route lifecycle[] = {
 	{"GET", "/snapshots", route_snapshot_list, NONE},
 	{"GET", "/snapshots/{id}", route_snapshot_get, NONE},
 	{"DELETE", "/snapshots/{id}", route_snapshot_delete, NONE},
+	/* ours, beside the protocol */
+	{"POST", "/sandboxes/{id}/fork", route_sandbox_fork, WHOLE},
+	{"POST", "/snapshots/{id}/fork", route_snapshot_fork, WHOLE},
 	{"GET", "/sandboxes/{id}/networkpolicy", route_policy_get, NONE},
 	{"PUT", "/sandboxes/{id}/networkpolicy", route_policy_put, WHOLE},
 	{"PATCH", "/sandboxes/{id}/networkpolicy", route_policy_patch, WHOLE},

@@ -287,26 +287,32 @@ static int check_entrypoint(struct part *p)
 	return 0;
 }
 
+int timeout_check(const cJSON *t, const struct config *c, uint64_t *seconds, struct refusal *x)
+{
+	uint64_t s;
+
+	if (!json_whole(t, 4000000000, &s) || s < 60)
+		return refuse(
+			x, 400, PARAM, "timeout must be a whole number of seconds, at least 60.");
+	if (c->max_sandbox_timeout_seconds && s > (uint64_t)c->max_sandbox_timeout_seconds)
+		return refuse(x, 400, PARAM,
+			"timeout exceeds the server's maximum of %lld seconds.",
+			(long long)c->max_sandbox_timeout_seconds);
+	*seconds = s;
+	return 0;
+}
+
 static int check_timeout(struct part *p)
 {
 	const cJSON *t = field(p->req, "timeout");
-	uint64_t s;
 
 	if (!t)
 		return p->s->source == SRC_TEMPLATE
 			       ? refuse(p->x, 400, PARAM,
 					 "timeout is required when templateId is provided.")
 			       : 0;
-	if (!json_whole(t, 4000000000, &s) || s < 60)
-		return refuse(p->x, 400, PARAM,
-			"timeout must be a whole number of seconds, at least 60.");
-	if (p->c->max_sandbox_timeout_seconds && s > (uint64_t)p->c->max_sandbox_timeout_seconds)
-		return refuse(p->x, 400, PARAM,
-			"timeout exceeds the server's maximum of %lld seconds.",
-			(long long)p->c->max_sandbox_timeout_seconds);
-	p->s->has_timeout = true;
-	p->s->timeout_s = s;
-	return 0;
+	p->s->has_timeout = timeout_check(t, p->c, &p->s->timeout_s, p->x) == 0;
+	return p->s->has_timeout ? 0 : -EINVAL;
 }
 
 static int bad_limit(struct part *p, const char *k, const char *v)
@@ -377,30 +383,27 @@ static bool egress_env(const char *name, bool *shown)
 	return false;
 }
 
-static int check_env(struct part *p)
+int env_check(const cJSON *e, cJSON *to, struct refusal *x)
 {
-	const cJSON *e = field(p->req, "env"), *v;
+	const cJSON *v;
 	size_t bytes = 0;
 
-	p->s->env = cJSON_CreateObject();
-	if (!e)
-		return 0;
 	if (!cJSON_IsObject(e))
-		return refuse(p->x, 400, PARAM, "env must be an object of strings.");
-	if (members_check(e, "env", ENV_KEYS_MAX, p->x) < 0)
+		return refuse(x, 400, PARAM, "env must be an object of strings.");
+	if (members_check(e, "env", ENV_KEYS_MAX, x) < 0)
 		return -EINVAL;
 	cJSON_ArrayForEach (v, e) {
 		if (cJSON_IsNull(v))
 			continue;
 		if (!cJSON_IsString(v) || !v->string[0] || strchr(v->string, '='))
-			return refuse(p->x, 400, PARAM, "env.%.60s must be a string.", v->string);
+			return refuse(x, 400, PARAM, "env.%.60s must be a string.", v->string);
 		if (!strcmp(v->string, "OPENSANDBOX_LIFECYCLE"))
-			return refuse(p->x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
+			return refuse(x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
 		if (!strncmp(v->string, EGRESS_ENV, strlen(EGRESS_ENV))) {
 			bool shown = false;
 
 			if (!egress_env(v->string, &shown))
-				return refuse(p->x, 400, PARAM,
+				return refuse(x, 400, PARAM,
 					"env.%.80s is not an egress setting that a client may "
 					"give.",
 					v->string);
@@ -408,10 +411,20 @@ static int check_env(struct part *p)
 				continue;
 		}
 		bytes += strlen(v->string) + strlen(v->valuestring) + 2;
-		cJSON_AddStringToObject(p->s->env, v->string, v->valuestring);
-		p->s->has_env = true;
+		cJSON_AddStringToObject(to, v->string, v->valuestring);
 	}
-	return bytes > 131072 ? refuse(p->x, 400, PARAM, "env is too long.") : 0;
+	return bytes > 131072 ? refuse(x, 400, PARAM, "env is too long.") : 0;
+}
+
+static int check_env(struct part *p)
+{
+	const cJSON *e = field(p->req, "env");
+	int rc;
+
+	p->s->env = cJSON_CreateObject();
+	rc = e ? env_check(e, p->s->env, p->x) : 0;
+	p->s->has_env = cJSON_GetArraySize(p->s->env) > 0;
+	return rc;
 }
 
 static int check_metadata(struct part *p)

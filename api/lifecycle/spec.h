@@ -28,6 +28,10 @@ int lifecycle_check(const struct cJSON *l, struct refusal *x);
 #define EXTENSIONS_BYTES_MAX 65536
 /* Of an object, counted to max + 1 at most. */
 int members_check(const struct cJSON *map, const char *what, size_t max, struct refusal *x);
+/* Puts what a sandbox is given of them into `to`, an object. */
+int env_check(const struct cJSON *env, struct cJSON *to, struct refusal *x);
+int timeout_check(
+	const struct cJSON *t, const struct config *c, uint64_t *seconds, struct refusal *x);
 int metadata_check(
 	const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
 bool metadata_key_ok(const char *k);

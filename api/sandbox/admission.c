@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
+#include "api/checkpoint/blobs.h"
 #include "api/sandbox/headroom.h"
 
 /* the one documented code of a 429: clients that know it wait and ask again */
@@ -37,7 +38,7 @@ static uint64_t memory_limit_mib(const struct daemon *d)
 
 static uint64_t memory_promised_mib(const struct daemon *d)
 {
-	return index_load(d->index)->mem_mib + headroom_mib(d);
+	return index_load(d->index)->mem_mib + headroom_mib(d) + (blobs_ram_bytes(d->blobs) >> 20);
 }
 
 bool admission_has_memory(const struct daemon *d)

@@ -73,6 +73,7 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	bool resume = resuming(sb);
 	struct http_req *r = operation_client(sb);
 	enum op_step step = sb->op.kind ? sb->op.step : STEP_RUN;
+	struct refusal x;
 	char text[420];
 	va_list ap;
 
@@ -98,6 +99,10 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 		 * looked at */
 		if (!resume)
 			sandbox_delete(sb, "creation failed");
+	} else if (sb->created) {
+		refuse(&x, status, code, "%s: %s", op_steps[step].name, text);
+		sandbox_created(sb, &x);
+		sandbox_delete(sb, "creation failed");
 	}
 	sandbox_unref(sb);
 }
@@ -124,10 +129,12 @@ void launch_is_long(struct sandbox *sb)
 {
 	if (sb->state != SB_PENDING)
 		return;
-	if (launch_promise(sb) == 0)
-		answer_created(sb);
-	else
+	if (launch_promise(sb) < 0) {
 		timer_after(sb->pending, SEC);
+		return;
+	}
+	answer_created(sb);
+	sandbox_created(sb, NULL);
 }
 
 /* ---- the last steps: identity, entrypoint, Running */
@@ -179,6 +186,7 @@ static void running_saved(struct sandbox *sb, bool saved)
 		http_reply_empty(r, 202);
 	else if (r)
 		http_reply_json(r, 202, sandbox_to_json(sb, true));
+	sandbox_created(sb, NULL);
 	vms_refill(sb->d->vms, sb->cls);
 	if (!resume && sb->origin != FROM_BOOT)
 		workset_ran(sb);
@@ -1039,6 +1047,8 @@ void launch_resume(struct sandbox *sb)
 
 	if (admission_check_resume(sb, &x) < 0) {
 		r = operation_client(sb);
+		if (!r)
+			return;
 		http_add_header(r, "Retry-After", "1");
 		http_error(r, x.status, x.code, "%s It stays Paused.", x.msg);
 		return;

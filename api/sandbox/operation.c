@@ -251,6 +251,8 @@ static void pause_waited_long(struct sandbox *sb)
 
 	w = w ? w : wish_of(sb, OP_PAUSE_MEMORY);
 	x = wish_take(sb, w);
+	if (!x.client)
+		return;
 	http_error(x.client, 409, "DOCKER::SANDBOX_PAUSE_FAILED",
 		"A snapshot of sandbox %s is still being written; try again.", sb->id);
 }
@@ -270,6 +272,8 @@ static void client_gone(struct http_req *r)
 
 void operation_client_waits(struct sandbox *sb, struct http_req *r)
 {
+	if (!r)
+		return;
 	sb->op.client = r;
 	r->user = sb;
 	http_on_gone(r, client_gone);
@@ -279,6 +283,8 @@ static void refuse_wrong(struct sandbox *sb, enum op_event ask, struct http_req 
 {
 	bool resume = ask == ASK_RESUME;
 
+	if (!r)
+		return;
 	http_error(r, 409, resume ? "DOCKER::SANDBOX_NOT_PAUSED" : "DOCKER::SANDBOX_NOT_RUNNING",
 		"Sandbox %s is %s, not %s.", sb->id, sb_state_names[sb->state],
 		resume ? "Paused" : "Running");
@@ -286,6 +292,8 @@ static void refuse_wrong(struct sandbox *sb, enum op_event ask, struct http_req 
 
 static void refuse_busy(struct sandbox *sb, struct http_req *r)
 {
+	if (!r)
+		return;
 	http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
 		"Sandbox %s is being changed by another request.", sb->id);
 }
@@ -299,6 +307,8 @@ static void pause_queue(struct sandbox *sb, enum op_kind k, struct http_req *r)
 		return;
 	}
 	*w = (struct op_wish){.kind = k, .client = r};
+	if (!r)
+		return;
 	r->user = sb;
 	http_on_gone(r, client_gone);
 	timer_after(sb->waited, (uint64_t)sb->d->cfg.pending_after_seconds * SEC);
@@ -323,18 +333,33 @@ void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r)
 	}
 }
 
-int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
+static int point_take(struct sandbox *sb, bool in_ram, snap_fn fn, void *arg)
+{
+	return (in_ram ? take_fork : take_snapshot)(sb, fn, arg);
+}
+
+static int point_ask(struct sandbox *sb, bool in_ram, snap_fn fn, void *arg)
 {
 	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ASK_SNAPSHOT);
 	struct op_wish *w;
 
 	if (c.action == ACT_START && !sb->queue[0].kind)
-		return take_snapshot(sb, fn, arg);
+		return point_take(sb, in_ram, fn, arg);
 	w = wish_of(sb, OP_NONE);
 	if ((c.action != ACT_QUEUE && c.action != ACT_START) || !w || wish_of(sb, OP_SNAPSHOT))
 		return c.action == ACT_WRONG ? -EINVAL : -EBUSY;
-	*w = (struct op_wish){.kind = OP_SNAPSHOT, .fn = fn, .arg = arg};
+	*w = (struct op_wish){.kind = OP_SNAPSHOT, .in_ram = in_ram, .fn = fn, .arg = arg};
 	return 0;
+}
+
+int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	return point_ask(sb, false, fn, arg);
+}
+
+int operation_ask_fork(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	return point_ask(sb, true, fn, arg);
 }
 
 static void wish_begin(struct sandbox *sb)
@@ -346,7 +371,7 @@ static void wish_begin(struct sandbox *sb)
 						 : ASK_PAUSE_MEMORY;
 	bool may = operation_cell(sb->phase, OP_NONE, ask).action == ACT_START;
 
-	if (snapshot && (!may || take_snapshot(sb, w.fn, w.arg) < 0)) {
+	if (snapshot && (!may || point_take(sb, w.in_ram, w.fn, w.arg) < 0)) {
 		w.fn(w.arg, ECANCELED, "The sandbox did not run any more when its turn came.", NULL,
 			NULL);
 	} else if (!snapshot && may) {
@@ -365,7 +390,7 @@ static void queue_refuse(struct sandbox *sb)
 		if (w.kind == OP_SNAPSHOT)
 			w.fn(w.arg, ECANCELED, "The sandbox ended before its snapshot was taken.",
 				NULL, NULL);
-		else
+		else if (w.client)
 			http_error(w.client, 409, "DOCKER::SANDBOX_NOT_RUNNING",
 				"Sandbox %s was deleted meanwhile.", sb->id);
 	}

@@ -158,8 +158,9 @@ struct operation {
 
 /* One that waits for the running one. */
 struct op_wish {
-	enum op_kind kind; /* OP_NONE: free */
-	struct http_req *client;
+	enum op_kind kind;       /* OP_NONE: free */
+	bool in_ram;             /* a snapshot: for a fork */
+	struct http_req *client; /* NULL: nobody waits for the answer */
 	snap_fn fn;
 	void *arg;
 };
@@ -172,10 +173,12 @@ struct sandbox;
 bool operation_init(struct sandbox *sb); /* its timers; false: no memory */
 void operation_fini(struct sandbox *sb);
 
-/* A client asks for a pause or a resume: starts it, queues it, or answers with the reason why not. */
+/* A client asks for a pause or a resume: starts it, queues it, or answers with the reason why not. r NULL: the daemon itself asks. */
 void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r);
 /* Somebody asks for a snapshot. 0; -EBUSY or -EINVAL: fn is not called. */
 int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
+/* The same operation; memory and state stay in RAM (take_fork). */
+int operation_ask_fork(struct sandbox *sb, snap_fn fn, void *arg);
 /* The operation is the running one from here on. limit_s: deadline over all, 0 = none. */
 void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s);
 typedef void (*op_saved_fn)(struct sandbox *sb, bool saved);
@@ -195,7 +198,7 @@ void operation_end(struct sandbox *sb);
 void operation_thaw(struct sandbox *sb);
 /* The sandbox ends: client and queue are answered; nothing runs any more. */
 void operation_drop(struct sandbox *sb);
-/* r waits for the running operation, or for the one that begins next. A client that leaves waits no longer. */
+/* r waits for the running operation, or for the one that begins next. A client that leaves waits no longer. r NULL: nobody waits. */
 void operation_client_waits(struct sandbox *sb, struct http_req *r);
 /* The client that waits, taken out; NULL: none. */
 struct http_req *operation_client(struct sandbox *sb);

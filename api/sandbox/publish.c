@@ -37,6 +37,8 @@ static void prove(struct snap *s)
 
 	snap_memory_list(s, &mem);
 	rc = point_has_writer(s->d->blobs, &s->point, &mem, &e);
+	if (rc == 0 && s->in_ram && blob_bytes(s->d->blobs, s->mem_id) > s->ram_max_bytes)
+		rc = err_plain(&e, EFBIG, "The monitor wrote more than the machine has memory.");
 	if (rc == 0)
 		snap_published(s);
 	else if (rc == -EBUSY)

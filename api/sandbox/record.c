@@ -54,7 +54,8 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 	cJSON_AddStringToObject(o, "id", sb->id);
 	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
 		cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "image"), "uri", sb->spec.image);
-	if (!for_create && sb->spec.source == SRC_SNAPSHOT)
+	/* a fork's is its source's */
+	if (!for_create && sb->spec.source != SRC_IMAGE && sb->spec.snapshot_id)
 		cJSON_AddStringToObject(o, "snapshotId", sb->spec.snapshot_id);
 	add_copy(o, "platform", sb->spec.platform);
 	cJSON_AddStringToObject(st, "state", sb_state_names[sb->state]);

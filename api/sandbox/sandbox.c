@@ -645,9 +645,20 @@ static void record_deleted(void *arg, const struct err *e)
 	sandbox_unref(sb);
 }
 
+bool sandbox_created(struct sandbox *sb, const struct refusal *x)
+{
+	created_fn fn = sb->created;
+
+	sb->created = NULL;
+	if (fn)
+		fn(sb->created_arg, sb, x);
+	return fn != NULL;
+}
+
 void sandbox_delete(struct sandbox *sb, const char *why)
 {
 	bool has_record = sb->phase != PHASE_NEW;
+	struct refusal x;
 
 	if (sandbox_gone(sb))
 		return;
@@ -662,6 +673,8 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 	timer_set(sb->expiry, 0);
 	sandbox_said(sb);
 	launch_teardown(sb);
+	refuse(&x, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s was deleted meanwhile.", sb->id);
+	sandbox_created(sb, &x);
 	operation_begin(sb, OP_DELETE, 0);
 	operation_step(sb, STEP_RECORD);
 	if (has_record)

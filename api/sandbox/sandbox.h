@@ -21,6 +21,10 @@ enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 
 struct transaction;
 
+/* Who waits for the end of a create in the place of a client: a fork. x NULL: it runs, or its client would hear that it is Pending.
+ * Else it failed and is deleted. Called once. */
+typedef void (*created_fn)(void *arg, struct sandbox *sb, const struct refusal *x);
+
 /* What an image's configuration and a request make together; kept for snapshots. */
 struct sandbox {
 	struct daemon *d;
@@ -79,7 +83,9 @@ struct sandbox {
 	struct timer *expiry, *deadline /* of the operation's step */,
 		*pending /* when a client learns that its request is in progress */,
 		*waited /* how long a pause may stand in the queue */;
-	struct build *build;    /* whose it is, if it is internal */
+	struct build *build; /* whose it is, if it is internal */
+	created_fn created;  /* NULL: nobody waits so */
+	void *created_arg;
 	struct waiter *waiters; /* execd requests held until it runs */
 	uint64_t phase_ns[PH_COUNT];
 	uint64_t renewed_ns;
@@ -128,6 +134,8 @@ int sandbox_save(struct sandbox *sb, bool sync);
 /* Written after all that was handed over before; the loop does not wait. For what is true whatever the database says, as a
  * monitor that ended: the next daemon finds the same. */
 void sandbox_save_later(struct sandbox *sb);
+/* Tells `created`, if somebody waits so. true: somebody did. */
+bool sandbox_created(struct sandbox *sb, const struct refusal *x);
 /* All that runs for it ends now. It is gone when its record is; a record that cannot be deleted is tried again every
  * second. */
 void sandbox_delete(struct sandbox *sb, const char *why);

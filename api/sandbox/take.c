@@ -28,6 +28,7 @@
 #include "lib/log.h"
 
 #define PREPARE_LIMIT_MS 10000u
+#define RAM_EXTRA_BYTES  MIB(16) /* checksums, tables, the state of the devices */
 /* A template is taken on the way of a create that somebody waits for: it may take as long again as
  * the boot took, then the sandbox goes on without, and the template is taken of one that nobody
  * waits for (image_template.c). */
@@ -322,6 +323,10 @@ static bool pause_by_files(struct snap *s)
 static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 {
 	s->kept_mem = kept;
+	if (status >= 0 && (kept & s->carried)) {
+		status = -EPROTO;
+		text = "the monitor's snapshot refers to a memory file that is in RAM";
+	}
 	if (s->taken_up) {
 		if (status < 0 || !pause_by_files(s))
 			failed(s, s->err, s->why);
@@ -431,6 +436,34 @@ void snap_sandbox_gone(struct sandbox *sb)
 
 /* ---- the way there */
 
+static void memory_blob_make(struct snap *s)
+{
+	if (*s->mem_id)
+		return;
+	if (s->in_ram)
+		blob_ram_id_make(s->mem_id);
+	else
+		blob_id_make(s->mem_id);
+	blob_ref(s->d->blobs, s->mem_id);
+}
+
+/* What is durable refers to no file in RAM. A fork may, as long as this daemon has the file to give it to others. */
+static uint32_t files_to_carry(const struct snap *s)
+{
+	const struct memory *m = &s->sb->memory;
+	uint32_t bits = 0;
+
+	for (int i = 0; i < m->nmem; i++) {
+		_cleanup_close_ int fd = -1;
+
+		if (!blob_in_ram(m->mem[i]))
+			continue;
+		fd = s->in_ram ? blob_open(s->d->blobs, m->mem[i], "mem", false) : -1;
+		bits |= fd < 0 ? 1u << i : 0;
+	}
+	return bits;
+}
+
 static int new_files_make(struct snap *s, struct err *e)
 {
 	struct blobs *b = s->d->blobs;
@@ -440,10 +473,7 @@ static int new_files_make(struct snap *s, struct err *e)
 		{s->data_id, "data"}, {s->data_id, "bitmap"}};
 
 	static_assert(ARRAY_LEN(files) == ARRAY_LEN(s->fds), "one descriptor a file");
-	if (!*s->mem_id) {
-		blob_id_make(s->mem_id);
-		blob_ref(b, s->mem_id);
-	}
+	memory_blob_make(s);
 	blob_id_make(s->index_id);
 	blob_id_make(s->data_id);
 	blob_ref(b, s->index_id);
@@ -466,6 +496,8 @@ static int ask_vmm(struct snap *s, struct err *e)
 	/* a difference, where there is something to differ from and room for one more file */
 	if (sb->memory.nmem > 0)
 		flags |= VMM_F_DIFF;
+	s->carried = files_to_carry(s);
+	flags |= s->carried << VMM_F_CARRY_SHIFT | (s->in_ram ? VMM_F_RAM : 0);
 	if (!sb->vm || !sb->vm->ctl)
 		return err_set(e, ENOTCONN, "asking the VMM");
 	fault_tell_vm(sb);
@@ -544,8 +576,7 @@ static int save_table(struct snap *s, struct err *e)
 		return err_plain(e, EAGAIN,
 			"the monitor has not told which files of its volumes are open yet; try "
 			"again");
-	blob_id_make(s->mem_id);
-	blob_ref(s->d->blobs, s->mem_id);
+	memory_blob_make(s);
 	s->table = table_save(s->d->blobs, s->mem_id, fd, table_saved, s);
 	return s->table ? 0 : err_set(e, ENOMEM, "copying the table of its volumes");
 }
@@ -621,10 +652,8 @@ struct snap *snap_template(struct sandbox *sb)
 	return s;
 }
 
-int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
+static int take_live(struct sandbox *sb, struct snap *s, snap_fn fn, void *arg)
 {
-	struct snap *s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE);
-
 	if (!s)
 		return -EBUSY;
 	operation_begin(sb, OP_SNAPSHOT, 0);
@@ -633,6 +662,25 @@ int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
 	s->arg = arg;
 	fault_at(sb, FAULT_POINT_BEGUN);
 	return 0;
+}
+
+int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	return take_live(
+		sb, snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE | AGENT_PREP_FSFREEZE), fn, arg);
+}
+
+int take_fork(struct sandbox *sb, snap_fn fn, void *arg)
+{
+	/* As of a template: no child has the disk without the memory, so the guest's file system need not be
+	 * written first. */
+	struct snap *s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE);
+
+	if (s) {
+		s->in_ram = true;
+		s->ram_max_bytes = MIB(sb->cls.mem_mib) + RAM_EXTRA_BYTES;
+	}
+	return take_live(sb, s, fn, arg);
 }
 
 /* The guest is frozen and its requests wait. Without an answer of the agent the checkpoint fails and the guest goes on. A

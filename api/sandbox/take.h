@@ -16,6 +16,8 @@ struct snapshot;
 struct snap *snap_template(struct sandbox *sb);
 /* -EBUSY: it cannot begin; fn is not called. Ask with operation_ask_snapshot(). */
 int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
+/* The same for a fork: memory and state go to files in RAM, and nothing but a restore can use them. Ask with operation_ask_fork(). */
+int take_fork(struct sandbox *sb, snap_fn fn, void *arg);
 /* A pause to disk; the client is the operation's. */
 void take_pause(struct sandbox *sb);
 /* The monitor did not copy the machine within the deadline of the step. */

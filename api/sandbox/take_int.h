@@ -19,7 +19,11 @@ struct snap {
 	bool noted, asked, followed, thawed, taken_up, asking;
 	bool sealed; /* a pause: all is durable, and the record is being written */
 	bool held;   /* a template: somebody waits for its sandbox */
+	bool in_ram; /* a fork: memory and state are files in RAM */
 	uint32_t kept_mem;
+	uint64_t ram_max_bytes; /* that an honest monitor can need for them */
+	uint32_t
+		carried; /* bit i: the new memory file must not refer to memory file i of the source */
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
 		key[200]; /* referenced while they are not "" */
 	struct agent_call *prepare;

@@ -117,5 +117,24 @@ def from_snapshot(daemon, snapshot, **more):
     return Box(daemon, {"snapshotId": snapshot, "resourceLimits": {"cpu": "1", "memory": "512Mi"}}, **more)
 
 
+def forks_of(box, n, what="sandboxes", source=None, **more):
+    """n children of a running sandbox, or of a snapshot (what="snapshots", source=its id)."""
+    status, answer, _ = call(box.daemon, "POST", f"/v1/{what}/{source or box.id}/fork", {"count": n, "timeout": 80000} | more)
+    assert status == 202 and len(answer["items"]) == n, answer
+    children = []
+    for i in answer["items"]:
+        if "sandbox" in i:
+            children.append(Box.__new__(Box))
+            children[-1].daemon, children[-1].id = box.daemon, i["sandbox"]["id"]
+    errors = [i["error"] for i in answer["items"] if "error" in i]
+    if errors:
+        for c in children:
+            c.delete()
+    assert not errors, errors
+    for c in children:
+        until(c.daemon, c.id, "Running")
+    return children
+
+
 def delete_snapshot(daemon, snapshot):
     assert call(daemon, "DELETE", f"/v1/snapshots/{snapshot}")[0] == 204

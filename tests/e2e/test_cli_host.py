@@ -4,13 +4,14 @@ guest's shell is in test_cli.py."""
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
 
-COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
+COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
             "doctor", "env", "version")
 
 
@@ -48,6 +49,32 @@ def test_every_command_explains_itself(mayfly):
 def test_what_is_missing_is_a_mistake_in_the_usage(mayfly):
     for c in ("run", "create", "exec", "cp", "inspect", "rm", "pause", "resume", "renew", "port-forward", "logs"):
         assert mayfly(c, code=2).stderr, c
+
+
+def test_fork(mayfly, daemon):
+    box = mayfly("create", "-m", "256Mi", "--name", "source", "tiny").stdout.strip()
+    ids = mayfly("fork", "source", "-n", "3", "-l", "who=child", "-e", "A=1", "-t", "600").stdout.split()
+    assert len({*ids, box}) == 4
+    assert {b["id"] for b in json.loads(mayfly("ls", "--json", "-l", "who=child").stdout)} == set(ids)
+    made = json.loads(mayfly("fork", "--json", box).stdout)["items"]
+    assert len(made) == 1 and "sandbox" in made[0]
+    assert "from 1 to 100" in mayfly("fork", box, "-n", "101", code=1).stderr
+    assert "KEY=VALUE" in mayfly("fork", box, "-e", "A", code=2).stderr
+    assert mayfly("fork", code=2).stderr
+    snapshot = mayfly("snapshot", "create", box).stdout.split()[0]
+    end = time.monotonic() + 60
+    while json.loads(mayfly("snapshot", "inspect", snapshot).stdout)["status"]["state"] == "Creating":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    more = mayfly("fork", "--snapshot", snapshot, "-n", "2").stdout.split()
+    assert len(more) == 2
+    # a child that cannot be made is an error of its own
+    daemon.plan(restore=["ok", "error"])
+    r = mayfly("fork", box, "-n", "2", code=1)
+    daemon.plan()
+    assert len(r.stdout.split()) == 1 and "DOCKER::SANDBOX_START_FAILED" in r.stderr
+    mayfly("rm", box, made[0]["sandbox"]["id"], *ids, *more, *r.stdout.split())
+    mayfly("snapshot", "rm", snapshot)
 
 
 def test_life_of_a_sandbox_for_scripts(mayfly):

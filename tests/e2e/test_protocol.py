@@ -80,6 +80,8 @@ GET /v1/mayfly/volumes 200 401
 POST /v1/mayfly/volumes 201 400 401 409
 GET /v1/mayfly/volumes/{name} 200 401 404
 DELETE /v1/mayfly/volumes/{name} 204 401 404
+POST /v1/sandboxes/{id}/fork 202 400 401 404 409 429 500
+POST /v1/snapshots/{id}/fork 202 400 401 404 409
 GET /v1/mayfly/quarantine 200 401
 DELETE /v1/mayfly/quarantine/{table}/{id} 401 404
 """
@@ -127,7 +129,7 @@ NEVER_CODES = (
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
     (r"NOT_SUPPORTED", "everything of the execution API is there"),
 )
-OUR_CODES = {"FSB::TEMPLATE_FAILED", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/
+OUR_CODES = {"FSB::TEMPLATE_FAILED", "SANDBOX::FORK_FAILED", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/ and forks
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')
@@ -309,6 +311,35 @@ def snapshots(seen, d):
     with d.unwritable("checkpoints"):
         ask("DELETE", f"/v1/snapshots/{taken}", 500, code="SNAPSHOT::INVALID_STATE")
     ask("DELETE", f"/v1/snapshots/{taken}", 204)
+
+
+def forks(seen, d):
+    ask, sb = seen.ask, d.create()
+    at = f"/v1/sandboxes/{sb}/fork"
+    ask("POST", at, 400, b"{")
+    ask("POST", at, 400, {"count": 0}, PARAM)
+    ask("POST", f"/v1/sandboxes/{NOBODY}/fork", 404, {"count": 1}, "DOCKER::SANDBOX_NOT_FOUND")
+    ask("POST", at, 429, {"count": 100}, "KUBERNETES::POOL_CAPACITY_EXHAUSTED")
+    d.plan(snapshot="error")
+    ask("POST", at, 500, {"count": 1}, "SANDBOX::FORK_FAILED")
+    d.plan(snapshot="hang")
+    snap = ask("POST", f"/v1/sandboxes/{sb}/snapshots", 202)[0]["id"]
+    ask("POST", f"/v1/snapshots/{snap}/fork", 409, {"count": 1}, "SNAPSHOT::NOT_READY")
+    ask("DELETE", f"/v1/sandboxes/{sb}", 204)
+    d.plan()
+    sb = d.create()
+    child = ask("POST", f"/v1/sandboxes/{sb}/fork", 202, {"count": 1, "pauseSource": True})[0]["items"][0]["sandbox"]["id"]
+    d.until(sb, "Paused")
+    ask("POST", f"/v1/sandboxes/{sb}/fork", 409, {"count": 1}, "SNAPSHOT::INVALID_SOURCE_STATE")
+    snap = ask("POST", f"/v1/sandboxes/{child}/snapshots", 202)[0]["id"]
+    end = time.monotonic() + WAIT_S
+    while ask("GET", f"/v1/snapshots/{snap}", 200)[0]["status"]["state"] != "Ready":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    ask("POST", f"/v1/snapshots/{snap}/fork", 400, {"count": 1, "pauseSource": True}, PARAM)
+    ask("POST", f"/v1/snapshots/{NOBODY}/fork", 404, {"count": 1}, "SNAPSHOT::NOT_FOUND")
+    ask("POST", f"/v1/snapshots/{snap}/fork", 202, {"count": 1})
+    ask("DELETE", f"/v1/snapshots/{snap}", 204)
 
 
 def templates(seen, d):
@@ -542,7 +573,7 @@ def doc_and_seen(tmp_path_factory):
             seen.ask("GET", path, 200)
         golden(seen)
         without_a_key(seen, doc)
-        for part in (lifecycle, snapshots, templates, volumes, execution, proxying, ending):
+        for part in (lifecycle, snapshots, forks, templates, volumes, execution, proxying, ending):
             part(seen, d)
         tables["runtime"] |= {"templates": True, "template_max": 64}
         d.start(tables)

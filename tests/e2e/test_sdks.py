@@ -85,6 +85,15 @@ def test_volumes_in_javascript(sdk_env, base_image, tmp_path):
     assert node(EXAMPLES / "volumes.mjs", tmp_path, sdk_env, base_image) == "read: 42\nrefused: true\n"
 
 
+def test_fork_in_python(sdk_env, base_image):
+    out = run([sys.executable, EXAMPLES / "fork.py"], sdk_env, base_image)
+    assert out.splitlines() == ["3 children, 0 errors", *(f"child: prepared once child {n}" for n in range(3)), "source: prepared once"]
+
+
+def test_fork_in_javascript(sdk_env, base_image, tmp_path):
+    assert node(EXAMPLES / "fork.mjs", tmp_path, sdk_env, base_image) == "2 children\nchild: prepared once\nchild: prepared once\n"
+
+
 @pytest.fixture
 def osb(sdk_env):
     def call(*args, fails=False, out="json"):

@@ -14,6 +14,7 @@
 
 #include "api/checkpoint/files.h"
 #include "api/core/io_pool.h"
+#include "api/core/text.h"
 #include "lib/loop.h"
 
 static struct {
@@ -107,6 +108,77 @@ static void a_writer_is_found(void)
 	close_fd(&fd);
 	CHECK_INT(blob_has_writer(G.b, id, "data"), -ENOENT);
 	blobs_loaded(G.b, true);
+	rig_down();
+}
+
+/* A file in RAM: the same ways, and then no one can write it, not by a descriptor that was kept either. */
+static void a_file_in_ram_is_sealed(void)
+{
+	char id[BLOB_ID];
+	int fd, again;
+	void *map;
+
+	REQUIRE(rig_up());
+	blobs_loaded(G.b, true);
+	blob_ram_id_make(id);
+	CHECK(uuid_ok(id) && blob_in_ram(id) && !blob_in_ram(""));
+	blob_ref(G.b, id);
+	CHECK_INT(blob_open(G.b, id, "mem", false), -ENOENT);
+	fd = blob_make(G.b, id, "mem");
+	REQUIRE(fd >= 0);
+	CHECK_INT(ftruncate(fd, 8192), 0);
+	map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	REQUIRE(map != MAP_FAILED);
+	*(char *)map = 1;
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), -EBUSY);
+	CHECK_INT(blobs_ram_bytes(G.b), 0);
+	munmap(map, 4096);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), 0);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), 0);
+	CHECK_INT(blobs_ram_bytes(G.b), 4096);
+	CHECK_INT(blob_bytes(G.b, id), 4096);
+	CHECK(pwrite(fd, "x", 1, 0) < 0 && errno == EPERM);
+	CHECK(ftruncate(fd, 0) < 0 && ftruncate(fd, 16384) < 0);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+	again = blob_open(G.b, id, "mem", false);
+	CHECK(again >= 0 && again != fd);
+	map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, again, 0);
+	CHECK(map != MAP_FAILED && *(char *)map == 1);
+	munmap(map, 4096);
+	CHECK(!there(id, "mem"));
+	CHECK_INT(blob_has_writer(G.b, id, "state"), -ENOENT);
+	blob_unref(G.b, id);
+	CHECK_INT(blobs_ram_bytes(G.b), 0);
+	CHECK_INT(blob_open(G.b, id, "mem", false), -ENOENT);
+	close(fd);
+	close(again);
+	rig_down();
+}
+
+/* A hostile writer seals the file before it is whole: nothing is counted twice, and the seals that are missing fail it. */
+static void a_writer_that_seals(void)
+{
+	char id[BLOB_ID];
+	int fd;
+
+	REQUIRE(rig_up());
+	blobs_loaded(G.b, true);
+	blob_ram_id_make(id);
+	blob_ref(G.b, id);
+	fd = blob_make(G.b, id, "mem");
+	CHECK_INT(ftruncate(fd, 4096), 0);
+	CHECK_INT(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), 0);
+	CHECK_INT(blob_has_writer(G.b, id, "mem"), -EPERM);
+	close(fd);
+	fd = blob_make(G.b, id, "state");
+	CHECK_INT(write(fd, "x", 1), 1);
+	CHECK_INT(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL),
+		0);
+	CHECK_INT(blob_has_writer(G.b, id, "state"), 0);
+	CHECK_INT(blobs_ram_bytes(G.b), 4096);
+	close(fd);
+	blob_unref(G.b, id);
+	CHECK_INT(blobs_ram_bytes(G.b), 0);
 	rig_down();
 }
 
@@ -272,6 +344,8 @@ static void a_private_layer_is_made_in_a_thread(void)
 static const struct test tests[] = {
 	{"a_writer_is_found", a_writer_is_found},
 	{"a_private_layer_is_made_in_a_thread", a_private_layer_is_made_in_a_thread},
+	{"a_file_in_ram_is_sealed", a_file_in_ram_is_sealed},
+	{"a_writer_that_seals", a_writer_that_seals},
 	{"the_last_reference_removes", the_last_reference_removes},
 	{"nothing_goes_while_records_are_loaded", nothing_goes_while_records_are_loaded},
 	{"after_an_incomplete_load_old_files_stay", after_an_incomplete_load_old_files_stay},

@@ -68,6 +68,8 @@ void cow_state_set(struct cow *c, uint64_t unit, enum cow_state s)
 
 	if (v == *b)
 		return;
+	c->units_data += (s == COW_DATA);
+	c->units_data -= ((*b >> shift & 3) == COW_DATA);
 	*b = v;
 	c->map.pg[unit / COW_UNITS_PER_BITMAP_PAGE] |= COW_PG_USED | COW_PG_DIRTY;
 }
@@ -96,6 +98,7 @@ static int bitmap_load_part(void *arg, uint64_t off, uint64_t len)
 		if (!b)
 			continue;
 		m->pg[i / 4096] |= COW_PG_USED;
+		l->c->units_data += (unsigned int)__builtin_popcount(b & 0x55);
 		if (b & b >> 1 & 0x55)
 			return err_plain(l->e, EINVAL,
 				"bitmap: unit %llu or one of the 3 after it: state 3 does not "
@@ -379,6 +382,22 @@ bool cow_write_plan(const struct cow *c, uint64_t off, uint64_t max, uint64_t *l
 	return true;
 }
 
+void cow_limit(struct cow *c, uint64_t bytes)
+{
+	c->units_limit = bytes / COW_UNIT + (bytes % COW_UNIT != 0);
+}
+
+bool cow_has_room(const struct cow *c, uint64_t off, uint64_t len)
+{
+	uint64_t more = 0;
+
+	if (!c->units_limit || !len)
+		return true;
+	for (uint64_t u = off / COW_UNIT; u <= (off + len - 1) / COW_UNIT; u++)
+		more += !unit_is_private(c, u);
+	return more == 0 || c->units_data + more <= c->units_limit;
+}
+
 void cow_mark_written(struct cow *c, uint64_t off, uint64_t len)
 {
 	c->data_dirty = true;
@@ -450,6 +469,8 @@ int cow_write(struct cow *c, const void *from, uint64_t n, uint64_t off)
 
 	if (r == 0 && cow_is_read_only(c))
 		return -EROFS;
+	if (r == 0 && !cow_has_room(c, off, n))
+		return -EDQUOT;
 	while (n > 0 && r == 0) {
 		uint64_t len;
 

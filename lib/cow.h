@@ -88,6 +88,11 @@ int cow_data_file(const struct cow *c);      /* the private layer's index for co
  * fall into it; the device reads the unit through cow_map, changes it in memory and writes the unit
  * whole. */
 bool cow_write_plan(const struct cow *c, uint64_t off, uint64_t max, uint64_t *len);
+/* At most so many bytes of data in the private layer, also in those of later freezes; 0: no limit. What is there already stays. */
+void cow_limit(struct cow *c, uint64_t bytes);
+/* Would the write [off, off+len) stay within the limit? Units that are private already cost nothing, and those of writes in flight are not
+ * counted yet. cow_write() answers -EDQUOT. */
+bool cow_has_room(const struct cow *c, uint64_t off, uint64_t len);
 /* The write is done (its bytes are in the data file): whole units for those that were not private
  * yet. */
 void cow_mark_written(struct cow *c, uint64_t off, uint64_t len);

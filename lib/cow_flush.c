@@ -378,6 +378,7 @@ static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, str
 	c->fds.data = nw->data;
 	c->fds.bitmap = nw->bitmap;
 	c->map = *map;
+	c->units_data = 0;
 	c->data_dirty = c->map_unsynced = true;
 	c->carry.on = false;
 }

@@ -55,8 +55,10 @@ struct cow {
 	void *index_map;
 	size_t index_map_bytes;
 	struct cow_map map;
-	bool data_dirty; /* the data file was written since the last flush began */
-	int failed;      /* -errno of a failed sync of data: for ever */
+	uint64_t units_data;  /* of the private layer */
+	uint64_t units_limit; /* 0: none */
+	bool data_dirty;      /* the data file was written since the last flush began */
+	int failed;           /* -errno of a failed sync of data: for ever */
 	struct cow_pending old;
 	enum cow_phase phase;
 	bool finish_only;  /* stop after the pending freeze */

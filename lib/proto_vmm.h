@@ -82,6 +82,9 @@ enum vmm_type {
 	 * After VMM_EV_SNAPSHOT: the monitor replaces the writable descriptors of what it froze. -EBUSY: not durable yet, ask again.
 	 * The daemon publishes only what it then finds without a writer. */
 	VMM_READ_ONLY = 16,
+	/* u64 bytes -> {}: at most so many in the private layer of each writable disk; 0: no limit. A write beyond it waits, as one without room on
+	 * the host (VMM_EV_DISK_FULL), until the guest discards something or the limit is raised. */
+	VMM_DISK_LIMIT = 17,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,

@@ -616,6 +616,18 @@ static int do_read_only(struct request *r, struct err *e)
 	return rc;
 }
 
+static int do_disk_limit(struct request *r, struct err *e)
+{
+	struct vm *vm = r->ctl->vm;
+	uint64_t bytes = cur_u64(&r->in);
+
+	if (!cur_done(&r->in) || r->nfds)
+		return err_plain(e, EBADMSG, "disk limit: a number of bytes");
+	for (unsigned int i = 0; i < vm->ndisks; i++)
+		vblk_limit(vm->disk[i], bytes);
+	return vm->ndisks ? 0 : err_plain(e, EAGAIN, "disk limit: there is no disk yet");
+}
+
 static const struct {
 	int (*fn)(struct request *r, struct err *e);
 	const char *name;
@@ -636,6 +648,7 @@ static const struct {
 	[VMM_NET] = {do_net, "net"},
 	[VMM_FS] = {do_fs, "file server"},
 	[VMM_READ_ONLY] = {do_read_only, "read-only layers"},
+	[VMM_DISK_LIMIT] = {do_disk_limit, "disk limit"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

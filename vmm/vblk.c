@@ -470,6 +470,13 @@ int vblk_frozen_read_only(
 	return rc;
 }
 
+void vblk_limit(struct vblk *b, uint64_t bytes)
+{
+	virtio_lock(&b->dev);
+	cow_limit(b->cow, bytes);
+	virtio_unlock(&b->dev);
+}
+
 static bool unit_busy(void *ctx, uint64_t unit)
 {
 	return vblk_unit_busy(ctx, unit);

@@ -92,5 +92,7 @@ int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void
 void vblk_freeze_settled(struct vblk *b);
 int vblk_frozen_read_only(
 	struct vblk *b, const int *frozen, unsigned int n, int index, struct err *e);
+/* cow_limit(), under the device's lock: writes beyond it wait, as on a host without room. */
+void vblk_limit(struct vblk *b, uint64_t bytes);
 /* For the freeze of a snapshot, between quiesce and resume. */
 struct cow *vblk_cow(struct vblk *b);

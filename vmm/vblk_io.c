@@ -256,6 +256,8 @@ static bool copy_up(struct vblk *b, struct vreq *r, uint64_t off, uint32_t len, 
 	struct vop *o;
 	int rc = cow_map(b->cow, unit, COW_UNIT, &run);
 
+	if (rc == 0 && !cow_has_room(b->cow, off, len))
+		rc = -EDQUOT;
 	if (rc < 0) {
 		req_fail(b, r, rc, "copy-up");
 		return true;
@@ -336,6 +338,10 @@ static bool step_write(struct vblk *b, struct vreq *r)
 		if (!copy_up(b, r, off, (uint32_t)len, (uint32_t)r->at))
 			return false;
 		r->at = MIN(r->at + len, r->len);
+		return true;
+	}
+	if (!cow_has_room(b->cow, off, len)) {
+		req_fail(b, r, -EDQUOT, "write");
 		return true;
 	}
 	if (!(o = op_get(b, r, OP_WRITE, off, 0)))

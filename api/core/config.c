@@ -101,8 +101,13 @@ static const struct key {
 		"of one sandbox; a monitor has at most 16 GiB"},
 	{"limits", "disk_mib", K_INT, AT(disk_mib), 64, 1ll << 22, "10240",
 		"size of a sandbox's disk"},
+	{"limits", "sandbox_disk_mib", K_INT, AT(sandbox_disk_mib), 0, 1ll << 30, "0",
+		"that the files of a sandbox's disk may take; 0: twice its size. What is more "
+		"waits; the file system counts where it has project quotas, else the monitor "
+		"counts its newest layer"},
 	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512",
-		"kept free in state_dir"},
+		"kept free in state_dir: with less no sandbox is created; with less than half of "
+		"it the sandbox that writes most is paused in memory; 0: neither"},
 	{"limits", "disk_mib_per_second", K_INT, AT(disk_mib_per_second), 0, 1 << 20, "0",
 		"that one sandbox may read, and as much that it may write; 0: no limit"},
 	{"limits", "disk_operations_per_second", K_INT, AT(disk_operations_per_second), 0, 1 << 30,

@@ -36,8 +36,9 @@ struct config {
 	int64_t blank_pool, template_max, template_retry_seconds, template_mib;
 	/* [limits] */
 	int64_t max_sandboxes, max_ended, ended_keep_seconds, memory_mib, cpu_overcommit, disk_mib,
-		disk_reserve_mib, disk_mib_per_second, disk_operations_per_second, max_vcpus,
-		max_memory_mib, budget_mib, budget_key_mib, budget_sandbox_mib, own_api_connections;
+		disk_reserve_mib, sandbox_disk_mib, disk_mib_per_second, disk_operations_per_second,
+		max_vcpus, max_memory_mib, budget_mib, budget_key_mib, budget_sandbox_mib,
+		own_api_connections;
 	/* [network] */
 	bool network_enabled;
 	char network_allow[1024], network_deny[1024], network_resolvers[256];

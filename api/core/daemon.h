@@ -14,6 +14,7 @@ struct blobs;
 struct budgets;
 struct checkpoint;
 struct database;
+struct disk_guard;
 struct images;
 struct io_pool;
 struct networks;
@@ -53,7 +54,8 @@ struct daemon {
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct sandbox_index *index; /* the same by id, and what they use */
-	struct headroom *headrooms;  /* of live snapshots */
+	struct disk_guard *disk_guard;
+	struct headroom *headrooms; /* of live snapshots */
 	struct metrics metrics;
 	struct turns *turns; /* creates that work, and those that wait */
 	unsigned int cpus;   /* of the host, as it was at the start */

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "api/sandbox/admission.h"
+#include "api/sandbox/disk_guard.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/floor.h"
@@ -591,6 +592,7 @@ static void load(struct sandbox *sb)
 		return;
 	}
 	vm_limits(sb->vm, sb->spec.cpu_millis);
+	disk_guard_layer(sb, disk.data, disk.bitmap);
 	if (*l->from.state) {
 		operation_step(sb, STEP_RESTORE);
 		rc = restore(sb, &disk, &e);
@@ -603,6 +605,8 @@ static void load(struct sandbox *sb)
 			err_set(&e, -rc, "the VMM takes no requests");
 	}
 	disk_fds_close(&disk);
+	if (rc == 0)
+		disk_guard_monitor(sb);
 	if (rc < 0 && !boot_instead(sb, e.msg))
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 }

@@ -333,6 +333,14 @@ void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r)
 	}
 }
 
+void operation_pause_memory(struct sandbox *sb)
+{
+	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ASK_PAUSE_MEMORY);
+
+	if (c.action == ACT_START && !sb->queue[0].kind)
+		kinds[c.what].begin(sb);
+}
+
 static int point_take(struct sandbox *sb, bool in_ram, snap_fn fn, void *arg)
 {
 	return (in_ram ? take_fork : take_snapshot)(sb, fn, arg);

@@ -175,6 +175,8 @@ void operation_fini(struct sandbox *sb);
 
 /* A client asks for a pause or a resume: starts it, queues it, or answers with the reason why not. r NULL: the daemon itself asks. */
 void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r);
+/* The daemon itself pauses it in memory, if it runs and nothing else happens to it. */
+void operation_pause_memory(struct sandbox *sb);
 /* Somebody asks for a snapshot. 0; -EBUSY or -EINVAL: fn is not called. */
 int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
 /* The same operation; memory and state stay in RAM (take_fork). */

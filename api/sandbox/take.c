@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "api/sandbox/template_build.h"
+#include "api/sandbox/disk_guard.h"
 #include "api/sandbox/entrypoint.h"
 #include "api/sandbox/fault.h"
 #include "api/sandbox/headroom.h"
@@ -483,6 +484,7 @@ static int new_files_make(struct snap *s, struct err *e)
 		if (s->fds[i] < 0)
 			return err_set(e, -s->fds[i], "making the snapshot's files");
 	}
+	disk_guard_layer(s->sb, s->fds[3], s->fds[4]);
 	return 0;
 }
 

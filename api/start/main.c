@@ -22,6 +22,7 @@
 #include "api/checkpoint/digest.h"
 #include "api/network/network.h"
 #include "api/volumes/volumes.h"
+#include "api/sandbox/disk_guard.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
@@ -615,6 +616,8 @@ static void start(bool no_jail)
 	D.verify = verify_create(&D, sandboxes_damaged);
 	if (!D.index || !D.budgets || !D.turns || !D.templates || !D.verify)
 		die("no memory", NULL);
+	if (!disk_guard_start(&D))
+		die("no memory", NULL);
 	take_up_all();
 	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)
 		die("listen", &e);
@@ -692,6 +695,7 @@ int main(int argc, char **argv)
 	http_destroy(D.http);
 	database_close(D.database);
 	io_pool_destroy(D.io);
+	disk_guard_stop(&D);
 	log_info("ended");
 	return rc < 0 ? 1 : rc;
 }

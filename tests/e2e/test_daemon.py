@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from hostdaemon import BOX, PROGRAM, HostDaemon
+from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 NO_TEMPLATES = {"runtime": {"templates": False}}
@@ -305,6 +305,35 @@ def test_a_full_host_says_so_and_when_to_ask_again(daemon, limits, says):
         # what is paused costs no memory; what is gone costs nothing
         daemon.ask("DELETE", f"/v1/sandboxes/{made[0]}")
         daemon.create()
+
+
+def test_the_heaviest_writer_is_paused_when_the_disk_is_nearly_full(daemon):
+    """Not the one that was there first, and not one that writes little; the neighbour runs on, and the paused one resumes."""
+    daemon.start({"limits": {"disk_reserve_mib": 0}} | NO_TEMPLATES)
+    blobs = daemon.dir / "state" / "blobs"
+    quiet = daemon.create()
+    before = set(blobs.glob("*.data"))
+    loud = daemon.create()
+    (layer,) = set(blobs.glob("*.data")) - before
+    daemon.reload({"limits": {"disk_reserve_mib": 1 << 29}} | NO_TEMPLATES)
+    end = time.monotonic() + WAIT_S
+    with open(layer, "r+b") as f:  # as its monitor would; the size of the file stays
+        at = 0
+        while daemon.state(loud) == "Running":
+            assert time.monotonic() < end and at < 60, daemon.log()
+            f.seek(at << 20)
+            f.write(b"w" * (1 << 20))
+            f.flush()
+            at += 1
+            time.sleep(0.25)
+    assert daemon.state(loud) in ("Pausing", "Paused") and daemon.state(quiet) == "Running"
+    daemon.until(loud, "Paused")
+    summary = daemon.ask("GET", f"/v1/sandboxes/{loud}/diagnostics/events")[1]
+    assert "the disk of this host is nearly full" in str(summary), summary
+    assert "mayfly_sandboxes_paused_for_disk_total 1" in daemon.ask("GET", "/metrics")[1]
+    daemon.reload({"limits": {"disk_reserve_mib": 0}} | NO_TEMPLATES)
+    assert daemon.ask("POST", f"/v1/sandboxes/{loud}/resume")[0] == 202
+    daemon.until(loud, "Running")
 
 
 def test_processors_are_given_away_up_to_a_limit(daemon):

@@ -320,6 +320,49 @@ static void write_access_is_given_up(void)
 	close(other);
 }
 
+/* Counted over marks, discards, a reopened file and a freeze. */
+static void a_limit_counts_private_units(void)
+{
+	struct cow_fds f = COW_FDS_NONE;
+	struct err e = {0};
+	struct cow_stats s;
+	struct cow *c;
+	int dropped;
+
+	f.base = cf_base(BYTES, 16);
+	f.data = tmp_file();
+	f.bitmap = tmp_file();
+	REQUIRE(cow_layer_create(f.data, f.bitmap, BYTES, NULL) == 0);
+	REQUIRE(cow_open(&c, &f, &e) == 0);
+	cow_limit(c, 3 * U);
+	CHECK_INT(cf_fill(c, 0, 3 * U, 'A'), 0);
+	CHECK_INT(cf_fill(c, U, U, 'B'), 0);
+	CHECK_INT(cf_fill(c, 3 * U, 1, 'C'), -EDQUOT);
+	CHECK_INT(cow_zero(c, 2 * U, U), 0);
+	CHECK_INT(cf_fill(c, 5 * U + 7, 9, 'C'), 0);
+	CHECK_INT(cf_fill(c, 2 * U, U, 'C'), -EDQUOT);
+	REQUIRE(cow_flush(c, &e) == 0);
+	cow_stats(c, &s);
+	CHECK_INT(s.units_data, 3);
+	/* another monitor, on the same files */
+	f.base = reopen(f.base, O_RDONLY);
+	f.data = reopen(f.data, O_RDWR);
+	f.bitmap = reopen(f.bitmap, O_RDWR);
+	cow_close(c);
+	REQUIRE(cow_open(&c, &f, &e) == 0);
+	cow_limit(c, 4 * U);
+	CHECK(cow_has_room(c, 0, 2 * U));
+	CHECK(cow_has_room(c, 0, 3 * U));
+	CHECK(!cow_has_room(c, 0, 4 * U));
+	CHECK(cow_has_room(c, 0, 0));
+	REQUIRE(cow_freeze(c, tmp_file(), tmp_file(), tmp_file(), &dropped, &e) == 0);
+	CHECK_INT(cf_fill(c, 0, 4 * U, 'D'), 0);
+	CHECK_INT(cf_fill(c, 4 * U, U, 'D'), -EDQUOT);
+	cow_limit(c, 0);
+	CHECK_INT(cf_fill(c, 0, BYTES, 'E'), 0);
+	cow_close(c);
+}
+
 static void clones_of_a_frozen_layer_part(void)
 {
 	struct cow_fds f = cf_disk(BYTES, BYTES), g;
@@ -622,6 +665,7 @@ static void a_failed_sync_is_remembered(void)
 }
 
 static const struct test tests[] = {
+	{"a_limit_counts_private_units", a_limit_counts_private_units},
 	{"a_failed_sync_is_remembered", a_failed_sync_is_remembered},
 	{"a_bitmap_of_several_pages_is_flushed_whole", a_bitmap_of_several_pages_is_flushed_whole},
 	{"reads_come_from_the_base", reads_come_from_the_base},

@@ -453,6 +453,33 @@ static void a_write_waits_for_room_on_the_host(void)
 	full_rig_down(&r, dir);
 }
 
+/* The byte budget of a sandbox: what waits goes on when the guest discards something, or gets more. */
+static void a_write_beyond_the_limit_waits(void)
+{
+	uint16_t head;
+	struct rig r;
+	uint32_t n;
+
+	REQUIRE(rig_up(&r, ALL));
+	memset(fg_ptr(&r.g, r.data), 'L', 16 * U);
+	vblk_limit(r.b, 4 * U);
+	CHECK_INT(writes(&r, 0, 4 * U, 'A'), 0);
+	/* what is private already costs nothing */
+	CHECK_INT(writes(&r, U, 2 * U, 'B'), 0);
+	memset(fg_ptr(&r.g, r.data), 'L', 16 * U);
+	add(&r, 0, VIRTIO_BLK_T_OUT, 8 * U, r.data, U);
+	add(&r, 1, VIRTIO_BLK_T_OUT, 20 * U + 512, r.data, 512);
+	fg_kick(&r.g, 0);
+	drain(&r);
+	CHECK(!fg_used(&r.g, 0, &head, &n));
+	vblk_limit(r.b, 6 * U);
+	until_used(&r, 2);
+	CHECK(status(&r, 0) == 0 && status(&r, 1) == 0);
+	CHECK(reads(&r, 8 * U, U, 'L'));
+	CHECK(reads(&r, 20 * U + 512, 512, 'L'));
+	rig_down(&r);
+}
+
 /* A stop does not wait for it, and what is restored of the state does it again. */
 static void a_snapshot_has_the_writes_that_wait(void)
 {
@@ -703,6 +730,7 @@ static const struct test tests[] = {
 	{"random_requests_match_a_model", random_requests_match_a_model},
 	{"a_file_at_its_limit_is_an_io_error", a_file_at_its_limit_is_an_io_error},
 	{"a_write_waits_for_room_on_the_host", a_write_waits_for_room_on_the_host},
+	{"a_write_beyond_the_limit_waits", a_write_beyond_the_limit_waits},
 	{"a_snapshot_has_the_writes_that_wait", a_snapshot_has_the_writes_that_wait},
 	{"it_goes_quiet_and_moves", it_goes_quiet_and_moves},
 	{"a_reset_with_requests_in_flight_forgets_them",

@@ -481,6 +481,10 @@ static int check_extensions(struct part *p)
 	if (v && strcmp(v->valuestring, "resident") != 0 && strcmp(v->valuestring, "disk") != 0)
 		return refuse(
 			p->x, 400, PARAM, "extensions['mayfly.pause'] must be disk or resident.");
+	v = field(e, "mayfly.restore-hook");
+	if (v && strcmp(v->valuestring, "run") != 0 && strcmp(v->valuestring, "skip") != 0)
+		return refuse(
+			p->x, 400, PARAM, "extensions['mayfly.restore-hook'] must be run or skip.");
 	v = field(e, "mayfly.id");
 	if (v && !uuid_ok(v->valuestring))
 		return refuse(

@@ -24,6 +24,7 @@
 #include "api/http/http.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
+#include "api/sandbox/restore_hook.h"
 #include "api/sandbox/take.h"
 #include "api/sandbox/volume_table.h"
 #include "api/network/egress_policy.h"
@@ -56,6 +57,7 @@ void launch_free(struct sandbox *sb)
 		image_cancel(l->image);
 	disk_private_cancel(l->layer);
 	table_cancel(l->table);
+	restore_hook_cancel(l->hook);
 	free(l);
 }
 
@@ -202,6 +204,29 @@ static void now_running(struct sandbox *sb)
 	operation_commit(sb, EV_DONE, "CONTAINER_RUNNING", running_saved);
 }
 
+static void hook_done(struct sandbox *sb, const char *failure)
+{
+	if (failure)
+		launch_fail(sb, 500, START_FAILED, "%s (" RESTORE_HOOK_VAR ")", failure);
+	else
+		now_running(sb);
+}
+
+/* Its memory goes on, as this sandbox. */
+static void memory_goes_on(struct sandbox *sb)
+{
+	const char *command = restore_hook_due(sb);
+
+	if (!command) {
+		now_running(sb);
+		return;
+	}
+	operation_step(sb, STEP_HOOK);
+	sb->op.launch->hook = restore_hook_run(sb, command, hook_done);
+	if (!sb->op.launch->hook)
+		launch_fail(sb, 500, START_FAILED, "the agent takes no requests");
+}
+
 static bool agent_answered(struct sandbox *sb, const struct agent_reply *r)
 {
 	if (r->err == ECANCELED || !sb->op.launch)
@@ -277,7 +302,7 @@ static void mount_done(void *arg, const struct agent_reply *r)
 	}
 	sb->op.launch->mounted = true;
 	if (sb->origin == FROM_MEMORY)
-		now_running(sb);
+		memory_goes_on(sb);
 	else
 		do_setup(sb);
 }
@@ -383,7 +408,7 @@ static void thaw_done(void *arg, const struct agent_reply *r)
 	if (sb->origin == FROM_MEMORY && mount_due(sb))
 		do_mount(sb);
 	else if (resuming(sb) || sb->origin == FROM_MEMORY)
-		now_running(sb);
+		memory_goes_on(sb);
 	else
 		do_setup(sb);
 }

@@ -21,6 +21,7 @@ struct launch {
 	bool has_table; /* they were mounted when its checkpoint was taken: the file server goes on from there */
 	bool prepared; /* what the agent said meanwhile */
 	struct table_job *table;
+	struct restore_hook *hook;
 };
 
 /* Accepts a new sandbox (its record is written) and makes it run. */

@@ -62,6 +62,50 @@ def test_a_broken_template_costs_no_create(daemon, how):
     assert daemon.ask("GET", f"/v1/mayfly/templates/{old}")[0] == 404
 
 
+def hooks(daemon):
+    return sum(what == "hook" for _, what in daemon.steps())
+
+
+def test_a_restore_hook_succeeds_before_running(daemon):
+    """The image or the template names it. Each sandbox of the template runs it once; a resume does not; a clone of a snapshot does when it is asked to."""
+    daemon.start({"runtime": {"templates": False}})
+    tpl = make(daemon, env={"MAYFLY_RESTORE_HOOK": "reseed"})
+    assert built(daemon, tpl)["phase"] == "Succeeded" and hooks(daemon) == 0
+    box = None
+    for n in (1, 2):
+        status, sb, _ = daemon.ask("POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 600})
+        assert status == 202 and sb["status"]["state"] == "Running", sb
+        assert hooks(daemon) == n
+        box = sb["id"]
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202 and daemon.until(box, "Paused")
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202 and daemon.until(box, "Running")
+    assert hooks(daemon) == 2
+    snap = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots")[1]["id"]
+    end = time.monotonic() + WAIT_S
+    while daemon.ask("GET", f"/v1/snapshots/{snap}")[1]["status"]["state"] == "Creating":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for ext, n in (({}, 2), ({"mayfly.restore-hook": "skip"}, 2), ({"mayfly.restore-hook": "run"}, 3)):
+        body = {"snapshotId": snap, "resourceLimits": {"memory": "256Mi"}, "extensions": ext | {"mayfly.snapshot": "memory"}}
+        status, sb, _ = daemon.ask("POST", "/v1/sandboxes", body)
+        assert status == 202 and sb["status"]["state"] == "Running" and hooks(daemon) == n, sb
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", body | {"extensions": {"mayfly.restore-hook": "always"}})
+    assert (status, e["code"]) == (400, "SANDBOX::INVALID_PARAMETER")
+
+
+def test_a_restore_hook_that_fails_is_no_sandbox(daemon):
+    """Two sandboxes with the same numbers are worse than one that is missing."""
+    daemon.start({"runtime": {"templates": False}})
+    tpl = make(daemon, env={"MAYFLY_RESTORE_HOOK": "exit 3"})
+    assert built(daemon, tpl)["phase"] == "Succeeded"
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", {"templateId": tpl, "timeout": 600})
+    assert status == 500 and "running the restore hook" in e["message"] and "code 3" in e["message"], e
+    assert daemon.ask("GET", "/v1/sandboxes")[1]["items"] == []
+    daemon.settled(0)
+    # the template is as good as it was
+    assert built(daemon, tpl)["phase"] == "Succeeded"
+
+
 def test_made_used_and_gone(daemon):
     daemon.start({"runtime": {"templates": False}})
     tpl = make(daemon, entrypoint=["server"], env={"A": "b"}, metadata={"of": "test"}, readiness={"probe": "cmd://true"})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_fork.c: `mayfly fork`: sandboxes from one moment of another.
+ * cmd_fork.c: `mayfly fork`: sandboxes from one moment of another. `mayfly rollback`: a sandbox back at a snapshot of its own.
  */
 #include <stdio.h>
 #include <string.h>
@@ -135,5 +135,39 @@ int cmd_fork(int argc, char **argv)
 	if (!o.co.json)
 		return fork_print(cJSON_GetObjectItem(a.json, "items"));
 	print_json(a.json);
+	return EXIT_OK;
+}
+
+int cmd_rollback(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const struct opt opts[] = {CLIENT_OPTS(co)};
+	_cleanup_answer_ struct answer a = {0};
+	_cleanup_free_ char *path = NULL;
+	struct client c;
+	struct err e;
+	cJSON *body;
+	char id[64];
+	int at, code, rc;
+
+	if (!client_begin(&c, &co,
+		    "rollback SANDBOX SNAPSHOT\n\nPut a sandbox back to a snapshot of its own: "
+		    "memory, "
+		    "processes and disk. What it did since is lost.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	if (client_resolve(&c, argv[at], id, &e) < 0)
+		return complain(EXIT_FAILED, &e);
+	body = cJSON_CreateObject();
+	cJSON_AddStringToObject(body, "snapshotId", argv[at + 1]);
+	path = client_path("/v1/sandboxes/%s/restore", id);
+	rc = client_call(&c, "POST", path, body, &a, &e);
+	cJSON_Delete(body);
+	if (rc < 0)
+		return complain(EXIT_FAILED, &e);
+	if (co.json)
+		printf("{\"id\": \"%s\"}\n", id);
+	else
+		puts(id);
 	return EXIT_OK;
 }

@@ -20,6 +20,7 @@ static const struct command commands[] = {
 	{"pause", cmd_pause, "stop sandboxes, keeping memory and processes"},
 	{"resume", cmd_resume, "let paused sandboxes go on"},
 	{"fork", cmd_fork, "make sandboxes that go on from where another one is"},
+	{"rollback", cmd_rollback, "put a sandbox back to a snapshot of its own"},
 	{"renew", cmd_renew, "set when a sandbox expires"},
 	{"port-forward", cmd_port_forward, "local ports that lead into a sandbox"},
 	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},

@@ -30,6 +30,7 @@ void route_snapshot_create(struct http_req *r);
 void route_snapshot_list(struct http_req *r);
 void route_snapshot_get(struct http_req *r);
 void route_snapshot_delete(struct http_req *r);
+void route_sandbox_restore(struct http_req *r);
 /* The snapshot named by {id}, or NULL with 404 answered. */
 struct checkpoint *route_snapshot(struct http_req *r);
 /* route_fork.c */

@@ -9,6 +9,7 @@
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
+#include "api/sandbox/rollback.h"
 #include "api/sandbox/snapshot.h"
 
 static cJSON *to_json(const struct checkpoint *c)
@@ -161,4 +162,44 @@ void route_snapshot_delete(struct http_req *r)
 	else
 		/* a sandbox that uses its files keeps them: they are counted */
 		checkpoint_delete(c, delete_ended, r);
+}
+
+/* ---- back to one */
+
+/* The snapshot that the body names, if it is one of this sandbox. NULL: answered. */
+static struct checkpoint *restore_snapshot(struct http_req *r, const struct sandbox *sb)
+{
+	_cleanup_json_ cJSON *body = NULL;
+	struct checkpoint *c;
+	struct refusal x;
+	const char *id;
+
+	body = json_object(r->body, r->body_len, &x);
+	id = json_str(body, "snapshotId");
+	if (!body || !id) {
+		if (body)
+			refuse(&x, 400, "SANDBOX::INVALID_PARAMETER", "snapshotId is required.");
+		http_error(r, x.status, x.code, "%s", x.msg);
+		return NULL;
+	}
+	c = checkpoint_find(r->app, &snapshot_kind, id);
+	if (!c || !snapshot_is_visible(c) || strcmp(snapshot_of(c)->sandbox_id, sb->id) != 0) {
+		http_error(r, 404, "SNAPSHOT::NOT_FOUND", "Sandbox %s has no snapshot %.64s.",
+			sb->id, id);
+		return NULL;
+	}
+	if (c->state == CP_READY && *c->mem.state)
+		return c;
+	http_error(r, 409, "SNAPSHOT::NOT_READY", "Snapshot %s is %s.", c->id,
+		cp_state_names[c->state]);
+	return NULL;
+}
+
+void route_sandbox_restore(struct http_req *r)
+{
+	struct sandbox *sb = route_sandbox(r);
+	struct checkpoint *c = sb ? restore_snapshot(r, sb) : NULL;
+
+	if (c)
+		rollback_asked(sb, c, r);
 }

@@ -120,6 +120,7 @@ static const struct http_route lifecycle[] = {
 	{"DELETE", "/snapshots/{id}", route_snapshot_delete, NONE},
 	/* ours, beside the protocol */
 	{"POST", "/sandboxes/{id}/fork", route_sandbox_fork, WHOLE},
+	{"POST", "/sandboxes/{id}/restore", route_sandbox_restore, WHOLE},
 	{"POST", "/snapshots/{id}/fork", route_snapshot_fork, WHOLE},
 	{"GET", "/sandboxes/{id}/networkpolicy", route_policy_get, NONE},
 	{"PUT", "/sandboxes/{id}/networkpolicy", route_policy_put, WHOLE},

@@ -1045,18 +1045,8 @@ bool launch_take_up(struct sandbox *sb)
 	return false;
 }
 
-static void resume_begun(struct sandbox *sb, bool saved)
+void launch_resume_begun(struct sandbox *sb)
 {
-	struct http_req *r;
-
-	if (!saved) {
-		r = operation_client(sb);
-		if (r)
-			http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
-				"The record of sandbox %s cannot be written; it stays Paused.",
-				sb->id);
-		return;
-	}
 	if (!launch_begin(sb)) {
 		launch_fail(sb, 500, START_FAILED, "no memory");
 		return;
@@ -1067,6 +1057,17 @@ static void resume_begun(struct sandbox *sb, bool saved)
 		open_volumes(sb);
 	else
 		make_disk(sb);
+}
+
+static void resume_begun(struct sandbox *sb, bool saved)
+{
+	struct http_req *r = saved ? NULL : operation_client(sb);
+
+	if (saved)
+		launch_resume_begun(sb);
+	else if (r)
+		http_error(r, 500, "DOCKER::SANDBOX_RESUME_FAILED",
+			"The record of sandbox %s cannot be written; it stays Paused.", sb->id);
 }
 
 void launch_resume(struct sandbox *sb)

@@ -30,6 +30,8 @@ void launch_create(struct sandbox *sb);
  * not. */
 bool launch_take_up(struct sandbox *sb);
 void launch_resume(struct sandbox *sb);
+/* Its record says Resuming, and the files that it shall run from. */
+void launch_resume_begun(struct sandbox *sb);
 bool launch_adopt(struct sandbox *sb); /* false: it does not run any more */
 /* The network of the last daemon was adopted: it gets this sandbox's policy again. */
 void launch_take_up_network(struct sandbox *sb);

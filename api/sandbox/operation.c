@@ -12,6 +12,7 @@
 #include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
 #include "api/sandbox/resident_pause.h"
+#include "api/sandbox/rollback.h"
 #include "api/sandbox/take.h"
 #include "api/sandbox/template_build.h"
 #include "lib/log.h"
@@ -433,6 +434,7 @@ void operation_drop(struct sandbox *sb)
 		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING",
 			"Sandbox %s was deleted meanwhile.", sb->id);
 	launch_free(sb);
+	rollback_drop(sb);
 	snap_sandbox_gone(sb);
 	queue_refuse(sb);
 	operation_clear(sb);

@@ -15,6 +15,7 @@
 
 struct http_req;
 struct launch;
+struct rollback;
 struct snap;
 
 /* What the sandbox is while no operation changes it. */
@@ -150,9 +151,10 @@ struct operation {
 	enum op_kind kind;
 	enum op_step step;
 	uint64_t begun_ns, step_ns, ends_ns; /* ends_ns 0: no deadline over all */
-	int64_t limit_s;         /* what the deadline is set to: of the step, or of all */
-	struct http_req *client; /* the client that waits for its answer */
-	struct launch *launch;   /* create, resume: what its steps keep */
+	int64_t limit_s;           /* what the deadline is set to: of the step, or of all */
+	struct http_req *client;   /* the client that waits for its answer */
+	struct launch *launch;     /* create, resume: what its steps keep */
+	struct rollback *rollback; /* pause, resume: it goes back to a snapshot */
 	struct snap *
 		snap; /* snapshot, template, pause, create with a template: the checkpoint that is taken */
 };

@@ -11,7 +11,7 @@ import pytest
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
 
-COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
+COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
             "doctor", "env", "version")
 
 
@@ -68,6 +68,9 @@ def test_fork(mayfly, daemon):
         time.sleep(0.05)
     more = mayfly("fork", "--snapshot", snapshot, "-n", "2").stdout.split()
     assert len(more) == 2
+    assert mayfly("rollback", "source", snapshot).stdout.strip() == box
+    assert "has no snapshot" in mayfly("rollback", ids[0], snapshot, code=1).stderr
+    assert mayfly("rollback", "source", code=2).stderr
     # a child that cannot be made is an error of its own
     daemon.plan(restore=["ok", "error"])
     r = mayfly("fork", box, "-n", "2", code=1)

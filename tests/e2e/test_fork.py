@@ -124,6 +124,28 @@ def test_background_commands_and_a_paused_source(daemon, box):
         child.delete()
 
 
+def test_back_at_a_snapshot_of_its_own(daemon, box):
+    box.ask("insert", 1)
+    box.run("echo before > /root/mine; sync")
+    machine = box.run("cat /etc/machine-id /proc/sys/kernel/random/boot_id")
+    snapshot = box.snapshot()
+    try:
+        for turn in range(2):
+            box.ask("insert", 2)
+            box.run("echo after > /root/mine; sync")
+            pid = box.ask("pid")
+            if turn:
+                box.post("pause")
+                until(daemon, box.id, "Paused")
+            status, answer, _ = call(daemon, "POST", f"/v1/sandboxes/{box.id}/restore", {"snapshotId": snapshot})
+            assert status == 202, answer
+            assert box.ask("check").startswith("1 ") and box.run("cat /root/mine") == "before\n" and box.ask("pid") == pid
+            assert box.run("cat /etc/machine-id /proc/sys/kernel/random/boot_id") == machine
+            assert abs(float(box.ask("clock")) - float(box.run("date +%s.%N"))) < 5
+    finally:
+        delete_snapshot(daemon, snapshot)
+
+
 def test_a_killed_daemon_leaves_no_monitor_of_a_fork(daemon, box):
     def count():
         return int(daemon.machine.run("sh", "-c", "pgrep -x mayfly-vmm | wc -l").stdout)

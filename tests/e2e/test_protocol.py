@@ -82,6 +82,7 @@ GET /v1/mayfly/volumes/{name} 200 401 404
 DELETE /v1/mayfly/volumes/{name} 204 401 404
 POST /v1/sandboxes/{id}/fork 202 400 401 404 409 429 500
 POST /v1/snapshots/{id}/fork 202 400 401 404 409
+POST /v1/sandboxes/{id}/restore 202 400 401 404 409 500
 GET /v1/mayfly/quarantine 200 401
 DELETE /v1/mayfly/quarantine/{table}/{id} 401 404
 """
@@ -129,7 +130,7 @@ NEVER_CODES = (
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
     (r"NOT_SUPPORTED", "everything of the execution API is there"),
 )
-OUR_CODES = {"FSB::TEMPLATE_FAILED", "SANDBOX::FORK_FAILED", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/ and forks
+OUR_CODES = {"FSB::TEMPLATE_FAILED", "SANDBOX::FORK_FAILED", "SANDBOX::INVALID_STATE", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/, forks, rollbacks
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')
@@ -339,6 +340,16 @@ def forks(seen, d):
     ask("POST", f"/v1/snapshots/{snap}/fork", 400, {"count": 1, "pauseSource": True}, PARAM)
     ask("POST", f"/v1/snapshots/{NOBODY}/fork", 404, {"count": 1}, "SNAPSHOT::NOT_FOUND")
     ask("POST", f"/v1/snapshots/{snap}/fork", 202, {"count": 1})
+    back = f"/v1/sandboxes/{child}/restore"
+    ask("POST", back, 400, b"{")
+    ask("POST", back, 400, {}, PARAM)
+    ask("POST", back, 404, {"snapshotId": NOBODY}, "SNAPSHOT::NOT_FOUND")
+    ask("POST", f"/v1/sandboxes/{NOBODY}/restore", 404, {"snapshotId": snap}, "DOCKER::SANDBOX_NOT_FOUND")
+    with d.unwritable("sandboxes"):
+        ask("POST", back, 500, {"snapshotId": snap}, "SANDBOX::INTERNAL_ERROR")
+    ask("POST", back, 202, {"snapshotId": snap})
+    ask("POST", f"/v1/sandboxes/{child}/pause?mode=resident", 202)
+    ask("POST", back, 409, {"snapshotId": snap}, "SANDBOX::INVALID_STATE")
     ask("DELETE", f"/v1/snapshots/{snap}", 204)
 
 

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rollback.h: a sandbox back at a snapshot of its own: the same id, endpoints and record; the memory, processes and disk of then. mayflyd's
+ * loop.
+ */
+#pragma once
+
+#include "api/sandbox/snapshot.h"
+
+struct http_req;
+
+/* What it was based on until the rollback was committed: with references. */
+struct rollback;
+
+/* Answers r: 202 when the sandbox runs again, or the reason why not. A refusal, and a record that cannot be written, leave the sandbox as it
+ * is. A restore that fails leaves it Paused at the snapshot. */
+void rollback_asked(struct sandbox *sb, struct checkpoint *c, struct http_req *r);
+/* The sandbox ends, or the operation: its old files are given back. */
+void rollback_drop(struct sandbox *sb);

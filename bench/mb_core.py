@@ -141,6 +141,10 @@ class Context:
             raise Absent(str(self.shared[key]))
         return self.shared[key]
 
+    def of_build(self, name):
+        """A name for what the arms of one build share. An older build may lack a device of this build's snapshot, and then refuses it."""
+        return name + ("-b" if self.other_build else "")
+
     def at_end(self, close):
         self.closing.append(close)
 

@@ -64,9 +64,11 @@ TICKS = 2
 
 
 def looping(ctx, job, mark, times, *more):
-    """A snapshot, made once a run with the monitor's own command, of a guest that prints a mark for ever: its folder."""
+    """A snapshot of a guest that prints a mark for ever: its folder. Each build of a run makes it once, with the monitor's own command."""
+    name = ctx.of_build(job)
+
     def make():
-        d = os.path.join(ctx.tmp, job)
+        d = os.path.join(ctx.tmp, name)
         os.makedirs(d)
         p = Proc(mayfly(job, "--snapshot", d, *more))
         try:
@@ -83,7 +85,7 @@ def looping(ctx, job, mark, times, *more):
         finally:
             p.close()
         return d
-    return ctx.once("snapshot " + job, make)
+    return ctx.once("snapshot " + name, make)
 
 
 def ticking(ctx):

@@ -35,12 +35,12 @@ class Restored:
         self.argv = self.command(ctx)
 
     def command(self, ctx):
-        d = ctx.once("agent snapshot", lambda: self.snapshot(ctx))
+        d = ctx.once(ctx.of_build("agent snapshot"), lambda: self.snapshot(ctx))
         return [vmm(), "--no-jail", "--no-jail", "--restore", d, "--disk", self.disk, "--vsock", self.sock]
 
     def snapshot(self, ctx):
         """Taken when the agent announces itself: as an automatic template is."""
-        d = os.path.join(ctx.tmp, "agent-snapshot")
+        d = os.path.join(ctx.tmp, ctx.of_build("agent-snapshot"))
         p = Proc(mb_vm.mayfly("none", "--disk", self.disk, "--vsock", self.sock, "--snapshot", d, init="initramfs.cpio"))
         try:
             if p.p.wait(120) != 0:

@@ -144,7 +144,7 @@ def created(c, files, ws, disk):
 
 def make_point(ctx, disk):
     """A snapshot at the agent's announcement, as an image's template is, with a working set of three restores, as the daemon records it."""
-    d = os.path.join(ctx.tmp, "counts")
+    d = os.path.join(ctx.tmp, ctx.of_build("counts"))
     os.makedirs(d, exist_ok=True)
     files = [os.path.join(d, f) for f in ("state", "mem.0")]
     ws = os.path.join(d, "ws")
@@ -186,7 +186,7 @@ class Restore(Path):
 
     def __init__(self, ctx):
         super().__init__(ctx)
-        self.files, self.ws = ctx.once("counts " + os.environ.get("MAYFLY_BENCH_VMM", ""), lambda: make_point(ctx, self.disk))
+        self.files, self.ws = ctx.once(ctx.of_build("counts"), lambda: make_point(ctx, self.disk))
 
     def path(self, c):
         created(c, self.files, self.ws, self.disk)

@@ -208,7 +208,8 @@ bench: all kernels
 bench-deps: ; $(Q)bench/deps $(B)/bench
 
 # the kernels that this host needs, or both, from the cache if they were ever built (guest/kernel/build says how)
-kernel: ; $(Q)guest/kernel/build guest $$(guest/here || echo appliance)
+# APPLIANCE=6.1: also the appliance's kernel from Linux 6.1, an older host kernel to test on (E2E_KERNEL=appliance-6.1 make e2e T=name)
+kernel: ; $(Q)guest/kernel/build guest $$(guest/here || echo appliance) $(APPLIANCE:%=appliance-%)
 kernels: ; $(Q)guest/kernel/build guest appliance
 deps: ; $(Q).ci/deps $(SETS)
 tools: ; $(Q)CC="$(CC)" .ci/$@ $(AR) $(MUSL_CC)

@@ -69,9 +69,14 @@ static int kernel_there(const char *name, char to[static PATH_MAX], struct err *
 	return err_plain(e, ENOENT, "%s is not there (make kernel makes it)", made ? made : name);
 }
 
-int asset_kernel(const char *name, char to[static PATH_MAX], struct err *e)
+int asset_kernel(const char *name, const char *given, char to[static PATH_MAX], struct err *e)
 {
-	int rc = kernel_there(name, to, e);
+	int rc;
+
+	if (!given)
+		rc = kernel_there(name, to, e);
+	else
+		rc = realpath(given, to) ? 0 : err_set(e, errno, "%s", given);
 
 	if (rc == 0 && !is_whole(to))
 		rc = err_plain(

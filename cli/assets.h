@@ -9,9 +9,10 @@
 
 #include "lib/err.h"
 
-/* ${MAYFLY_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mayfly}/name or the installed one, which must be
+/* The path of a kernel: the given file, or (NULL) name in
+ * ${MAYFLY_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mayfly}, or the installed one. The file must be
  * there and whole. 0 or -errno. */
-int asset_kernel(const char *name, char to[static PATH_MAX], struct err *e);
+int asset_kernel(const char *name, const char *given, char to[static PATH_MAX], struct err *e);
 /* A file of ours: build tree (relative to build/bin) first, then the installed place. 0 or -errno.
  */
 int asset_find(const char *built, const char *installed, char to[static PATH_MAX], struct err *e);

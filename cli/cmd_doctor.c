@@ -198,7 +198,7 @@ static void look_guest(struct finding *f)
 	char path[PATH_MAX];
 	struct err e;
 
-	f->how = asset_kernel("guest-vmlinux", path, &e) == 0 ? GOOD : BAD;
+	f->how = asset_kernel("guest-vmlinux", NULL, path, &e) == 0 ? GOOD : BAD;
 	snprintf(f->what, sizeof(f->what), "%.190s", f->how == GOOD ? path : e.msg);
 	if (f->how == BAD)
 		snprintf(f->todo, sizeof(f->todo), "make kernel");

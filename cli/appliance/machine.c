@@ -380,6 +380,9 @@ int cmd_machine(int argc, char **argv)
 			"first start: size of the sparse data disk (64G)"},
 		{"idle-poll", 0, OPT_FLAG, &a.o.idle_poll, NULL,
 			"start: never sleep when idle: halves latencies, burns a core"},
+		{"kernel", 0, OPT_STR, &a.o.kernel, "FILE",
+			"start: boot this kernel, an uncompressed ELF file (the one of make "
+			"kernel)"},
 		{"append", 0, OPT_STR, &a.o.append, "WORDS",
 			"start: more words for its kernel's command line"},
 		{"force", 0, OPT_FLAG, &a.force, NULL, "stop: do not ask"},

@@ -26,6 +26,7 @@ struct machine {
 struct machine_opts {
 	uint64_t port, memory_bytes, cpus, disk_bytes;
 	bool idle_poll;
+	const char *kernel; /* a file, or NULL: the kernel of `make kernel` */
 	const char *append; /* more words for the kernel's command line, or NULL */
 };
 

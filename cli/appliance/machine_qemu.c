@@ -393,7 +393,7 @@ static int find_parts(struct launch *l, struct err *e)
 	int rc = qemu_version(&l->qemu_major, e);
 
 	if (rc == 0)
-		rc = asset_kernel("appliance-vmlinux", l->kernel, e);
+		rc = asset_kernel("appliance-vmlinux", l->o->kernel, l->kernel, e);
 	if (rc == 0)
 		rc = asset_machine_root(l->root, e);
 	if (rc < 0)

@@ -4,9 +4,9 @@
 The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
   machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
   daemon    the running daemon: .domain, .api_key, .url, .kill(), .start(), .log()
-KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance, E2E_MEMORY and E2E_CPUS give it another size. A
-whole run has two sides (pytest-xdist, tests/run), each with an appliance and a daemon of its own and every test of a file on one side; the
-second appliance's name ends in -2.
+KEEP=1 leaves both running (and finds them again next time); E2E_MACHINE names the appliance, E2E_MEMORY and E2E_CPUS give it another size,
+E2E_KERNEL another kernel (appliance-6.1). A whole run has two sides (pytest-xdist, tests/run), each with an appliance and a daemon of its
+own and every test of a file on one side; the second appliance's name ends in -2.
 """
 import json
 import os
@@ -44,6 +44,9 @@ class Machine:
         return subprocess.run([MAYFLY, "machine", *args[:1], "--name", self.name, *args[1:]], text=kw.pop("text", True), capture_output=True, **kw)
 
     def start(self, *more):
+        kernel = os.environ.get("E2E_KERNEL")  # the name of a kernel that guest/kernel/build made
+        if kernel:
+            more = ("--kernel", CACHE / f"{kernel}-vmlinux", *more)
         r = self.cli("start", "--port", "0", "--memory", self.memory, "--cpus", str(self.cpus), *more)
         assert r.returncode == 0, r.stderr
         self.port = self.status()["port"]

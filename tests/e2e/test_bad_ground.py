@@ -235,6 +235,15 @@ def test_kernel_source_missing_or_half(kernel):
     assert "building" not in kernel.build().stdout, "it was built already"
 
 
+def test_kernel_that_is_unknown_or_has_no_source(kernel):
+    """A release of the distribution without that source package is known by the exit code, so that a test can be skipped for it."""
+    kernel.command = [kernel.command[0], "appliance-2.0"]
+    r = kernel.build()
+    assert r.returncode == 3 and "no source of version 2.0 in /usr/src" in r.stderr, r.stderr
+    kernel.command = [kernel.command[0], "nosuch"]
+    said(kernel.build(), "no kernel named 'nosuch'")
+
+
 def test_kernel_cache_is_never_stale(kernel):
     """Another fragment is another kernel; an option that the configuration drops is named; the one of before is still there."""
     assert kernel.build().returncode == 0

@@ -130,6 +130,10 @@ int main(int argc, char **argv)
 	/* one heap for all threads: they allocate little, and the ninth heap would make the C library
 	 * count CPUs in /sys, which a sealed thread may not open */
 	mallopt(M_ARENA_MAX, 1);
+	/* Large tables (a disk's requests, those of the device for volumes) are mapped, so that only the
+	 * entries in use cost memory. The C library would raise this threshold at the first large free();
+	 * after that calloc() takes such a table from the heap, clears it and touches every page. */
+	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
 	rc = config_parse(&c, argc, argv, &e);
 	if (rc == 0 && c.jail && c.jail_uid == 0)
 		rc = err_plain(&e, EINVAL, "--jail 0: the jail's user must not be root");

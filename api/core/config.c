@@ -85,6 +85,9 @@ static const struct key {
 		"a whole resume: clients give up at 30"},
 	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20",
 		"then create answers Pending, and a pause that it is under way"},
+	{"runtime", "share_memory", K_BOOL, AT(share_memory), 0, 0, "true",
+		"sandboxes of all namespaces read the same template memory and image pages; false: "
+		"each namespace has its own, and cannot measure what another one touched"},
 	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000",
 		"that run or are paused"},
 	{"limits", "max_ended", K_INT, AT(max_ended), 1, 1ll << 20, "1000",

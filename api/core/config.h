@@ -30,7 +30,7 @@ struct config {
 	unsigned int nkeys;
 	/* [runtime] */
 	char state_dir[256], run_dir[96], bin_dir[256], kernel[256], initrd[256];
-	bool no_jail, weaker_jail, templates;
+	bool no_jail, weaker_jail, templates, share_memory;
 	int64_t create_timeout_seconds, step_timeout_seconds, resume_timeout_seconds,
 		pending_after_seconds;
 	int64_t blank_pool, template_max, template_retry_seconds, template_mib;

@@ -73,6 +73,8 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(pwrite64, "SQLite, layers"),
 	JAIL_CALL(lseek, "files_check.c, verify.c: holes of a disk's index and bitmaps"),
 	JAIL_CALL(ftruncate, "new layers, SQLite"),
+	JAIL_CALL(copy_file_range, "own_base.c",
+		.unseen = "runtime.share_memory = false is not set in the traced tests"),
 	JAIL_CALL(fsync, "durable before it is answered"),
 	JAIL_CALL(fdatasync, "durable before it is answered"),
 	JAIL_CALL(statfs, "room left"),

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "api/core/database.h"
+#include "api/sandbox/own_base.h"
 #include "lib/json.h"
 #include "lib/log.h"
 
@@ -124,8 +125,13 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	struct daemon *d = sb->d;
 	struct image_template *t;
 
-	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s", sb->image_digest,
-		sb->cls.mem_mib, sb->cls.vcpus, (unsigned long long)sb->disk.bytes, d->boot_key);
+	char tag[OWN_BASE_TAG] = "";
+
+	if (!d->cfg.share_memory)
+		own_base_tag(sb->owner, tag);
+	snprintf(sb->template_key, sizeof(sb->template_key), "%s|%u|%u|%llu|%s%s%s",
+		sb->image_digest, sb->cls.mem_mib, sb->cls.vcpus,
+		(unsigned long long)sb->disk.bytes, d->boot_key, *tag ? "|" : "", tag);
 	t = d->cfg.templates ? template_find(d, sb->template_key) : NULL;
 	if (!t || !template_is_ready(t))
 		return false;

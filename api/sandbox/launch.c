@@ -21,6 +21,7 @@
 #include "api/sandbox/floor.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/own_api.h"
+#include "api/sandbox/own_base.h"
 #include "api/http/http.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
@@ -58,6 +59,7 @@ void launch_free(struct sandbox *sb)
 	disk_private_cancel(l->layer);
 	table_cancel(l->table);
 	restore_hook_cancel(l->hook);
+	own_base_cancel(l->base);
 	free(l);
 }
 
@@ -863,10 +865,42 @@ static void wait_turn(struct sandbox *sb)
 	turn_take(&sb->op.launch->turn, sb, has_turn);
 }
 
+static void base_there(struct sandbox *sb, const char *path)
+{
+	struct err e;
+
+	if (disk_of_image(sb, path, &e) < 0)
+		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
+	else
+		wait_turn(sb);
+}
+
+static void base_made(void *arg, const char *path, const struct err *e)
+{
+	struct sandbox *sb = arg;
+
+	sb->op.launch->base = NULL;
+	if (e)
+		launch_fail(sb, 500, START_FAILED, "%s", e->msg);
+	else
+		base_there(sb, path);
+}
+
+static void base_of(struct sandbox *sb, const char *path)
+{
+	if (sb->d->cfg.share_memory) {
+		base_there(sb, path);
+		return;
+	}
+	operation_step(sb, STEP_DISK);
+	sb->op.launch->base = own_base_make(sb->d->io, path, sb->owner, base_made, sb);
+	if (!sb->op.launch->base)
+		launch_fail(sb, 500, START_FAILED, "no memory");
+}
+
 static void on_image(void *arg, struct image *img, const struct err *failed)
 {
 	struct sandbox *sb = arg;
-	struct err e;
 
 	sb->op.launch->image = NULL;
 	spec_forget_credentials(&sb->spec);
@@ -879,11 +913,7 @@ static void on_image(void *arg, struct image *img, const struct err *failed)
 	}
 	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s", img->digest);
 	sb->image_config = take_ptr(img->config);
-	if (disk_of_image(sb, img->disk, &e) < 0) {
-		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
-		return;
-	}
-	wait_turn(sb);
+	base_of(sb, img->disk);
 }
 
 static void on_progress(void *arg, const char *text)

@@ -22,6 +22,7 @@ struct launch {
 	bool prepared; /* what the agent said meanwhile */
 	struct table_job *table;
 	struct restore_hook *hook;
+	struct own_base *base;
 };
 
 /* Accepts a new sandbox (its record is written) and makes it run. */

@@ -106,6 +106,39 @@ def test_a_restore_hook_that_fails_is_no_sandbox(daemon):
     assert built(daemon, tpl)["phase"] == "Succeeded"
 
 
+def ready_templates(daemon, n):
+    end = time.monotonic() + WAIT_S
+    while True:
+        found = daemon.ask("GET", "/v1/mayfly/templates")[1]["items"]
+        if [t["state"] for t in found] == ["Ready"] * n:
+            return {t["id"] for t in found}
+        assert time.monotonic() < end, found
+        time.sleep(0.02)
+
+
+def test_namespaces_that_share_no_memory(daemon):
+    """runtime.share_memory = false: a copy of the image's disk for each namespace, and a template of each one's own."""
+    keys = {f"server.keys.{n}": {"key": n, "namespace": n} for n in ("one", "two")}
+    daemon.start(keys | {"server.keys.op": {"key": "op", "role": "operator"}, "runtime": {"share_memory": False}})
+    seen, boxes = {}, {}
+    for n, name in enumerate(("one", "two"), 1):
+        daemon.headers = {"OPEN-SANDBOX-API-KEY": name}
+        boxes[name] = daemon.create()
+        daemon.headers = {"OPEN-SANDBOX-API-KEY": "op"}
+        new = ready_templates(daemon, n) - set(seen.values())
+        (seen[name],) = new
+    disks = sorted((daemon.dir / "state" / "images" / "images").glob("*/disk*.ext4"))
+    assert len(disks) == 3 and len({d.stat().st_ino for d in disks}) == 3, disks
+    # disks are sparse and many GiB long: never read whole
+    assert len({(d.stat().st_size, d.open("rb").read(1 << 20)) for d in disks}) == 1 and all(d.stat().st_mode & 0o222 == 0 for d in disks[:2]), disks
+    for name in ("one", "two"):
+        daemon.headers = {"OPEN-SANDBOX-API-KEY": name}
+        box = daemon.create()
+        assert origin(daemon, box) == ["template", seen[name]]
+    # the copies are made once, and go with the image
+    assert sorted((daemon.dir / "state" / "images" / "images").glob("*/disk*")) == disks
+
+
 def test_made_used_and_gone(daemon):
     daemon.start({"runtime": {"templates": False}})
     tpl = make(daemon, entrypoint=["server"], env={"A": "b"}, metadata={"of": "test"}, readiness={"probe": "cmd://true"})

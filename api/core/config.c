@@ -168,6 +168,15 @@ static const struct key {
 		"renew on access through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
 		"60", ""},
+	{"idle", "enabled", K_BOOL, AT(idle_enabled), 0, 0, "true",
+		"lifecycle.idlePolicy: pause or delete idle sandboxes, and wake them on a request"},
+	{"idle", "min_timeout_seconds", K_INT, AT(idle_min_timeout_seconds), 1, 86400, "30",
+		"the least that a client may ask for"},
+	{"idle", "activity_ttl_seconds", K_INT, AT(idle_activity_ttl_seconds), 1, 86400, "1800",
+		"the most"},
+	{"idle", "disk_after_seconds", K_INT, AT(idle_disk_after_seconds), 0, 86400, "600",
+		"an idle sandbox is paused in memory for so long, then to disk; 0: to disk at "
+		"once"},
 	{"images", "default_registry", STR(default_registry), "docker.io", ""},
 	{"images", "private_registries", STR(private_registries), "",
 		"registries (HOST or HOST:PORT, with blanks between) that may be on loopback or "

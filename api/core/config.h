@@ -55,6 +55,9 @@ struct config {
 	/* [renew_intent] */
 	bool renew_enabled;
 	int64_t renew_min_interval_seconds;
+	/* [idle] */
+	bool idle_enabled;
+	int64_t idle_min_timeout_seconds, idle_activity_ttl_seconds, idle_disk_after_seconds;
 	/* [images] */
 	char default_registry[128];
 	char private_registries[1024], image_aliases[4096];

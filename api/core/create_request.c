@@ -41,6 +41,7 @@ void spec_fini(struct spec *s)
 	cJSON_Delete(s->extensions);
 	cJSON_Delete(s->platform);
 	cJSON_Delete(s->lifecycle);
+	cJSON_Delete(s->idle);
 	cJSON_Delete(s->network_policy);
 	cJSON_Delete(s->volumes);
 	memset(s, 0, sizeof(*s));

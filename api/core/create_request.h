@@ -30,6 +30,7 @@ struct spec {
 	uint64_t memory_bytes;
 	/* owned; NULL if absent */
 	struct cJSON *env, *metadata, *entrypoint, *extensions, *platform, *lifecycle;
+	struct cJSON *idle;           /* lifecycle.idlePolicy */
 	struct cJSON *network_policy; /* as api/network/egress_policy.h keeps it */
 	struct cJSON *volumes;        /* as api/volumes/volume_request.h keeps them */
 	uint32_t renew_s;             /* access.renew.extend.seconds; 0 = none */

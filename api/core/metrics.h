@@ -37,7 +37,8 @@ struct handler_time {
 struct metrics {
 	struct hist phase[PH_COUNT];
 	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
-		disk_pauses, http_by_class[6], sdk_events, sdk_failures, execs, execs_failed;
+		idle_pauses, idle_wakes, disk_pauses, http_by_class[6], sdk_events, sdk_failures,
+		execs, execs_failed;
 	struct hist sdk_create, http;
 	struct hist loop; /* turns of the event loop */
 	struct handler_time handlers[HANDLERS_MAX];

@@ -307,7 +307,7 @@ static void pass_answer_headers(struct proxy *x)
 		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
 			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
 			http_list_has(connection, k) || !strcasecmp(k, "x-request-id") ||
-			LISTED(of_origin, k) ||
+			LISTED(of_origin, k) || !strcasecmp(k, "opensandbox-wake") ||
 			(!x->documented && !x->keyed && !strcasecmp(k, "set-cookie")) ||
 			!strncasecmp(k, "access-control-", 15))
 			continue;

@@ -96,6 +96,7 @@ static void child_spec(struct sandbox *sb, const cJSON *base)
 	s->extensions = item_copy(base, "extensions");
 	s->platform = item_copy(base, "platform");
 	s->lifecycle = item_copy(base, "lifecycle");
+	s->idle = item_copy(base, "idle");
 	for (size_t i = 0; i < ARRAY_LEN(not_inherited); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(s->extensions, not_inherited[i]);
 	s->renew_s = (uint32_t)json_get_i64(base, "renew");

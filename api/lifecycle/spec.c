@@ -210,8 +210,7 @@ static int check_source(struct part *p)
 	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"),
 		   *uri = NULL;
 	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env",
-		"resourceLimits", "resourceRequests", "volumes", "platform", "credentialProxy",
-		"lifecycle"};
+		"resourceLimits", "resourceRequests", "volumes", "platform", "credentialProxy"};
 
 	if (ext && field(ext, "poolRef"))
 		return refuse(p->x, 400, "SANDBOX::UNSUPPORTED_POOL_REF",
@@ -578,12 +577,19 @@ static int check_lifecycle(struct part *p)
 
 	if (!l)
 		return 0;
-	if (lifecycle_check(l, p->x) < 0)
+	if (lifecycle_check(l, p->c, p->x) < 0)
 		return -EINVAL;
 	renewal = field(l, "renewalPolicy");
 	if (renewal && take_renewal(p, field(renewal, "extendSeconds")) < 0)
 		return -EINVAL;
+	if (p->s->source == SRC_TEMPLATE && (field(l, "preStart") || field(l, "periodic")))
+		return refuse(p->x, 400, PARAM,
+			"lifecycle.preStart and lifecycle.periodic cannot be used together with "
+			"templateId.");
 	p->s->lifecycle = cJSON_Duplicate(l, true);
+	p->s->idle = cJSON_DetachItemFromObjectCaseSensitive(p->s->lifecycle, "idlePolicy");
+	if (cJSON_IsNull(p->s->idle))
+		cJSON_Delete(take_ptr(p->s->idle));
 	/* the rest is the agent's */
 	cJSON_DeleteItemFromObjectCaseSensitive(p->s->lifecycle, "renewalPolicy");
 	if (p->s->lifecycle && !p->s->lifecycle->child) {

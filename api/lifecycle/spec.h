@@ -20,7 +20,7 @@ int spec_parse(
 /* body as a JSON object; NULL: x says why. */
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x);
 /* The create request's `lifecycle`: 0, or -EINVAL with x filled. */
-int lifecycle_check(const struct cJSON *l, struct refusal *x);
+int lifecycle_check(const struct cJSON *l, const struct config *c, struct refusal *x);
 /* What a sandbox keeps of a client's words, in every record and answer. Over it: 413. Of metadata the grammar bounds each key and value. */
 #define METADATA_KEYS_MAX    128
 #define ENV_KEYS_MAX         1024

@@ -10,12 +10,15 @@
 
 #include <cjson/cJSON.h>
 
-#define PARAM       "SANDBOX::INVALID_PARAMETER"
-#define ARGV_MAX    256
-#define HOOKS_MAX   32
-#define TEXT_MAX    65536 /* of the whole, as the agent takes it */
-#define PRE_LIMIT_S 10800
-#define RUN_LIMIT_S 300
+#include "api/core/config.h"
+
+#define PARAM          "SANDBOX::INVALID_PARAMETER"
+#define ARGV_MAX       256
+#define HOOKS_MAX      32
+#define TEXT_MAX       65536 /* of the whole, as the agent takes it */
+#define PRE_LIMIT_S    10800
+#define RUN_LIMIT_S    300
+#define PROBE_PATH_MAX 512u
 
 static const cJSON *get(const cJSON *o, const char *name)
 {
@@ -115,9 +118,73 @@ static int check_renewal(const cJSON *o, struct refusal *x)
 		"lifecycle.renewalPolicy.extendSeconds must be an integer between 300 and 86400.");
 }
 
-int lifecycle_check(const cJSON *l, struct refusal *x)
+static int check_probe(const cJSON *o, struct refusal *x)
 {
-	static const char *const keys[] = {"preStart", "periodic", "renewalPolicy", NULL},
+	static const char *const keys[] = {"port", "path", "timeoutSeconds", NULL};
+	const char *path = json_str(o, "path");
+	uint64_t n;
+
+	if (only_keys(o, "lifecycle.idlePolicy.activeProbe", keys, x) < 0)
+		return -EINVAL;
+	if (!json_whole(get(o, "port"), 65535, &n) || n < 1)
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy.activeProbe.port must be between 1 and 65535.");
+	if (!path || *path != '/' || strlen(path) > PROBE_PATH_MAX)
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy.activeProbe.path must begin with / and have at most "
+			"%u "
+			"characters.",
+			PROBE_PATH_MAX);
+	/* it stands in the first line of a request */
+	for (const char *p = path; *p; p++)
+		if (*p <= ' ' || *p > '~')
+			return refuse(x, 400, PARAM,
+				"lifecycle.idlePolicy.activeProbe.path has a blank or a character "
+				"that no URL has.");
+	if (get(o, "timeoutSeconds") && (!json_whole(get(o, "timeoutSeconds"), 10, &n) || n < 1))
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy.activeProbe.timeoutSeconds must be between 1 and "
+			"10.");
+	return 0;
+}
+
+static int check_idle(const cJSON *o, const struct config *c, struct refusal *x)
+{
+	static const char *const keys[] = {
+		"idleTimeoutSeconds", "onIdle", "wakeOnAccess", "activeProbe", NULL};
+	const cJSON *timeout = get(o, "idleTimeoutSeconds"), *what = get(o, "onIdle"),
+		    *wake = get(o, "wakeOnAccess"), *probe = get(o, "activeProbe");
+	uint64_t s, min = (uint64_t)c->idle_min_timeout_seconds,
+		    max = (uint64_t)c->idle_activity_ttl_seconds;
+
+	if (only_keys(o, "lifecycle.idlePolicy", keys, x) < 0)
+		return -EINVAL;
+	if (!c->idle_enabled)
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy is switched off on this server (idle.enabled).");
+	if (timeout && (!json_whole(timeout, max, &s) || s < min))
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy.idleTimeoutSeconds must be an integer between %llu "
+			"and "
+			"%llu.",
+			(unsigned long long)min, (unsigned long long)max);
+	if (!timeout != !what ||
+		(what && (!cJSON_IsString(what) ||
+				 (strcmp(what->valuestring, "pause") != 0 &&
+					 strcmp(what->valuestring, "delete") != 0))))
+		return refuse(x, 400, PARAM,
+			"lifecycle.idlePolicy.onIdle must be pause or delete, together with "
+			"idleTimeoutSeconds.");
+	if (wake && !cJSON_IsBool(wake))
+		return refuse(
+			x, 400, PARAM, "lifecycle.idlePolicy.wakeOnAccess must be true or false.");
+	return probe ? check_probe(probe, x) : 0;
+}
+
+int lifecycle_check(const cJSON *l, const struct config *c, struct refusal *x)
+{
+	static const char *const keys[] = {"preStart", "periodic", "renewalPolicy", "idlePolicy",
+		NULL},
 				 *const pre_keys[] = {"command", "timeoutSeconds", NULL};
 	const cJSON *pre, *periodic;
 	char *text;
@@ -133,6 +200,8 @@ int lifecycle_check(const cJSON *l, struct refusal *x)
 	if (periodic && check_periodic(periodic, x) < 0)
 		return -EINVAL;
 	if (get(l, "renewalPolicy") && check_renewal(get(l, "renewalPolicy"), x) < 0)
+		return -EINVAL;
+	if (get(l, "idlePolicy") && check_idle(get(l, "idlePolicy"), c, x) < 0)
 		return -EINVAL;
 	text = cJSON_PrintUnformatted(l);
 	n = text ? strlen(text) : TEXT_MAX;

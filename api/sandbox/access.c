@@ -22,6 +22,7 @@ struct sandbox *route_sandbox(struct http_req *r)
 
 static void access_ends(struct http_req *r)
 {
+	idle_left(r->sandbox);
 	sandbox_unref(r->sandbox);
 }
 
@@ -35,6 +36,7 @@ static bool access_enter(struct http_req *r, const char *id)
 		return false;
 	}
 	sandbox_ref(sb);
+	idle_entered(sb);
 	r->sandbox = sb;
 	r->account = &sb->traffic;
 	r->connections = &sb->budget->guest_connections;

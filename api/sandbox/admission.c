@@ -46,6 +46,11 @@ bool admission_has_memory(const struct daemon *d)
 	return memory_promised_mib(d) <= memory_limit_mib(d);
 }
 
+bool admission_is_tight(const struct daemon *d)
+{
+	return memory_promised_mib(d) * 10 > memory_limit_mib(d) * 8;
+}
+
 /* What runs, and so much more: within the limits? */
 static void check_load(
 	const struct daemon *d, uint64_t more_mib, uint64_t more_vcpus, struct refusal *x)

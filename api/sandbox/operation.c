@@ -33,8 +33,10 @@ static const struct {
 	[OP_PAUSE_MEMORY] = {.begin = resident_pause,
 		.late = resident_pause_late,
 		.is_long = pause_is_long},
-	[OP_RESUME] = {.begin = launch_resume, .late = launch_late},
-	[OP_RESUME_MEMORY] = {.begin = resident_resume_asked, .late = resident_resume_late},
+	[OP_RESUME] = {.begin = launch_resume, .late = launch_late, .is_long = idle_wake_is_long},
+	[OP_RESUME_MEMORY] = {.begin = resident_resume_asked,
+		.late = resident_resume_late,
+		.is_long = idle_wake_is_long},
 	[OP_DELETE] = {.late = sandbox_delete_again},
 };
 
@@ -420,6 +422,7 @@ void operation_end(struct sandbox *sb)
 	operation_clear(sb);
 	sandbox_settle(sb, OP_NONE);
 	sandboxes_wake(sb);
+	idle_settle(sb);
 	if (sb->build)
 		build_changed(sb->build);
 	while (sb->queue[0].kind && sb->op.kind == OP_NONE)

@@ -127,6 +127,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	add_copy(o, "extensions", sb->spec.extensions);
 	add_copy(o, "platform", sb->spec.platform);
 	add_copy(o, "lifecycle", sb->spec.lifecycle);
+	add_copy(o, "idle", sb->spec.idle);
 	add_copy(o, "networkPolicy", sb->spec.network_policy);
 	add_copy(o, "volumes", sb->spec.volumes);
 	if (sb->spec.volumes)
@@ -240,6 +241,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.extensions = take_item(o, "extensions");
 	sb->spec.platform = take_item(o, "platform");
 	sb->spec.lifecycle = take_item(o, "lifecycle");
+	sb->spec.idle = take_item(o, "idle");
 	sb->spec.network_policy = take_item(o, "networkPolicy");
 	sb->spec.volumes = take_item(o, "volumes");
 	/* a create that did not come so far holds nothing yet, whatever its list was copied from. Older records do not say. */

@@ -70,7 +70,8 @@ void sandbox_weigh(struct sandbox *sb)
 {
 	const struct spec *s = &sb->spec;
 	const struct cJSON *parts[] = {s->entrypoint, s->env, s->metadata, s->extensions,
-		s->platform, s->lifecycle, s->network_policy, s->volumes, sb->image_config};
+		s->platform, s->lifecycle, s->idle, s->network_policy, s->volumes,
+		sb->image_config};
 	uint64_t n = sizeof(*sb);
 
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
@@ -137,8 +138,9 @@ struct sandbox *sandbox_new(struct daemon *d, const char *id)
 	random_bytes(&sb->generation, sizeof(sb->generation));
 	uuid_make(sb->boot_id);
 	sb->expiry = loop_timer(d->loop, expired, sb);
-	if (!operation_init(sb) || !sb->expiry) {
+	if (!operation_init(sb) || !sb->expiry || !idle_init(sb)) {
 		operation_fini(sb);
+		idle_fini(sb);
 		timer_remove(sb->expiry);
 		free(sb);
 		return NULL;
@@ -165,6 +167,7 @@ void sandbox_unref(struct sandbox *sb)
 	spec_fini(&sb->spec);
 	cJSON_Delete(sb->image_config);
 	operation_fini(sb);
+	idle_fini(sb);
 	timer_remove(sb->expiry);
 	for (unsigned int i = 0; i < sb->nevents; i++)
 		free(sb->events[i]);
@@ -308,6 +311,7 @@ void sandbox_said(struct sandbox *sb)
 	log_info("sandbox %s: %s (%s) %s", sb->id, sb_state_names[sb->state], sb->reason,
 		sb->message);
 	sandboxes_wake(sb);
+	idle_settle(sb);
 	if (sb->build)
 		build_changed(sb->build);
 }
@@ -393,8 +397,19 @@ static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 	if (sandbox_gone(sb))
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %s not found.", sb->id);
 	else
-		http_error(r, 409, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id,
+		/* a client with an idle policy knows 503 as "not now" */
+		http_error(r, sb->spec.idle && sb->state == SB_PAUSED ? 503 : 409,
+			"DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id,
 			sb_state_names[sb->state], sb->message);
+}
+
+/* The mark by which clients know that the same request may be sent again, whatever its method. */
+static void answer_wake_expired(struct http_req *r, const struct sandbox *sb)
+{
+	http_add_header(r, "OpenSandbox-Wake", "expired");
+	http_add_header(r, "Retry-After", "1");
+	http_error(r, 503, "DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. Ask again.", sb->id,
+		sb_state_names[sb->state]);
 }
 
 enum use { USE_NOW, USE_LATER, USE_NEVER };
@@ -407,6 +422,8 @@ static enum use sandbox_use(const struct sandbox *sb)
 	if (sb->op.step == STEP_BEGIN)
 		return USE_LATER;
 	if (act == ACT_HOLD || (act == ACT_GO && operation_holds(sb)))
+		return USE_LATER;
+	if (act != ACT_GO && idle_wakes(sb))
 		return USE_LATER;
 	return act == ACT_GO ? USE_NOW : USE_NEVER;
 }
@@ -458,6 +475,30 @@ void sandbox_when_up(struct sandbox *sb, struct http_req *r)
 	*w = (struct waiter){.next = sb->waiters, .r = r};
 	sb->waiters = w;
 	http_on_gone(r, waiter_gone);
+	if (idle_wakes(sb))
+		idle_wake(sb);
+}
+
+bool sandbox_has_waiters(const struct sandbox *sb)
+{
+	return sb->waiters != NULL;
+}
+
+void sandbox_refuse_waiters(struct sandbox *sb)
+{
+	struct waiter *w = take_ptr(sb->waiters);
+
+	while (w) {
+		struct waiter *next = w->next;
+
+		http_on_gone(w->r, NULL);
+		if (http_client_gone(w->r))
+			http_abort(w->r);
+		else
+			answer_wake_expired(w->r, sb);
+		free(w);
+		w = next;
+	}
 }
 
 void sandboxes_wake(struct sandbox *sb)
@@ -465,8 +506,11 @@ void sandboxes_wake(struct sandbox *sb)
 	struct waiter *w = sb->waiters;
 	enum use use = sandbox_use(sb);
 
-	if (use == USE_LATER)
+	if (use == USE_LATER) {
+		if (w && idle_wakes(sb))
+			idle_wake(sb);
 		return;
+	}
 	sb->waiters = NULL;
 	while (w) {
 		struct waiter *next = w->next;

@@ -12,6 +12,7 @@
 #include "api/core/budgets.h"
 #include "api/core/daemon.h"
 #include "api/checkpoint/files.h"
+#include "api/sandbox/idle.h"
 #include "api/sandbox/index.h"
 #include "api/sandbox/operation.h"
 #include "api/core/create_request.h"
@@ -91,6 +92,7 @@ struct sandbox {
 	struct build *build; /* whose it is, if it is internal */
 	created_fn created;  /* NULL: nobody waits so */
 	void *created_arg;
+	struct idle idle;
 	struct waiter *waiters; /* execd requests held until it runs */
 	uint64_t phase_ns[PH_COUNT];
 	uint64_t renewed_ns;
@@ -170,6 +172,9 @@ void sandbox_renew_on_access(struct sandbox *sb);
 /* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */
 void sandbox_when_up(struct sandbox *sb, struct http_req *r);
 void sandboxes_wake(struct sandbox *sb);
+bool sandbox_has_waiters(const struct sandbox *sb);
+/* Requests that wait for a resume are told to ask again. */
+void sandbox_refuse_waiters(struct sandbox *sb);
 /* Does one stand on, or is one being made of, the image of that digest (hex)? */
 bool sandboxes_need_image(const struct daemon *d, const char *image);
 /* Takes the policy in the place of the old one: written, then in force. -errno: it stays as it was. */

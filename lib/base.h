@@ -24,12 +24,18 @@
 #define GIB(n)                ((uint64_t)(n) << 30)
 #define PAGE_BYTES            4096u
 #define container_of(p, t, m) ((t *)(void *)((char *)(p)-offsetof(t, m)))
-#define _packed_              __attribute__((packed))
-#define _printf_(f, a)        __attribute__((format(printf, f, a)))
-#define _noreturn_            __attribute__((noreturn))
-#define _cleanup_(f)          __attribute__((cleanup(f)))
-#define _cleanup_free_        _cleanup_(cleanup_free)
-#define _cleanup_close_       _cleanup_(cleanup_close)
+#define SWAP(a, b)                                                                                 \
+	do {                                                                                       \
+		__typeof__(a) swap_ = (a);                                                         \
+		(a) = (b);                                                                         \
+		(b) = swap_;                                                                       \
+	} while (0)
+#define _packed_        __attribute__((packed))
+#define _printf_(f, a)  __attribute__((format(printf, f, a)))
+#define _noreturn_      __attribute__((noreturn))
+#define _cleanup_(f)    __attribute__((cleanup(f)))
+#define _cleanup_free_  _cleanup_(cleanup_free)
+#define _cleanup_close_ _cleanup_(cleanup_close)
 
 /* An own invariant is broken: says so through write(2), which every seccomp list allows, and aborts
  * this process only. */

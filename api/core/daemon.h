@@ -20,6 +20,7 @@ struct io_pool;
 struct networks;
 struct privctl;
 struct http;
+struct idempotency;
 struct router;
 struct turns;
 struct sandbox;
@@ -42,7 +43,7 @@ struct daemon {
 	struct privctl *priv;
 	struct database *database;
 	struct io_pool *io;
-	struct timer *keys_prune;
+	struct idempotency *keys;
 	struct vms *vms;
 	struct networks *networks;
 	struct volumes *volumes;

@@ -20,6 +20,18 @@
 #define KEEP_NS  (24ll * 3600 * 1000000000)
 #define PRUNE_NS (3600ull * 1000000000)
 
+/* A key on its way into the database. */
+struct key_write {
+	struct key_write *next;
+	struct daemon *d;
+	char key[65], sandbox[37];
+};
+
+struct idempotency {
+	struct timer *prune;
+	struct key_write *writes;
+};
+
 static bool key_digest(struct http_req *r, char out[65])
 {
 	const char *key = http_header(r, "Idempotency-Key");
@@ -44,12 +56,19 @@ static bool key_digest(struct http_req *r, char out[65])
  * a second sandbox must not be made. */
 static int key_sandbox(struct daemon *d, const char *key, struct sandbox **sb)
 {
+	const struct key_write *w = d->keys->writes;
 	const cJSON *id, *at;
 	struct err e;
 	cJSON *o;
-	int rc = database_get(d->database, DB_IDEMPOTENCY, key, &o, &e);
+	int rc;
 
-	*sb = NULL;
+	while (w && strcmp(w->key, key) != 0)
+		w = w->next;
+	*sb = w ? sandbox_find(d, w->sandbox) : NULL;
+	if (*sb)
+		return 0;
+	rc = database_get(d->database, DB_IDEMPOTENCY, key, &o, &e);
+
 	if (rc < 0) {
 		log_error("idempotency key: %s", e.msg);
 		return rc;
@@ -82,35 +101,84 @@ bool idempotency_answered(struct http_req *r)
 	return true;
 }
 
+static void promised(struct sandbox *sb, struct http_req *r, bool saved)
+{
+	if (r && saved)
+		http_reply_json(r, 202, sandbox_to_json(sb, true));
+	else if (r)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The sandbox's record cannot be written, or it was deleted.");
+}
+
 void idempotency_answer(struct http_req *r, struct sandbox *sb)
 {
 	/* told here, it is promised: the next daemon makes it, if this one does not */
-	if (sb->state == SB_PENDING && launch_promise(sb) < 0) {
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
-			"The sandbox's record cannot be written.");
+	if (launch_promise(sb, r, promised) < 0)
+		promised(sb, r, false);
+}
+
+/* The sandbox's own records are committed after its key: nobody was told of it yet. Its client is answered when no daemon will find a record. */
+static void key_failed(struct daemon *d, const char *sandbox)
+{
+	static const char text[] = "The Idempotency-Key cannot be written.";
+	struct sandbox *sb = sandbox_find(d, sandbox);
+	struct http_req *r;
+
+	if (!sb || sandbox_gone(sb))
 		return;
+	sandbox_ref(sb);
+	r = operation_client(sb);
+	sandbox_delete(sb, "its Idempotency-Key cannot be written");
+	if (r && sb->op.kind == OP_DELETE) {
+		operation_client_waits(sb, r);
+		sb->op.refused = text;
+	} else if (r) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "%s", text);
 	}
-	http_reply_json(r, 202, sandbox_to_json(sb, true));
+	sandbox_unref(sb);
+}
+
+static void key_written(void *arg, const struct err *e)
+{
+	struct key_write *w = arg, **at = &w->d->keys->writes;
+
+	while (*at != w)
+		at = &(*at)->next;
+	*at = w->next;
+	if (e) {
+		log_error("idempotency key: %s", e->msg);
+		key_failed(w->d, w->sandbox);
+	}
+	free(w);
 }
 
 int idempotency_remember(struct http_req *r, const struct sandbox *sb)
 {
 	struct daemon *d = r->app;
+	struct transaction *t;
+	struct key_write *w;
 	char key[65];
-	struct err e;
 	cJSON *o;
-	int rc;
 
 	if (!key_digest(r, key))
 		return 0;
+	w = malloc(sizeof(*w));
+	t = w ? transaction_new() : NULL;
+	if (!t) {
+		free(w);
+		return -ENOMEM;
+	}
+	*w = (struct key_write){.next = d->keys->writes, .d = d};
+	memcpy(w->key, key, sizeof(key));
+	memcpy(w->sandbox, sb->id, sizeof(w->sandbox));
+	d->keys->writes = w;
 	o = cJSON_CreateObject();
 	cJSON_AddStringToObject(o, "sandbox", sb->id);
 	cJSON_AddNumberToObject(o, "at", (double)wall_ns());
-	rc = database_put(d->database, DB_IDEMPOTENCY, key, o, false, &e);
-	if (rc < 0)
-		log_error("%s", e.msg);
+	transaction_put(t, DB_IDEMPOTENCY, key, o);
 	cJSON_Delete(o);
-	return rc;
+	database_commit(d->database, t, key_written, w);
+	return 0;
 }
 
 int idempotency_id_spent(struct daemon *d, const char *id)
@@ -147,13 +215,15 @@ static void keys_prune(void *arg)
 
 	snprintf(before, sizeof(before), "%lld", (long long)wall_ns() - KEEP_NS);
 	keys_forget(d, DB_PRUNE_KEYS, before);
-	timer_after(d->keys_prune, PRUNE_NS);
+	timer_after(d->keys->prune, PRUNE_NS);
 }
 
 void idempotency_start(struct daemon *d)
 {
-	d->keys_prune = loop_timer(d->loop, keys_prune, d);
-	ASSERT(d->keys_prune);
+	d->keys = calloc(1, sizeof(*d->keys));
+	ASSERT(d->keys);
+	d->keys->prune = loop_timer(d->loop, keys_prune, d);
+	ASSERT(d->keys->prune);
 	keys_prune(d);
 }
 

@@ -13,6 +13,8 @@
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
 #include "api/sandbox/access.h"
+#include "api/sandbox/launch.h"
+#include "api/sandbox/record_writer.h"
 #include "api/sandbox/sandbox.h"
 #include "lib/netrule.h"
 
@@ -80,26 +82,71 @@ static void policy_answer(
 	http_reply_json(r, 200, o);
 }
 
-/* The outcome of a reader: the new policy takes effect and is answered, or the error is. Takes p. */
-static void policy_take(struct http_req *r, struct sandbox *sb, int rc, cJSON *p,
-	const struct err *e, const char *reason)
+/* A change of the policy: worked out from the one that the change before left. */
+struct policy_change {
+	struct record_write w;
+	cJSON *body; /* NULL: empty */
+	int (*read)(struct policy_change *c, cJSON **p, struct err *e);
+	cJSON *policy;
+	const char *reason; /* in the answer */
+};
+
+static struct policy_change *change_of(struct record_write *w)
 {
-	if (rc < 0) {
-		policy_error(r, rc == -E2BIG ? 413 : rc == -ENOMEM ? 500 : 400, e->msg);
-		return;
-	}
-	if (!sb->d->cfg.network_enabled) {
-		cJSON_Delete(p);
-		policy_error(r, 400,
-			"sandboxes have no network on this server: network.enabled is false");
-		return;
-	}
-	if (sandbox_set_policy(sb, p) < 0) {
-		policy_error(r, 500, "the policy could not be written; the old one stays");
-		return;
-	}
-	policy_answer(r, sb, false, reason);
+	return container_of(w, struct policy_change, w);
 }
+
+static bool change_turn(struct record_write *w)
+{
+	struct policy_change *c = change_of(w);
+	struct err e = {0};
+	int rc = c->read(c, &c->policy, &e);
+
+	if (rc == 0 && c->policy && w->sb->d->cfg.network_enabled)
+		return true;
+	if (!w->r)
+		return false;
+	if (rc == 0 && c->policy)
+		policy_error(w->r, 400,
+			"sandboxes have no network on this server: network.enabled is false");
+	else if (rc < 0)
+		policy_error(w->r, rc == -E2BIG ? 413 : rc == -ENOMEM ? 500 : 400, e.msg);
+	else
+		policy_answer(w->r, w->sb, false, c->reason);
+	return false;
+}
+
+static void change_swap(struct record_write *w)
+{
+	SWAP(change_of(w)->policy, w->sb->spec.network_policy);
+}
+
+static void change_ended(struct record_write *w, enum record_end how)
+{
+	if (how == RECORD_SAVED)
+		launch_network_policy(w->sb);
+	if (!w->r)
+		return;
+	if (how == RECORD_SAVED)
+		policy_answer(w->r, w->sb, false, change_of(w)->reason);
+	else
+		policy_error(w->r, 500,
+			how == RECORD_GONE ? "the sandbox was deleted meanwhile"
+					   : "the policy could not be written; the old one stays");
+}
+
+static void change_fini(struct record_write *w)
+{
+	cJSON_Delete(change_of(w)->body);
+	cJSON_Delete(change_of(w)->policy);
+}
+
+static const struct record_write_kind change_kind = {.bytes = sizeof(struct policy_change),
+	.sync = true,
+	.turn = change_turn,
+	.swap = change_swap,
+	.ended = change_ended,
+	.fini = change_fini};
 
 /* The body as JSON. NULL and *bad: it is none. NULL without: it is empty. */
 static cJSON *policy_body(struct http_req *r, bool *bad)
@@ -127,60 +174,65 @@ void route_policy_get(struct http_req *r)
 		policy_answer(r, sb, true, NULL);
 }
 
-void route_policy_put(struct http_req *r)
+static int policy_put(struct policy_change *c, cJSON **p, struct err *e)
+{
+	if (!c->body || cJSON_IsNull(c->body) || (cJSON_IsObject(c->body) && !c->body->child))
+		c->reason = "policy reset to default deny-all";
+	return egress_policy_read(c->body, p, e);
+}
+
+static int policy_patch(struct policy_change *c, cJSON **p, struct err *e)
+{
+	return egress_policy_patch(c->w.sb->spec.network_policy, c->body, p, e);
+}
+
+static int policy_remove(struct policy_change *c, cJSON **p, struct err *e)
+{
+	bool found = false;
+	int rc = egress_policy_remove(c->w.sb->spec.network_policy, c->body, p, &found, e);
+
+	if (rc == 0 && !found) {
+		cJSON_Delete(take_ptr(*p));
+		c->reason = "no matching targets found";
+	}
+	return rc;
+}
+
+static void policy_change(
+	struct http_req *r, int (*read)(struct policy_change *c, cJSON **p, struct err *e))
 {
 	struct sandbox *sb = policy_sandbox(r);
-	cJSON *body, *p = NULL;
-	struct err e = {0};
-	bool bad, reset;
-	int rc;
+	struct record_write *w;
+	cJSON *body;
+	bool bad;
 
 	if (!sb)
 		return;
 	body = policy_body(r, &bad);
-	reset = !body || cJSON_IsNull(body) || (cJSON_IsObject(body) && !body->child);
-	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON") : egress_policy_read(body, &p, &e);
-	cJSON_Delete(body);
-	policy_take(r, sb, rc, p, &e, reset ? "policy reset to default deny-all" : NULL);
+	w = bad ? NULL : record_write_new(&change_kind, sb, r);
+	if (!w) {
+		cJSON_Delete(body);
+		policy_error(r, bad ? 400 : 500, bad ? "the body is not JSON" : "out of memory");
+		return;
+	}
+	change_of(w)->body = body;
+	change_of(w)->read = read;
+	record_write_submit(w);
+}
+
+void route_policy_put(struct http_req *r)
+{
+	policy_change(r, policy_put);
 }
 
 void route_policy_patch(struct http_req *r)
 {
-	struct sandbox *sb = policy_sandbox(r);
-	cJSON *body, *p = NULL;
-	struct err e = {0};
-	bool bad;
-	int rc;
-
-	if (!sb)
-		return;
-	body = policy_body(r, &bad);
-	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON")
-		 : egress_policy_patch(sb->spec.network_policy, body, &p, &e);
-	cJSON_Delete(body);
-	policy_take(r, sb, rc, p, &e, NULL);
+	policy_change(r, policy_patch);
 }
 
 void route_policy_delete(struct http_req *r)
 {
-	struct sandbox *sb = policy_sandbox(r);
-	bool bad, found = false;
-	cJSON *body, *p = NULL;
-	struct err e = {0};
-	int rc;
-
-	if (!sb)
-		return;
-	body = policy_body(r, &bad);
-	rc = bad ? err_plain(&e, EINVAL, "the body is not JSON")
-		 : egress_policy_remove(sb->spec.network_policy, body, &p, &found, &e);
-	cJSON_Delete(body);
-	if (rc == 0 && !found) {
-		cJSON_Delete(p);
-		policy_answer(r, sb, false, "no matching targets found");
-		return;
-	}
-	policy_take(r, sb, rc, p, &e, NULL);
+	policy_change(r, policy_remove);
 }
 
 /* In the order of enum net_counter. */

@@ -15,6 +15,7 @@
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
+#include "api/sandbox/record_writer.h"
 #include "api/sandbox/snapshot.h"
 #include "api/sandbox/user_template.h"
 #include "lib/json.h"
@@ -177,98 +178,179 @@ void route_list(struct http_req *r)
 
 /* ---- metadata, renew */
 
+static void record_not_changed(struct http_req *r, const struct sandbox *sb, enum record_end how)
+{
+	if (how == RECORD_GONE)
+		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %s not found.", sb->id);
+	else
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
+			"The record of sandbox %s cannot be written.", sb->id);
+}
+
+struct metadata_change {
+	struct record_write w;
+	cJSON *patch, *metadata;
+};
+
+static struct metadata_change *metadata_of(struct record_write *w)
+{
+	return container_of(w, struct metadata_change, w);
+}
+
+/* What the metadata becomes. false: refused. */
+static bool metadata_turn(struct record_write *w)
+{
+	struct metadata_change *c = metadata_of(w);
+	struct sandbox *sb = w->sb;
+	const cJSON *old = sb->spec.metadata, *v;
+	struct refusal x;
+
+	c->metadata = old ? cJSON_Duplicate(old, true) : cJSON_CreateObject();
+	cJSON_ArrayForEach (v, c->patch) {
+		cJSON_DeleteItemFromObjectCaseSensitive(c->metadata, v->string);
+		if (cJSON_IsString(v))
+			cJSON_AddStringToObject(c->metadata, v->string, v->valuestring);
+	}
+	if (members_check(c->metadata, "metadata", METADATA_KEYS_MAX, &x) < 0) {
+		if (w->r)
+			refused(w->r, &x);
+		return false;
+	}
+	/* what makes the record shorter is always taken */
+	if (json_memory(c->metadata) > json_memory(old) &&
+		!sandbox_fits(sb, json_memory(c->metadata) - json_memory(old))) {
+		if (w->r)
+			record_refused(w->r, sb);
+		return false;
+	}
+	return true;
+}
+
+static void metadata_swap(struct record_write *w)
+{
+	SWAP(metadata_of(w)->metadata, w->sb->spec.metadata);
+}
+
+static void metadata_ended(struct record_write *w, enum record_end how)
+{
+	if (w->r && how == RECORD_SAVED)
+		http_reply_json(w->r, 200, sandbox_to_json(w->sb, false));
+	else if (w->r)
+		record_not_changed(w->r, w->sb, how);
+}
+
+static void metadata_fini(struct record_write *w)
+{
+	cJSON_Delete(metadata_of(w)->patch);
+	cJSON_Delete(metadata_of(w)->metadata);
+}
+
+static const struct record_write_kind metadata_kind = {.bytes = sizeof(struct metadata_change),
+	.turn = metadata_turn,
+	.swap = metadata_swap,
+	.ended = metadata_ended,
+	.fini = metadata_fini};
+
 void route_metadata(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
+	struct record_write *w;
 	struct refusal x;
-	cJSON *patch, *v, *meta, *old;
+	cJSON *patch;
 
 	if (!sb)
 		return;
 	patch = json_object(r->body, r->body_len, &x);
-	if (!patch) {
-		refused(r, &x);
-		return;
-	}
-	if (metadata_check(patch, true, "INVALID_METADATA_LABEL", &x) < 0) {
+	if (!patch || metadata_check(patch, true, "INVALID_METADATA_LABEL", &x) < 0) {
 		cJSON_Delete(patch);
 		refused(r, &x);
 		return;
 	}
-	old = sb->spec.metadata;
-	meta = old ? cJSON_Duplicate(old, true) : cJSON_CreateObject();
-	cJSON_ArrayForEach (v, patch) {
-		cJSON_DeleteItemFromObjectCaseSensitive(meta, v->string);
-		if (cJSON_IsString(v))
-			cJSON_AddStringToObject(meta, v->string, v->valuestring);
+	w = record_write_new(&metadata_kind, sb, r);
+	if (!w) {
+		cJSON_Delete(patch);
+		record_not_changed(r, sb, RECORD_FAILED);
+		return;
 	}
-	cJSON_Delete(patch);
-	if (members_check(meta, "metadata", METADATA_KEYS_MAX, &x) < 0) {
-		cJSON_Delete(meta);
+	metadata_of(w)->patch = patch;
+	record_write_submit(w);
+}
+
+struct renewal {
+	struct record_write w;
+	int64_t expires_ns, asked_ns;
+};
+
+static struct renewal *renewal_of(struct record_write *w)
+{
+	return container_of(w, struct renewal, w);
+}
+
+static void renewal_swap(struct record_write *w)
+{
+	SWAP(renewal_of(w)->expires_ns, w->sb->expires_ns);
+}
+
+static void renewal_ended(struct record_write *w, enum record_end how)
+{
+	char text[TIME_TEXT];
+	cJSON *o;
+
+	if (how == RECORD_SAVED)
+		sandbox_due(w->sb);
+	if (w->r && how == RECORD_SAVED) {
+		o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, "expiresAt", time_format(renewal_of(w)->asked_ns, text));
+		http_reply_json(w->r, 200, o);
+	} else if (w->r) {
+		record_not_changed(w->r, w->sb, how);
+	}
+}
+
+static const struct record_write_kind renewal_kind = {
+	.bytes = sizeof(struct renewal), .swap = renewal_swap, .ended = renewal_ended};
+
+/* RFC 3339. False: answered. */
+static bool renewal_read(struct http_req *r, int64_t *t)
+{
+	struct refusal x;
+	cJSON *j = json_object(r->body, r->body_len, &x);
+	const cJSON *at = cJSON_GetObjectItemCaseSensitive(j, "expiresAt");
+	bool ok = cJSON_IsString(at) && time_parse(at->valuestring, t);
+
+	if (!j)
 		refused(r, &x);
-		return;
-	}
-	/* what makes the record shorter is always taken */
-	if (json_memory(meta) > json_memory(old) &&
-		!sandbox_fits(sb, json_memory(meta) - json_memory(old))) {
-		cJSON_Delete(meta);
-		record_refused(r, sb);
-		return;
-	}
-	sb->spec.metadata = meta;
-	if (sandbox_save(sb, false) < 0) {
-		sb->spec.metadata = old;
-		cJSON_Delete(meta);
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
-			"The record of sandbox %s cannot be written.", sb->id);
-		return;
-	}
-	cJSON_Delete(old);
-	http_reply_json(r, 200, sandbox_to_json(sb, false));
+	else if (!ok)
+		http_error(r, 400, PARAM, "expiresAt must be an RFC 3339 time.");
+	cJSON_Delete(j);
+	return ok;
 }
 
 void route_renew(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
-	struct refusal x;
-	cJSON *j, *o;
-	const cJSON *at;
-	int64_t t = 0, old;
-	bool ok;
-	char text[TIME_TEXT];
+	struct record_write *w;
+	int64_t t = 0;
 
-	if (!sb)
+	if (!sb || !renewal_read(r, &t))
 		return;
-	j = json_object(r->body, r->body_len, &x);
-	if (!j) {
-		refused(r, &x);
-		return;
-	}
-	at = cJSON_GetObjectItemCaseSensitive(j, "expiresAt");
-	ok = cJSON_IsString(at) && time_parse(at->valuestring, &t);
-	cJSON_Delete(j);
-	if (!ok) {
-		http_error(r, 400, PARAM, "expiresAt must be an RFC 3339 time.");
-	} else if (!sb->expires_ns) {
+	if (!sb->expires_ns) {
 		http_error(r, 409, "DOCKER::INVALID_EXPIRATION",
 			"Sandbox %s does not have automatic expiration enabled.", sb->id);
-	} else if (t <= (int64_t)wall_ns()) {
+		return;
+	}
+	if (t <= (int64_t)wall_ns()) {
 		http_error(r, 400, "DOCKER::INVALID_EXPIRATION",
 			"New expiration time must be in the future.");
-	} else {
-		old = sb->expires_ns;
-		sb->expires_ns = t;
-		if (sandbox_save(sb, false) < 0) {
-			sb->expires_ns = old;
-			http_error(r, 500, "SANDBOX::INTERNAL_ERROR",
-				"The record of sandbox %s cannot be written.", sb->id);
-			return;
-		}
-		sandbox_set_expiry(sb, t);
-		o = cJSON_CreateObject();
-		cJSON_AddStringToObject(o, "expiresAt", time_format(t, text));
-		http_reply_json(r, 200, o);
+		return;
 	}
+	w = record_write_new(&renewal_kind, sb, r);
+	if (!w) {
+		record_not_changed(r, sb, RECORD_FAILED);
+		return;
+	}
+	renewal_of(w)->expires_ns = renewal_of(w)->asked_ns = t;
+	record_write_submit(w);
 }
 
 /* ---- endpoints */

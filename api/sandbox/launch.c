@@ -22,6 +22,7 @@
 #include "api/sandbox/identity.h"
 #include "api/sandbox/own_api.h"
 #include "api/sandbox/own_base.h"
+#include "api/sandbox/record_writer.h"
 #include "api/http/http.h"
 #include "api/links/images.h"
 #include "api/sandbox/resident_pause.h"
@@ -117,29 +118,77 @@ void launch_late(struct sandbox *sb)
 	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->op.limit_s);
 }
 
-int launch_promise(struct sandbox *sb)
-{
-	char old[sizeof(sb->reason)];
-	int rc;
+/* ---- the promise: its client is told that it is coming */
 
-	memcpy(old, sb->reason, sizeof(old));
-	snprintf(sb->reason, sizeof(sb->reason), PROMISED);
-	rc = sandbox_save(sb, false);
-	if (rc < 0)
-		memcpy(sb->reason, old, sizeof(old));
-	return rc;
+struct promise {
+	struct record_write w;
+	char reason[64];
+	void (*fn)(struct sandbox *sb, struct http_req *r, bool saved);
+};
+
+static struct promise *promise_of(struct record_write *w)
+{
+	return container_of(w, struct promise, w);
 }
 
-void launch_is_long(struct sandbox *sb)
+static void promise_swap(struct record_write *w)
 {
-	if (sb->state != SB_PENDING)
+	struct promise *p = promise_of(w);
+	char reason[sizeof(p->reason)];
+
+	memcpy(reason, w->sb->reason, sizeof(reason));
+	memcpy(w->sb->reason, p->reason, sizeof(reason));
+	memcpy(p->reason, reason, sizeof(reason));
+}
+
+/* One that is Pending no more needs no promise. */
+static bool promise_turn(struct record_write *w)
+{
+	if (w->sb->state == SB_PENDING)
+		return true;
+	promise_of(w)->fn(w->sb, w->r, true);
+	return false;
+}
+
+static void promise_ended(struct record_write *w, enum record_end how)
+{
+	promise_of(w)->fn(w->sb, w->r, how == RECORD_SAVED);
+}
+
+static const struct record_write_kind promise_kind = {.bytes = sizeof(struct promise),
+	.turn = promise_turn,
+	.swap = promise_swap,
+	.ended = promise_ended};
+
+int launch_promise(struct sandbox *sb, struct http_req *r,
+	void (*fn)(struct sandbox *sb, struct http_req *r, bool saved))
+{
+	struct record_write *w = record_write_new(&promise_kind, sb, r);
+
+	if (!w)
+		return -ENOMEM;
+	str_copy(promise_of(w)->reason, sizeof(promise_of(w)->reason), PROMISED);
+	promise_of(w)->fn = fn;
+	record_write_submit(w);
+	return 0;
+}
+
+static void long_promised(struct sandbox *sb, struct http_req *r, bool saved)
+{
+	if (sb->op.kind != OP_CREATE || sb->state != SB_PENDING)
 		return;
-	if (launch_promise(sb) < 0) {
+	if (!saved) {
 		timer_after(sb->pending, SEC);
 		return;
 	}
 	answer_created(sb);
 	sandbox_created(sb, NULL);
+}
+
+void launch_is_long(struct sandbox *sb)
+{
+	if (sb->state == SB_PENDING && launch_promise(sb, NULL, long_promised) < 0)
+		timer_after(sb->pending, SEC);
 }
 
 /* ---- the last steps: identity, entrypoint, Running */
@@ -729,7 +778,7 @@ static void on_net_denied(void *arg, const char *place, const char *why)
 	sandbox_note(arg, "network: denied %.60s (%s)", place, why);
 }
 
-void launch_take_up_network(struct sandbox *sb)
+void launch_network_policy(struct sandbox *sb)
 {
 	struct buf b;
 
@@ -739,27 +788,6 @@ void launch_take_up_network(struct sandbox *sb)
 	egress_policy_wire(sb->spec.network_policy, &b);
 	network_policy(sb->d->networks, sb->vm, &b);
 	buf_fini(&b);
-}
-
-int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy)
-{
-	struct cJSON *old = sb->spec.network_policy;
-	struct buf b;
-	int rc;
-
-	sb->spec.network_policy = policy;
-	rc = sandbox_save(sb, true);
-	if (rc < 0) {
-		sb->spec.network_policy = old;
-		cJSON_Delete(policy);
-		return rc;
-	}
-	cJSON_Delete(old);
-	buf_init(&b, MIB(4));
-	egress_policy_wire(policy, &b);
-	network_policy(sb->d->networks, sb->vm, &b);
-	buf_fini(&b);
-	return 0;
 }
 
 static void on_files_lost(void *arg, const char *why)

@@ -34,8 +34,8 @@ void launch_resume(struct sandbox *sb);
 /* Its record says Resuming, and the files that it shall run from. */
 void launch_resume_begun(struct sandbox *sb);
 bool launch_adopt(struct sandbox *sb); /* false: it does not run any more */
-/* The network of the last daemon was adopted: it gets this sandbox's policy again. */
-void launch_take_up_network(struct sandbox *sb);
+/* Its network process gets the policy of its record: that was changed, or the process was adopted. */
+void launch_network_policy(struct sandbox *sb);
 void launch_teardown(struct sandbox *sb); /* VM, agent, timers: all that runs for it */
 void launch_late(struct sandbox *sb);     /* the deadline of a step or of all passed */
 void launch_is_long(struct sandbox *sb);  /* its client learns that the sandbox is being made */
@@ -46,6 +46,7 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	_printf_(4, 5);
 /* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
 void launch_continue(struct sandbox *sb);
-/* Its client is told that it is coming: from here on the next daemon makes it, if this one does
- * not. 0 or -errno. */
-int launch_promise(struct sandbox *sb);
+/* A client shall be told that it is coming. fn is called when its record says so (the next daemon makes it, if this one does not), or when it
+ * is Pending no more; false: neither, or it was deleted. r is handed to fn, NULL if that client left. -ENOMEM: fn is not called. */
+int launch_promise(struct sandbox *sb, struct http_req *r,
+	void (*fn)(struct sandbox *sb, struct http_req *r, bool saved));

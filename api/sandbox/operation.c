@@ -11,6 +11,7 @@
 #include "api/core/database.h"
 #include "api/sandbox/identity.h"
 #include "api/sandbox/launch.h"
+#include "api/sandbox/record_writer.h"
 #include "api/sandbox/resident_pause.h"
 #include "api/sandbox/rollback.h"
 #include "api/sandbox/take.h"
@@ -91,36 +92,36 @@ void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s)
 /* ---- commits: the beginning of an operation, and its result */
 
 struct commit {
-	struct sandbox *sb;
+	struct record_write w;
 	enum op_step step; /* STEP_BEGIN, STEP_COMMIT */
 	enum op_event ev;  /* of a result */
 	int64_t changed_ns;
 	uint64_t begun_ns; /* of the operation */
-	uint64_t saves;    /* of the sandbox, when it was handed over */
 	char reason[64];
 	op_saved_fn fn;
 };
 
-static void commit_free(struct commit *c)
+static const struct commit *commit_of(const struct record_write *w)
 {
-	sandbox_unref(c->sb);
-	free(c);
+	return (const struct commit *)(const void *)w;
 }
 
-static void committed(void *arg, const struct err *e);
-
-static bool commit_send(struct commit *c)
+/* Else the operation ended meanwhile, and the record of that comes after this one. */
+static bool commit_wanted(const struct record_write *w)
 {
-	struct sandbox *sb = c->sb;
-	struct transaction *t =
-		c->step == STEP_BEGIN
-			? sandbox_transaction_begin(sb, sb->op.kind, c->changed_ns, c->reason)
-			: sandbox_transaction(sb, c->ev, c->changed_ns, c->reason);
+	const struct commit *c = commit_of(w);
 
-	c->saves = sb->saves;
-	if (t)
-		database_commit(sb->d->database, t, committed, c);
-	return t != NULL;
+	return w->sb->op.step == c->step && w->sb->op.begun_ns == c->begun_ns;
+}
+
+static struct transaction *commit_transaction(struct record_write *w)
+{
+	const struct commit *c = commit_of(w);
+	struct sandbox *sb = w->sb;
+
+	return c->step == STEP_BEGIN
+		       ? sandbox_transaction_begin(sb, sb->op.kind, c->changed_ns, c->reason)
+		       : sandbox_transaction(sb, c->ev, c->changed_ns, c->reason);
 }
 
 static void begin_ended(struct sandbox *sb, const struct commit *c, bool saved)
@@ -138,72 +139,57 @@ static void begin_ended(struct sandbox *sb, const struct commit *c, bool saved)
 	c->fn(sb, true);
 }
 
-static void commit_ended(struct sandbox *sb, const struct commit *c, bool saved)
+static void commit_ended(struct record_write *w, enum record_end how)
 {
+	const struct commit *c = commit_of(w);
+	bool saved = how == RECORD_SAVED;
+
 	if (c->step == STEP_BEGIN) {
-		begin_ended(sb, c, saved);
+		begin_ended(w->sb, c, saved);
 		return;
 	}
 	if (saved)
-		sandbox_entered(sb, c->ev, c->changed_ns, c->reason);
-	c->fn(sb, saved);
+		sandbox_entered(w->sb, c->ev, c->changed_ns, c->reason);
+	c->fn(w->sb, saved);
 }
 
-static void committed(void *arg, const struct err *e)
+static const struct record_write_kind commit_kind = {.bytes = sizeof(struct commit),
+	.wanted = commit_wanted,
+	.transaction = commit_transaction,
+	.ended = commit_ended};
+
+static void commit_begin(
+	struct sandbox *sb, enum op_step step, enum op_event ev, const char *reason, op_saved_fn fn)
 {
-	struct commit *c = arg;
-	struct sandbox *sb = c->sb;
-	/* Else it ended meanwhile, and the record of that comes after this one. */
-	bool runs = sb->op.step == c->step && sb->op.begun_ns == c->begun_ns, again;
+	struct record_write *w = record_write_new(&commit_kind, sb, NULL);
+	struct commit none = {.w.sb = sb, .step = step, .fn = fn}, *c;
 
-	if (e)
-		log_error("sandbox %s: %s", sb->id, e->msg);
-	/* Something else wrote the record behind this one, as it still was: written once more. */
-	again = runs && !e && c->saves != sb->saves;
-	if (again && commit_send(c))
-		return;
-	if (runs)
-		commit_ended(sb, c, !e && !again);
-	commit_free(c);
-}
-
-static void commit_begin(struct sandbox *sb, const struct commit *what)
-{
-	struct commit *c = malloc(sizeof(*c));
-
-	if (!c) {
-		commit_ended(sb, what, false);
+	if (!w) {
+		commit_ended(&none.w, RECORD_FAILED);
 		return;
 	}
-	*c = *what;
-	c->sb = sb;
+	c = container_of(w, struct commit, w);
+	c->step = step;
+	c->ev = ev;
+	c->fn = fn;
 	c->begun_ns = sb->op.begun_ns;
 	c->changed_ns = (int64_t)wall_ns();
-	sandbox_ref(sb);
-	if (commit_send(c))
-		return;
-	commit_ended(sb, c, false);
-	commit_free(c);
+	snprintf(c->reason, sizeof(c->reason), "%s", reason);
+	record_write_submit(w);
 }
 
 void operation_begin_saved(
 	struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason, op_saved_fn fn)
 {
-	struct commit c = {.step = STEP_BEGIN, .fn = fn};
-
-	snprintf(c.reason, sizeof(c.reason), "%s", reason);
 	operation_mark(sb, k, limit_s);
 	operation_step(sb, STEP_BEGIN);
-	commit_begin(sb, &c);
+	commit_begin(sb, STEP_BEGIN, EV_DONE, reason, fn);
 }
 
 void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason, op_saved_fn fn)
 {
-	struct commit c = {.step = STEP_COMMIT, .ev = ev, .fn = fn};
-
-	snprintf(c.reason, sizeof(c.reason), "%s", reason);
 	operation_step(sb, STEP_COMMIT);
-	commit_begin(sb, &c);
+	commit_begin(sb, STEP_COMMIT, ev, reason, fn);
 }
 
 bool operation_holds(const struct sandbox *sb)

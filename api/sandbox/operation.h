@@ -153,6 +153,7 @@ struct operation {
 	uint64_t begun_ns, step_ns, ends_ns; /* ends_ns 0: no deadline over all */
 	int64_t limit_s;           /* what the deadline is set to: of the step, or of all */
 	struct http_req *client;   /* the client that waits for its answer */
+	const char *refused;       /* delete: the client's create failed for this reason */
 	struct launch *launch;     /* create, resume: what its steps keep */
 	struct rollback *rollback; /* pause, resume: it goes back to a snapshot */
 	struct snap *

@@ -198,26 +198,6 @@ void sandbox_note(struct sandbox *sb, const char *fmt, ...)
 	sb->events[sb->nevents++] = line;
 }
 
-int sandbox_save(struct sandbox *sb, bool sync)
-{
-	struct err e;
-	cJSON *doc;
-	int rc;
-
-	if (sandbox_gone(sb))
-		return -ENOENT;
-	sb->saves++;
-	sandbox_weigh(sb);
-	doc = sandbox_record(sb);
-	rc = fault_at(sb, FAULT_RECORD) < 0
-		     ? err_plain(&e, ENOSPC, "no space (asked for by a test)")
-		     : database_put(sb->d->database, DB_SANDBOX, sb->id, doc, sync, &e);
-	cJSON_Delete(doc);
-	if (rc < 0)
-		log_error("sandbox %s: %s", sb->id, e.msg);
-	return rc;
-}
-
 static void saved_later(void *arg, const struct err *e)
 {
 	if (e)
@@ -674,18 +654,22 @@ static void record_deleted(void *arg, const struct err *e)
 	if (e) {
 		log_error("sandbox %s: %s", sb->id, e->msg);
 		timer_after(sb->deadline, RECORD_AGAIN_NS);
-		if (r)
+		if (r && sb->op.refused)
+			http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "%s", sb->op.refused);
+		else if (r)
 			http_error(r, 500, "DOCKER::SANDBOX_DELETE_FAILED",
 				"Sandbox %s is gone, but its record cannot be deleted yet.",
 				sb->id);
 		return;
 	}
-	sb->op = (struct operation){0};
 	if (sb->volumes_held)
 		volumes_release(sb->d->volumes, sb->spec.volumes, false);
 	sb->volumes_held = false;
-	if (r)
+	if (r && sb->op.refused)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "%s", sb->op.refused);
+	else if (r)
 		http_reply_empty(r, 204);
+	sb->op = (struct operation){0};
 	sandbox_unref(sb);
 }
 

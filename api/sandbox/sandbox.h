@@ -60,7 +60,8 @@ struct sandbox {
 	struct disk disk;
 	struct memory memory; /* what the running or paused memory stands on */
 	uint64_t generation;
-	uint64_t saves; /* how often its record was written beside operation_commit() */
+	struct record_write *writes; /* into its record: the one in flight, and those that wait */
+	uint64_t saves; /* how often its record was written past them, or by a change */
 
 	struct vm *vm;
 	uint32_t vm_slot;
@@ -136,8 +137,6 @@ void sandbox_said(struct sandbox *sb);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* A memory file is damaged: the sandboxes that were restored from it have that in their events. */
 void sandboxes_damaged(struct daemon *d, const char *blob, const char *text);
-/* 0 or -errno: written. */
-int sandbox_save(struct sandbox *sb, bool sync);
 /* Written after all that was handed over before; the loop does not wait. For what is true whatever the database says, as a
  * monitor that ended: the next daemon finds the same. */
 void sandbox_save_later(struct sandbox *sb);
@@ -177,8 +176,6 @@ bool sandbox_has_waiters(const struct sandbox *sb);
 void sandbox_refuse_waiters(struct sandbox *sb);
 /* Does one stand on, or is one being made of, the image of that digest (hex)? */
 bool sandboxes_need_image(const struct daemon *d, const char *image);
-/* Takes the policy in the place of the old one: written, then in force. -errno: it stays as it was. */
-int sandbox_set_policy(struct sandbox *sb, struct cJSON *policy);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */
 struct cJSON *sandbox_record(const struct sandbox *sb);

@@ -37,8 +37,13 @@ static int snapshot_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 
 static void snapshot_damaged(struct checkpoint *c, const char *text)
 {
-	if (c->state == CP_READY)
-		checkpoint_set(c, CP_FAILED, false, "snapshot_damaged", text, NULL, NULL);
+	if (c->state != CP_READY)
+		return;
+	/* It is true whatever the database says. So it is shown at once, and nothing is restored from it while the record is written. */
+	c->state = CP_FAILED;
+	snprintf(c->reason, sizeof(c->reason), "snapshot_damaged");
+	snprintf(c->message, sizeof(c->message), "%s", text);
+	checkpoint_set(c, CP_FAILED, false, c->reason, c->message, NULL, NULL);
 }
 
 const struct checkpoint_kind snapshot_kind = {.purpose = "snapshot",

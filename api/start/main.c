@@ -421,7 +421,7 @@ static void take_up_networks(bool complete)
 	networks_adopt(D.networks);
 	vms_sweep(D.vms, complete);
 	for (struct sandbox *sb = D.sandboxes; sb; sb = sb->next)
-		launch_take_up_network(sb);
+		launch_network_policy(sb);
 	networks_adopted(D.networks);
 }
 

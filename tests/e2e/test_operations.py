@@ -297,6 +297,94 @@ def test_a_record_written_behind_the_result_does_not_undo_it(daemon):
     assert after["status"]["state"] == "Running" and after["metadata"] == {"a": "b"}, after
 
 
+@contextlib.contextmanager
+def held(daemon):
+    """The database is held by somebody else; at most two seconds, which is what the daemon waits for it."""
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+
+
+CHANGES = {
+    "metadata": ("PATCH", "/v1/sandboxes/{box}/metadata", {"a": "b"}, lambda b: b.get("metadata"), {"a": "b"}),
+    "expiry": ("POST", "/v1/sandboxes/{box}/renew-expiration", {"expiresAt": "2040-01-01T00:00:00Z"}, lambda b: b["expiresAt"][:4], "2040"),
+    "policy": ("PUT", "/v1/sandboxes/{box}/networkpolicy", {"defaultAction": "deny"}, None, None),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_does_not_hold_up_the_daemon(daemon, what):
+    """It is answered and shown when it is written, and not before; other requests are answered meanwhile."""
+    daemon.start({**NO_TEMPLATES, "network": {"enabled": True}})
+    box, other = daemon.create(timeout=600), daemon.create()
+    method, path, body, field, want = CHANGES[what]
+    at = path.format(box=box)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with held(daemon):
+            asked = pool.submit(daemon.ask, method, at, body)
+            until(lambda: waiting(daemon))
+            assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+            before = daemon.ask("GET", f"/v1/sandboxes/{box}")[1]
+            shown = field(before) if field else daemon.ask("GET", at)[1].get("policy", {}).get("defaultAction")
+            assert shown not in (want, "deny") and not asked.done()
+        assert asked.result()[0] == 200, asked.result()
+    daemon.end()
+    daemon.again()
+    if field:
+        assert field(daemon.ask("GET", f"/v1/sandboxes/{box}")[1]) == want
+    else:
+        assert daemon.ask("GET", at)[1]["policy"]["defaultAction"] == "deny"
+
+
+def test_changes_at_once_lose_nothing(daemon):
+    """Each is worked out from what the one before left, and all of them are in the record."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create(metadata={"k0": "old"})
+    at, want = f"/v1/sandboxes/{box}", {f"k{i}": "v" for i in range(16)}
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "PATCH", at + "/metadata", {k: v}) for k, v in want.items()]
+            until(lambda: waiting(daemon))
+        assert [a.result()[0] for a in asked] == [200] * 16
+    assert daemon.ask("GET", at)[1]["metadata"] == want
+    daemon.end()
+    assert daemon.again().ask("GET", at)[1]["metadata"] == want
+
+
+def test_a_delete_while_changes_are_written(daemon):
+    """They are answered as if they had come after it, and bring no record back."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create(timeout=600)
+    at = f"/v1/sandboxes/{box}"
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "PATCH", at + "/metadata", {k: "v"}) for k in "ab"]
+            asked.append(pool.submit(daemon.ask, "POST", at + "/renew-expiration", {"expiresAt": "2040-01-01T00:00:00Z"}))
+            until(lambda: int(re.search(r"^mayfly_http_open_connections (\d+)$", daemon.ask("GET", "/metrics")[1], re.M)[1]) > 3)
+            deleted = pool.submit(daemon.ask, "DELETE", at)
+            until(lambda: daemon.state(box) == "Stopping")
+        assert deleted.result()[0] == 204
+        assert [(a.result()[0], a.result()[1]["code"]) for a in asked] == [(404, "DOCKER::SANDBOX_NOT_FOUND")] * 3
+    daemon.end()
+    assert daemon.again().ask("GET", "/v1/sandboxes")[1]["items"] == []
+
+
+def test_one_key_twice_while_it_is_written(daemon):
+    """The second create with the key is answered with the first one's sandbox, and nobody waits for the database meanwhile."""
+    daemon.start(NO_TEMPLATES)
+    other = daemon.create()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "POST", "/v1/sandboxes", BOX, {"Idempotency-Key": "k"}) for _ in range(2)]
+            until(lambda: int(re.search(r"^mayfly_http_open_connections (\d+)$", daemon.ask("GET", "/metrics")[1], re.M)[1]) > 2)
+            assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+            assert not any(a.done() for a in asked)
+        first, second = (a.result() for a in asked)
+    assert first[0] == second[0] == 202 and first[1]["id"] == second[1]["id"]
+    assert len(daemon.ask("GET", "/v1/sandboxes")[1]["items"]) == 2
+
+
 # ---- without a server
 
 @pytest.mark.parametrize("before", ["Running", "Paused in memory", "Paused"])

@@ -18,7 +18,10 @@
 #include "api/sandbox/sandbox.h"
 #include "lib/log.h"
 
-#define WAITING  2u
+#define WAITING 2u
+#define RATE                                                                                       \
+	100u /* streams that one sandbox may begin in a second: each costs the daemon a dial and a connection */
+#define RATE_NS  1000000000ull
 #define READ_MAX KIB(64)
 #define OUT_MAX  (AGENT_FRAME_MAX + KIB(64))
 
@@ -206,6 +209,31 @@ static bool own_wait(struct sandbox *sb, struct agentc *agent)
 	return true;
 }
 
+static void own_later(void *arg)
+{
+	own_api_fill(arg);
+}
+
+/* A guest that takes each stream and ends it sets no pace for the daemon: the next ones wait for the next second. */
+static bool own_may_begin(struct sandbox *sb)
+{
+	uint64_t now = mono_ns();
+
+	if (now - sb->own_since_ns >= RATE_NS) {
+		sb->own_since_ns = now;
+		sb->own_begun = 0;
+	}
+	if (sb->own_begun < RATE) {
+		sb->own_begun++;
+		return true;
+	}
+	if (!sb->own_later)
+		sb->own_later = loop_timer(sb->d->loop, own_later, sb);
+	if (sb->own_later)
+		timer_set(sb->own_later, sb->own_since_ns + RATE_NS);
+	return false;
+}
+
 /* As many wait as may, within the budget. */
 static void own_api_fill(struct sandbox *sb)
 {
@@ -214,7 +242,7 @@ static void own_api_fill(struct sandbox *sb)
 
 	while (agent && !sb->own_refused && sb->own_waiting < WAITING &&
 		sb->own_waiting + sb->own_active < max)
-		if (!own_wait(sb, agent))
+		if (!own_may_begin(sb) || !own_wait(sb, agent))
 			return;
 }
 

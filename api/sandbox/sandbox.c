@@ -169,6 +169,7 @@ void sandbox_unref(struct sandbox *sb)
 	operation_fini(sb);
 	idle_fini(sb);
 	timer_remove(sb->expiry);
+	timer_remove(sb->own_later);
 	for (unsigned int i = 0; i < sb->nevents; i++)
 		free(sb->events[i]);
 	account_move(&sb->traffic, NULL);

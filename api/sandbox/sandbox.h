@@ -86,6 +86,10 @@ struct sandbox {
 	/* own_api.c: streams that wait for a program in it, and those that have one */
 	unsigned int own_waiting, own_active;
 	bool own_refused; /* its agent takes none */
+	/* streams begun since then, by mono_ns(); when the next ones may begin, NULL: that never had to wait */
+	uint64_t own_since_ns;
+	unsigned int own_begun;
+	struct timer *own_later;
 
 	struct timer *expiry, *deadline /* of the operation's step */,
 		*pending /* when a client learns that its request is in progress */,

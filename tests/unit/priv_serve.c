@@ -559,6 +559,77 @@ static void a_new_helper_finds_what_runs(void)
 	close(T.dir_fd);
 }
 
+static void text_is(int at, const char *name, const char *want)
+{
+	char text[200];
+	int fd = openat(at, name, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	text[MAX(n, 0)] = 0;
+	CHECK_STR(text, want);
+	close(fd);
+}
+
+/* What is written into a group's files; a plain folder stands for the group. */
+static void io_limits_are_in_the_kernels_words(void)
+{
+	static const struct priv_limits some = {.io_bytes_max = MIB(5), .io_ops_max = 700};
+	static const struct priv_limits none = {0}, heavy = {.io_weight = 900};
+	char at[] = "/tmp/priv_serve-io.XXXXXX";
+	int fd;
+
+	REQUIRE(mkdtemp(at));
+	fd = open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(fd >= 0);
+	/* no such files: nothing to lift is fine, a limit that cannot hold is an error */
+	CHECK_INT(cgroup_io_limits(fd, "8:0", &none), 0);
+	CHECK_INT(cgroup_io_limits(fd, "8:0", &some), -ENOENT);
+	close(openat(fd, "io.max", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	close(openat(fd, "io.weight", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	CHECK_INT(cgroup_io_limits(fd, "8:0", &some), 0);
+	text_is(fd, "io.max", "8:0 rbps=5242880 wbps=5242880 riops=700 wiops=700");
+	text_is(fd, "io.weight", "default 100");
+	unlinkat(fd, "io.max", 0);
+	close(openat(fd, "io.max", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	CHECK_INT(cgroup_io_limits(fd, "8:0", &heavy), 0);
+	text_is(fd, "io.max", "8:0 rbps=max wbps=max riops=max wiops=max");
+	text_is(fd, "io.weight", "default 900");
+	unlinkat(fd, "io.max", 0);
+	unlinkat(fd, "io.weight", 0);
+	close(openat(fd, "io.bfq.weight", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	CHECK_INT(cgroup_io_limits(fd, "8:0", &heavy), 0);
+	text_is(fd, "io.bfq.weight", "default 900");
+	unlinkat(fd, "io.bfq.weight", 0);
+	close(fd);
+	CHECK_INT(rmdir(at), 0);
+}
+
+/* The controller's name among others in a lease's list. */
+static void a_lease_says_whether_it_has_io(void)
+{
+	static const struct {
+		const char *list;
+		bool has;
+	} lists[] = {{"cpu io memory pids\n", true}, {"io\n", true}, {"cpu memory io", true},
+		{"cpu cpuio iox\n", false}, {"", false}};
+	char at[] = "/tmp/priv_serve-io.XXXXXX";
+	int fd, f;
+
+	REQUIRE(mkdtemp(at));
+	fd = open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(!cgroup_has_io(fd));
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+		f = openat(fd, "cgroup.subtree_control", O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC,
+			0600);
+		CHECK_INT(write(f, lists[i].list, strlen(lists[i].list)), strlen(lists[i].list));
+		close(f);
+		CHECK_INT(cgroup_has_io(fd), lists[i].has);
+	}
+	unlinkat(fd, "cgroup.subtree_control", 0);
+	close(fd);
+	CHECK_INT(rmdir(at), 0);
+}
+
 /* A file of the daemon's in a folder of its own, opened. */
 static int file_of_daemon(char *path)
 {
@@ -642,6 +713,8 @@ static const struct test tests[] = {
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
 	{"room_for_a_snapshot_is_taken_and_given_back",
 		room_for_a_snapshot_is_taken_and_given_back},
+	{"io_limits_are_in_the_kernels_words", io_limits_are_in_the_kernels_words},
+	{"a_lease_says_whether_it_has_io", a_lease_says_whether_it_has_io},
 	{"a_quota_is_for_the_daemons_files", a_quota_is_for_the_daemons_files},
 	{"a_new_helper_finds_what_runs", a_new_helper_finds_what_runs},
 };

@@ -144,7 +144,7 @@ fuzz-bin-%:
 	$(Q)$(MAKE) -s SAN=fuzz CC=$(CLANG) build/fuzz/fuzz/$*
 $(FUZZ:%=fuzz-%): fuzz-%: fuzz-bin-%
 	$(Q)mkdir -p build/fuzz/new/$* tests/fuzz/regression/$*; build/fuzz/fuzz/$* -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 \
-		-artifact_prefix=tests/fuzz/regression/$*/ build/fuzz/new/$* $(wildcard tests/fuzz/corpus/$* tests/fuzz/regression/$*)
+		-artifact_prefix=$(CURDIR)/tests/fuzz/regression/$*/ build/fuzz/new/$* $(wildcard tests/fuzz/corpus/$* tests/fuzz/regression/$*)
 fuzz-all: $(FUZZ:%=fuzz-%)
 replay-bins:
 	$(Q)$(MAKE) -s SAN=asan $(FUZZ:%=build/asan/replay/%) build/asan/bin/mayfly-vmm

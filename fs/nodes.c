@@ -317,8 +317,11 @@ static void place_set(struct nodes *n, uint32_t i, uint32_t parent, const char *
 	parent_drop(n, i);
 	parent_set(n, i, parent);
 	r->flags &= (uint8_t)~NODE_NAMELESS;
-	if (!name_set(n, r, name))
-		r->flags |= NODE_NAMELESS; /* usable for as long as its descriptor is open */
+	if (!name_set(n, r, name)) {
+		/* usable for as long as its descriptor is open; node_valid() allows it no parent */
+		r->flags |= NODE_NAMELESS;
+		parent_drop(n, i);
+	}
 }
 
 /* Frees the record if nothing needs it, or puts its descriptor at the cache's disposal. Goes up to the parents. */

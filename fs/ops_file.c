@@ -15,6 +15,11 @@ uint32_t open_answer_flags(const struct volume *v)
 	return v && v->read_only ? FOPEN_KEEP_CACHE : 0;
 }
 
+bool access_mode_ok(uint32_t flags)
+{
+	return (flags & O_ACCMODE) != O_ACCMODE;
+}
+
 int op_open(struct fs_call *c)
 {
 	const struct fuse_open_in *in = c->r->arg;
@@ -22,7 +27,7 @@ int op_open(struct fs_call *c)
 	struct node_ref n;
 	int fd, rc;
 
-	if (c->out_max < sizeof(o))
+	if (c->out_max < sizeof(o) || !access_mode_ok(in->flags))
 		return -EINVAL;
 	rc = node_get(c->s->nodes, c->r->node, &n);
 	if (rc < 0)

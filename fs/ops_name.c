@@ -394,7 +394,8 @@ int op_create(struct fs_call *c)
 	uint64_t id;
 	int fd, rc;
 
-	if (c->out_max < sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out))
+	if (c->out_max < sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) ||
+		!access_mode_ok(in->flags))
 		return -EINVAL;
 	rc = folder_get(c, c->r->node, true, &dir);
 	if (rc < 0)
@@ -418,7 +419,8 @@ int op_tmpfile(struct fs_call *c)
 	uint64_t id;
 	int fd, rc;
 
-	if (c->out_max < sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out))
+	if (c->out_max < sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) ||
+		!access_mode_ok(in->flags))
 		return -EINVAL;
 	rc = folder_get(c, c->r->node, true, &dir);
 	if (rc < 0)

@@ -97,6 +97,8 @@ void fill_entry(
 void attr_of_root(struct fuse_attr *a);
 /* How long the guest may believe a name or an attribute: volumes that others may write are looked at again within a second. */
 void fill_valid(const struct volume *v, uint64_t *sec, uint32_t *nsec);
+/* false: the fourth access mode of open(2), which lets neither read nor write. handle_valid() would refuse the whole table for it. */
+bool access_mode_ok(uint32_t flags);
 uint32_t open_answer_flags(const struct volume *v);
 /* Mode bits that a guest may set: never set-user-id, set-group-id or sticky on anything but folders. */
 mode_t allowed_mode(uint32_t mode, bool folder);

@@ -448,6 +448,28 @@ static void a_later_process(void)
 	tear_down(&t);
 }
 
+/* The fourth access mode of open(2) lets neither read nor write. A table with such a handle would be refused by the next process. */
+static void the_fourth_access_mode(void)
+{
+	struct fuse_create_in cr = {.flags = O_ACCMODE, .mode = 0644};
+	struct fuse_open_in in = {.flags = O_ACCMODE};
+	struct fuse_read_in rd = {.size = 100};
+	uint64_t vol, file, fh;
+
+	set_up(&t);
+	REQUIRE(look_up(&t, 1, "0", &vol) == 0 && look_up(&t, vol, "file", &file) == 0);
+	CHECK_INT(ask(&t, FUSE_OPEN, file, &in, sizeof(in), NULL, 0), -EINVAL);
+	CHECK_INT(ask(&t, FUSE_CREATE, vol, &cr, sizeof(cr), "new", 4), -EINVAL);
+	in.flags = O_RDONLY;
+	REQUIRE(ask(&t, FUSE_OPEN, file, &in, sizeof(in), NULL, 0) == 0);
+	fh = ((const struct fuse_open_out *)answer(&t))->fh;
+	end_server(&t);
+	begin_server(&t);
+	rd.fh = fh;
+	CHECK_INT(ask(&t, FUSE_READ, file, &rd, sizeof(rd), NULL, 0), 0);
+	tear_down(&t);
+}
+
 /* A table from a damaged checkpoint is refused, or read without harm. */
 static void damaged_tables(void)
 {
@@ -588,6 +610,7 @@ static const struct test tests[] = {
 	{"broken_frames_end_the_connection", broken_frames_end_the_connection},
 	{"many_nodes", many_nodes},
 	{"a_later_process", a_later_process},
+	{"the_fourth_access_mode", the_fourth_access_mode},
 	{"damaged_tables", damaged_tables},
 };
 TEST_MAIN(tests)

@@ -77,6 +77,22 @@ int client_resolve(const struct client *c, const char *word, char id[64], struct
 int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
 	struct err *e);
 
+/* Copies as `mayfly cp` does it: a local path or "-" into the sandbox's path, and back. */
+int copy_in(
+	const struct client *c, const char *from, const char *id, const char *to, struct err *e);
+int copy_out(
+	const struct client *c, const char *id, const char *from, const char *to, struct err *e);
+/* "NAME:PATH" -> both; false: a local path */
+bool copy_remote_of(const char *word, char *name, size_t cap, const char **path);
+
+/* A sandbox that lives as long as this command, with one volume as --volume has it. While requests are under way its expiry is
+ * renewed; if this process is killed, it expires. Call passing_end() also after a failure. */
+struct passing;
+struct passing *passing_begin(
+	struct client *c, const char *image, const char *volume, struct err *e);
+const char *passing_id(const struct passing *p);
+void passing_end(struct client *c, struct passing *p); /* NULL is fine */
+
 /* ---- output */
 void print_json(const cJSON *j);                        /* indented */
 const char *json_text(const cJSON *o, const char *key); /* "" if absent; printable */

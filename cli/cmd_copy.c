@@ -14,8 +14,7 @@
 
 #define EXECD(id) "/v1/sandboxes/%s/proxy/44772", id
 
-/* "SANDBOX:PATH" -> both; false: a local path */
-static bool remote_of(const char *word, char *name, size_t cap, const char **path)
+bool copy_remote_of(const char *word, char *name, size_t cap, const char **path)
 {
 	const char *colon = strchr(word, ':');
 
@@ -115,8 +114,7 @@ static int walk(const char *path, const struct stat *st, int type, struct FTW *f
 	return rc;
 }
 
-static int copy_in(
-	const struct client *c, const char *from, const char *id, const char *to, struct err *e)
+int copy_in(const struct client *c, const char *from, const char *id, const char *to, struct err *e)
 {
 	_cleanup_free_ char *target = NULL;
 	struct err ignored;
@@ -257,7 +255,7 @@ static int copy_tree_out(
 	return 0;
 }
 
-static int copy_out(
+int copy_out(
 	const struct client *c, const char *id, const char *from, const char *to, struct err *e)
 {
 	_cleanup_free_ char *plain = strdup(from), *target = NULL;
@@ -295,8 +293,8 @@ int cmd_cp(int argc, char **argv)
 		    "cp FILE|FOLDER|- SANDBOX:PATH\n       mayfly cp SANDBOX:PATH FILE|FOLDER|-\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
-	out = remote_of(argv[at], from_name, sizeof(from_name), &from);
-	in = remote_of(argv[at + 1], to_name, sizeof(to_name), &to);
+	out = copy_remote_of(argv[at], from_name, sizeof(from_name), &from);
+	in = copy_remote_of(argv[at + 1], to_name, sizeof(to_name), &to);
 	if (out == in) {
 		fprintf(stderr,
 			"mayfly: cp: one side must be SANDBOX:PATH, the other a path here\n");

@@ -607,6 +607,44 @@ static void drop(const struct client *c, const char *id)
 		complain(0, &e);
 }
 
+struct passing {
+	struct keeper keeper;
+	char id[64];
+};
+
+struct passing *passing_begin(
+	struct client *c, const char *image, const char *volume, struct err *e)
+{
+	struct passing *p = calloc(1, sizeof(*p));
+	struct create_opts o = {.memory = "256Mi", .timeout = RUN_EXPIRY_S};
+	_cleanup_answer_ struct answer made = {0};
+
+	if (!p) {
+		err_set(e, ENOMEM, "a sandbox");
+		return NULL;
+	}
+	o.keeper = &p->keeper;
+	o.volume.v[o.volume.n++] = volume;
+	client_catch_end();
+	if (make(c, &o, image, &o.env, p->id, &made, e) == 0)
+		return p;
+	passing_end(c, p);
+	return NULL;
+}
+
+const char *passing_id(const struct passing *p)
+{
+	return p->id;
+}
+
+void passing_end(struct client *c, struct passing *p)
+{
+	c->tick = NULL;
+	if (p && *p->id)
+		drop(c, p->id);
+	free(p);
+}
+
 int cmd_create(int argc, char **argv)
 {
 	struct create_opts o = {0};

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_volume.c: `mayfly volume`: create, ls, inspect, rm of claims.
+ * cmd_volume.c: `mayfly volume`: create, ls, inspect, rm and cp of claims.
+ * What a listing of a claim names is hostile: cmd_copy.c checks it.
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
@@ -112,12 +114,100 @@ static int volume_rm(int argc, char **argv)
 		"DELETE", argc, argv);
 }
 
+/* ---- cp */
+
+#define MOUNTED "/mayfly-volume"
+
+/* The claim's path in the sandbox. -EINVAL: it leads out of the claim. */
+static int path_within(const char *path, char **to, struct err *e)
+{
+	while (*path == '/')
+		path++;
+	for (const char *p = path; *p; p += strcspn(p, "/") + (p[strcspn(p, "/")] == '/'))
+		if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
+			return err_plain(e, EINVAL, "volume cp: '%s' has a '..'", path);
+	*to = client_path(MOUNTED "/%s", strcmp(path, ".") != 0 ? path : "");
+	return 0;
+}
+
+struct copying {
+	const char *image, *claim, *local, *path;
+	bool out;
+};
+
+/* A claim that does not exist is an error, and not made. */
+static int claim_must_exist(const struct client *c, const char *name, struct err *e)
+{
+	_cleanup_free_ char *q = client_escape(name), *path = client_path(PATH "/%s", q);
+	_cleanup_answer_ struct answer a = {0};
+
+	return client_call(c, "GET", path, NULL, &a, e);
+}
+
+static int volume_copy(struct client *c, const struct copying *w, struct err *e)
+{
+	_cleanup_free_ char *within = NULL, *volume = NULL;
+	struct passing *p;
+	int rc = path_within(w->path, &within, e);
+
+	if (rc == 0 && !w->out && strcmp(w->local, "-") != 0 && access(w->local, R_OK) < 0)
+		rc = err_set(e, errno, "%s", w->local);
+	if (rc == 0)
+		rc = claim_must_exist(c, w->claim, e);
+	if (rc < 0)
+		return rc;
+	volume = client_path("%s:%s%s", w->claim, MOUNTED, w->out ? ":ro" : "");
+	p = passing_begin(c, w->image, volume, e);
+	if (!p)
+		return -e->code;
+	rc = w->out ? copy_out(c, passing_id(p), within, w->local, e)
+		    : copy_in(c, w->local, passing_id(p), within, e);
+	passing_end(c, p);
+	return rc;
+}
+
+static int volume_cp(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	struct copying w = {.image = "base"};
+	const struct opt opts[] = {
+		{"image", 0, OPT_STR, &w.image, "IMAGE", "of the sandbox that copies (base)"},
+		CLIENT_OPTS(co),
+	};
+	char from_name[256], to_name[256];
+	const char *from, *to;
+	struct client c;
+	struct err e;
+	int at, code;
+	bool in;
+
+	if (!client_begin(&c, &co,
+		    "volume cp [OPTIONS] FILE|FOLDER|- NAME:PATH\n       mayfly volume cp "
+		    "[OPTIONS] "
+		    "NAME:PATH FILE|FOLDER|-\n\nCopy files into a claim, or out of it. A sandbox "
+		    "of its own does it, also while others use the claim.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		return code;
+	w.out = copy_remote_of(argv[at], from_name, sizeof(from_name), &from);
+	in = copy_remote_of(argv[at + 1], to_name, sizeof(to_name), &to);
+	if (w.out == in || argc - at != 2) {
+		fprintf(stderr,
+			"mayfly: volume cp: one side must be NAME:PATH, the other a path here\n");
+		return EXIT_USAGE;
+	}
+	w.claim = w.out ? from_name : to_name;
+	w.local = argv[at + w.out];
+	w.path = w.out ? from : to;
+	return volume_copy(&c, &w, &e) < 0 ? complain(EXIT_FAILED, &e) : EXIT_OK;
+}
+
 int cmd_volume(int argc, char **argv)
 {
 	static const struct command table[] = {
 		{"create", volume_create, "make claims"},
 		{"ls", volume_ls, "list claims"},
 		{"inspect", volume_inspect, "show a claim, as JSON"},
+		{"cp", volume_cp, "copy files into a claim, or out of it"},
 		{"rm", volume_rm, "delete claims and their files"},
 	};
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sandboxes share a claim, with the official Python SDK; the claim goes with the last of them.
+"""Two sandboxes share a claim, with the official Python SDK; the claim goes with the last of them. With MAYFLY_HOST_FOLDER also a folder of the host.
 
     pip install opensandbox
     eval "$(mayfly env)" && python docs/examples/volumes.py
@@ -11,7 +11,20 @@ import uuid
 
 from opensandbox import Sandbox
 from opensandbox.config import ConnectionConfig
-from opensandbox.models.sandboxes import PVC, Volume
+from opensandbox.models.sandboxes import PVC, Host, Volume
+
+
+async def host_folder(create, host):
+    """Read-write as a whole, and read-only from a folder in it."""
+    box = await create(Volume(name="all", host=host, mount_path="/all"), Volume(name="train", host=host, mount_path="/train", sub_path="datasets/train", read_only=True))
+    try:
+        run = await box.commands.run("cat /all/marker.txt /train/marker.txt; ls /train")
+        print("host:", *" ".join(m.text for m in run.logs.stdout).split())
+        await box.files.write_file("/all/written", "by python")
+        run = await box.commands.run("echo no >/train/new")
+        print("host refused:", run.error is not None and "Read-only" in run.logs.stderr[0].text)
+    finally:
+        await box.kill()
 
 
 async def main():
@@ -19,8 +32,11 @@ async def main():
     claim = PVC(claim_name=f"python-{uuid.uuid4().hex[:8]}", delete_on_sandbox_termination=True)
     image = os.environ.get("MAYFLY_IMAGE", "base")
 
+    async def create(*volumes):
+        return await Sandbox.create(image, connection_config=config, timeout=datetime.timedelta(minutes=10), volumes=list(volumes))
+
     async def box(**more):
-        return await Sandbox.create(image, connection_config=config, timeout=datetime.timedelta(minutes=10), volumes=[Volume(name="data", pvc=claim, mount_path="/data", **more)])
+        return await create(Volume(name="data", pvc=claim, mount_path="/data", **more))
 
     writer = await box()
     reader = await box(read_only=True, sub_path="out")
@@ -35,6 +51,8 @@ async def main():
     finally:
         await reader.kill()
         await writer.kill()
+    if folder := os.environ.get("MAYFLY_HOST_FOLDER"):
+        await host_folder(create, Host(path=folder))
 
 
 asyncio.run(main())

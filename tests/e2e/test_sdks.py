@@ -77,12 +77,41 @@ def test_tour_in_java(sdk_env, python_image):
     assert out.count("ok: ") == len(out.splitlines()) >= 18 and out.endswith("ok: killed\n")
 
 
-def test_volumes_in_python(sdk_env, base_image):
-    assert run([sys.executable, EXAMPLES / "volumes.py"], sdk_env, base_image) == "read: 42\nrefused: True\nafter a pause: 42\n"
+@pytest.fixture
+def host_folder(machine):
+    """A folder that volumes may be, as the official suites want it: .path, .written() -> what a sandbox wrote."""
+    class Folder:
+        path = "/var/lib/mayfly/shared/sdk"
+
+        def written(self):
+            return machine.run("cat", f"{self.path}/written", check=True).stdout
+
+    machine.run("sh", "-c", f"rm -rf {Folder.path} && mkdir -p {Folder.path}/datasets/train && cd {Folder.path} && echo outer >marker.txt && echo inner >datasets/train/marker.txt",
+                check=True)
+    return Folder()
 
 
-def test_volumes_in_javascript(sdk_env, base_image, tmp_path):
-    assert node(EXAMPLES / "volumes.mjs", tmp_path, sdk_env, base_image) == "read: 42\nrefused: true\n"
+HOST_LINES = "host: outer inner marker.txt\nhost refused: {}\n"
+
+
+def test_volumes_in_python(sdk_env, base_image, host_folder):
+    assert run([sys.executable, EXAMPLES / "volumes.py"], sdk_env | {"MAYFLY_HOST_FOLDER": host_folder.path}, base_image) == \
+        "read: 42\nrefused: True\nafter a pause: 42\n" + HOST_LINES.format(True)
+    assert host_folder.written() == "by python"
+
+
+def test_volumes_in_javascript(sdk_env, base_image, tmp_path, host_folder):
+    assert node(EXAMPLES / "volumes.mjs", tmp_path, sdk_env | {"MAYFLY_HOST_FOLDER": host_folder.path}, base_image) == \
+        "read: 42\nrefused: true\n" + HOST_LINES.format("true")
+    assert host_folder.written() == "by javascript"
+
+
+def test_volumes_in_java(sdk_env, base_image, host_folder):
+    """The published Java SDK has no volumes in its create: that request is a plain one."""
+    assert shutil.which("java") and JARS.exists(), "java or the Java SDK is missing: make deps"
+    assert run(["java", "-cp", f"{JARS}/*", EXAMPLES / "Volumes.java"], sdk_env | {"MAYFLY_HOST_FOLDER": host_folder.path}, base_image) == \
+        "read: 42\nrefused: true\n" + HOST_LINES.format("true")
+    assert host_folder.written() == "by java"
 
 
 def test_fork_in_python(sdk_env, base_image):

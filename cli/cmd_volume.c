@@ -15,13 +15,19 @@
 static int volume_create(int argc, char **argv)
 {
 	struct client_opts co = {0};
-	const struct opt opts[] = {CLIENT_OPTS(co)};
+	const char *size = NULL;
+	const struct opt opts[] = {
+		{"size", 0, OPT_STR, &size, "SIZE",
+			"what its files may take: 500Mi, 10Gi (no limit)"},
+		CLIENT_OPTS(co),
+	};
 	struct client c;
 	struct err e;
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "volume create NAME...\n\nMakes claims: folders that sandboxes can share, and "
+		    "volume create [OPTIONS] NAME...\n\nMakes claims: folders that sandboxes can "
+		    "share, and "
 		    "that outlive "
 		    "them.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
@@ -33,6 +39,8 @@ static int volume_create(int argc, char **argv)
 		int rc;
 
 		cJSON_AddStringToObject(body, "name", argv[at]);
+		if (size)
+			cJSON_AddStringToObject(body, "storage", size);
 		rc = client_call(&c, "POST", PATH, body, &a, &e);
 		cJSON_Delete(body);
 		if (rc < 0)
@@ -43,6 +51,21 @@ static int volume_create(int argc, char **argv)
 			puts(json_text(a.json, "name"));
 	}
 	return code;
+}
+
+/* A claim's limit: "10 GiB", or "-" for none. */
+static void size_text(const cJSON *n, char *to, size_t cap)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	double v = cJSON_IsNumber(n) ? n->valuedouble : 0;
+	size_t u = 0;
+
+	for (; v >= 1024 && u + 1 < ARRAY_LEN(units); u++)
+		v /= 1024;
+	if (v > 0)
+		snprintf(to, cap, "%.4g %s", v, units[u]);
+	else
+		snprintf(to, cap, "-");
 }
 
 static int volume_ls(int argc, char **argv)
@@ -64,15 +87,16 @@ static int volume_ls(int argc, char **argv)
 		print_json(cJSON_GetObjectItem(a.json, "items"));
 		return EXIT_OK;
 	}
-	table_row(&t, 4, "NAME", "SANDBOXES", "KEPT", "CREATED");
+	table_row(&t, 5, "NAME", "SANDBOXES", "SIZE", "KEPT", "CREATED");
 	cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
 		const cJSON *n = cJSON_GetObjectItem(i, "sandboxes");
 		bool goes = cJSON_IsTrue(cJSON_GetObjectItem(i, "deleteOnSandboxTermination"));
-		char made[32], uses[16];
+		char made[32], uses[16], size[32];
 
 		age_text(json_text(i, "createdAt"), made, sizeof(made));
 		snprintf(uses, sizeof(uses), "%d", cJSON_IsNumber(n) ? n->valueint : 0);
-		table_row(&t, 4, json_text(i, "name"), uses,
+		size_text(cJSON_GetObjectItem(i, "storageBytes"), size, sizeof(size));
+		table_row(&t, 5, json_text(i, "name"), uses, size,
 			goes ? "until unused" : "until deleted", made);
 	}
 	table_print(&t);

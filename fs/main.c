@@ -3,7 +3,7 @@
  * main.c: mayfly-fs, the file server of one sandbox. Descriptor 3 is the socket to the monitor, 4 the memory file with the table of
  * nodes, 5 and on are the volumes, in the order of the options:
  *
- *     mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids]...
+ *     mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids][,max=BYTES]...
  *
  * --purge: it serves nothing, but removes all that is in the first volume, and ends.
  *
@@ -22,12 +22,13 @@
 #define SOCKET_FD    3
 #define TABLE_FD     4
 #define FIRST_VOLUME 5
-#define SPARE_FDS    64u /* beside nodes and handles */
+#define SPARE_FDS    320u /* beside nodes and handles: also for a walk of usage.c */
 
 struct options {
 	unsigned long uid; /* 0: the option was not given, no jail */
 	struct {
 		bool read_only, keep_ids;
+		uint64_t max_bytes;
 	} volume[FS_VOLUMES_MAX];
 	unsigned int n;
 	bool purge;
@@ -35,25 +36,37 @@ struct options {
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids]...\nThe "
-			"daemon starts "
-			"this program.\n");
+	fprintf(stderr,
+		"usage: mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids][,max=BYTES]...\n"
+		"The daemon starts "
+		"this program.\n");
 	return 2;
 }
 
 static bool parse_volume(struct options *o, const char *text)
 {
-	bool ids = false;
+	const char *more = text + 2;
+	uint64_t max = 0;
+	char *end;
+	bool ids;
 
 	if (o->n == FS_VOLUMES_MAX)
 		return false;
 	if (strncmp(text, "ro", 2) != 0 && strncmp(text, "rw", 2) != 0)
 		return false;
-	if (strcmp(text + 2, ",ids") == 0)
-		ids = true;
-	else if (text[2])
+	ids = strncmp(more, ",ids", 4) == 0;
+	if (ids)
+		more += 4;
+	if (strncmp(more, ",max=", 5) == 0) {
+		max = strtoull(more + 5, &end, 10);
+		if (!max || end == more + 5)
+			return false;
+		more = end;
+	}
+	if (*more)
 		return false;
 	o->volume[o->n].read_only = text[1] == 'o';
+	o->volume[o->n].max_bytes = max;
 	o->volume[o->n++].keep_ids = ids;
 	return true;
 }
@@ -129,6 +142,7 @@ int main(int argc, char **argv)
 			log_error("%s", e.msg);
 			return 1;
 		}
+		vols.v[i].max_bytes = o.volume[i].max_bytes;
 	}
 	if (nodes_open(&s.nodes, TABLE_FD, &vols, cache_size(), &e) < 0) {
 		log_error("%s", e.msg);

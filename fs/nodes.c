@@ -687,6 +687,26 @@ int node_open(const struct node_ref *r, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+uint64_t nodes_unnamed_bytes(struct nodes *n, const struct volume *v)
+{
+	uint64_t bytes = 0;
+	struct statx st;
+
+	pthread_mutex_lock(&n->lock);
+	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
+		const struct node_run *r = &n->run[i];
+
+		/* one that is cached has a name; statx() of an open file waits for no disk */
+		if (!r->used || !r->fd1 || r->cached || r->volume != v->number)
+			continue;
+		if (statx(r->fd1 - 1, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) == 0 &&
+			st.stx_nlink == 0)
+			bytes += st.stx_blocks * 512;
+	}
+	pthread_mutex_unlock(&n->lock);
+	return bytes;
+}
+
 /* ---- handles */
 
 int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flags, uint64_t *fh)

@@ -74,6 +74,8 @@ int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flag
 int handle_get(struct nodes *n, uint64_t fh, struct handle_ref *h);
 void handle_put(struct nodes *n, struct handle_ref *h);
 void handle_release(struct nodes *n, uint64_t fh);
+/* What the files of this volume that have no name any more take on the disk: the guest still knows them. */
+uint64_t nodes_unnamed_bytes(struct nodes *n, const struct volume *v);
 /* Serialises the readers of one open folder, whose position they share. */
 void handle_lock(struct nodes *n, const struct handle_ref *h);
 void handle_unlock(struct nodes *n, const struct handle_ref *h);

@@ -173,6 +173,14 @@ int op_setattr(struct fs_call *c)
 	return rc;
 }
 
+/* A claim with a limit looks like a disk of that size. */
+static void limit_room(struct fuse_kstatfs *st, uint64_t max, uint64_t left)
+{
+	st->blocks = MIN(st->blocks, max / st->frsize);
+	st->bfree = MIN(st->bfree, left / st->frsize);
+	st->bavail = MIN(st->bavail, left / st->frsize);
+}
+
 int op_statfs(struct fs_call *c)
 {
 	struct fuse_statfs_out o = {
@@ -196,6 +204,8 @@ int op_statfs(struct fs_call *c)
 			.namelen = (uint32_t)st.f_namemax,
 			.frsize = (uint32_t)st.f_frsize,
 		};
+	if (n.vol && n.vol->max_bytes && rc == 0 && o.st.frsize)
+		limit_room(&o.st, n.vol->max_bytes, usage_left(&c->s->usages, c->s->nodes, n.vol));
 	node_put(c->s->nodes, &n);
 	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
 }

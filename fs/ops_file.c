@@ -83,7 +83,7 @@ int op_read(struct fs_call *c)
 
 #define LOOK_AGAIN_BYTES MIB(16)
 
-int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
+static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
 {
 	struct server *s = c->s;
 	struct statfs st;
@@ -104,6 +104,13 @@ int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t b
 	atomic_store(&s->disk_full, room < SERVER_RESERVE + LOOK_AGAIN_BYTES + bytes ||
 					    (st.f_files && st.f_ffree < SERVER_INODES));
 	return atomic_load(&s->disk_full) ? -ENOSPC : 0;
+}
+
+int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
+{
+	int rc = room_on_disk(c, v, fd, bytes);
+
+	return rc == 0 && v->max_bytes ? usage_take(&c->s->usages, c->s->nodes, v, bytes) : rc;
 }
 
 /* A write that was opened to append goes to the file's end as it is on the host: other sandboxes append, too. */
@@ -172,6 +179,9 @@ int op_fallocate(struct fs_call *c)
 		return rc;
 	if (!h.vol || h.vol->read_only)
 		rc = -EROFS;
+	else if (h.vol->max_bytes && (in->mode & FALLOC_FL_KEEP_SIZE) &&
+		 !(in->mode & FALLOC_FL_PUNCH_HOLE))
+		rc = -EOPNOTSUPP; /* usage.c does not count what lies behind a file's end */
 	else if (!(in->mode & FALLOC_FL_PUNCH_HOLE))
 		rc = room_for(c, h.vol, h.fd, in->length);
 	if (rc == 0 && fallocate(h.fd, (int)in->mode, (off_t)in->offset, (off_t)in->length) < 0)

@@ -66,6 +66,27 @@ int call_put(struct fs_call *c, const void *p, size_t n)
 	return 0;
 }
 
+/* After these a full claim may have room again. */
+static bool may_free(uint32_t op)
+{
+	static const bool ops[FUSE_TMPFILE + 1] = {
+		[FUSE_UNLINK] = true,
+		[FUSE_RMDIR] = true,
+		[FUSE_RENAME] = true,
+		[FUSE_RENAME2] = true,
+		[FUSE_SETATTR] = true,
+		[FUSE_OPEN] = true,
+		[FUSE_CREATE] = true,
+		[FUSE_RELEASE] = true,
+		[FUSE_FORGET] = true,
+		[FUSE_BATCH_FORGET] = true,
+		[FUSE_FALLOCATE] = true,
+		[FUSE_REMOVEXATTR] = true,
+	};
+
+	return op < ARRAY_LEN(ops) && ops[op];
+}
+
 struct worker {
 	struct server *s;
 	uint8_t *in, *out; /* FS_MESSAGE_MAX each */
@@ -130,6 +151,8 @@ size_t server_answer(
 	if (rc == 0)
 		rc = server_handler(r.op) ? server_handler(r.op)(&c)
 					  : (shape->silent ? 0 : -ENOSYS);
+	if (rc == 0 && may_free(r.op))
+		usage_freed(&s->usages);
 	if (room < sizeof(*o) || (shape && shape->silent))
 		return 0;
 	ASSERT(c.out_len <= c.out_max);

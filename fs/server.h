@@ -6,6 +6,7 @@
 
 #include "fs/nodes.h"
 #include "fs/request.h"
+#include "fs/usage.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,6 +23,7 @@ struct server {
 	/* room_for(): bytes since the disk was last looked at, and what was seen */
 	_Atomic uint64_t unseen_bytes;
 	_Atomic bool disk_full, disk_seen;
+	struct usages usages;
 };
 
 /* Serves until the monitor's end closes: 0, or -errno. The working folder must be /proc/self/fd (nodes are opened again through it). */
@@ -86,8 +88,8 @@ int op_readdir(struct fs_call *c);
 int op_readdirplus(struct fs_call *c);
 
 /* Shared by the files of operations. */
-/* A claim lies on the disk that the daemon needs, too: its guests leave SERVER_RESERVE bytes and SERVER_INODES files of it. 0 or -ENOSPC for what
- * adds so many bytes. Host folders are the operator's affair. */
+/* A claim lies on the disk that the daemon needs, too: its guests leave SERVER_RESERVE bytes and SERVER_INODES files of it, and no
+ * more than its own limit is used. 0 or -ENOSPC for what adds so many bytes. Host folders are the operator's affair. */
 #define SERVER_RESERVE MIB(512)
 #define SERVER_INODES  4096u
 int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes);

@@ -20,6 +20,8 @@ struct volume {
 	/* Owners: a claim keeps the guest's user and group ids as they are (its process has a range of ids of its own). On a host
 	 * path every file belongs to the user of this process, whatever the guest asks for, and the guest sees it as its root's. */
 	bool keep_ids;
+	uint64_t
+		max_bytes; /* all that is below root_fd may take so much of the disk; 0: there is no limit */
 	uint64_t root_ino, mnt_id;
 	int64_t root_btime_ns;
 	bool is_folder;

@@ -7,15 +7,19 @@
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "lib/base.h"
 
 #define PRIV_MAGIC   0x3156504du
-#define PRIV_VERSION 4u
+#define PRIV_VERSION 5u
 #define PRIV_FD      3
 /* each slot has 65,536 user ids for files; with the first ones, which own claims, all stay below 2^32 */
 #define PRIV_MAX_SLOTS 65533u
-#define PRIV_SPAWN_FDS 34u   /* a file server: its socket, its table, and 32 volumes */
-#define PRIV_TEXT_MAX  8192u /* bytes behind a message */
+#define PRIV_VOLUMES   32u
+#define PRIV_SPAWN_FDS                                                                             \
+	(2 + PRIV_VOLUMES)  /* a file server: its socket, its table, and its volumes */
+#define PRIV_TEXT_MAX 8192u /* bytes behind a message */
 
 /* A sandbox is a group of processes. Each process has a slot: a user id, a jail and a leaf cgroup. The group is
  * the parent cgroup of its leaves, below the cgroup of its lease. Slots and groups are numbers below nslots. The
@@ -24,7 +28,7 @@ enum priv_op {
 	PRIV_HELLO = 1, /* -> nslots, nleases, host flags (PRIV_H_*), uid */
 	/* kind, slot, group, lease, limits of the leaf; fds become 3, 4, ... of the new process
 	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease
-	 * PRIV_K_FILES: fds: socket, memory file, volumes; volumes_ro, volumes_ids; what = 1: it empties volume 0 and ends */
+	 * PRIV_K_FILES: fds: socket, memory file, volumes; volumes_ro, volumes_ids, volumes_max; what = 1: it empties volume 0 and ends */
 	PRIV_SPAWN = 2,
 	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {}; memory_max 0: as it is */
 	PRIV_USAGE = 4,  /* slot -> usage of the leaf */
@@ -145,5 +149,19 @@ struct priv_msg {
 	uint32_t volumes_ro, volumes_ids;
 	uint32_t project, reserved;
 	struct priv_quota quota;
+	uint64_t volumes_max[PRIV_VOLUMES]; /* bytes that the volume may hold; 0: no limit */
 };
-static_assert(sizeof(struct priv_msg) == 192, "one fixed size");
+static_assert(sizeof(struct priv_msg) == 448, "one fixed size");
+
+/* The option of mayfly-fs for volume i, which both who start one make alike. */
+#define PRIV_RULES_MAX 48
+static inline void priv_volume_rules(
+	const struct priv_msg *m, size_t i, char to[static PRIV_RULES_MAX])
+{
+	unsigned long long max = m->volumes_max[i];
+	int n = snprintf(to, PRIV_RULES_MAX, "%s%s", m->volumes_ro >> i & 1 ? "ro" : "rw",
+		m->volumes_ids >> i & 1 ? ",ids" : "");
+
+	if (max)
+		snprintf(to + n, PRIV_RULES_MAX - (size_t)n, ",max=%llu", max);
+}

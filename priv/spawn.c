@@ -129,17 +129,17 @@ static bool take_stage(int daemon_pidfd, int fd)
 }
 
 /* mayfly-fs: each volume's rules, in the order of their descriptors. */
-static int volume_args(const struct priv_msg *req, size_t nvolumes, char **argv)
+static int volume_args(const struct priv_msg *req, size_t nvolumes,
+	char rules[PRIV_VOLUMES][PRIV_RULES_MAX], char **argv)
 {
-	static const char *const rules[2][2] = {{"rw", "rw,ids"}, {"ro", "ro,ids"}};
 	int n = 0;
 
 	if (req->what)
 		argv[n++] = (char *)(uintptr_t) "--purge";
 	for (size_t i = 0; i < nvolumes; i++) {
+		priv_volume_rules(req, i, rules[i]);
 		argv[n++] = (char *)(uintptr_t) "--volume";
-		argv[n++] = (char *)(uintptr_t)
-			rules[req->volumes_ro >> i & 1][req->volumes_ids >> i & 1];
+		argv[n++] = rules[i];
 	}
 	return n;
 }
@@ -176,7 +176,7 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 	struct priv_limits lim = req->limits;
 	uint32_t slot = req->slot;
 	_cleanup_close_ int cg = -1, mine = -1, its = -1;
-	char uid[16], *argv[6 + 2 * PRIV_SPAWN_FDS];
+	char uid[16], rules[PRIV_VOLUMES][PRIV_RULES_MAX], *argv[6 + 2 * PRIV_SPAWN_FDS];
 	int pid, n = 0, rc;
 
 	lim.pids_max = lim.pids_max ? lim.pids_max : k->pids_max;
@@ -194,7 +194,7 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 	if (k->extra)
 		argv[n++] = (char *)(uintptr_t)k->extra;
 	if (req->kind == PRIV_K_FILES)
-		n += volume_args(req, nfds - 2, argv + n);
+		n += volume_args(req, nfds - 2, rules, argv + n);
 	argv[n] = NULL;
 	rc = log_pipe(&mine, &its);
 	if (rc < 0)

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 static bool digits(const char **p, unsigned int n, int *v)
@@ -106,4 +107,34 @@ void random_hex(char *to, size_t cap)
 	random_bytes(b, sizeof(b));
 	for (size_t i = 0; i < sizeof(b); i++)
 		snprintf(to + 2 * i, 3, "%02x", b[i]);
+}
+
+bool quantity_parse(const char *s, uint64_t *bytes)
+{
+	static const struct {
+		const char *unit;
+		uint64_t by;
+	} units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1000}, {"ki", 1024}, {"m", 1000000},
+		{"mb", 1000000}, {"mi", 1 << 20}, {"g", 1000000000}, {"gb", 1000000000},
+		{"gi", 1 << 30}, {"t", 1000000000000}, {"tb", 1000000000000}, {"ti", 1ull << 40}};
+	char unit[3] = "";
+	uint64_t v = 0;
+	size_t n;
+
+	s += strspn(s, " \t\r\n");
+	n = strspn(s, "0123456789");
+	if (n < 1 || n > 18)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		v = v * 10 + (uint64_t)(s[i] - '0');
+	s += n;
+	for (n = 0; n < 2 && isalpha((unsigned char)s[n]); n++)
+		unit[n] = s[n];
+	s += n;
+	if (s[strspn(s, " \t\r\n")])
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(units); i++)
+		if (!strcasecmp(units[i].unit, unit))
+			return !__builtin_mul_overflow(v, units[i].by, bytes) && *bytes > 0;
+	return false;
 }

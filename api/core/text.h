@@ -14,3 +14,5 @@ bool uuid_ok(const char *s);
 void uuid_make(char out[37]);
 /* Random hexadecimal digits, cap - 1 of them (cap is odd), and a NUL. */
 void random_hex(char *to, size_t cap);
+/* A quantity as Kubernetes and Docker write it: 512Mi, 2g, 64KB. false: it is none, or 0. */
+bool quantity_parse(const char *s, uint64_t *bytes);

@@ -23,6 +23,8 @@ static cJSON *claim_to_json(const struct claim *c)
 	cJSON_AddStringToObject(o, "owner", c->owner);
 	cJSON_AddStringToObject(o, "createdAt", time_format(c->created_ns, t));
 	cJSON_AddNumberToObject(o, "sandboxes", c->uses);
+	if (c->max_bytes)
+		cJSON_AddNumberToObject(o, "storageBytes", (double)c->max_bytes);
 	cJSON_AddBoolToObject(o, "deleteOnSandboxTermination", c->delete_after);
 	return o;
 }
@@ -85,6 +87,7 @@ void route_volume_create(struct http_req *r)
 	struct refusal x;
 	cJSON *body = json_object(r->body, r->body_len, &x);
 	const char *name = body ? json_str(body, "name") : NULL;
+	struct claim_options options = {0};
 
 	principal_owner(&r->principal, owner);
 	if (!body)
@@ -94,13 +97,16 @@ void route_volume_create(struct http_req *r)
 			"name must have 1 to 253 of a-z, 0-9, '-' and '.', and begin and end with "
 			"a letter "
 			"or digit.");
+	else if (!claim_storage_read(body, "storage", &options.max_bytes))
+		http_error(r, 400, "SANDBOX::INVALID_PARAMETER",
+			"storage must be a quantity of at least 1Mi, such as 10Gi.");
 	else if (claim_find(d->volumes, owner, name))
 		http_error(r, 409, "VOLUME::PVC_EXISTS", "Claim '%.100s' exists already.", name);
 	else if (!claims_have_room(d->volumes, owner))
 		http_error(r, 429, "VOLUME::PVC_LIMIT_EXCEEDED",
 			"There are %u claims already, which is the limit. Delete some.",
 			CLAIMS_MAX);
-	else if (!claim_new(d->volumes, owner, name, false, created, r))
+	else if (!claim_new(d->volumes, owner, name, options, created, r))
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	cJSON_Delete(body);
 }

@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "api/core/config.h"
+#include "api/core/text.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
 #include "api/volumes/volume_request.h"
@@ -154,36 +155,6 @@ bool cpu_parse(const char *s, uint32_t *millis)
 		return false;
 	*millis = (uint32_t)(v * 1000 + 0.5);
 	return *millis > 0;
-}
-
-bool memory_parse(const char *s, uint64_t *bytes)
-{
-	static const struct {
-		const char *unit;
-		uint64_t by;
-	} units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1000}, {"ki", 1024}, {"m", 1000000},
-		{"mb", 1000000}, {"mi", 1 << 20}, {"g", 1000000000}, {"gb", 1000000000},
-		{"gi", 1 << 30}, {"t", 1000000000000}, {"tb", 1000000000000}, {"ti", 1ull << 40}};
-	char unit[3] = "";
-	uint64_t v = 0;
-	size_t n;
-
-	s += strspn(s, " \t\r\n");
-	n = strspn(s, "0123456789");
-	if (n < 1 || n > 18)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		v = v * 10 + (uint64_t)(s[i] - '0');
-	s += n;
-	for (n = 0; n < 2 && isalpha((unsigned char)s[n]); n++)
-		unit[n] = s[n];
-	s += n;
-	if (s[strspn(s, " \t\r\n")])
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(units); i++)
-		if (!strcasecmp(units[i].unit, unit))
-			return !__builtin_mul_overflow(v, units[i].by, bytes) && *bytes > 0;
-	return false;
 }
 
 /* ---- the request, part by part */
@@ -347,7 +318,7 @@ static int check_limits(struct part *p)
 			return refuse(p->x, 400, PARAM,
 				"resourceLimits.gpu: this server has no GPUs to give.");
 		if ((cpu && !cpu_parse(v->valuestring, &p->s->cpu_millis)) ||
-			(mem && !memory_parse(v->valuestring, &p->s->memory_bytes)))
+			(mem && !quantity_parse(v->valuestring, &p->s->memory_bytes)))
 			return bad_limit(p, v->string, v->valuestring);
 	}
 	p->s->vcpus = (p->s->cpu_millis + 999) / 1000;

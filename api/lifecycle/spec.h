@@ -37,4 +37,3 @@ int metadata_check(
 bool metadata_key_ok(const char *k);
 bool metadata_value_ok(const char *v);
 bool cpu_parse(const char *s, uint32_t *millis);
-bool memory_parse(const char *s, uint64_t *bytes);

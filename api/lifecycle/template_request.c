@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "api/core/config.h"
+#include "api/core/text.h"
 
 #define PARAM       "SANDBOX::INVALID_PARAMETER"
 #define WINDOW_S    60u
@@ -109,7 +110,7 @@ static int check_disk(const cJSON *req, const struct config *c, struct refusal *
 
 	if (!v)
 		return 0;
-	if (!cJSON_IsString(v) || !memory_parse(v->valuestring, &bytes))
+	if (!cJSON_IsString(v) || !quantity_parse(v->valuestring, &bytes))
 		return refuse(x, 400, PARAM,
 			"Invalid resourceLimits.disk; must resolve to a positive resource limit.");
 	if (bytes > (uint64_t)c->disk_mib << 20)

@@ -256,18 +256,18 @@ static struct child *child_track(struct privctl *p, uint32_t slot, uint32_t kind
 }
 
 /* The options of mayfly-fs, as priv/spawn.c makes them, but for the jail. */
-static void direct_volumes(const struct priv_msg *req, size_t nfds, char **argv)
+static void direct_volumes(const struct priv_msg *req, size_t nfds,
+	char rules[PRIV_VOLUMES][PRIV_RULES_MAX], char **argv)
 {
-	static const char *const rules[2][2] = {{"rw", "rw,ids"}, {"ro", "ro,ids"}};
 	int n = 0;
 
 	argv[n++] = (char *)(uintptr_t) "mayfly-fs";
 	if (req->what)
 		argv[n++] = (char *)(uintptr_t) "--purge";
 	for (size_t i = 0; i + 2 < nfds; i++) {
+		priv_volume_rules(req, i, rules[i]);
 		argv[n++] = (char *)(uintptr_t) "--volume";
-		argv[n++] = (char *)(uintptr_t)
-			rules[req->volumes_ro >> i & 1][req->volumes_ids >> i & 1];
+		argv[n++] = rules[i];
 	}
 	argv[n] = NULL;
 }
@@ -285,7 +285,7 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 	bool monitor = req->kind == PRIV_K_MONITOR;
 	char prog[512];
 	int high[PRIV_SPAWN_FDS], pid;
-	char *files[4 + 2 * PRIV_SPAWN_FDS];
+	char *files[4 + 2 * PRIV_SPAWN_FDS], rules[PRIV_VOLUMES][PRIV_RULES_MAX];
 	struct child *c;
 
 	if (!name || nfds > PRIV_SPAWN_FDS)
@@ -305,7 +305,7 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 			dup2(high[i], 3 + (int)i);
 		syscall(SYS_close_range, 3 + nfds, ~0u, 0);
 		if (req->kind == PRIV_K_FILES) {
-			direct_volumes(req, nfds, files);
+			direct_volumes(req, nfds, rules, files);
 			execv(prog, files);
 		}
 		execl(prog, name, monitor ? "--no-jail" : NULL, "--no-jail", NULL);

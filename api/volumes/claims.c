@@ -81,6 +81,7 @@ static cJSON *claim_record(const struct claim *c)
 	cJSON_AddStringToObject(o, "name", c->name);
 	cJSON_AddStringToObject(o, "owner", c->owner);
 	json_put_i64(o, "created", c->created_ns);
+	json_put_i64(o, "maxBytes", (int64_t)c->max_bytes);
 	cJSON_AddBoolToObject(o, "deleteAfter", c->delete_after);
 	cJSON_AddBoolToObject(o, "deleting", c->deleting);
 	return o;
@@ -147,6 +148,7 @@ static int load_claim(void *arg, const char *key, cJSON *doc)
 		str_copy(c->name, sizeof(c->name), name);
 		str_copy(c->owner, sizeof(c->owner), owner);
 		c->created_ns = json_get_i64(doc, "created");
+		c->max_bytes = (uint64_t)json_get_i64(doc, "maxBytes");
 		c->delete_after = cJSON_IsTrue(json_field(doc, "deleteAfter"));
 		c->deleting = cJSON_IsTrue(json_field(doc, "deleting"));
 		c->committed = true;
@@ -209,8 +211,8 @@ struct claim *claim_find(const struct volumes *v, const char *owner, const char 
 	return NULL;
 }
 
-struct claim *claim_new(struct volumes *v, const char *owner, const char *name, bool delete_after,
-	claim_fn done, void *arg)
+struct claim *claim_new(struct volumes *v, const char *owner, const char *name,
+	struct claim_options o, claim_fn done, void *arg)
 {
 	struct claim *c = calloc(1, sizeof(*c));
 
@@ -220,7 +222,8 @@ struct claim *claim_new(struct volumes *v, const char *owner, const char *name, 
 	str_copy(c->name, sizeof(c->name), name);
 	str_copy(c->owner, sizeof(c->owner), owner);
 	c->created_ns = (int64_t)wall_ns();
-	c->delete_after = delete_after;
+	c->delete_after = o.delete_after;
+	c->max_bytes = o.max_bytes;
 	if (claim_write(v, c, WRITE_NEW, done, arg) < 0) {
 		free(c);
 		return NULL;
@@ -252,7 +255,7 @@ void claim_purged(struct volumes *v, struct claim *c)
 
 /* ---- who holds them */
 
-static struct claim *claim_by_folder(const struct volumes *v, const char *folder)
+struct claim *claim_by_folder(const struct volumes *v, const char *folder)
 {
 	struct claim *c = v->claims;
 
@@ -297,7 +300,8 @@ static int hold_one(struct volumes *v, cJSON *item, const char *owner, struct re
 			"There are %u claims already, which is the limit. Delete some.",
 			CLAIMS_MAX);
 	if (!c) {
-		c = claim_new(v, owner, i.source, i.delete_after, NULL, NULL);
+		c = claim_new(v, owner, i.source,
+			(struct claim_options){i.delete_after, i.max_bytes}, NULL, NULL);
 		if (!c || !cJSON_AddTrueToObject(item, "made"))
 			return refuse(x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	}

@@ -389,6 +389,13 @@ static int make_socket(struct fileserver *f, int *other)
 	return 0;
 }
 
+static uint64_t claim_max(const struct volumes *v, const char *folder)
+{
+	const struct claim *c = claim_by_folder(v, folder);
+
+	return c ? c->max_bytes : 0;
+}
+
 static void start_process(struct fileserver *f)
 {
 	struct priv_msg m = {
@@ -412,6 +419,7 @@ static void start_process(struct fileserver *f)
 			continue;
 		m.volumes_ro |= (uint32_t)i.read_only << k;
 		m.volumes_ids |= (uint32_t)!i.host << k;
+		m.volumes_max[k] = i.host ? 0 : claim_max(f->v, i.folder);
 	}
 	f->asked = true;
 	rc = privctl_call(f->v->d->priv, &m, fds, 2 + f->n, on_spawned, f);

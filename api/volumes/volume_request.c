@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/core/text.h"
 #include "lib/json.h"
 #include "lib/proto_fs.h"
 
@@ -139,10 +140,22 @@ static bool read_flag(const cJSON *o, const char *name, bool dflt, bool *to)
 	return !v || cJSON_IsBool(v);
 }
 
+#define STORAGE_MIN MIB(1)
+
+bool claim_storage_read(const cJSON *o, const char *key, uint64_t *bytes)
+{
+	const cJSON *v = json_field(o, key);
+
+	*bytes = 0;
+	return !v || (cJSON_IsString(v) && quantity_parse(v->valuestring, bytes) &&
+			     *bytes >= STORAGE_MIN && *bytes <= INT64_MAX);
+}
+
 static int read_claim(struct reading *r, const cJSON *p, cJSON *o)
 {
 	const char *name = json_str(p, "claimName");
 	bool create, after;
+	uint64_t max;
 
 	if (!name || !claim_name_ok(name))
 		return refuse(r->x, 400, CODE("INVALID_PVC_NAME"),
@@ -157,7 +170,14 @@ static int read_claim(struct reading *r, const cJSON *p, cJSON *o)
 			"must be "
 			"true or false.",
 			r->name);
+	if (!claim_storage_read(p, "storage", &max))
+		return refuse(r->x, 400, "SANDBOX::INVALID_PARAMETER",
+			"Volume '%s': pvc.storage must be a quantity of at least 1Mi, such as "
+			"10Gi.",
+			r->name);
 	cJSON_AddStringToObject(o, "source", name);
+	if (max)
+		json_put_i64(o, "maxBytes", (int64_t)max);
 	cJSON_AddBoolToObject(o, "create", create);
 	cJSON_AddBoolToObject(o, "deleteAfter", after);
 	return 0;
@@ -326,6 +346,7 @@ bool volume_item_get(const cJSON *v, struct volume_item *to)
 		.read_only = cJSON_IsTrue(json_field(v, "readOnly")),
 		.create = cJSON_IsTrue(json_field(v, "create")),
 		.delete_after = cJSON_IsTrue(json_field(v, "deleteAfter")),
+		.max_bytes = (uint64_t)json_get_i64(v, "maxBytes"),
 	};
 	return to->source && to->sub && to->mount && json_str(v, "name") &&
 	       json_field(v, "readOnly");

@@ -14,8 +14,9 @@ struct volume_item {
 	const char *folder; /* a claim's folder, when it is known; else NULL */
 	const char *sub, *mount;
 	bool read_only;
-	bool create;       /* a missing claim is made */
-	bool delete_after; /* a claim that this makes goes with its last sandbox */
+	bool create;        /* a missing claim is made */
+	bool delete_after;  /* a claim that this makes goes with its last sandbox */
+	uint64_t max_bytes; /* and may hold so much; 0: no limit */
 };
 
 /* 0: *out is the caller's, or NULL if there is no volume. -EINVAL: *x says why. */
@@ -27,5 +28,7 @@ bool volume_item_get(const struct cJSON *v, struct volume_item *to);
 size_t host_folder_of(const struct config *c, const char *path);
 /* Are the host folders of a record's list still below what the configuration allows? -EINVAL: *x. */
 int volumes_allowed(const struct cJSON *list, const struct config *c, struct refusal *x);
+/* pvc.storage and the like: absent and null are no limit (0). false: it is no quantity, or less than 1 MiB. */
+bool claim_storage_read(const struct cJSON *o, const char *key, uint64_t *bytes);
 /* A name of a claim: up to 253 of a-z 0-9 - and dots between them. */
 bool claim_name_ok(const char *s);

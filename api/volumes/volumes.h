@@ -25,7 +25,8 @@ struct claim {
 	char folder[CLAIM_FOLDER]; /* 32 hexadecimal digits: also the record's key */
 	char name[254], owner[OWNER_MAX];
 	int64_t created_ns;
-	bool delete_after; /* it goes with the last sandbox that holds it */
+	uint64_t max_bytes; /* what its files may take on the disk; 0: no limit of its own */
+	bool delete_after;  /* it goes with the last sandbox that holds it */
 	bool deleting;
 	bool committed;      /* its record is written */
 	unsigned int uses;   /* sandboxes that hold it */
@@ -50,8 +51,12 @@ struct claim *claims_first(const struct volumes *v);
 struct claim *claim_find(const struct volumes *v, const char *owner, const char *name);
 typedef void (*claim_fn)(void *arg, const struct claim *c, const struct err *e);
 /* A new one. done: its record is written (e NULL) or not; c is then gone. NULL: no memory, or the name is taken (errno EEXIST). */
-struct claim *claim_new(struct volumes *v, const char *owner, const char *name, bool delete_after,
-	claim_fn done, void *arg);
+struct claim_options {
+	bool delete_after;
+	uint64_t max_bytes;
+};
+struct claim *claim_new(struct volumes *v, const char *owner, const char *name,
+	struct claim_options o, claim_fn done, void *arg);
 /* From now on nobody finds it; done: that is written. The files go afterwards. It must not be held. */
 void claim_delete(struct volumes *v, struct claim *c, claim_fn done, void *arg);
 

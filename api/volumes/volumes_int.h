@@ -21,6 +21,8 @@ void purge_exited(struct volumes *v, const struct priv_msg *ev);
 void purges_destroy(struct volumes *v);
 /* claims.c: its files are gone: the record goes. */
 void claim_purged(struct volumes *v, struct claim *c);
+/* NULL: there is none. */
+struct claim *claim_by_folder(const struct volumes *v, const char *folder);
 /* fileserver.c */
 void fileservers_loaded(struct volumes *v);
 void fileserver_exited(struct volumes *v, const struct priv_msg *ev);

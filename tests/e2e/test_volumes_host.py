@@ -137,6 +137,78 @@ def test_a_claim_does_not_fill_its_disk(tmp_path):
         subprocess.run(["umount", "-l", tmp_path / "claim"], check=False)
 
 
+@pytest.fixture
+def limited(tmp_path):
+    """Two file servers of one claim that may hold 16 MiB: their mounts, and the folder itself."""
+    (tmp_path / "claim").mkdir()
+    os.chmod(tmp_path, 0o755)
+    os.chown(tmp_path / "claim", FIRST_ID, FIRST_ID)
+    running = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        log = open(tmp_path / f"{name}.log", "w+")
+        running.append((tmp_path / name, log, subprocess.Popen([TOP / "build/tools/fsbridge", TOP / "build/bin/mayfly-fs", str(FIRST_ID), tmp_path / name,
+                                                               f"rw,ids,max={16 << 20}:{tmp_path}/claim"], stdout=log, stderr=log)))
+    end = time.monotonic() + 20
+    while not all("mounted" in (tmp_path / f"{n}.log").read_text() for n in ("one", "two")):
+        assert all(p.poll() is None for _, _, p in running) and time.monotonic() < end, [(tmp_path / f"{n}.log").read_text() for n in ("one", "two")]
+        time.sleep(0.01)
+    yield tmp_path / "one" / "0", tmp_path / "two" / "0", tmp_path / "claim"
+    for mnt, log, p in running:
+        subprocess.run(["umount", "-l", mnt], check=False)
+        p.wait(20)
+        log.close()
+
+
+def used(folder):
+    return int(subprocess.run(["du", "-s", "--block-size=1", folder], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+def test_a_limit_of_bytes(limited):
+    one, two, claim = limited
+    r = sh("! dd if=/dev/zero of=f bs=1M count=30; ! touch g; ! mkdir d; ! ln -s x l; ! fallocate -l 1M h", one)
+    assert r.returncode == 0 and r.stderr.count("No space left") == 5, r
+    assert 15 << 20 <= used(claim) <= 17 << 20
+    assert "No space left" in sh("! echo x >g", two).stderr
+    # what is removed makes room at once, and for another sandbox within a second
+    assert sh("rm f; echo x >f; cat f", one).stdout == "x\n"
+    assert sh("sleep 1.1; head -c 1M /dev/zero >g; stat -fc '%b %S' .", two).stdout.split() == ["4096", "4096"]
+    # writing the same bytes again and again takes no room
+    r = sh("for i in $(seq 12); do dd if=/dev/zero of=again bs=1M count=8 conv=notrunc; done", one)
+    assert r.returncode == 0, r
+    # a file with many names counts once
+    r = sh("rm -f again; head -c 7M /dev/zero >a; for i in $(seq 50); do ln a a$i; done; head -c 5M /dev/zero >b", one)
+    assert r.returncode == 0, r
+    # nor does it help to hide bytes
+    assert sh("rm -f *; fallocate -n -l 100M x", one).returncode != 0
+    assert used(claim) < 2 << 20
+
+
+def test_a_limit_counts_files_without_a_name(limited):
+    one, _, claim = limited
+    with open(one / "f", "w+b", 0) as f:
+        os.unlink(one / "f")
+        with pytest.raises(OSError) as e:
+            for _ in range(30):
+                f.write(bytes(1 << 20))
+        assert e.value.errno == 28 and 14 << 20 <= os.fstat(f.fileno()).st_size <= 17 << 20
+        with pytest.raises(OSError):
+            (one / "g").write_text("x")
+    assert sh("for i in $(seq 50); do echo x >g && exit; sleep 0.1; done; exit 1", one).returncode == 0  # the kernel releases the file soon
+
+
+def test_a_limit_in_a_deep_tree(limited):
+    one, _, claim = limited
+    deep = claim
+    for i in range(300):
+        deep = deep / "d"
+    os.makedirs(deep)
+    subprocess.run(["chown", "-R", f"{FIRST_ID}:{FIRST_ID}", claim], check=True)
+    assert "No space left" in sh("! echo x >f", one).stderr
+    subprocess.run(["rm", "-r", claim / "d"], check=True)
+    assert sh("sleep 1.1; echo x >f", one).returncode == 0
+
+
 def test_nothing_dangerous_reaches_the_host(fs):
     r = sh("touch s; chmod 6755 s; mkdir d; chmod 2755 d; ! mknod dev c 1 3; mkfifo p; stat -c %a s d", fs.mnt / "0")
     assert r.returncode == 0 and r.stdout.split() == ["755", "755"], r

@@ -2,7 +2,7 @@
  *
  * fsbridge: mounts mayfly-fs on this host, through the kernel's own FUSE client, as a guest's kernel would use it by virtio-fs.
  *
- *     fsbridge MAYFLY-FS UID MOUNTPOINT ro|rw[,ids]:PATH...
+ *     fsbridge MAYFLY-FS UID MOUNTPOINT ro|rw[,ids][,max=BYTES]:PATH...
  *
  * Mounts at MOUNTPOINT, where volume N is the folder N, and serves until the mount ends. SIGUSR1 kills mayfly-fs with SIGKILL and starts another on
  * the same table of nodes; requests in flight are answered with EIO. Root only.

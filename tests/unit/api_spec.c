@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "api/core/config.h"
+#include "api/core/text.h"
 #include "api/lifecycle/spec.h"
 #include "api/links/monitors.h"
 
@@ -233,14 +234,14 @@ static void limits(void)
 	uint64_t b;
 	uint32_t m;
 
-	CHECK(memory_parse("512Mi", &b) && b == MIB(512));
-	CHECK(memory_parse(" 1g ", &b) && b == 1000000000);
-	CHECK(memory_parse("64KB", &b) && b == 64000);
-	CHECK(memory_parse("7", &b) && b == 7);
-	CHECK(!memory_parse("", &b) && !memory_parse("Mi", &b) && !memory_parse("1MiB", &b) &&
-		!memory_parse("-1", &b) && !memory_parse("1 2", &b));
-	CHECK(!memory_parse("999999999999999999Ti", &b) &&
-		!memory_parse("99999999999999999999", &b));
+	CHECK(quantity_parse("512Mi", &b) && b == MIB(512));
+	CHECK(quantity_parse(" 1g ", &b) && b == 1000000000);
+	CHECK(quantity_parse("64KB", &b) && b == 64000);
+	CHECK(quantity_parse("7", &b) && b == 7);
+	CHECK(!quantity_parse("", &b) && !quantity_parse("Mi", &b) && !quantity_parse("1MiB", &b) &&
+		!quantity_parse("-1", &b) && !quantity_parse("1 2", &b));
+	CHECK(!quantity_parse("999999999999999999Ti", &b) &&
+		!quantity_parse("99999999999999999999", &b));
 	CHECK(cpu_parse("500m", &m) && m == 500);
 	CHECK(cpu_parse("0.5", &m) && m == 500);
 	CHECK(cpu_parse("2", &m) && m == 2000);

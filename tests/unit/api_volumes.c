@@ -6,16 +6,26 @@
 
 #include <cjson/cJSON.h>
 #include <limits.h>
+#include <pthread.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "api/core/budgets.h"
 #include "api/core/daemon.h"
+#include "api/checkpoint/blobs.h"
 #include "api/core/database.h"
+#include "api/links/helper_client.h"
+#include "api/links/monitors.h"
+#include "api/sandbox/index.h"
+#include "api/sandbox/sandbox.h"
 #include "api/volumes/volume_request.h"
 #include "api/volumes/volumes.h"
 #include "lib/json.h"
 #include "lib/loop.h"
+#include "lib/proto_priv.h"
 
 static struct config c = {.allowed_host_paths = {"/srv/data", "/one/"}, .nallowed_host_paths = 2};
 
@@ -72,6 +82,38 @@ static void good_ones(void)
 	"{\"name\":\"" name "\",\"pvc\":{\"claimName\":\"c\"},\"mountPath\":\"" mount "\"}"
 #define SUB(sub)                                                                                   \
 	"{\"name\":\"v\",\"pvc\":{\"claimName\":\"c\"},\"mountPath\":\"/m\",\"subPath\":" sub "}"
+
+static void storage_of_a_claim(void)
+{
+	static const struct {
+		const char *storage;
+		uint64_t bytes; /* UINT64_MAX: refused */
+	} rows[] = {{"null", 0}, {"\"10Gi\"", 10ull << 30}, {"\"1Mi\"", 1 << 20},
+		{"\"1000000\"", UINT64_MAX}, {"\"\"", UINT64_MAX}, {"\"-1Gi\"", UINT64_MAX},
+		{"10", UINT64_MAX}, {"\"9999999Ti\"", UINT64_MAX},
+		{"\"99999999999Ti\"", UINT64_MAX}};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		bool refused = rows[i].bytes == UINT64_MAX;
+		struct volume_item item;
+		struct refusal x;
+		char text[200];
+		cJSON *out;
+
+		snprintf(text, sizeof(text),
+			"[{\"name\":\"a\",\"mountPath\":\"/"
+			"a\",\"pvc\":{\"claimName\":\"c\",\"storage\":%s}}]",
+			rows[i].storage);
+		CHECK_INT(read_text(text, &out, &x), refused ? -EINVAL : 0);
+		if (refused) {
+			CHECK_STR(x.code, "SANDBOX::INVALID_PARAMETER");
+			continue;
+		}
+		REQUIRE(volume_item_get(out->child, &item));
+		CHECK(item.max_bytes == rows[i].bytes);
+		cJSON_Delete(out);
+	}
+}
 
 static void bad_ones(void)
 {
@@ -203,27 +245,76 @@ static void bounds(void)
 	CHECK(!claim_name_ok(name));
 }
 
+/* ---- claims, with a database and a helper that this test is */
+
+static struct {
+	struct daemon d;
+	char dir[32], path[64];
+	int helper; /* the helper's end */
+} R;
+
+static void rig_up(void)
+{
+	/* those of a daemon live as long as it does */
+	static struct budgets *budgets;
+	static struct sandbox_index *index;
+
+	struct err e;
+
+	memset(&R, 0, sizeof(R));
+	R.helper = -1;
+	str_copy(R.dir, sizeof(R.dir), "/tmp/api_volumes.XXXXXX");
+	REQUIRE(mkdtemp(R.dir));
+	snprintf(R.path, sizeof(R.path), "%s/state.db", R.dir);
+	R.d.loop = loop_create();
+	REQUIRE(R.d.loop && database_open(R.path, R.d.loop, &R.d.database, &e) == 0);
+	if (!budgets)
+		budgets = budgets_create(&R.d.cfg);
+	if (!index)
+		index = index_create();
+	R.d.budgets = budgets;
+	R.d.index = index;
+	R.d.blobs = blobs_create(R.dir, NULL, &e);
+	R.d.volumes = volumes_create(&R.d, &e);
+	REQUIRE(R.d.volumes && R.d.budgets && R.d.index && R.d.blobs);
+}
+
+static void rig_down(void)
+{
+	char cmd[80];
+
+	volumes_destroy(R.d.volumes);
+	blobs_destroy(R.d.blobs);
+	vms_destroy(R.d.vms);
+	privctl_destroy(R.d.priv);
+	database_close(R.d.database);
+	loop_destroy(R.d.loop);
+	close_fd(&R.helper);
+	snprintf(cmd, sizeof(cmd), "rm -rf %s", R.dir);
+	CHECK_INT(system(cmd), 0);
+}
+
+static struct claim *claim_made(const char *owner, const char *name)
+{
+	struct claim *made =
+		claim_new(R.d.volumes, owner, name, (struct claim_options){0}, NULL, NULL);
+
+	ASSERT(made);
+	for (int i = 0; i < 100 && (!made->committed || made->writes); i++)
+		loop_turn(R.d.loop, 10);
+	CHECK(made->committed && !made->writes);
+	return made;
+}
+
 /* A create that is refused at its first volume held nothing: what its list says of claims may be copied from another sandbox's record. */
 static void only_what_was_held_is_undone(void)
 {
-	static struct daemon d;
-	char dir[] = "/tmp/api_volumes.XXXXXX", path[64], cmd[80];
 	struct refusal x = {0};
 	struct claim *theirs;
 	cJSON *list;
-	struct err e;
 
-	REQUIRE(mkdtemp(dir));
-	snprintf(path, sizeof(path), "%s/state.db", dir);
-	d.loop = loop_create();
-	REQUIRE(d.loop && database_open(path, d.loop, &d.database, &e) == 0);
-	d.volumes = volumes_create(&d, &e);
-	REQUIRE(d.volumes);
-	theirs = claim_new(d.volumes, "one", "theirs", false, NULL, NULL);
-	REQUIRE(theirs);
-	for (int i = 0; i < 100 && !theirs->committed; i++)
-		loop_turn(d.loop, 10);
-	CHECK(theirs->committed && !theirs->writes);
+	rig_up();
+	theirs = claim_made("one", "theirs");
 	theirs->uses = 1;
 	list = cJSON_Parse("[{\"name\":\"a\",\"source\":\"missing\",\"mount\":\"/a\",\"sub\":"
 			   "\"\",\"readOnly\":false},"
@@ -231,27 +322,204 @@ static void only_what_was_held_is_undone(void)
 			   "\"readOnly\":false,\"made\":true}]");
 	REQUIRE(list);
 	cJSON_AddStringToObject(cJSON_GetArrayItem(list, 1), "folder", theirs->folder);
-	CHECK_INT(volumes_hold(d.volumes, list, "one", &x), -EINVAL);
+	CHECK_INT(volumes_hold(R.d.volumes, list, "one", &x), -EINVAL);
 	CHECK_STR(x.code, "VOLUME::PVC_NOT_FOUND");
 	CHECK_INT(theirs->uses, 1);
 	CHECK(!theirs->deleting);
 	cJSON_DeleteItemFromArray(list, 0);
-	CHECK_INT(volumes_hold(d.volumes, list, "one", &x), 0);
+	CHECK_INT(volumes_hold(R.d.volumes, list, "one", &x), 0);
 	CHECK_INT(theirs->uses, 2);
-	volumes_release(d.volumes, list, true);
+	volumes_release(R.d.volumes, list, true);
 	CHECK_INT(theirs->uses, 1);
 	CHECK(!theirs->deleting);
 	cJSON_Delete(list);
-	volumes_destroy(d.volumes);
-	database_close(d.database);
-	loop_destroy(d.loop);
-	snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
-	CHECK_INT(system(cmd), 0);
+	rig_down();
+}
+
+/* A create that was interrupted before it held its claims does not hold them after a restart. */
+static void the_record_says_who_holds(void)
+{
+	static const char id[] = "01234567-89ab-4def-8123-456789abcdef";
+	static const struct {
+		const char *held;
+		unsigned int uses;
+	} rows[] = {{"", 1}, {",\"volumesHeld\":false", 0}, {",\"volumesHeld\":true", 1}};
+	struct claim *mine;
+	char text[400];
+
+	rig_up();
+	mine = claim_made("one", "mine");
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct sandbox *sb;
+		cJSON *o;
+
+		mine->uses = 0;
+		snprintf(text, sizeof(text),
+			"{\"local\":{\"disk\":{\"base\":\"/"
+			"none\",\"bytes\":1}},\"owner\":\"one\",\"volumes\":[{\"name\":\"a\","
+			"\"source\":"
+			"\"mine\","
+			"\"folder\":\"%s\",\"mount\":\"/a\",\"sub\":\"\",\"readOnly\":false}]%s}",
+			mine->folder, rows[i].held);
+		o = cJSON_Parse(text);
+		REQUIRE(o);
+		sb = sandbox_from_record(&R.d, id, o);
+		cJSON_Delete(o);
+		REQUIRE(sb);
+		CHECK_INT(mine->uses, rows[i].uses);
+		CHECK_INT(sb->volumes_held, rows[i].uses);
+		o = sandbox_record(sb);
+		CHECK_INT(cJSON_IsTrue(json_field(o, "volumesHeld")), rows[i].uses);
+		cJSON_Delete(o);
+		index_remove(R.d.index, sb);
+		R.d.sandboxes = NULL;
+		R.d.nsandboxes = 0;
+		sandbox_unref(sb);
+	}
+	rig_down();
+}
+
+static void claim_ended(void *arg, const struct claim *ended, const struct err *e)
+{
+	unsigned int *failed = arg;
+
+	/* it is still there: its memory is read */
+	*failed += e && !strcmp(ended->name, "lost");
+}
+
+/* Two writes of one claim fail, one after the other. The claim lives until the second has ended. */
+static void a_claim_outlives_its_writes(void)
+{
+	unsigned int failed = 0;
+	struct claim *lost;
+	sqlite3 *db;
+
+	rig_up();
+	REQUIRE(sqlite3_open(R.path, &db) == SQLITE_OK);
+	REQUIRE(sqlite3_exec(db,
+			"CREATE TRIGGER no BEFORE INSERT ON claims BEGIN SELECT RAISE(ABORT, "
+			"'full'); END",
+			NULL, NULL, NULL) == SQLITE_OK);
+	sqlite3_close(db);
+	lost = claim_new(
+		R.d.volumes, "one", "lost", (struct claim_options){0}, claim_ended, &failed);
+	REQUIRE(lost);
+	claim_delete(R.d.volumes, lost, claim_ended, &failed);
+	CHECK_INT(lost->writes, 2);
+	for (int i = 0; i < 200 && failed < 2; i++)
+		loop_turn(R.d.loop, 10);
+	CHECK_INT(failed, 2);
+	CHECK(!claims_first(R.d.volumes));
+	rig_down();
+}
+
+static void no_exit(void *arg, const struct priv_msg *m)
+{
+}
+
+static void *hello_answer(void *arg)
+{
+	struct priv_msg m;
+
+	ASSERT(recv(R.helper, &m, sizeof(m), 0) == sizeof(m) && m.op == PRIV_HELLO);
+	m.nslots = 200;
+	m.status = 0;
+	ASSERT(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+	return NULL;
+}
+
+static void helper_up(void)
+{
+	struct err e;
+	pthread_t t;
+	int pair[2];
+
+	REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+	R.helper = pair[1];
+	str_copy(R.d.cfg.run_dir, sizeof(R.d.cfg.run_dir), R.dir);
+	REQUIRE(pthread_create(&t, NULL, hello_answer, NULL) == 0);
+	R.d.priv = privctl_create(R.d.loop, pair[0], "", no_exit, NULL, &e);
+	pthread_join(t, NULL);
+	REQUIRE(R.d.priv);
+	fd_set_nonblock(R.helper, true);
+	R.d.vms = vms_create(&R.d, &e);
+	REQUIRE(R.d.vms);
+}
+
+/* What the daemon asked since: opening a claim's folder, or removing it. Those of op are kept for answers, others are answered. */
+static unsigned int asked(uint32_t op, struct priv_msg *to, unsigned int n, unsigned int max)
+{
+	uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX];
+
+	while (recv(R.helper, msg, sizeof(msg), 0) >= (ssize_t)sizeof(*to)) {
+		ASSERT(n < max);
+		memcpy(&to[n], msg, sizeof(*to));
+		if (to[n].op == op) {
+			n++;
+			continue;
+		}
+		to[n].status = 0; /* a slot that is given back */
+		ASSERT(send(R.helper, &to[n], sizeof(*to), 0) == sizeof(*to));
+	}
+	return n;
+}
+
+/* Of twenty deleted claims four are emptied at a time: each takes a process and a slot. */
+static void few_claims_are_emptied_at_a_time(void)
+{
+	enum { CLAIMS = 20, AT_A_TIME = 4 };
+	struct priv_msg open[CLAIMS + 1], remove[CLAIMS + 1];
+	unsigned int nopen = 0, nremove, ended = 0;
+	char name[16];
+
+	rig_up();
+	helper_up();
+	for (int i = 0; i < CLAIMS; i++) {
+		snprintf(name, sizeof(name), "c%d", i);
+		claim_delete(R.d.volumes, claim_made("one", name), NULL, NULL);
+	}
+	while (ended < CLAIMS) {
+		for (int i = 0; i < 200 && nopen < MIN(ended + AT_A_TIME, (unsigned int)CLAIMS);
+			i++) {
+			loop_turn(R.d.loop, 10);
+			nopen = asked(PRIV_VOLUME, open, nopen, CLAIMS + 1);
+		}
+		/* and no more than that, however often the loop turns */
+		for (int i = 0; i < 3; i++) {
+			loop_turn(R.d.loop, 1);
+			nopen = asked(PRIV_VOLUME, open, nopen, CLAIMS + 1);
+		}
+		CHECK_INT(nopen, MIN(ended + AT_A_TIME, (unsigned int)CLAIMS));
+		if (nopen <= ended)
+			break;
+		/* the folder is gone already: then it is only removed */
+		open[ended].status = -ENOENT;
+		REQUIRE(send(R.helper, &open[ended], sizeof(*open), 0) == sizeof(*open));
+		for (int i = 0, n = 0; i < 200 && !n; i++) {
+			loop_turn(R.d.loop, 10);
+			nremove = asked(PRIV_VOLUME_REMOVE, remove, 0, CLAIMS + 1);
+			n = (int)nremove;
+		}
+		CHECK_INT(nremove, 1);
+		remove[0].status = 0;
+		REQUIRE(send(R.helper, &remove[0], sizeof(*remove), 0) == sizeof(*remove));
+		ended++;
+	}
+	for (int i = 0; i < 200 && claims_first(R.d.volumes); i++)
+		loop_turn(R.d.loop, 10);
+	CHECK(!claims_first(R.d.volumes));
+	CHECK_INT(asked(PRIV_VOLUME, open, 0, 1), 0);
+	loop_turn(R.d.loop, 10);
+	rig_down();
 }
 
 static const struct test tests[] = {
 	{"only_what_was_held_is_undone", only_what_was_held_is_undone},
+	{"the_record_says_who_holds", the_record_says_who_holds},
+	{"a_claim_outlives_its_writes", a_claim_outlives_its_writes},
+	{"few_claims_are_emptied_at_a_time", few_claims_are_emptied_at_a_time},
 	{"good_ones", good_ones},
+	{"storage_of_a_claim", storage_of_a_claim},
 	{"bad_ones", bad_ones},
 	{"paths_that_do_not_fit", paths_that_do_not_fit},
 	{"not_allowed_any_more", not_allowed_any_more},

@@ -511,6 +511,25 @@ int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *pa
 	return call_send(p, msg, sizeof(m) + a + b + c, m.id, NULL, 0, fn, arg);
 }
 
+int privctl_text(
+	struct privctl *p, const struct priv_msg *req, const char *text, privctl_fn fn, void *arg)
+{
+	uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX];
+	size_t n = strlen(text) + 1;
+	struct priv_msg m = *req;
+
+	if (n > PRIV_TEXT_MAX)
+		return -ENAMETOOLONG;
+	if (p->sock < 0)
+		return -EOPNOTSUPP;
+	m.magic = PRIV_MAGIC;
+	m.version = PRIV_VERSION;
+	m.id = p->next_id++;
+	memcpy(msg, &m, sizeof(m));
+	memcpy(msg + sizeof(m), text, n);
+	return call_send(p, msg, sizeof(m) + n, m.id, NULL, 0, fn, arg);
+}
+
 int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg *reply, int *fd)
 {
 	struct priv_msg m = *req;

@@ -31,6 +31,9 @@ int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, 
 int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *path, const char *sub,
 	const char *within, privctl_fn fn, void *arg);
 /* Without a helper: where the folder of claims is. Borrowed. */
+/* A request with one text behind it: PRIV_QUOTA of a claim. */
+int privctl_text(
+	struct privctl *p, const struct priv_msg *req, const char *text, privctl_fn fn, void *arg);
 void privctl_state_dir(struct privctl *p, const char *dir);
 /* The same, waiting for the answer: for the daemon's start only. Returns the status; *fd is the
  * caller's. */

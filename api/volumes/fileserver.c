@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct fileserver {
 	unsigned int n, at; /* volumes; the one that is being opened */
 	int fd[FS_VOLUMES_MAX];
 	bool is_file[FS_VOLUMES_MAX];
+	uint32_t counted; /* a bit for each volume whose limit the host's file system keeps */
 	uint32_t slot, monitor;
 	bool has_slot; /* and no process in it */
 	bool running;  /* a process in it */
@@ -189,6 +191,47 @@ static bool item_at(const struct fileserver *f, unsigned int at, struct volume_i
 	return volume_item_get(cJSON_GetArrayItem(f->list, (int)at), i);
 }
 
+static uint64_t claim_max(const struct volumes *v, const char *folder)
+{
+	const struct claim *c = claim_by_folder(v, folder);
+
+	return c ? c->max_bytes : 0;
+}
+
+static void on_quota(void *arg, const struct priv_msg *m, int fd)
+{
+	struct fileserver *f = arg;
+
+	close_fd(&fd);
+	f->asked = false;
+	if (f->unwanted) {
+		fileserver_free(f);
+		return;
+	}
+	if (m->status == 0)
+		f->counted |= 1u << (f->at - 1);
+	else if (m->status != -EOPNOTSUPP)
+		log_limited(LOG_WARN, "the disk quota of a claim cannot be set: %s",
+			strerror(-m->status));
+	open_next(f);
+}
+
+/* The claim that was opened last has a limit: the host's file system keeps it if it can. false: mayfly-fs does. */
+static bool quota_ask(struct fileserver *f, const struct volume_item *i)
+{
+	struct priv_msg m = {.op = PRIV_QUOTA, .what = PRIV_Q_CLAIM};
+
+	f->counted &= ~(1u << (f->at - 1));
+	if (i->host || (privctl_host_flags(f->v->d->priv) & PRIV_H_NO_QUOTA))
+		return false;
+	m.quota.bytes = claim_max(f->v, i->folder);
+	/* the folder's name is random: its first 28 bits are the claim's number */
+	if (!m.quota.bytes || sscanf(i->folder, "%7" SCNx32, &m.project) != 1 || !m.project)
+		return false;
+	f->asked = privctl_text(f->v->d->priv, &m, i->folder, on_quota, f) == 0;
+	return f->asked;
+}
+
 static void on_source(void *arg, const struct priv_msg *m, int fd)
 {
 	struct fileserver *f = arg;
@@ -207,7 +250,8 @@ static void on_source(void *arg, const struct priv_msg *m, int fd)
 	}
 	f->is_file[f->at] = !(m->flags & PRIV_V_FOLDER);
 	f->fd[f->at++] = fd;
-	open_next(f);
+	if (!quota_ask(f, &i))
+		open_next(f);
 }
 
 static void open_next(struct fileserver *f)
@@ -389,13 +433,6 @@ static int make_socket(struct fileserver *f, int *other)
 	return 0;
 }
 
-static uint64_t claim_max(const struct volumes *v, const char *folder)
-{
-	const struct claim *c = claim_by_folder(v, folder);
-
-	return c ? c->max_bytes : 0;
-}
-
 static void start_process(struct fileserver *f)
 {
 	struct priv_msg m = {
@@ -419,7 +456,8 @@ static void start_process(struct fileserver *f)
 			continue;
 		m.volumes_ro |= (uint32_t)i.read_only << k;
 		m.volumes_ids |= (uint32_t)!i.host << k;
-		m.volumes_max[k] = i.host ? 0 : claim_max(f->v, i.folder);
+		if (!i.host && !(f->counted >> k & 1))
+			m.volumes_max[k] = claim_max(f->v, i.folder);
 	}
 	f->asked = true;
 	rc = privctl_call(f->v->d->priv, &m, fds, 2 + f->n, on_spawned, f);

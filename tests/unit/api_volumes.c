@@ -5,6 +5,7 @@
 #include "lib/test.h"
 
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sqlite3.h>
@@ -23,6 +24,7 @@
 #include "api/sandbox/sandbox.h"
 #include "api/volumes/volume_request.h"
 #include "api/volumes/volumes.h"
+#include "lib/fdpass.h"
 #include "lib/json.h"
 #include "lib/loop.h"
 #include "lib/proto_priv.h"
@@ -513,11 +515,78 @@ static void few_claims_are_emptied_at_a_time(void)
 	rig_down();
 }
 
+static void sources_opened(void *arg, const struct refusal *x)
+{
+	*(int *)arg = x ? -1 : 1;
+}
+
+/* The daemon's next request of the helper. */
+static bool next_ask(struct priv_msg *to, char text[static PRIV_TEXT_MAX])
+{
+	uint8_t msg[sizeof(*to) + PRIV_TEXT_MAX];
+	ssize_t n = -1;
+
+	for (int i = 0; i < 100 && n < 0; i++) {
+		loop_turn(R.d.loop, 10);
+		n = recv(R.helper, msg, sizeof(msg), 0);
+	}
+	if (n < (ssize_t)sizeof(*to))
+		return false;
+	memcpy(to, msg, sizeof(*to));
+	memset(text, 0, PRIV_TEXT_MAX);
+	memcpy(text, msg + sizeof(*to), (size_t)n - sizeof(*to));
+	return true;
+}
+
+/* A claim with a limit is given to a project when it is opened. What the host cannot count is mayfly-fs' to check. */
+static void a_limit_is_the_hosts_if_it_can(void)
+{
+	static char text[PRIV_TEXT_MAX];
+	struct fileserver *f;
+	struct claim *limited;
+	struct refusal x = {0};
+	struct priv_msg m;
+	int done = 0, fd;
+	cJSON *list;
+
+	rig_up();
+	helper_up();
+	limited = claim_made("one", "limited");
+	limited->max_bytes = MIB(20);
+	list = cJSON_Parse("[{\"name\":\"a\",\"source\":\"limited\",\"mount\":\"/"
+			   "a\",\"sub\":\"\",\"readOnly\":false}]");
+	REQUIRE(list && volumes_hold(R.d.volumes, list, "one", &x) == 0);
+	f = fileserver_open(R.d.volumes, list, true, sources_opened, &done, &x);
+	REQUIRE(f && next_ask(&m, text) && m.op == PRIV_VOLUME);
+	m.status = 0;
+	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	REQUIRE(fdpass_send(R.helper, &m, sizeof(m), &fd, 1) == 0);
+	close(fd);
+	REQUIRE(next_ask(&m, text) && m.op == PRIV_QUOTA);
+	CHECK_INT(m.what, PRIV_Q_CLAIM);
+	CHECK(m.project > 0 && m.project <= PRIV_PROJECT_MAX && m.quota.bytes == MIB(20));
+	CHECK_STR(text, limited->folder);
+	CHECK_INT(done, 0);
+	m.status = -EOPNOTSUPP;
+	REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+	for (int i = 0; i < 100 && !done; i++)
+		loop_turn(R.d.loop, 10);
+	CHECK_INT(done, 1);
+	fileserver_destroy(f);
+	REQUIRE(next_ask(&m, text) && m.op == PRIV_FREE);
+	m.status = 0;
+	REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+	loop_turn(R.d.loop, 10);
+	cJSON_Delete(list);
+	rig_down();
+}
+
 static const struct test tests[] = {
 	{"only_what_was_held_is_undone", only_what_was_held_is_undone},
 	{"the_record_says_who_holds", the_record_says_who_holds},
 	{"a_claim_outlives_its_writes", a_claim_outlives_its_writes},
 	{"few_claims_are_emptied_at_a_time", few_claims_are_emptied_at_a_time},
+	{"a_limit_is_the_hosts_if_it_can", a_limit_is_the_hosts_if_it_can},
 	{"good_ones", good_ones},
 	{"storage_of_a_claim", storage_of_a_claim},
 	{"bad_ones", bad_ones},

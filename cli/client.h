@@ -73,6 +73,10 @@ char *client_path(const char *fmt, ...) _printf_(1, 2); /* to be freed; aborts w
 /* A sandbox by its id, the beginning of one, or its name (metadata "name"); into id[64]. */
 int client_resolve(const struct client *c, const char *word, char id[64], struct err *e);
 
+/* Runs the code in a file ("-": standard input) in the default context of a language (NULL: by the file's suffix), as `mayfly code` does. The exit code. */
+int code_run_file(
+	const struct client *c, const char *sandbox, const char *language, const char *file);
+
 /* One stream into a file of the sandbox, its parents made. */
 int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
 	struct err *e);

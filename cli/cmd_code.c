@@ -302,12 +302,39 @@ static int run_text(struct code_run *x, const struct code_opts *o, const char *t
 	return rc;
 }
 
+/* "python", unless the name of the file tells. */
+static const char *code_language(const char *file)
+{
+	static const char *const suffixes[][2] = {{".sh", "bash"}, {".js", "javascript"},
+		{".ts", "typescript"}, {".java", "java"}, {".go", "go"}};
+	size_t n = file ? strlen(file) : 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
+		size_t len = strlen(suffixes[i][0]);
+
+		if (n > len && !strcmp(file + n - len, suffixes[i][0]))
+			return suffixes[i][1];
+	}
+	return "python";
+}
+
+int code_run_file(
+	const struct client *c, const char *sandbox, const char *language, const char *file)
+{
+	struct code_run x = {.c = c, .sandbox = sandbox, .folder = "."};
+	const struct code_opts o = {
+		.language = language ? language : code_language(file), .file = file};
+
+	return run_text(&x, &o, NULL);
+}
+
 int cmd_code(int argc, char **argv)
 {
-	struct code_opts o = {.language = "python", .pictures = "."};
+	struct code_opts o = {.pictures = "."};
 	const struct opt opts[] = {CLIENT_OPTS(o.co),
 		{"language", 'l', OPT_STR, &o.language, "NAME",
-			"python (the default), bash, or what else the sandbox has a kernel for"},
+			"python, bash, javascript, typescript, java, go, or what else the sandbox "
+			"has a kernel for (by FILE's suffix, or python)"},
 		{"context", 'c', OPT_STR, &o.context, "ID",
 			"a context of its own, instead of the language's default one"},
 		{"file", 'f', OPT_STR, &o.file, "FILE", "run the code in FILE (-: standard input)"},
@@ -326,6 +353,8 @@ int cmd_code(int argc, char **argv)
 		return code;
 	if (client_resolve(&c, argv[rest], id, &e) < 0)
 		return complain(EXIT_FAILED, &e);
+	if (!o.language)
+		o.language = code_language(o.file);
 	x.c = &c;
 	x.sandbox = id;
 	x.folder = o.pictures;

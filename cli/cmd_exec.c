@@ -14,6 +14,8 @@
 #include "cli/terminal.h"
 
 #define EVENT_MAX MIB(8)
+/* The documented start script of code-interpreter images. */
+#define CODE_ENTRYPOINT "/opt/opensandbox/code-interpreter.sh"
 
 /* ---- the stream of a command */
 
@@ -691,11 +693,61 @@ int cmd_create(int argc, char **argv)
 	return EXIT_OK;
 }
 
+/* What `mayfly run` runs: a command, or code in the sandbox's code interpreter. */
+struct run_what {
+	const char *code, *language;
+};
+
+/* The exit code. words: those behind the image. */
+static int run_made(const struct client *c, const char *id, const struct run_what *w,
+	const struct exec_opts *x, int n, char **words)
+{
+	int code;
+
+	if (!w->code)
+		return run_in(c, id, x, n, words);
+	code = code_run_file(c, id, w->language, w->code);
+	return client_ending ? 128 + client_ending : code;
+}
+
+/* `run IMAGE --code FILE -l NAME` too: no command has such a name. argv[0]: the image. */
+static bool run_read_code(struct run_what *w, int argc, char **argv, int *words)
+{
+	const struct opt opts[] = {{"code", 0, OPT_STR, &w->code, "FILE", ""},
+		{"language", 'l', OPT_STR, &w->language, "NAME", ""}};
+	struct err e;
+	int rest;
+
+	if (argc < 2 || strcmp(argv[1], "--code") != 0)
+		return true;
+	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0) {
+		complain(EXIT_USAGE, &e);
+		return false;
+	}
+	*words += rest - 1;
+	return true;
+}
+
+static bool run_usage_ok(const struct run_what *w, const struct exec_opts *x, int n)
+{
+	if (!w->code && n == 0)
+		fprintf(stderr, "usage: mayfly run [OPTIONS] IMAGE [--] COMMAND [ARG...]\n");
+	else if (w->code && n)
+		fprintf(stderr, "mayfly: run: --code takes no COMMAND\n");
+	else if (w->code && (x->cwd || x->timeout || x->input || x->tty || x->shell))
+		fprintf(stderr, "mayfly: run: --code cannot be combined with --workdir, --timeout, "
+				"-i, -t or --shell\n");
+	else
+		return true;
+	return false;
+}
+
 int cmd_run(int argc, char **argv)
 {
 	struct create_opts o = {0};
 	struct keeper keeper;
 	struct exec_opts x = {0};
+	struct run_what what = {0};
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
 		{"env", 'e', OPT_LIST, &x.env, "K=V", "environment of the command (K alone: ours)"},
@@ -706,6 +758,10 @@ int cmd_run(int argc, char **argv)
 		{"tty", 't', OPT_FLAG, &x.tty, NULL, "with a terminal"},
 		{"shell", 's', OPT_FLAG, &x.shell, NULL,
 			"the words are a text for the image's shell"},
+		{"code", 0, OPT_STR, &what.code, "FILE",
+			"run the code in FILE (-: standard input) instead of a command"},
+		{"language", 0, OPT_STR, &what.language, "NAME",
+			"of the code (by FILE's suffix, or python)"},
 		{"keep", 'k', OPT_FLAG, &o.keep, NULL,
 			"do not remove the sandbox afterwards; its id goes to standard error"},
 		CLIENT_OPTS(o.co),
@@ -714,14 +770,21 @@ int cmd_run(int argc, char **argv)
 	struct client c;
 	struct err e;
 	char id[64] = "";
-	int at, code;
+	int at, code, words;
 
 	if (!client_begin(&c, &o.co,
-		    "run [OPTIONS] IMAGE [--] COMMAND [ARG...]\n\nA sandbox for one command: makes "
+		    "run [OPTIONS] IMAGE [--] COMMAND [ARG...]\n       mayfly run [OPTIONS] IMAGE "
+		    "--code FILE [-l LANGUAGE]\n\nA sandbox for one command: makes "
 		    "it, streams its output, removes it, exits with its code (125: ours, 126, 127 "
 		    "as docker run).\n",
-		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
+	words = at + 1 + (at + 1 < argc && !strcmp(argv[at + 1], "--"));
+	if (!run_read_code(&what, argc - at, argv + at, &words) ||
+		!run_usage_ok(&what, &x, argc - words))
+		return EXIT_USAGE;
+	if (what.code)
+		o.entrypoint = (struct opt_list){.n = 1, .v = {CODE_ENTRYPOINT}};
 	code = EXIT_OURS;
 	client_catch_end();
 	if (!o.keep) {
@@ -730,12 +793,8 @@ int cmd_run(int argc, char **argv)
 	}
 	if (make(&c, &o, argv[at], &x.env, id, &made, &e) < 0)
 		code = client_ending ? 128 + client_ending : complain(EXIT_OURS, &e);
-	else {
-		at++;
-		if (at < argc && !strcmp(argv[at], "--"))
-			at++;
-		code = run_in(&c, id, &x, argc - at, argv + at);
-	}
+	else
+		code = run_made(&c, id, &what, &x, argc - words, argv + words);
 	if (!*id)
 		return code;
 	if (o.keep) {

@@ -5,6 +5,10 @@ import base64
 import concurrent.futures
 import http.client
 import json
+import os
+import pty
+import select
+import signal
 import subprocess
 import time
 
@@ -30,10 +34,10 @@ class Box:
 
     def events(self, code, **context):
         """The events of a cell; for an error that is no stream (status, body)."""
-        status, answer = self.ask("POST", "/code", {"code": code} | ({"context": context} if context else {}))
-        if status != 200:
-            return status, answer
-        events = [json.loads(e) for e in answer.split("\n\n") if e]
+        cell = Cell(self, code, **context)
+        if cell.answer.status != 200:
+            return cell.answer.status, json.loads(cell.answer.read())
+        events = cell.rest(pings=True)
         assert events[0]["type"] == "init" and all(e["timestamp"] > 1.6e12 for e in events)
         return [e for e in events if e["type"] != "ping"]
 
@@ -201,23 +205,28 @@ def test_an_interrupt_ends_a_cell(box):
 class Cell:
     """A cell whose events are read one by one."""
 
-    def __init__(self, box, code, context):
-        self.context = context
+    def __init__(self, box, code, id=None, **context):
+        self.context = id
+        context |= {"id": id} if id else {}
         self.conn = http.client.HTTPConnection("127.0.0.1", box.daemon.port, timeout=LIMIT_S)
-        self.conn.request("POST", f"/{box.id}/44772/code", json.dumps({"code": code, "context": {"id": context}}))
+        self.conn.request("POST", f"/{box.id}/44772/code", json.dumps({"code": code} | ({"context": context} if context else {})))
         self.answer = self.conn.getresponse()
-        self.seen = bytearray()
+        self.seen, self.end = bytearray(), time.monotonic() + LIMIT_S
+
+    def read(self):
+        assert time.monotonic() < self.end, f"the cell goes on: {self.seen[-1000:]}"  # pings come for as long as it does
+        return self.answer.read1(65536)
 
     def until(self, word):
         while word.encode() not in self.seen:
-            got = self.answer.read1(65536)
+            got = self.read()
             assert got, self.seen
             self.seen += got
 
-    def rest(self):
-        while got := self.answer.read1(65536):
+    def rest(self, pings=False):
+        while got := self.read():
             self.seen += got
-        return [e for e in map(json.loads, filter(None, self.seen.decode().split("\n\n"))) if e["type"] != "ping"]
+        return [e for e in map(json.loads, filter(None, self.seen.decode().split("\n\n"))) if pings or e["type"] != "ping"]
 
     def leave(self):
         self.conn.close()
@@ -423,3 +432,66 @@ def test_the_command_line_runs_code(daemon, box, tmp_path):
     assert r.returncode == 1 and "cobol" in r.stderr and not r.stdout
     r = mayfly("-c", "nosuch", box.id, "1")
     assert r.returncode == 1 and "context" in r.stderr
+
+
+def test_run_makes_a_sandbox_for_code(daemon, jupyter, tmp_path):
+    def mayfly(*args, **kw):
+        env = [f"--env={k}={v}" for k, v in jupyter.env.items()]
+        return subprocess.run([MAYFLY, "run", "--url", daemon.url, *env, *args], capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, **kw)
+    (tmp_path / "cell.py").write_text("import sys\nprint(sys.version_info[0])\n6 * 7")
+    (tmp_path / "cell.sh").write_text("echo $((3 * 4))")
+    r = mayfly("tiny", "--code", "cell.py")
+    assert (r.returncode, r.stdout) == (0, "3\n42\n"), r
+    r = mayfly("tiny", "--code", "cell.sh", "-l", "bash")
+    assert (r.returncode, r.stdout) == (0, "12\n"), r
+    r = mayfly("--code", "cell.sh", "tiny")
+    assert (r.returncode, r.stdout) == (0, "12\n"), "the language comes from the file's name"
+    r = mayfly("--code", "-", "--language", "bash", "tiny", input="echo typed; exit_with() { return 3; }; exit_with")
+    assert (r.returncode, r.stdout) == (1, "typed\n"), r
+    r = mayfly("--code", "nosuch.py", "tiny")
+    assert r.returncode == 1 and "nosuch.py" in r.stderr
+    for wrong in (["tiny", "--code", "cell.py", "--", "ls"], ["--code", "cell.py", "--shell", "tiny"], ["tiny"], ["tiny", "--"]):
+        assert mayfly(*wrong).returncode == 2, wrong
+    _, listed, _ = daemon.ask("GET", "/v1/sandboxes?pageSize=100")
+    assert not [b for b in listed["items"] if b["entrypoint"] == ["/opt/opensandbox/code-interpreter.sh"]], "they are removed"
+
+
+def test_code_line_by_line_on_a_terminal(daemon, box):
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(MAYFLY, [str(MAYFLY), "code", "--url", daemon.url, box.id])
+    seen, end = bytearray(), time.monotonic() + LIMIT_S
+
+    def until(*words):
+        """Each in turn, behind the one before."""
+        at = 0
+        for word in words:
+            while (found := seen.find(word.encode(), at)) < 0:
+                assert select.select([master], [], [], max(0, end - time.monotonic()))[0], seen
+                seen.extend(os.read(master, 4096))
+            at = found + len(word)
+        del seen[:at]
+    try:
+        until(">>> ")
+        os.write(master, b"x = 20\n")
+        until("\n", ">>> ")
+        os.write(master, b"x + 1\n")
+        until("\n", "21", ">>> ")
+        os.write(master, b"for i in range(2):\n")
+        until("\n", "... ")
+        os.write(master, b"    print('line', i)\n\n")
+        until("line 0", "line 1", ">>> ")
+        os.write(master, b"import time; print('be' + 'gun', flush=True); time.sleep(600)\n")
+        until("begun")
+        os.write(master, b"\x03")
+        until("KeyboardInterrupt", ">>> ")
+        os.write(master, b"x + 2\n")
+        until("22", ">>> ")
+        os.write(master, b"\x04")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(master)

@@ -173,9 +173,10 @@ static void put_result(struct buf *out, struct json_slice data)
 	event_end(out);
 }
 
+/* Clients take an empty text for none. */
 static void put_text(struct buf *out, struct json_slice s, const char *otherwise)
 {
-	if (json_slice_kind(s) == '"')
+	if (json_slice_kind(s) == '"' && s.n > 2)
 		json_slice_put(out, s);
 	else
 		json_string(out, otherwise);
@@ -190,7 +191,7 @@ static void put_error(struct buf *out, const struct kernel_message *m)
 	buf_printf(out, "{\"type\":\"error\",\"error\":{\"ename\":");
 	put_text(out, m->ename, "ExecutionError");
 	buf_printf(out, ",\"evalue\":");
-	put_text(out, m->evalue, "the kernel did not run the cell");
+	put_text(out, m->evalue, "the cell has failed");
 	buf_printf(out, ",\"traceback\":[");
 	while (n < KERNEL_TRACEBACK_MAX && json_walk_next(&w, NULL, &line)) {
 		buf_printf(out, "%s", n++ ? "," : "");

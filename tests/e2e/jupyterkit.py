@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Jupyter server on this host, as one that runs in a guest: the packages, settings and kernels of the code-interpreter images."""
+"""A Jupyter server on this host, as one that runs in a guest: the packages, settings and kernels of the code-interpreter images. Where the image has the
+distribution's Node.js, JDK and Go, this host's are used."""
 import json
 import os
 import pathlib
@@ -12,22 +13,24 @@ import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 VENV = pathlib.Path(sys.executable).parent.parent
-ROOT = TOP / "images" / "recipes" / "code-interpreter" / "root"
+RECIPE = TOP / "images" / "recipes" / "code-interpreter"
+ROOT, ALL = RECIPE / "root", RECIPE / "all"
+LIBRARY = "/usr/local/lib/code-interpreter"  # of the image; here the folder `kernels` of the tests' environment
 TOKEN = "a-token"
 
 
 class Jupyter:
-    def __init__(self, folder):
+    def __init__(self, folder, languages=()):
+        """languages: beside Python and bash."""
         self.dir = pathlib.Path(folder)
         self.python = VENV / "jupyter" / "bin" / "python"
         self.config = self.dir / "config.py"
         kernels = self.dir / "share" / "jupyter" / "kernels"
         kernels.mkdir(parents=True)
-        for spec in (ROOT / "usr/local/share/jupyter/kernels").iterdir():
+        specs = "usr/local/share/jupyter/kernels"
+        for spec in [*(ROOT / specs).iterdir(), *(ALL / specs / name for name in languages)]:
             text = json.loads((spec / "kernel.json").read_text())
-            if text["argv"][0] != "python3":
-                continue
-            text["argv"][0] = str(self.python)
+            text["argv"] = [str(self.python) if a == "python3" else a.replace(LIBRARY, str(VENV / "kernels")) for a in text["argv"]]
             (kernels / spec.name).mkdir()
             (kernels / spec.name / "kernel.json").write_text(json.dumps(text))
         shutil.copy(ROOT / "etc/jupyter/code_interpreter_config.py", self.config)
@@ -45,7 +48,7 @@ class Jupyter:
     def inside(self):
         """The environment of its processes, and of a command beside it."""
         return os.environ | self.env | {"JUPYTER_PORT": str(self.port), "JUPYTER_RUNTIME_DIR": str(self.dir / "run"), "CODE_INTERPRETER_MACHINE_ID": str(self.machine_id),
-                                        "PYTHONPATH": str(ROOT / "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE": "1"}
+                                        "PYTHONPATH": f"{ROOT}/usr/lib/python3/dist-packages:{ALL}/usr/lib/python3/dist-packages", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def warm(self):
         """What the readiness probe of a template does."""

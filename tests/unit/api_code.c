@@ -85,7 +85,7 @@ static void messages_become_events(void)
 	CHECK(M.kind == KERNEL_REPLY && !M.failed);
 	CHECK_STR(events("execute_reply", "{\"status\":\"aborted\"}"),
 		"{\"type\":\"error\",\"error\":{\"ename\":\"ExecutionError\",\"evalue\":\"the "
-		"kernel did not run the cell\","
+		"cell has failed\","
 		"\"traceback\":[\"the kernel sent no traceback\"]}}\n");
 	CHECK_STR(events("status", "{\"execution_state\":\"idle\"}"), "");
 	CHECK(M.kind == KERNEL_IDLE);
@@ -109,8 +109,12 @@ static void odd_messages_are_refused_or_empty(void)
 		"{\"type\":\"execution_count\",\"execution_count\":0}\n");
 	CHECK_STR(events("error", "{\"ename\":{},\"traceback\":\"x\"}"),
 		"{\"type\":\"error\",\"error\":{\"ename\":\"ExecutionError\",\"evalue\":\"the "
-		"kernel did not run the cell\","
+		"cell has failed\","
 		"\"traceback\":[\"the kernel sent no traceback\"]}}\n");
+	/* as bash's kernel has it */
+	CHECK_STR(events("error", "{\"ename\":\"\",\"evalue\":\"1\",\"traceback\":[]}"),
+		"{\"type\":\"error\",\"error\":{\"ename\":\"ExecutionError\",\"evalue\":\"1\","
+		"\"traceback\":[\"1\"]}}\n");
 	CHECK_STR(events("nosuch", "{}"), "");
 	CHECK(M.kind == KERNEL_OTHER);
 }

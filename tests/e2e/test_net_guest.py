@@ -70,8 +70,21 @@ FETCH = ('fetch() { exec 3<>/dev/tcp/$1/80 && printf "GET /$2 HTTP/1.1\\r\\nHost
          'sed "1,/^\\r*$/d" <&3 | wc -c; }; ')
 
 
+def all_net_processes(machine):
+    """{process id: (group, slot)}"""
+    out = machine.run("sh", "-c", "for p in $(pgrep -x mayfly-net); do echo $p $(cut -d: -f3 /proc/$p/cgroup); done").stdout
+    places = [re.fullmatch(r"(\d+) .*/g(\d+)/s(\d+)", line) for line in out.splitlines()]
+    return {m[1]: (m[2], m[3]) for m in places if m}
+
+
 def net_processes(machine):
-    return int(machine.run("sh", "-c", "pgrep -x mayfly-net | wc -l").stdout)
+    """Those of sandboxes, as a set of process ids."""
+    return {p for p, (group, slot) in all_net_processes(machine).items() if group != slot}
+
+
+def waiting_processes(machine):
+    """Those that wait for a sandbox: each is alone in its group."""
+    return {p for p, (group, slot) in all_net_processes(machine).items() if group == slot}
 
 
 def test_a_sandbox_reaches_a_server(env, machine):
@@ -88,9 +101,13 @@ def test_a_silent_sandbox_has_no_process(env, net, machine):
     assert cli(env, "exec", box, "--", "true").returncode == 0
     time.sleep(3)
     assert net_processes(machine) == before
+    eventually(lambda: len(waiting_processes(machine)) == 2)
+    waited = waiting_processes(machine)
     r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
     assert r.stdout == "1000\n", r.stderr
-    assert net_processes(machine) == before + 1
+    # one of those that waited has it now, in the group of the sandbox's monitor, and another waits in its place
+    assert len(net_processes(machine) - before) == 1 and net_processes(machine) - before < waited
+    eventually(lambda: len(waiting_processes(machine)) == 2)
     # a dead network process is replaced; the sandbox sees broken connections, not a dead device
     machine.run("pkill", "-KILL", "-x", "mayfly-net", check=True)
     r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
@@ -128,11 +145,17 @@ def test_connections_survive_the_daemon(env, net, machine):
     box = cli(env, "create", "--allow", "good.example", "base").stdout.strip()
     cli(env, "exec", box, "--", "bash", "-c", f"cat > /tmp/twice <<'E'\n{TWICE}\nE\nsetsid bash /tmp/twice {SERVER4} </dev/null >/tmp/out 2>&1 &")
     eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/asked").returncode == 0)
-    pids = machine.run("pgrep", "-x", "mayfly-net|mayfly-broker").stdout
-    assert len(pids.split()) >= 2
+
+    def broker():
+        return machine.run("pgrep", "-x", "mayfly-broker").stdout.strip()
+
+    was = broker(), net_processes(machine)
+    assert was[0] and was[1]
     net.kill()
     net.wait()
-    assert machine.run("pgrep", "-x", "mayfly-net|mayfly-broker").stdout == pids
+    assert (broker(), net_processes(machine)) == was
+    # those that waited for a sandbox belonged to the daemon that ended
+    eventually(lambda: not waiting_processes(machine))
     assert cli(env, "exec", box, "--", "touch", "/tmp/go").returncode == 0
     eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/done").returncode == 0)
     assert cli(env, "exec", box, "--", "cat", "/tmp/out").stdout.split() == ["5", "7"]
@@ -144,7 +167,45 @@ def test_connections_survive_the_daemon(env, net, machine):
     assert cli(env, "exec", box, "--", "bash", "-c", FETCH + "fetch bad.example 10").stdout == "10\n"
     assert cli(env, "rm", box).returncode == 0
     # a sandbox that ended while no daemon was there leaves nothing
-    eventually(lambda: not set(pids.split()) - {machine.run("pgrep", "-x", "mayfly-broker").stdout.strip()} & set(machine.run("pgrep", "-x", "mayfly-net").stdout.split()))
+    eventually(lambda: not was[1] & net_processes(machine))
+
+
+def test_connections_end_with_the_broker(env, machine):
+    """A connection that was open breaks, which the program in the sandbox sees; the device and later connections work."""
+    box = cli(env, "create", "base").stdout.strip()
+    cli(env, "exec", box, "--", "bash", "-c", f"cat > /tmp/twice <<'E'\n{TWICE}\nE\nsetsid bash /tmp/twice {SERVER4} </dev/null >/tmp/out 2>&1 &")
+    eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/asked").returncode == 0)
+    had = net_processes(machine)
+    machine.run("pkill", "-KILL", "-x", "mayfly-broker", check=True)
+    eventually(lambda: not had & net_processes(machine))  # the daemon ends them: nobody could give their sockets back
+    assert cli(env, "exec", box, "--", "touch", "/tmp/go").returncode == 0
+    eventually(lambda: cli(env, "exec", box, "--", "test", "-e", "/tmp/done").returncode == 0)
+    out = cli(env, "exec", box, "--", "cat", "/tmp/out").stdout.split("\n")
+    assert out[0] == "5" and "7" not in out, out
+    assert cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000").stdout == "1000\n"
+    assert cli(env, "rm", box).returncode == 0
+
+
+def test_an_idle_restored_guest_sends_no_frame(env, machine):
+    """By the guest's own count, for ten minutes with `make stress`; and nothing in its kernel is left that would send one later."""
+    for origin in ("template", "snapshot"):
+        box = cli(env, "create", "base").stdout.strip()
+        if origin == "snapshot":
+            snap = cli(env, "snapshot", "create", box).stdout.split()[0]
+            eventually(lambda: json.loads(cli(env, "snapshot", "inspect", snap).stdout)["status"]["state"] == "Ready")
+            assert cli(env, "rm", box).returncode == 0
+            box = cli(env, "create", "--snapshot", snap).stdout.strip()
+        sent = lambda: cli(env, "exec", box, "--", "cat", "/sys/class/net/eth0/statistics/tx_packets").stdout
+        first = sent()
+        assert first.strip().isdigit()
+        # what makes a kernel send by itself is off, and the addresses are for ever (80) and asked about nowhere (02: no duplicate address detection)
+        off = "cd /proc/sys/net/ipv6/conf/eth0; cat accept_ra router_solicitations autoconf; grep eth0 /proc/net/if_inet6"
+        rows = cli(env, "exec", box, "--", "sh", "-c", off).stdout.splitlines()
+        assert rows[:3] == ["0"] * 3 and len(rows) == 4 and rows[3].split()[4] == "82", rows
+        time.sleep(600 if STRESS and origin == "snapshot" else 10)
+        assert sent() == first
+        assert cli(env, "rm", box).returncode == 0
+    assert cli(env, "snapshot", "rm", snap).returncode == 0
 
 
 def test_resolv_conf_may_be_replaced(env, net, machine):
@@ -227,13 +288,18 @@ def test_twenty_restores_of_one_snapshot_download(env, machine):
 
 @pytest.mark.skipif(not STRESS, reason="200 sandboxes: make stress")
 def test_two_hundred_sandboxes_resolve_and_fetch(env, machine):
+    # The guest's resolver gives up after 5 s, which twenty first packets at once on one emulated CPU may take: it may try again.
+    fetch = "for i in 1 2 3 4 5; do n=$(wget -q -O - http://n.web.example/4000 | wc -c); [ $n = 4000 ] && break; sleep 1; done; echo $n $i"
     with concurrent.futures.ThreadPoolExecutor(20) as p:
         boxes = [b for b in p.map(lambda _: cli(env, "create", "--memory", "128Mi", "tiny", timeout=3600).stdout.strip(), range(200)) if b]
-        assert len(boxes) == 200
-        out = list(p.map(lambda b: cli(env, "exec", b, "--", "sh", "-c", "wget -q -O - http://n.web.example/4000 | wc -c", timeout=3600).stdout, boxes))
-        assert out == ["4000\n"] * 200
-        assert net_processes(machine) >= 200
-        list(p.map(lambda b: cli(env, "rm", b, timeout=3600), boxes))
+        try:
+            assert len(boxes) == 200
+            out = [r.stdout.split() for r in p.map(lambda b: cli(env, "exec", b, "--", "sh", "-c", fetch, timeout=3600), boxes)]
+            print(f"{sum(o[1:] == ['1'] for o in out)} of 200 fetched at the first try; tries of the others: {[o[1:] for o in out if o[1:] != ['1']]}")
+            assert [o[0] for o in out] == ["4000"] * 200
+            assert len(net_processes(machine)) >= 200
+        finally:
+            list(p.map(lambda b: cli(env, "rm", b, timeout=3600), boxes))
 
 
 # Seconds for the first question to the gateway's resolver, and the median of twenty later ones. The name is denied: no resolver is asked.
@@ -269,13 +335,13 @@ def test_the_first_packet_and_the_memory_of_a_network(env, net, machine):
     net.put_images("python")
     machine.run("dd", "of=/run/start.py", "status=none", stdin=START, check=True)
     start = float(machine.run("python3", "/run/start.py", net.bin, check=True).stdout)
-    costs = []
+    costs, before = [], net_processes(machine)
     for _ in range(5):
         box = cli(env, "create", "--allow", "good.example", "python").stdout.strip()
         assert cli(env, "exec", box, "--", "python3", "-c", "import socket").returncode == 0
         first, later = map(float, cli(env, "exec", box, "--", "python3", "-c", FIRST).stdout.split())
         costs.append(first - later)
-        pids = machine.run("pgrep", "-x", "mayfly-net").stdout.split()
+        pids = list(net_processes(machine) - before)
         memory = sum(int(line.split()[1]) for line in machine.run("cat", f"/proc/{pids[-1]}/smaps_rollup").stdout.splitlines() if line.startswith(("Private_", "Anonymous:")) and "Anonymous" not in line)
         leaf = machine.run("sh", "-c", f"cat /sys/fs/cgroup$(cut -d: -f3 /proc/{pids[-1]}/cgroup)/memory.current").stdout.strip()
         assert cli(env, "rm", box).returncode == 0

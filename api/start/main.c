@@ -640,6 +640,8 @@ static void start(bool no_jail)
 	if (database_start(D.database, &e) < 0 || io_pool_start(D.io, &e) < 0)
 		die("threads", &e);
 	digests_go_on(&D);
+	if (daemon_watch_lists(&D) < 0)
+		die("no memory", NULL);
 	loop_observe(D.loop, &observer);
 	say_listening(hc.listen_fd);
 }

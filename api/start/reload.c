@@ -6,6 +6,8 @@
 #include "api/start/reload.h"
 
 #include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "api/core/budgets.h"
 #include "api/links/images.h"
@@ -67,19 +69,122 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 	log_info("configuration: read anew from %s", d->config_path);
 }
 
-void daemon_reload(struct daemon *d)
+/* The file as the helper opens it, or as we do without one. */
+static int ask_file(struct daemon *d, privctl_fn fn, void *arg)
 {
 	struct priv_msg m = {.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, direct = {0};
 	int fd;
 
-	if (!d->config_path) {
+	if (!privctl_is_direct(d->priv))
+		return privctl_call(d->priv, &m, NULL, 0, fn, arg);
+	fd = open(d->config_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	direct.status = fd < 0 ? -errno : 0;
+	fn(arg, &direct, fd);
+	return 0;
+}
+
+void daemon_reload(struct daemon *d)
+{
+	if (!d->config_path)
 		log_warn("configuration: none was given at the start, so there is nothing to read "
 			 "anew");
-	} else if (privctl_is_direct(d->priv)) {
-		fd = open(d->config_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-		direct.status = fd < 0 ? -errno : 0;
-		came(d, &direct, fd);
-	} else if (privctl_call(d->priv, &m, NULL, 0, came, d) < 0) {
+	else if (ask_file(d, came, d) < 0)
 		log_error("configuration: it stays as it is: the helper takes no requests");
+}
+
+/* ---- the operator's lists */
+
+#define LISTS_LOOK_NS 5000000000ull
+
+struct lists_watch {
+	struct daemon *d;
+	struct timer *timer;
+	struct stat seen, done; /* at the last look; when it was read last */
+	bool asked;
+};
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static bool list_take(const char *name, char *now, size_t cap, const char *next)
+{
+	if (!strcmp(now, next))
+		return false;
+	str_copy(now, cap, next);
+	log_info("configuration: network.%s has changed in the file and holds now", name);
+	return true;
+}
+
+/* All else in the file waits for SIGHUP. */
+static void lists_take(struct daemon *d, int fd)
+{
+	struct config next;
+	struct err e;
+	bool changed;
+
+	conf_defaults(&next);
+	if (conf_read(&next, fd, &e) < 0 || conf_check(&next, &e) < 0) {
+		log_error("configuration: the lists of the network stay as they are: %s: %s",
+			d->config_path, e.msg);
+		return;
 	}
+	changed = list_take(
+		"allow", d->cfg.network_allow, sizeof(d->cfg.network_allow), next.network_allow);
+	changed |= list_take(
+		"deny", d->cfg.network_deny, sizeof(d->cfg.network_deny), next.network_deny);
+	changed |= list_take("resolvers", d->cfg.network_resolvers,
+		sizeof(d->cfg.network_resolvers), next.network_resolvers);
+	if (changed)
+		networks_reload(d->networks);
+}
+
+/* A file that is the same at two looks is not being written just now. */
+static void lists_came(void *arg, const struct priv_msg *reply, int owned)
+{
+	_cleanup_close_ int fd = owned;
+	struct lists_watch *w = arg;
+	struct stat st;
+
+	w->asked = false;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return; /* a file that is away for a moment changes nothing */
+	if (same_file(&st, &w->seen) && !same_file(&st, &w->done)) {
+		w->done = st;
+		lists_take(w->d, fd);
+	}
+	w->seen = st;
+}
+
+static void lists_look(void *arg)
+{
+	struct lists_watch *w = arg;
+
+	if (w->d->ending)
+		return;
+	timer_after(w->timer, LISTS_LOOK_NS);
+	if (!w->asked) {
+		w->asked = true;
+		w->asked = ask_file(w->d, lists_came, w) == 0 && w->asked;
+	}
+}
+
+int daemon_watch_lists(struct daemon *d)
+{
+	struct lists_watch *w;
+
+	if (!d->config_path)
+		return 0;
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return -ENOMEM;
+	*w = (struct lists_watch){.d = d, .timer = loop_timer(d->loop, lists_look, w)};
+	if (!w->timer) {
+		free(w);
+		return -ENOMEM;
+	}
+	timer_after(w->timer, LISTS_LOOK_NS);
+	return 0;
 }

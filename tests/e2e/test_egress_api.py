@@ -220,6 +220,30 @@ def test_the_command_line(daemon):
         assert rules(daemon, cli("create", *args, "tiny")[1].strip()) == want
 
 
+def test_the_operators_lists_are_reread_when_the_file_changes(tmp_path):
+    """Without a signal. A file that is wrong changes nothing, and what else it says waits for SIGHUP."""
+    d = HostDaemon(tmp_path)
+    d.start({"network": {"deny": "a.evil.example"}, "runtime": {"templates": False}})
+
+    def said(text, seconds=60):
+        end = time.monotonic() + seconds
+        while text not in d.log():
+            assert time.monotonic() < end, d.log()[-2000:]
+            time.sleep(0.2)
+
+    try:
+        d.config({"network": {"deny": "a.evil.example b.evil.example"}, "limits": {"max_sandboxes": 1}, "runtime": {"templates": False}})
+        said("network.deny has changed in the file and holds now")
+        assert "network.allow has changed" not in d.log()
+        assert [d.create(), d.create()]  # the limit of one sandbox does not hold yet
+        d.config({"network": {"max_connections": "many"}, "runtime": {"templates": False}})
+        said("the lists of the network stay as they are")
+        d.config({"network": {"allow": "10.1.2.3"}, "runtime": {"templates": False}})
+        said("network.allow has changed in the file and holds now")
+    finally:
+        d.clean()
+
+
 def test_limits_and_variables_of_one_sandbox(daemon):
     """Limits in extensions are checked when the sandbox is made. The reference's egress variables are taken, and do not reach the sandbox."""
     ok = {"mayfly.network.connections": "10", "mayfly.network.mbit": "5"}

@@ -34,6 +34,7 @@ void spec_fini(struct spec *s)
 	free(s->image);
 	free(s->snapshot_id);
 	free(s->template_id);
+	free(s->deny_webhook);
 	spec_forget_credentials(s);
 	cJSON_Delete(s->env);
 	cJSON_Delete(s->metadata);

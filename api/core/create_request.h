@@ -23,6 +23,7 @@ enum source { SRC_IMAGE, SRC_SNAPSHOT, SRC_TEMPLATE, SRC_FORK };
 struct spec {
 	enum source source;
 	char *image, *snapshot_id, *template_id;
+	char *deny_webhook;              /* a URL that api/network/webhook.h takes; NULL: none */
 	char *auth_user, *auth_password; /* never stored */
 	bool has_timeout, has_entrypoint, has_env;
 	uint64_t timeout_s;

@@ -15,6 +15,7 @@
 #include "api/core/text.h"
 #include "api/network/egress_policy.h"
 #include "api/network/network.h"
+#include "api/network/webhook.h"
 #include "api/volumes/volume_request.h"
 #include "images/oci/ref.h"
 #include "lib/json.h"
@@ -335,8 +336,8 @@ static int check_limits(struct part *p)
 
 #define EGRESS_ENV "OPENSANDBOX_EGRESS_"
 
-/* Settings of the reference's egress process (protocol 1.3). They never reach the sandbox's environment, but for one. Nothing here has such
- * settings, so their values are not kept. False: a client may not give this one. */
+/* Settings of the reference's egress process (protocol 1.3). They never reach the sandbox's environment, but for one. The value of one of them is
+ * of use here, and kept: DENY_WEBHOOK. False: a client may not give this one. */
 static bool egress_env(const char *name, bool *shown)
 {
 	static const char *const names[] = {"LOG_LEVEL", "DNS_UPSTREAM_TIMEOUT",
@@ -351,6 +352,18 @@ static bool egress_env(const char *name, bool *shown)
 		if (!strcmp(names[i], name))
 			return true;
 	return false;
+}
+
+#define WEBHOOK_ENV EGRESS_ENV "DENY_WEBHOOK"
+
+static int webhook_check(const cJSON *v, struct refusal *x)
+{
+	struct webhook_url u;
+	struct err e;
+
+	if (strcmp(v->string, WEBHOOK_ENV) != 0 || webhook_url_parse(v->valuestring, &u, &e) == 0)
+		return 0;
+	return refuse(x, 400, PARAM, "env.%s: %.200s.", v->string, e.msg);
 }
 
 int env_check(const cJSON *e, cJSON *to, struct refusal *x)
@@ -377,6 +390,8 @@ int env_check(const cJSON *e, cJSON *to, struct refusal *x)
 					"env.%.80s is not an egress setting that a client may "
 					"give.",
 					v->string);
+			if (webhook_check(v, x) < 0)
+				return -EINVAL;
 			if (!shown)
 				continue;
 		}
@@ -389,10 +404,14 @@ int env_check(const cJSON *e, cJSON *to, struct refusal *x)
 static int check_env(struct part *p)
 {
 	const cJSON *e = field(p->req, "env");
+	const char *url;
 	int rc;
 
 	p->s->env = cJSON_CreateObject();
 	rc = e ? env_check(e, p->s->env, p->x) : 0;
+	url = e && rc == 0 ? json_str(e, WEBHOOK_ENV) : NULL;
+	if (url && !(p->s->deny_webhook = strdup(url)))
+		return refuse(p->x, 500, PARAM, "no memory.");
 	p->s->has_env = cJSON_GetArraySize(p->s->env) > 0;
 	return rc;
 }

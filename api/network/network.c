@@ -16,6 +16,7 @@
 #include "api/links/monitors.h"
 #include "api/network/broker_client.h"
 #include "api/network/spares.h"
+#include "api/network/webhook.h"
 #include "lib/log.h"
 
 struct net_proc {
@@ -33,6 +34,7 @@ struct networks {
 	struct daemon *d;
 	struct broker_client *broker;
 	struct spares *spares;
+	struct webhooks *webhooks;
 	struct net_proc *procs;
 	bool ending;
 };
@@ -312,6 +314,7 @@ static void broker_lost(void *arg)
 	struct networks *n = arg;
 	struct net_proc *p = n->procs, *next;
 
+	webhooks_lost(n->webhooks);
 	for (; p; p = next) {
 		next = p->next;
 		proc_kill(p);
@@ -422,6 +425,12 @@ int networks_counters(struct networks *n, network_counters_fn fn, void *arg)
 	return n ? broker_client_counters(n->broker, NET_ALL, fn, arg) : -ENOENT;
 }
 
+void network_hook(struct networks *n, const char *url, const char *sandbox, const char *place)
+{
+	if (n && broker_client_there(n->broker))
+		webhook_send(n->webhooks, url, sandbox, place);
+}
+
 void network_forget(struct networks *n, const void *arg)
 {
 	if (n)
@@ -447,8 +456,9 @@ struct networks *networks_create(struct daemon *d, struct err *e)
 		*n = (struct networks){.d = d};
 		n->broker = broker_client_create(d, &broker_ops, n);
 		n->spares = spares_create(d);
+		n->webhooks = n->broker ? webhooks_create(d->loop, n->broker) : NULL;
 	}
-	if (n && n->broker && n->spares)
+	if (n && n->broker && n->spares && n->webhooks)
 		return n;
 	networks_destroy(n);
 	err_set(e, ENOMEM, "networks");
@@ -460,6 +470,7 @@ void networks_destroy(struct networks *n)
 	if (!n)
 		return;
 	n->ending = true;
+	webhooks_destroy(n->webhooks);
 	broker_client_destroy(n->broker);
 	spares_destroy(n->spares);
 	while (n->procs)

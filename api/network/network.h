@@ -51,5 +51,7 @@ typedef void (*network_counters_fn)(void *arg, struct cur *payload);
 int network_counters(struct networks *n, const struct vm *vm, network_counters_fn fn, void *arg);
 /* The same for all sandboxes together, also those that are gone. */
 int networks_counters(struct networks *n, network_counters_fn fn, void *arg);
+/* Tells a sandbox's deny webhook (webhook.h) of a place. */
+void network_hook(struct networks *n, const char *url, const char *sandbox, const char *place);
 /* Who asked with this arg goes. */
 void network_forget(struct networks *n, const void *arg);

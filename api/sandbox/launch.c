@@ -776,7 +776,11 @@ static void on_net_wanted(void *arg)
 
 static void on_net_denied(void *arg, const char *place, const char *why)
 {
-	sandbox_note(arg, "network: denied %.60s (%s)", place, why);
+	struct sandbox *sb = arg;
+
+	sandbox_note(sb, "network: denied %.60s (%s)", place, why);
+	if (sb->spec.deny_webhook)
+		network_hook(sb->d->networks, sb->spec.deny_webhook, sb->id, place);
 }
 
 void launch_network_policy(struct sandbox *sb)

@@ -121,6 +121,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	put_str(o, "image", sb->spec.image);
 	put_str(o, "snapshotId", sb->spec.snapshot_id);
 	put_str(o, "templateId", sb->spec.template_id);
+	put_str(o, "denyWebhook", sb->spec.deny_webhook);
 	add_copy(o, "entrypoint", sb->spec.entrypoint);
 	add_copy(o, "env", sb->spec.env);
 	add_copy(o, "metadata", sb->spec.metadata);
@@ -235,6 +236,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.image = take_str(o, "image");
 	sb->spec.snapshot_id = take_str(o, "snapshotId");
 	sb->spec.template_id = take_str(o, "templateId");
+	sb->spec.deny_webhook = take_str(o, "denyWebhook");
 	sb->spec.entrypoint = take_item(o, "entrypoint");
 	sb->spec.env = take_item(o, "env");
 	sb->spec.metadata = take_item(o, "metadata");

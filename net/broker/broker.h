@@ -11,7 +11,7 @@
 #include "lib/err.h"
 #include "lib/loop.h"
 #include "lib/proto_net.h"
-#include "net/dns.h"
+#include "lib/dns.h"
 #include "net/policy.h"
 
 #define DENIED_MAX        64u    /* places kept in the list of what was denied */

@@ -253,6 +253,7 @@ def test_limits_and_variables_of_one_sandbox(daemon):
         status, text = call(daemon, "POST", "/v1/sandboxes", base | {"extensions": {"mayfly.network.packets": bad}})
         assert status == 400 and "mayfly.network.packets" in text, text
     for env, status in (({"OPENSANDBOX_EGRESS_LOG_LEVEL": "debug", "OPENSANDBOX_EGRESS_DENY_WEBHOOK": "http://x.example/"}, 202), ({"OPENSANDBOX_EGRESS_RULES": "[]"}, 400),
+                        ({"OPENSANDBOX_EGRESS_DENY_WEBHOOK": "https://x.example/"}, 400), ({"OPENSANDBOX_EGRESS_DENY_WEBHOOK": "http://x.example/\r\nA: b"}, 400),
                         ({"OPENSANDBOX_EGRESS_TOKEN": "x"}, 400), ({"OPENSANDBOX_EGRESS_": "x"}, 400)):
         for policy in ({}, {"networkPolicy": {"egress": [ALLOW]}}):
             assert call(daemon, "POST", "/v1/sandboxes", base | policy | {"env": env})[0] == status, env

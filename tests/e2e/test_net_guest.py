@@ -16,13 +16,19 @@ from conftest import MAYFLY
 SERVER4 = "10.9.9.9"
 STRESS = bool(os.environ.get("MAYFLY_STRESS"))
 SERVER = r'''
-import http.server, socketserver, socket, threading, struct
+import http.server, json, socketserver, socket, threading, struct
 class H(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
         n = int(self.path[1:] or 0)
         self.send_response(200); self.send_header("Content-Length", str(n)); self.end_headers(); self.wfile.write(b"x" * n)
+    def do_POST(self):
+        posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))) | {"path": self.path, "host": self.headers["Host"]})
+        self.send_response(204); self.end_headers()
+    def do_PUT(self):
+        self.send_response(200); b = json.dumps(posted).encode(); self.send_header("Content-Length", str(len(b))); self.end_headers(); self.wfile.write(b)
     def log_message(self, *a): pass
+posted = []
 class S(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True; allow_reuse_address = True; request_queue_size = 200
 def dns():
@@ -206,6 +212,26 @@ def test_an_idle_restored_guest_sends_no_frame(env, machine):
         assert sent() == first
         assert cli(env, "rm", box).returncode == 0
     assert cli(env, "snapshot", "rm", snap).returncode == 0
+
+
+def test_a_denied_place_is_told_to_the_webhook(env, net, machine):
+    """By name and by address; a URL that leads to a closed address tells nobody."""
+    box = cli(env, "create", "--allow", "good.example", "-e", "OPENSANDBOX_EGRESS_DENY_WEBHOOK=http://hook.example/denied?a=b", "base").stdout.strip()
+    r = cli(env, "exec", box, "--", "bash", "-c", "getent hosts bad.example; (exec 3<>/dev/tcp/10.8.8.8/81); env | grep -c OPENSANDBOX_EGRESS; true")
+    assert r.stdout.strip() == "0", r.stdout
+
+    def told():
+        out = machine.run("python3", "-c", f"import urllib.request as u; print(u.urlopen(u.Request('http://{SERVER4}/', method='PUT')).read().decode())").stdout
+        return {p["hostname"]: p for p in json.loads(out)}
+
+    eventually(lambda: {"bad.example", "10.8.8.8"} <= set(told()))
+    post = told()["bad.example"]
+    assert post["sandboxId"] == box and post["path"] == "/denied?a=b" and post["host"] == "hook.example:80" and post["source"] == "opensandbox-egress", post
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", post["timestamp"]), post
+    inner = cli(env, "create", "--allow", "good.example", "-e", "OPENSANDBOX_EGRESS_DENY_WEBHOOK=http://10.9.9.8:8080/", "base").stdout.strip()
+    assert cli(env, "exec", inner, "--", "bash", "-c", "getent hosts bad.example; true").stdout == ""
+    eventually(lambda: f"sandbox {inner}: its deny webhook at 10.9.9.8, port 8080 was not told: its address is closed for sandboxes" in net.log())
+    assert cli(env, "rm", box, inner).returncode == 0
 
 
 def test_resolv_conf_may_be_replaced(env, net, machine):

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * net_dns: questions of guests and answers of resolvers, good and bad.
+ * lib_dns: questions of guests and answers of resolvers, good and bad.
  */
 #include "lib/test.h"
 
-#include "net/dns.h"
+#include "lib/dns.h"
 
 struct msg {
 	uint8_t p[2048];

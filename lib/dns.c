@@ -3,7 +3,7 @@
  * dns.c: see dns.h. The broker. Hostile: every byte that is read. A name's compression pointers must lead backwards, so that reading ends
  * (RFC 1035, 4.1.4); a name has at most 255 bytes, a message at most DNS_RECORDS_MAX records that are kept.
  */
-#include "net/dns.h"
+#include "lib/dns.h"
 
 #include <string.h>
 

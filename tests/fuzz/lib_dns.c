@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * net_dns.c: a guest's question, and after two bytes of length a resolver's answer to it. What is written of them can be read again and
+ * lib_dns.c: a guest's question, and after two bytes of length a resolver's answer to it. What is written of them can be read again and
  * says no more than what was allowed.
  */
 #include "lib/test.h"
-#include "net/dns.h"
+#include "lib/dns.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 

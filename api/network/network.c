@@ -123,7 +123,8 @@ static void proc_spawned(void *arg, const struct priv_msg *m, int fd)
 	proc_forget(p);
 }
 
-/* The answer about a process that waited in the pool. A failure ends it; the guest's next frame asks again. */
+/* The answer about a process that waited in the pool. A failure ends it; the guest's next frame asks again. Where the host's cgroups allow no
+ * move, each process is started for its sandbox from then on. */
 static void proc_joined(void *arg, const struct priv_msg *m, int fd)
 {
 	struct net_proc *p = arg;
@@ -136,6 +137,8 @@ static void proc_joined(void *arg, const struct priv_msg *m, int fd)
 	} else {
 		log_limited(LOG_ERROR, "a waiting mayfly-net could not join group %u: %s",
 			p->monitor, strerror(-m->status));
+		if (m->status != -ENOENT) /* the monitor has ended */
+			spares_stop(p->n->spares);
 		p->running = true;
 		proc_kill(p);
 	}

@@ -32,6 +32,7 @@ struct spares {
 	struct spare *all;
 	struct timer *refill;
 	uint64_t failed_ns; /* the last start that failed */
+	bool off;
 };
 
 int net_ends_make(struct net_ends *e, int theirs[2])
@@ -79,6 +80,10 @@ static void spare_spawned(void *arg, const struct priv_msg *m, int fd)
 	struct spare *x = arg;
 
 	close_fd(&fd);
+	if (m->status == 0 && x->s->off) { /* it reads the end of its sockets */
+		spare_forget(x);
+		return;
+	}
 	if (m->status == 0) {
 		x->running = true;
 		return;
@@ -125,7 +130,7 @@ static void spares_fill(void *arg)
 
 	for (const struct spare *x = s->all; x; x = x->next)
 		n++;
-	if (!c->network_enabled || n >= c->network_spare || privctl_is_direct(s->d->priv))
+	if (s->off || !c->network_enabled || n >= c->network_spare || privctl_is_direct(s->d->priv))
 		return;
 	if (s->failed_ns && mono_ns() - s->failed_ns < RETRY_NS)
 		return; /* the next create tries again */
@@ -143,7 +148,7 @@ bool spares_take(struct spares *s, struct net_ends *out)
 {
 	struct spare *x = s->all;
 
-	while (x && !x->running)
+	while (x && (!x->running || s->off))
 		x = x->next;
 	spares_refill(s);
 	if (!x)
@@ -152,6 +157,18 @@ bool spares_take(struct spares *s, struct net_ends *out)
 	x->ends.chan = x->ends.frames = -1;
 	spare_forget(x);
 	return true;
+}
+
+void spares_stop(struct spares *s)
+{
+	struct spare *next;
+
+	s->off = true;
+	for (struct spare *x = s->all; x; x = next) {
+		next = x->next;
+		if (x->running)
+			spare_forget(x);
+	}
 }
 
 void spares_process_exited(struct spares *s, uint32_t slot)

@@ -28,5 +28,7 @@ void spares_destroy(struct spares *s);
 void spares_refill(struct spares *s);
 /* One that runs; it is the caller's. False: there is none. */
 bool spares_take(struct spares *s, struct net_ends *out);
+/* None is of use on this host: those that wait end, and no more are started. */
+void spares_stop(struct spares *s);
 /* A network process ended. */
 void spares_process_exited(struct spares *s, uint32_t slot);

@@ -219,6 +219,9 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	v = cJSON_GetObjectItemCaseSensitive(base, "networkPolicy");
 	if (v && !sb->spec.network_policy)
 		sb->spec.network_policy = cJSON_Duplicate(v, true);
+	v = cJSON_GetObjectItemCaseSensitive(base, "denyWebhook");
+	if (cJSON_IsString(v) && !sb->spec.deny_webhook)
+		sb->spec.deny_webhook = strdup(v->valuestring);
 	/* the same volumes, unless the request says which */
 	v = cJSON_GetObjectItemCaseSensitive(base, "volumes");
 	if (v && !sb->spec.volumes) {

@@ -180,7 +180,7 @@ class Context:
         return to
 
     def daemon(self, **runtime):
-        """The daemon that all share, or one with other settings of [runtime] (templates=False, blank_pool=0) or jail=False."""
+        """The daemon that all share, or one with other settings of [runtime] (templates=False, blank_pool=0), jail=False, or network={...} for its [network]."""
         import mb_daemon
         if self.other_build:
             raise Absent("a daemon starts the monitor that lies beside it: --against is for scenarios without one")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon of the bench's own, started as the unit file does it: mayfly-priv, jailed monitors, an unprivileged mayflyd; or one given by --api."""
+import json
 import os
 import secrets
 import shutil
@@ -77,7 +78,7 @@ class Daemon(Given):
         state = os.path.dirname(ctx.store)  # images are found below the state folder
         Daemon.count += 1
         runtime = dict(runtime)
-        jail = runtime.pop("jail", True)
+        jail, network = runtime.pop("jail", True), runtime.pop("network", {})
         if Daemon.count > 1:  # each has a state folder of its own
             state = os.path.join(ctx.tmp, f"state{Daemon.count}")
             shutil.copytree(ctx.store, os.path.join(state, "images"), symlinks=True, copy_function=lambda a, b: subprocess.run(
@@ -97,7 +98,7 @@ class Daemon(Given):
                     f'initrd = "{find("initramfs.cpio")}"\nstate_dir = "{state}"\nrun_dir = "{self.run}"\n'
                     + "".join(f"{k} = {str(v).lower()}\n" for k, v in runtime.items()) +
                     # an emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
-                    '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n')
+                    '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n[network]\n' + "".join(f"{k} = {json.dumps(v)}\n" for k, v in network.items()))
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
         self.log_path = os.path.join(self.run, "log")
         argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user,

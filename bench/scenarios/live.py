@@ -23,8 +23,8 @@ class Monitor:
     def __init__(self, ctx):
         kvm_needed()
         self.tmp, self.disk = ctx.tmp, ctx.disk()
-        self.files = [os.path.join(ctx.tmp, f"live.{x}") for x in ("state", "mem")]
-        self.out = [os.path.join(ctx.tmp, f"live-out.{x}") for x in ("state", "mem")]
+        self.files = [os.path.join(ctx.tmp, ctx.of_build("live") + f".{x}") for x in ("state", "mem")]
+        self.out = [os.path.join(ctx.tmp, ctx.of_build("live-out") + f".{x}") for x in ("state", "mem")]
         self.booted()
         self.c = Control(ctx.tmp)
         self.c.prepared(GUEST_MIB)

@@ -167,6 +167,28 @@ static const struct key {
 	{"landlock", "read", STR(landlock_read), "/", "to read and execute, with blanks between"},
 	{"landlock", "write", STR(landlock_write),
 		"/tmp /var/tmp /run /dev /proc /workspace /home /root", "to write as well"},
+	{"ingress", "mode", STR(ingress_mode), "direct",
+		"gateway: endpoints lead to a listener that serves nothing but ports of sandboxes; "
+		"direct: to this server"},
+	{"ingress", "host", STR(ingress_host), "127.0.0.1", "address that the gateway listens on"},
+	{"ingress", "port", K_INT, AT(ingress_port), 0, 65535, "8090", "0: any free one"},
+	{"ingress", "max_connections", K_INT, AT(ingress_max_connections), 16, 65536, "4096",
+		"of the gateway alone"},
+	{"ingress", "max_connections_per_address", K_INT, AT(ingress_max_connections_per_address),
+		0, 65536, "256", "0: no limit, behind a proxy"},
+	{"ingress", "behind_proxy", K_BOOL, AT(ingress_behind_proxy), 0, 0, "false",
+		"only a proxy of yours reaches the gateway: believe its X-Forwarded-For and "
+		"X-Forwarded-Proto"},
+	{"ingress.gateway", "address", STR(ingress_address), "*.localhost:8090",
+		"by which clients reach the gateway, for endpoints; with \"*.\" in front for the "
+		"route mode wildcard"},
+	{"ingress.gateway.route", "mode", STR(ingress_route), "wildcard",
+		"wildcard: ID-PORT.DOMAIN; uri: /ID/PORT/; header: OpenSandbox-Ingress-To"},
+	{"ingress.secure_access", "keys", STR(ingress_keys), "",
+		"that sign routes: \"a=BASE64,b=BASE64\", 16 to 64 bytes each; empty: those of the "
+		"environment's OPENSANDBOX_SECURE_ACCESS_KEYS"},
+	{"ingress.secure_access", "active_key", STR(ingress_active_key), "",
+		"the one that new routes are signed with; empty: the first"},
 	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
 		"renew on access through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
@@ -329,7 +351,7 @@ static int boolean(struct rd *r, bool *v)
 
 static int value(struct rd *r, struct config *c, const struct key *k)
 {
-	char *at = (char *)c + k->off, text[512];
+	char *at = (char *)c + k->off, text[1024];
 	int64_t v = 0;
 	int rc;
 
@@ -589,6 +611,8 @@ static bool only_at_start(const char *table, const char *name)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(names[i], name))
 			return true;
+	if (!strcmp(table, "ingress") && !strcmp(name, "mode"))
+		return true;
 	/* templates have the device, or not */
 	return !strcmp(table, "network") && !strcmp(name, "enabled");
 }
@@ -669,6 +693,49 @@ static int keys_check(const struct config *c, struct err *e)
 	return 0;
 }
 
+bool conf_has_gateway(const struct config *c)
+{
+	return !strcmp(c->ingress_mode, "gateway");
+}
+
+static bool is_one_of(const char *word, const char *const *words, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(word, words[i]))
+			return true;
+	return false;
+}
+
+static int ingress_check(const struct config *c, struct err *e)
+{
+	static const char *const modes[] = {"direct", "gateway"}, *const routes[] = {"wildcard",
+									  "uri", "header"};
+	bool wildcard = !strcmp(c->ingress_route, "wildcard");
+
+	if (!is_one_of(c->ingress_mode, modes, ARRAY_LEN(modes)))
+		return err_plain(
+			e, EINVAL, "ingress.mode: %s is none of direct, gateway", c->ingress_mode);
+	if (!is_one_of(c->ingress_route, routes, ARRAY_LEN(routes)))
+		return err_plain(e, EINVAL,
+			"ingress.gateway.route.mode: %s is none of wildcard, uri, header",
+			c->ingress_route);
+	if (!conf_has_gateway(c))
+		return 0;
+	if (wildcard != !strncmp(c->ingress_address, "*.", 2) ||
+		c->ingress_address[strcspn(c->ingress_address, " /\t")])
+		return err_plain(e, EINVAL,
+			"ingress.gateway.address: %s must be HOST[:PORT], with \"*.\" in front if "
+			"and "
+			"only if the route mode is wildcard",
+			c->ingress_address);
+	if (!is_loopback(c->ingress_host) && !conf_has_key(c))
+		return err_plain(e, EINVAL,
+			"ingress.host %s is reachable from outside and there is no key: set "
+			"server.api_key",
+			c->ingress_host);
+	return 0;
+}
+
 int conf_check(const struct config *c, struct err *e)
 {
 	static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
@@ -703,7 +770,7 @@ int conf_check(const struct config *c, struct err *e)
 		strcmp(c->line_endings, "strip") != 0)
 		return err_plain(e, EINVAL, "server.line_endings: %s is none of auto, keep, strip",
 			c->line_endings);
-	if (hardening_check(c, e) < 0)
+	if (hardening_check(c, e) < 0 || ingress_check(c, e) < 0)
 		return -EINVAL;
 	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
 		if (c->allowed_host_paths[i][0] != '/')

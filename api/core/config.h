@@ -49,6 +49,11 @@ struct config {
 	unsigned int nallowed_host_paths;
 	/* [isolation] */
 	char isolation_allowed[512];
+	/* [ingress], [ingress.gateway], [ingress.gateway.route], [ingress.secure_access] */
+	char ingress_mode[16], ingress_host[64], ingress_address[192], ingress_route[16];
+	char ingress_keys[1024], ingress_active_key[8];
+	int64_t ingress_port, ingress_max_connections, ingress_max_connections_per_address;
+	bool ingress_behind_proxy;
 	/* [hardening], [landlock] */
 	bool harden_caps, harden_seccomp, harden_no_new_privs, harden_required, landlock;
 	char harden_keep[512], landlock_read[512], landlock_write[512];
@@ -80,6 +85,8 @@ int conf_check(const struct config *c, struct err *e);
 /* A key that can be sent: the daemon serves only its own host without one. */
 bool conf_has_key(const struct config *c);
 /* Some keys are not operators': the ways into sandboxes by this server's proxy ask for a key, too. */
+/* Endpoints lead to the ingress gateway. */
+bool conf_has_gateway(const struct config *c);
 bool conf_has_tenants(const struct config *c);
 /* A complete commented file with this key, to be written by init-config. Caller frees. */
 char *conf_example(const char *api_key);

@@ -25,7 +25,7 @@ struct spec {
 	char *image, *snapshot_id, *template_id;
 	char *deny_webhook;              /* a URL that api/network/webhook.h takes; NULL: none */
 	char *auth_user, *auth_password; /* never stored */
-	bool has_timeout, has_entrypoint, has_env;
+	bool has_timeout, has_entrypoint, has_env, secure_access;
 	uint64_t timeout_s;
 	uint32_t cpu_millis, vcpus;
 	uint64_t memory_bytes;

@@ -21,6 +21,7 @@ struct networks;
 struct privctl;
 struct http;
 struct idempotency;
+struct ingress;
 struct router;
 struct turns;
 struct sandbox;
@@ -38,6 +39,8 @@ struct daemon {
 	struct config cfg;
 	struct loop *loop;
 	struct http *http;
+	struct http *gateway; /* NULL: ingress.mode is direct */
+	struct ingress *ingress;
 	struct budgets *budgets;     /* what may be held for whom */
 	const struct router *router; /* what http serves */
 	struct privctl *priv;

@@ -85,6 +85,10 @@ void execd_error(struct http_req *r, int status, const char *code, const char *f
 	va_end(ap);
 	if (http_websocket_error(r, status, msg))
 		return;
+	if (r->error_text) {
+		http_error(r, status, code, "%s", msg);
+		return;
+	}
 	buf_init(&b, 16384);
 	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
 	json_string(&b, msg);

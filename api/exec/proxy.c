@@ -96,7 +96,7 @@ static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-auth
 	"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"};
 static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
-	"forwarded", "x-real-ip"};
+	"open-sandbox-ingress", "forwarded", "x-real-ip"};
 /* made again on each side */
 static const char *const of_handshake[] = {"sec-websocket-key", "sec-websocket-version",
 	"sec-websocket-extensions", "sec-websocket-accept"};
@@ -126,8 +126,18 @@ static bool is_secret(const struct proxy *x, const char *k, const char *v)
 {
 	if (x->documented)
 		return LISTED(credentials, k);
-	return (!strcasecmp(k, "cookie") && !x->keyed) ||
+	return (!strcasecmp(k, "cookie") && !x->keyed && !x->r->own_origin) ||
 	       (!strcasecmp(k, "authorization") && holds_our_key(x->r, v));
+}
+
+/* Through the gateway: a page's address may hold a signature, which no sandbox may see. */
+static const char *shown(const struct proxy *x, const char *k, const char *v)
+{
+	if (!x->r->gateway)
+		return v;
+	return !strcasecmp(k, "origin")    ? x->r->shown_origin
+	       : !strcasecmp(k, "referer") ? x->r->shown_referer
+					   : v;
 }
 
 static void pass_header(void *arg, const char *k, const char *v)
@@ -137,6 +147,9 @@ static void pass_header(void *arg, const char *k, const char *v)
 	if (LISTED(hop_by_hop, k) || LISTED(never, k) || !strncasecmp(k, "x-forwarded-", 12) ||
 		http_list_has(x->connection, k) || is_secret(x, k, v) ||
 		(x->websocket && LISTED(of_handshake, k)))
+		return;
+	v = shown(x, k, v);
+	if (!v)
 		return;
 	if (x->websocket && !strcasecmp(k, "sec-websocket-protocol"))
 		buf_printf(&x->protocols, "%s%s", x->protocols.len ? "," : "", v);
@@ -170,20 +183,35 @@ static bool has_body(const struct http_req *r)
 	return http_header(r, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
+/* Which host was asked, over what, from where. Behind a proxy of the operator's the gateway believes that proxy. */
+static void put_forwarded(struct proxy *x)
+{
+	const struct daemon *d = x->r->app;
+	bool behind = x->r->gateway && d && d->cfg.ingress_behind_proxy;
+	const char *proto = behind ? http_header(x->r, "X-Forwarded-Proto") : NULL;
+	char ip[64];
+
+	buf_printf(&x->head, "X-Forwarded-Proto: %s\r\nX-Forwarded-Host: %s\r\n",
+		proto && !strcmp(proto, "https") ? "https" : "http",
+		x->r->own_origin ? x->r->shown_host : http_host(x->r));
+	if (http_client_address(x->r, behind, ip, sizeof(ip)))
+		buf_printf(&x->head, "X-Forwarded-For: %s\r\n", ip);
+}
+
 static bool put_head(struct proxy *x, const char *path, uint16_t port)
 {
 	const char *length = http_header(x->r, "Content-Length");
-	char ip[64];
 
 	x->connection = http_header(x->r, "Connection");
 	if (!put_request_line(x, path))
 		return false;
-	buf_printf(&x->head, "Host: 127.0.0.1:%u\r\n", port);
+	/* applications compare a page's origin with it */
+	if (x->r->own_origin)
+		buf_printf(&x->head, "Host: %s\r\n", x->r->shown_host);
+	else
+		buf_printf(&x->head, "Host: 127.0.0.1:%u\r\n", port);
 	http_headers_each(x->r, pass_header, x);
-	buf_printf(
-		&x->head, "X-Forwarded-Proto: http\r\nX-Forwarded-Host: %s\r\n", http_host(x->r));
-	if (http_address(x->r, ip, sizeof(ip)))
-		buf_printf(&x->head, "X-Forwarded-For: %s\r\n", ip);
+	put_forwarded(x);
 	x->chunked = http_header(x->r, "Transfer-Encoding") != NULL;
 	if (x->chunked)
 		buf_printf(&x->head, "Transfer-Encoding: chunked\r\n");
@@ -293,6 +321,44 @@ static void pass_location(struct proxy *x, const char *v)
 	}
 }
 
+/* Without its Domain: it would be sent to the other sandboxes below the gateway's domain. */
+static void pass_cookie(struct proxy *x, const char *v)
+{
+	struct buf b;
+
+	buf_init(&b, HTTP1_HEAD_MAX);
+	for (const char *p = v; *p;) {
+		size_t n = strcspn(p, ";"), blank = strspn(p, " \t");
+
+		if (p == v || strncasecmp(p + blank, "domain", 6) != 0)
+			buf_printf(&b, "%s%.*s", p == v ? "" : ";", (int)n, p);
+		p += n;
+		p += *p == ';';
+	}
+	http_add_header(x->r, "Set-Cookie", buf_cstr(&b));
+	buf_fini(&b);
+}
+
+static void pass_answer_header(struct proxy *x, const char *k, const char *v)
+{
+	if (!strcasecmp(k, "location"))
+		pass_location(x, v);
+	else if (x->r->own_origin && !strcasecmp(k, "set-cookie"))
+		pass_cookie(x, v);
+	else
+		http_add_header(x->r, k, v);
+}
+
+/* What would speak for an origin that is not this application's alone. */
+static bool is_of_origin(const struct proxy *x, const char *k)
+{
+	if (x->r->own_origin)
+		return false;
+	return LISTED(of_origin, k) ||
+	       (!x->documented && !x->keyed && !strcasecmp(k, "set-cookie")) ||
+	       !strncasecmp(k, "access-control-", 15);
+}
+
 static void pass_answer_headers(struct proxy *x)
 {
 	const struct http1_response *h = x->resp;
@@ -307,14 +373,9 @@ static void pass_answer_headers(struct proxy *x)
 		if (LISTED(hop_by_hop, k) || !strcasecmp(k, "server") ||
 			!strcasecmp(k, "content-length") || !strcasecmp(k, "date") ||
 			http_list_has(connection, k) || !strcasecmp(k, "x-request-id") ||
-			LISTED(of_origin, k) || !strcasecmp(k, "opensandbox-wake") ||
-			(!x->documented && !x->keyed && !strcasecmp(k, "set-cookie")) ||
-			!strncasecmp(k, "access-control-", 15))
+			is_of_origin(x, k) || !strcasecmp(k, "opensandbox-wake"))
 			continue;
-		if (!strcasecmp(k, "location"))
-			pass_location(x, v);
-		else
-			http_add_header(x->r, k, v);
+		pass_answer_header(x, k, v);
 	}
 }
 

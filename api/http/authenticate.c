@@ -63,6 +63,17 @@ bool holds_our_key(const struct http_req *r, const char *authorization)
 	       (word && principal_of_key(&d->cfg, word));
 }
 
+const struct principal *principal_shown(const struct http_req *r)
+{
+	const struct daemon *d = r->app;
+	const char *key = http_header(r, "OPEN-SANDBOX-API-KEY");
+	uid_t uid;
+
+	if (key && *key)
+		return principal_of_key(&d->cfg, key);
+	return http_peer_uid(r, &uid) ? principal_of_uid(&d->cfg, uid) : NULL;
+}
+
 static void charge_principal(struct http_req *r)
 {
 	const struct daemon *d = r->app;

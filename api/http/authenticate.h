@@ -15,5 +15,8 @@ bool request_is_local(struct http_req *r, bool origin_too);
  * operator where no key is configured. false: answered with 401. */
 bool authenticate(struct http_req *r, bool bearer);
 
+/* The principal of the key in OPEN-SANDBOX-API-KEY, or of the user at the other end of the Unix socket. NULL: none. Answers nothing. */
+const struct principal *principal_shown(const struct http_req *r);
+
 /* Is this the value of an Authorization header with a key of ours: "KEY", "Bearer KEY"? */
 bool holds_our_key(const struct http_req *r, const char *authorization);

@@ -77,6 +77,13 @@ struct http_req {
 	const char *inward;
 	/* A WebSocket on the documented path of an endpoint: errors are a close code behind an accepted handshake. http_error() sees to it. */
 	bool ws_codes;
+	/* ---- set by the ingress gateway's dispatcher; zero for every other request */
+	bool gateway;    /* it came to the gateway's listener */
+	bool own_origin; /* its host name belongs to this port of this sandbox alone */
+	/* the headers Host (own_origin only), Origin and Referer, without any signature */
+	const char *shown_host, *shown_origin, *shown_referer;
+	/* NULL: errors are JSON. Else they are plain text that begins with this. */
+	const char *error_text;
 	const struct http_route *route;
 	const uint8_t *body; /* WHOLE: not terminated by contract, but a NUL stands behind it */
 	size_t body_len;
@@ -102,6 +109,8 @@ bool http_client_gone(const struct http_req *r);
 bool http_peer_uid(const struct http_req *r, uid_t *uid);
 /* the client's numeric address */
 bool http_address(const struct http_req *r, char *out, size_t cap);
+/* The same; behind_proxy: what the proxy in front of us says, the last address in X-Forwarded-For, if it is one. */
+bool http_client_address(const struct http_req *r, bool behind_proxy, char *out, size_t cap);
 
 /* STREAM: fn gets the body in pieces and returns how many bytes it took; fewer than n stops the client until http_body_resume.
  * p == NULL: the end; n is then 0 for a complete body, 1 for a connection that broke off (gone is called as well).
@@ -168,6 +177,8 @@ struct http_config {
 	/* of requests for which the dispatcher set none. An account that is full: the stream below it whose client took nothing for longest is
 	 * cut off, and a new request or body is answered with 429. */
 	struct account *account;
+	/* dispatch() also gets CORS preflights, and calls http_preflight() if the server answers them */
+	bool dispatch_preflights;
 	/* Finds the route and sets sandbox, path, prefix, params (http_match), or answers with an
 	 * error and returns NULL. */
 	const struct http_route *(*dispatch)(struct http_req *r);
@@ -186,6 +197,9 @@ void http_adopt(struct http *h, int fd, const char *sandbox);
 void http_quiesce(struct http *h, timer_fn drained, void *arg);
 void http_destroy(struct http *h);
 const struct http_stats *http_stats(const struct http *h);
+
+/* Answers r if it is a CORS preflight. false: it is none. */
+bool http_preflight(struct http_req *r);
 
 /* Matches r->path in a table and sets the parameters. NULL: *status is 404 or 405. */
 const struct http_route *http_match(struct http_req *r, const struct http_table *t, int *status);

@@ -48,7 +48,7 @@ static void response_headers(struct request *r)
 	for (size_t i = 0; i < r->nheaders; i++)
 		MHD_add_response_header(r->resp, r->headers[i].key, r->headers[i].val);
 	MHD_add_response_header(r->resp, "X-Request-ID", r->pub.id);
-	if (!origin)
+	if (!origin || r->pub.own_origin)
 		return;
 	MHD_add_response_header(r->resp, "Access-Control-Allow-Origin", "*");
 	MHD_add_response_header(r->resp, "Access-Control-Allow-Credentials", "true");
@@ -160,6 +160,23 @@ void http_reply_json(struct http_req *r, int status, struct cJSON *takes)
 		http_reply(r, status, "application/json", b.p, b.len);
 }
 
+/* An error of the gateway. false: errors are JSON here. */
+static bool error_as_text(struct http_req *r, int status, const char *msg)
+{
+	_cleanup_(buf_fini) struct buf b = {0};
+
+	if (!r->error_text)
+		return false;
+	buf_init(&b, 16384);
+	utf8_clean(&b, r->error_text, strlen(r->error_text));
+	utf8_clean(&b, msg, strlen(msg));
+	buf_put(&b, "\n", 1);
+	/* a sandbox's id and words are in it: no browser may take it for a page */
+	http_add_header(r, "X-Content-Type-Options", "nosniff");
+	http_reply(r, status, "text/plain; charset=utf-8", b.p, b.bad ? 0 : b.len);
+	return true;
+}
+
 void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
 {
 	_cleanup_(buf_fini) struct buf b;
@@ -171,7 +188,7 @@ void http_error(struct http_req *r, int status, const char *code, const char *fm
 	va_end(ap);
 	/* cut, or from a path or a guest: any bytes */
 	buf_init(&b, 16384);
-	if (http_websocket_error(r, status, msg))
+	if (http_websocket_error(r, status, msg) || error_as_text(r, status, msg))
 		return;
 	buf_printf(&b, "{\"code\":\"%s\",\"message\":", code);
 	json_string(&b, msg);
@@ -187,7 +204,7 @@ void http_error_detail(struct http_req *r, int status, const char *detail)
 	char s[128];
 	int n = snprintf(s, sizeof(s), "{\"detail\":\"%s\"}", detail);
 
-	if (http_websocket_error(r, status, detail))
+	if (http_websocket_error(r, status, detail) || error_as_text(r, status, detail))
 		return;
 	http_reply(r, status, "application/json", s, (size_t)n);
 }

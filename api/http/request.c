@@ -217,6 +217,21 @@ bool http_address(const struct http_req *pub, char *out, size_t cap)
 	return i && i->client_addr && sockaddr_text(i->client_addr, out, cap, &port);
 }
 
+bool http_client_address(const struct http_req *r, bool behind_proxy, char *out, size_t cap)
+{
+	const char *all = behind_proxy ? http_header(r, "X-Forwarded-For") : NULL, *last;
+	uint8_t bin[16];
+
+	if (!all)
+		return http_address(r, out, cap);
+	last = strrchr(all, ',');
+	last = last ? last + 1 : all;
+	last += strspn(last, " \t");
+	snprintf(out, cap, "%s", last);
+	out[strcspn(out, " \t")] = 0;
+	return inet_pton(AF_INET, out, bin) == 1 || inet_pton(AF_INET6, out, bin) == 1;
+}
+
 bool http_peer_uid(const struct http_req *pub, uid_t *uid)
 {
 	const struct request *r = request_of(pub);

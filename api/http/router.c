@@ -125,15 +125,34 @@ static const struct http_route *port_match(
 	return rt;
 }
 
+const struct http_route *router_port(struct http_req *r, unsigned int port)
+{
+	const struct router *t = router_of(r);
+	const struct router_port *row = port_row(t, port);
+	const struct http_route *rt;
+	int status = 404;
+
+	r->port = (uint16_t)port;
+	rt = port_match(r, row, &status);
+	/* an API of ours: its errors are JSON, and its pages nobody's */
+	if (row->port) {
+		r->error_text = NULL;
+		r->own_origin = false;
+	}
+	if (!rt)
+		return not_found(r, status);
+	if (row->admit && !row->admit(r))
+		return NULL;
+	t->sandboxes->accessed(r);
+	return rt;
+}
+
 /* by_proxy: [/v1]/sandboxes/{id}/proxy/{port}, which asks for a key where there are tenants. */
 static const struct http_route *endpoint_route(
 	struct http_req *r, const struct ends *e, bool by_proxy)
 {
 	const struct daemon *d = r->app;
 	const struct router *t = d->router;
-	const struct router_port *row = port_row(t, e->port);
-	const struct http_route *rt;
-	int status = 404;
 
 	r->ws_codes = by_proxy && is_websocket(r);
 	if (e->port < 1 || e->port > 65535) {
@@ -143,22 +162,15 @@ static const struct http_route *endpoint_route(
 	/* not by Authorization, which is the application's here */
 	if (by_proxy && conf_has_tenants(&d->cfg) && !authenticate(r, false))
 		return NULL;
-	if (!t->sandboxes->enter(r, e->id))
+	if (!t->sandboxes->enter(r, e->id) || !t->sandboxes->admit(r))
 		return NULL;
 	r->prefix = http_strdup(r, r->path, e->prefix);
 	r->path = r->path[e->prefix] ? r->path + e->prefix : "/";
-	r->port = (uint16_t)e->port;
 	if (!r->prefix) {
 		http_abort(r);
 		return NULL;
 	}
-	rt = port_match(r, row, &status);
-	if (!rt)
-		return not_found(r, status);
-	if (row->admit && !row->admit(r))
-		return NULL;
-	t->sandboxes->accessed(r);
-	return rt;
+	return router_port(r, e->port);
 }
 
 /* ---- the API itself */

@@ -24,6 +24,8 @@ struct router_port {
 struct router_sandboxes {
 	/* Sets r->sandbox, which stays referenced until r is freed. false: answered. id may be "". */
 	bool (*enter)(struct http_req *r, const char *id);
+	/* May this request reach r->sandbox, if it was made with secureAccess? Not asked for the gateway, which has an answer of its own. false: answered. */
+	bool (*admit)(struct http_req *r);
 	http_fn accessed; /* a request reached a route of r->sandbox */
 	http_fn when_up; /* calls r->route->fn now or when r->sandbox runs, or answers that it will not */
 };
@@ -36,6 +38,8 @@ struct router {
 	const struct router_sandboxes *sandboxes;
 };
 
+/* For a request whose sandbox is set (enter) and whose r->path is what the sandbox is asked for: the route of this port, or NULL with an error answered. */
+const struct http_route *router_port(struct http_req *r, unsigned int port);
 /* The three callbacks of struct http_config; r->app is the struct daemon. */
 const struct http_route *router_dispatch(struct http_req *r);
 void router_invoke(struct http_req *r);

@@ -542,21 +542,19 @@ static bool request_split(struct request *r, const char *method)
 	return r->pub.method && r->pub.path && r->pub.id;
 }
 
-static bool is_preflight(struct request *r)
+bool http_preflight(struct http_req *r)
 {
-	return !strcmp(r->pub.method, "OPTIONS") && http_header(&r->pub, "Origin") &&
-	       http_header(&r->pub, "Access-Control-Request-Method");
-}
+	const char *want = http_header(r, "Access-Control-Request-Headers");
 
-static void preflight_reply(struct request *r)
-{
-	const char *want = http_header(&r->pub, "Access-Control-Request-Headers");
-
-	http_add_header(&r->pub, "Access-Control-Allow-Methods",
-		"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT");
-	http_add_header(&r->pub, "Access-Control-Max-Age", "600");
-	http_add_header(&r->pub, "Access-Control-Allow-Headers", want ? want : "*");
-	http_reply(&r->pub, 200, "text/plain; charset=utf-8", "OK", 2);
+	if (strcmp(r->method, "OPTIONS") != 0 || !http_header(r, "Origin") ||
+		!http_header(r, "Access-Control-Request-Method"))
+		return false;
+	http_add_header(
+		r, "Access-Control-Allow-Methods", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT");
+	http_add_header(r, "Access-Control-Max-Age", "600");
+	http_add_header(r, "Access-Control-Allow-Headers", want ? want : "*");
+	http_reply(r, 200, "text/plain; charset=utf-8", "OK", 2);
+	return true;
 }
 
 static void request_invoke(struct request *r)
@@ -636,9 +634,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 			"the request's headers are longer than %u bytes", HEAD_BYTES_MAX);
 	} else {
 		r->has_body = f.codings || f.length > 0;
-		if (is_preflight(r))
-			preflight_reply(r);
-		else
+		if (h->c.dispatch_preflights || !http_preflight(&r->pub))
 			r->pub.route = h->c.dispatch(&r->pub);
 		ASSERT(r->pub.route || r->finished || r->upgrade);
 	}

@@ -164,3 +164,10 @@ int ingress_parse_path(const char *path, struct ingress_address *out, const char
 	*rest = *after ? after : "/";
 	return 0;
 }
+
+const char *ingress_unsigned_rest(const char *path)
+{
+	next_segment(&path);
+	next_segment(&path);
+	return *path ? path : "/";
+}

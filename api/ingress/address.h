@@ -29,6 +29,8 @@ struct ingress_address {
 int ingress_parse_label(const char *label, size_t n, struct ingress_address *out);
 /* The Host header's value, and the domain below which labels are ours. -ENOENT: another host. -EINVAL: below it, and malformed. */
 int ingress_parse_host(const char *host, const char *domain, struct ingress_address *out);
+/* What follows the sandbox and port of a path that ingress_parse_path() took, as if it were not signed. It begins with "/" or "?". */
+const char *ingress_unsigned_rest(const char *path);
 /* A path. *rest: what the sandbox is asked for: it begins with "/" or "?". The signed form is taken only if all of its four parts are well formed:
  * otherwise the third and fourth part belong to the application. */
 int ingress_parse_path(const char *path, struct ingress_address *out, const char **rest);

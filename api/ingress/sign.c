@@ -64,12 +64,29 @@ int sign_keys_parse(const char *text, struct sign_keys *k, struct err *e)
 				"signing key %u: write ID=BASE64, with one letter or digit as ID "
 				"and 16 to %u bytes in base 64",
 				k->n + 1, SIGN_SECRET_MAX);
+		for (unsigned int i = 0; i < k->n; i++)
+			if (k->key[i].id == p[0])
+				return err_plain(e, EINVAL, "two signing keys are called %c", p[0]);
 		key->id = p[0];
 		key->len = (size_t)len;
 		k->n++;
 		p += n;
 	}
 	return 0;
+}
+
+bool sign_keys_activate(struct sign_keys *k, const char *id)
+{
+	for (unsigned int i = 0; i < k->n; i++) {
+		struct sign_key first = k->key[0];
+
+		if (k->key[i].id != id[0] || id[1])
+			continue;
+		k->key[0] = k->key[i];
+		k->key[i] = first;
+		return true;
+	}
+	return false;
 }
 
 /* SHA256(BE32(len(secret)) || secret || BE32(len(canon)) || canon), the first eight hexadecimal digits, and the key's letter. */

@@ -25,6 +25,9 @@ struct sign_keys {
 /* "a=BASE64,b=BASE64": the first is the active one. */
 int sign_keys_parse(const char *text, struct sign_keys *k, struct err *e);
 
+/* Makes the key of this id the first. false: there is none. */
+bool sign_keys_activate(struct sign_keys *k, const char *id);
+
 /* EXPIRES and SIGNATURE of a, from its sandbox, port and expires_s. -ENOKEY: there is no key. */
 int sign_address(const struct sign_keys *k, struct ingress_address *a);
 /* 0; -ETIME: expired; -EACCES: forged, or of another key, sandbox or port; -ENOKEY: there is no key at all. The signature is

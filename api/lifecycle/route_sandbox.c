@@ -11,6 +11,7 @@
 #include "api/http/listing.h"
 #include "api/sandbox/admission.h"
 #include "api/lifecycle/idempotency.h"
+#include "api/ingress/gateway.h"
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/lifecycle/spec.h"
@@ -20,6 +21,7 @@
 #include "api/sandbox/user_template.h"
 #include "lib/json.h"
 #include "lib/log.h"
+#include "lib/opt.h"
 
 #define PARAM "SANDBOX::INVALID_PARAMETER"
 
@@ -130,6 +132,8 @@ void route_create(struct http_req *r)
 	/* also for a policy that a snapshot or template brings */
 	if (sb->spec.network_policy)
 		random_hex(sb->egress_token, sizeof(sb->egress_token));
+	if (sb->spec.secure_access)
+		random_hex(sb->secure_token, sizeof(sb->secure_token));
 	sandbox_weigh(sb);
 	if (!sandbox_fits(sb, 0)) {
 		record_refused(r, sb);
@@ -355,11 +359,84 @@ void route_renew(struct http_req *r)
 
 /* ---- endpoints */
 
-void route_endpoint(struct http_req *r)
+/* When a signed route ends. false: answered. */
+static bool endpoint_expires(struct http_req *r, const char *text, uint64_t *expires_s)
 {
 	const struct daemon *d = r->app;
+
+	if (!d->gateway)
+		http_error(r, 400, "SANDBOX::API_NOT_SUPPORTED",
+			"Signed endpoints need a gateway, which this server does not have.");
+	else if (!uint_parse(text, expires_s))
+		http_error(r, 400, PARAM,
+			"expires must be a non-negative Unix timestamp of at most 64 bits.");
+	else if (*expires_s <= wall_ns() / 1000000000u)
+		http_error(
+			r, 400, PARAM, "expires (%s) must be greater than the current time.", text);
+	else
+		return true;
+	return false;
+}
+
+/* false: answered. */
+static bool endpoint_address(struct http_req *r, const struct sandbox *sb, uint16_t port, bool use,
+	uint64_t expires_s, struct ingress_endpoint *to)
+{
+	const struct daemon *d = r->app;
+	const char *host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
+	int rc = 0;
+
+	to->header = "";
+	if (use)
+		to->endpoint =
+			http_printf(r, "%s%s/sandboxes/%s/proxy/%u", host, r->prefix, sb->id, port);
+	else if (d->gateway)
+		rc = gateway_endpoint(r, sb->id, port, expires_s, to);
+	else
+		to->endpoint = http_printf(r, "%s/%s/%u", host, sb->id, port);
+	if (rc == -ENOKEY)
+		http_error(r, 400, PARAM,
+			"Signed endpoints need keys: set ingress.secure_access.keys in the "
+			"server's "
+			"configuration.");
+	else if (rc || !to->endpoint)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	else
+		return true;
+	return false;
+}
+
+static void endpoint_answer(
+	struct http_req *r, const struct sandbox *sb, uint16_t port, bool use, uint64_t expires_s)
+{
+	struct ingress_endpoint to;
+	cJSON *o, *headers;
+
+	if (!endpoint_address(r, sb, port, use, expires_s, &to))
+		return;
+	if (sb->spec.source == SRC_TEMPLATE)
+		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
+	o = cJSON_CreateObject();
+	cJSON_AddStringToObject(o, "endpoint", to.endpoint);
+	headers = cJSON_CreateObject();
+	if (port == EGRESS_PORT && *sb->egress_token)
+		cJSON_AddStringToObject(headers, EGRESS_AUTH, sb->egress_token);
+	/* whoever gets a signed route gets no more than that */
+	if (*sb->secure_token && !expires_s)
+		cJSON_AddStringToObject(headers, SECURE_ACCESS, sb->secure_token);
+	if (*to.header)
+		cJSON_AddStringToObject(headers, "OpenSandbox-Ingress-To", to.header);
+	if (headers && headers->child)
+		cJSON_AddItemToObject(o, "headers", headers);
+	else
+		cJSON_Delete(headers);
+	http_reply_json(r, 200, o);
+}
+
+void route_endpoint(struct http_req *r)
+{
 	const char *p = http_param(r, "port"), *expires = http_query(r, "expires"),
-		   *proxy = http_query(r, "use_server_proxy"), *host;
+		   *proxy = http_query(r, "use_server_proxy");
 	static const char *const yes[] = {"true", "1", "on", "yes", "t", "y"}, *const no[] = {
 										       "false", "0",
 										       "off", "no",
@@ -367,9 +444,9 @@ void route_endpoint(struct http_req *r)
 										       ""};
 	int use = proxy ? -1 : 0;
 	struct sandbox *sb;
-	char *end, *text;
+	char *end;
 	long port = strtol(p, &end, 10);
-	cJSON *o;
+	uint64_t expires_s = 0;
 
 	for (size_t i = 0; proxy && i < ARRAY_LEN(yes); i++)
 		use = !strcasecmp(proxy, yes[i]) ? 1 : use;
@@ -385,25 +462,11 @@ void route_endpoint(struct http_req *r)
 				: "expires cannot be used together with use_server_proxy.");
 		return;
 	}
-	if (expires) {
-		http_error(r, 400, "SANDBOX::API_NOT_SUPPORTED",
-			"Signed endpoints need a gateway, which this server does not have.");
+	if (expires && !endpoint_expires(r, expires, &expires_s))
 		return;
-	}
 	sb = route_sandbox(r);
-	if (!sb)
-		return;
-	host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
-	text = use ? http_printf(r, "%s%s/sandboxes/%s/proxy/%ld", host, r->prefix, sb->id, port)
-		   : http_printf(r, "%s/%s/%ld", host, sb->id, port);
-	if (sb->spec.source == SRC_TEMPLATE)
-		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
-	o = cJSON_CreateObject();
-	cJSON_AddStringToObject(o, "endpoint", text);
-	if (port == EGRESS_PORT && *sb->egress_token)
-		cJSON_AddStringToObject(
-			cJSON_AddObjectToObject(o, "headers"), EGRESS_AUTH, sb->egress_token);
-	http_reply_json(r, 200, o);
+	if (sb)
+		endpoint_answer(r, sb, (uint16_t)port, use, expires_s);
 }
 
 /* ---- pause, resume, delete */

@@ -517,9 +517,11 @@ static int check_unsupported(struct part *p)
 		return refuse(
 			p->x, 400, PARAM, "credentialProxy is not available on this server yet.");
 	}
-	if (cJSON_IsTrue(field(p->req, "secureAccess")))
-		return refuse(
-			p->x, 400, PARAM, "secureAccess is not available on this server yet.");
+	p->s->secure_access = cJSON_IsTrue(field(p->req, "secureAccess"));
+	if (p->s->secure_access && !conf_has_gateway(p->c))
+		return refuse(p->x, 400, PARAM,
+			"secureAccess needs a gateway: ingress.mode = \"gateway\" in the server's "
+			"configuration.");
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "api/http/authenticate.h"
 #include "api/sandbox/sandbox.h"
 
 struct sandbox *route_sandbox(struct http_req *r)
@@ -44,6 +45,29 @@ static bool access_enter(struct http_req *r, const char *id)
 	return true;
 }
 
+bool access_token_fits(const struct sandbox *sb, const char *token)
+{
+	return *sb->secure_token && secret_equal(token, sb->secure_token);
+}
+
+/* Its owner's key opens it, too: its holder could ask for the token. */
+static bool access_admit(struct http_req *r)
+{
+	const struct sandbox *sb = r->sandbox;
+	const char *token = http_header(r, SECURE_ACCESS);
+	const struct principal *p;
+
+	if (!sb->spec.secure_access || (token && access_token_fits(sb, token)))
+		return true;
+	p = principal_shown(r);
+	if (p && principal_may(p, sb->owner))
+		return true;
+	http_error(r, 401, "MISSING_OR_INVALID_SECURE_ACCESS",
+		"The header " SECURE_ACCESS
+		" is missing or wrong. The endpoint's answer has it among its headers.");
+	return false;
+}
+
 static void access_renews(struct http_req *r)
 {
 	const char *renew = http_header(r, "OpenSandbox-Access-Renew");
@@ -57,4 +81,5 @@ static void access_when_up(struct http_req *r)
 	sandbox_when_up(r->sandbox, r);
 }
 
-const struct router_sandboxes sandbox_endpoints = {access_enter, access_renews, access_when_up};
+const struct router_sandboxes sandbox_endpoints = {
+	access_enter, access_admit, access_renews, access_when_up};

@@ -134,6 +134,9 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	if (sb->spec.volumes)
 		cJSON_AddBoolToObject(o, "volumesHeld", sb->volumes_held);
 	put_str(o, "egressToken", sb->egress_token);
+	if (sb->spec.secure_access)
+		cJSON_AddTrueToObject(o, "secureAccess");
+	put_str(o, "secureToken", sb->secure_token);
 	json_put_i64(o, "renew", sb->spec.renew_s);
 	json_put_i64(o, "cpu", sb->spec.cpu_millis);
 	json_put_i64(o, "memory", (int64_t)sb->spec.memory_bytes);
@@ -253,6 +256,8 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 		sb->volumes_held = true;
 	}
 	get_str(o, "egressToken", sb->egress_token, sizeof(sb->egress_token));
+	sb->spec.secure_access = cJSON_IsTrue(json_field(o, "secureAccess"));
+	get_str(o, "secureToken", sb->secure_token, sizeof(sb->secure_token));
 	sb->spec.renew_s = (uint32_t)json_get_i64(o, "renew");
 	sb->spec.cpu_millis = (uint32_t)json_get_i64(o, "cpu");
 	sb->spec.vcpus = (sb->spec.cpu_millis + 999) / 1000;

@@ -378,8 +378,8 @@ static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 	if (sandbox_gone(sb))
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %s not found.", sb->id);
 	else
-		/* a client with an idle policy knows 503 as "not now" */
-		http_error(r, sb->spec.idle && sb->state == SB_PAUSED ? 503 : 409,
+		/* a client with an idle policy, or of the gateway, knows 503 as "not now" */
+		http_error(r, r->gateway || (sb->spec.idle && sb->state == SB_PAUSED) ? 503 : 409,
 			"DOCKER::SANDBOX_NOT_RUNNING", "Sandbox %s is %s. %s", sb->id,
 			sb_state_names[sb->state], sb->message);
 }

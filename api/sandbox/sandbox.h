@@ -82,6 +82,7 @@ struct sandbox {
 	bool volumes_held;        /* it holds their claims */
 
 	char egress_token[33]; /* "": it was made without a policy */
+	char secure_token[33]; /* "": it was made without secureAccess */
 
 	/* own_api.c: streams that wait for a program in it, and those that have one */
 	unsigned int own_waiting, own_active;

@@ -26,6 +26,7 @@
 #include "api/sandbox/entrypoint_log.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/links/images.h"
+#include "api/ingress/gateway.h"
 #include "api/links/helper_client.h"
 #include "api/start/reload.h"
 #include "api/start/routing.h"
@@ -251,24 +252,24 @@ static void confine(void)
 
 /* ---- the listener */
 
-static int listen_on(const struct config *c, struct err *e)
+static int listen_on(const char *name, int64_t port, struct err *e)
 {
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)c->port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)c->port)};
-	const char *host = !strcmp(c->host, "localhost") ? "127.0.0.1" : c->host;
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+	const char *host = !strcmp(name, "localhost") ? "127.0.0.1" : name;
 	bool is6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
 	_cleanup_close_ int fd = -1;
 	int one = 1;
 
 	if (!is6 && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
-		return err_plain(e, EINVAL, "server.host %s is not an address", host);
+		return err_plain(e, EINVAL, "the host to listen on, %s, is not an address", host);
 	fd = socket(is6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return err_set(e, errno, "socket");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(fd, is6 ? (void *)&v6 : (void *)&v4, is6 ? sizeof(v6) : sizeof(v4)) < 0 ||
 		listen(fd, 1024) < 0)
-		return err_set(e, errno, "listening on %s port %lld", host, (long long)c->port);
+		return err_set(e, errno, "listening on %s port %lld", host, (long long)port);
 	return take_fd(&fd);
 }
 
@@ -304,18 +305,24 @@ static int listen_on_socket(const char *path, struct err *e)
 	return take_fd(&fd);
 }
 
-static void say_listening(int fd)
+static uint16_t port_of(int fd)
 {
 	struct sockaddr_storage sa = {0};
 	socklen_t n = sizeof(sa);
-	uint16_t port = 0;
 
-	if (!getsockname(fd, (void *)&sa, &n))
-		port = ntohs(sa.ss_family == AF_INET6
-				     ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
-				     : ((struct sockaddr_in *)(void *)&sa)->sin_port);
+	if (getsockname(fd, (void *)&sa, &n) < 0)
+		return 0;
+	return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
+					      : ((struct sockaddr_in *)(void *)&sa)->sin_port);
+}
+
+static void say_listening(int fd, int gateway_fd)
+{
+	if (gateway_fd >= 0)
+		log_info("gateway: listening at %s port %u", D.cfg.ingress_host,
+			port_of(gateway_fd));
 	if (fd >= 0)
-		log_info("listening on %s port %u", D.cfg.host, port);
+		log_info("listening on %s port %u", D.cfg.host, port_of(fd));
 	if (D.cfg.socket[0])
 		log_info("listening on %s", D.cfg.socket);
 }
@@ -463,10 +470,28 @@ static void process_exited(void *arg, const struct priv_msg *ev)
 /* ---- the end */
 
 static struct timer *drain_limit;
+static unsigned int draining; /* servers that still have requests */
 
 static void drained(void *arg)
 {
+	if (--draining == 0)
+		loop_stop(D.loop, 0);
+}
+
+static void drained_long_enough(void *arg)
+{
 	loop_stop(D.loop, 0);
+}
+
+static void drain(void)
+{
+	draining = D.gateway ? 2 : 1;
+	http_quiesce(D.http, drained, NULL);
+	if (D.gateway)
+		http_quiesce(D.gateway, drained, NULL);
+	drain_limit = loop_timer(D.loop, drained_long_enough, NULL);
+	if (drain_limit)
+		timer_after(drain_limit, DRAIN_NS);
 }
 
 static void on_signal(void *arg, uint32_t events)
@@ -486,10 +511,7 @@ static void on_signal(void *arg, uint32_t events)
 		}
 		log_info("signal %u: ending; sandboxes go on", si.ssi_signo);
 		D.ending = true;
-		http_quiesce(D.http, drained, NULL);
-		drain_limit = loop_timer(D.loop, drained, NULL);
-		if (drain_limit)
-			timer_after(drain_limit, DRAIN_NS);
+		drain();
 	}
 }
 
@@ -564,6 +586,31 @@ static int priv_socket(bool no_jail)
 static const image_user_fn image_users[] = {
 	sandboxes_need_image, checkpoints_need_image, templates_need_image, NULL};
 
+/* A server of its own: floods of strangers fill its limits, and not those of the API. */
+static int start_gateway(const struct http_config *api)
+{
+	struct http_config hc = *api;
+	struct err e;
+	int fd;
+
+	if (!conf_has_gateway(&D.cfg))
+		return -1;
+	if (gateway_configure(&D) < 0)
+		die("no memory", NULL);
+	fd = listen_on(D.cfg.ingress_host, D.cfg.ingress_port, &e);
+	if (fd < 0)
+		die("ingress", &e);
+	hc.listen_fd = fd;
+	hc.connections_max = (unsigned int)D.cfg.ingress_max_connections;
+	hc.per_address_max = (unsigned int)D.cfg.ingress_max_connections_per_address;
+	hc.dispatch = gateway_dispatch;
+	hc.dispatch_preflights = true;
+	D.gateway = http_create(D.loop, &hc);
+	if (!D.gateway)
+		die("the gateway cannot be started", NULL);
+	return fd;
+}
+
 static void start(bool no_jail)
 {
 	struct http_config hc = {.app = &D,
@@ -572,7 +619,7 @@ static void start(bool no_jail)
 		.invoke = router_invoke,
 		.done = router_done};
 	char path[300];
-	int local_fd = -1;
+	int local_fd = -1, gateway_fd;
 	struct err e;
 
 	fd_limit_raise(1ul << 18);
@@ -619,7 +666,7 @@ static void start(bool no_jail)
 	if (!disk_guard_start(&D))
 		die("no memory", NULL);
 	take_up_all();
-	if (D.cfg.host[0] && (hc.listen_fd = listen_on(&D.cfg, &e)) < 0)
+	if (D.cfg.host[0] && (hc.listen_fd = listen_on(D.cfg.host, D.cfg.port, &e)) < 0)
 		die("listen", &e);
 	if (D.cfg.socket[0] && (local_fd = listen_on_socket(D.cfg.socket, &e)) < 0)
 		die("listen", &e);
@@ -634,6 +681,7 @@ static void start(bool no_jail)
 	D.http = http_create(D.loop, &hc);
 	if (!D.http || (local_fd >= 0 && http_listen(D.http, local_fd) < 0))
 		die("the HTTP server cannot be started", NULL);
+	gateway_fd = start_gateway(&hc);
 	if (!no_jail && daemon_seal(&e) < 0)
 		die("seccomp", &e);
 	/* threads inherit the seal, and so are started after it */
@@ -643,7 +691,7 @@ static void start(bool no_jail)
 	if (daemon_watch_lists(&D) < 0)
 		die("no memory", NULL);
 	loop_observe(D.loop, &observer);
-	say_listening(hc.listen_fd);
+	say_listening(hc.listen_fd, gateway_fd);
 }
 
 /* The configuration holds keys: they are its owner's. */
@@ -666,7 +714,8 @@ int main(int argc, char **argv)
 	if (o.init_config)
 		return init_config(o.init_config);
 	conf_defaults(&D.cfg);
-	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0)
+	if ((o.config && conf_load(&D.cfg, o.config, &e) < 0) || conf_check(&D.cfg, &e) < 0 ||
+		gateway_check(&D.cfg, &e) < 0)
 		die_with(BAD_CONFIG, "configuration", &e);
 	if (D.cfg.faults && !o.faults)
 		die_with(BAD_CONFIG,
@@ -694,6 +743,7 @@ int main(int argc, char **argv)
 	/* the records are written; processes and files stay as they are for the next daemon */
 	watch_remove(signals);
 	timer_remove(drain_limit);
+	http_destroy(D.gateway);
 	http_destroy(D.http);
 	database_close(D.database);
 	io_pool_destroy(D.io);

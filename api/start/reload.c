@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "api/core/budgets.h"
+#include "api/ingress/gateway.h"
 #include "api/links/images.h"
 #include "api/links/helper_client.h"
 #include "api/network/network.h"
@@ -39,6 +40,8 @@ static int take(struct daemon *d, int fd, struct err *e)
 	rc = conf_read(&next, fd, e);
 	if (!rc)
 		rc = conf_check(&next, e);
+	if (!rc)
+		rc = gateway_check(&next, e);
 	if (rc < 0)
 		return err_wrap(e, "%s", d->config_path);
 	conf_take(&all, &next, NULL, NULL);
@@ -63,6 +66,8 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 		return;
 	}
 	daemon_log_level(d);
+	if (d->gateway)
+		gateway_configure(d);
 	budgets_limit(d->budgets, &d->cfg);
 	networks_reload(d->networks);
 	images_publish_aliases(d);

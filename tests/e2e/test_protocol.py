@@ -39,6 +39,7 @@ DELETE /v1/templates/{id} 500
 POST EXECD/command 413
 POST EXECD/pty 400 500
 GET EXECD/pty/{id} 404
+GET EXECD/stream 426
 DELETE EXECD/pty/{id} 404
 GET EXECD/pty/{id}/ws 404
 GET EXECD/v1/isolated/session/{id}/diff 200 400 404
@@ -125,7 +126,7 @@ NEVER_CODES = (
     (r"VOLUME::.*OSSFS.*", "ossfs is refused with VOLUME::UNSUPPORTED_BACKEND before its parts are looked at"),
     (r"VOLUME::(HOST_PATH_CREATE_FAILED|PVC_INSPECT_FAILED|PVC_SUBPATH_UNSUPPORTED_DRIVER)", "of a file system that fails; of Docker's volume drivers"),
     (r"SANDBOX_LIST_UNAVAILABLE|TENANT_PROVIDER_UNAVAILABLE", "of a list and of tenants that are kept elsewhere"),
-    (r"MISSING_OR_INVALID_SECURE_ACCESS", "secure access is refused at create"),
+    (r"MISSING_OR_INVALID_SECURE_ACCESS", "it needs a gateway, which this daemon has not: test_ingress_host.py"),
     (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
     (r"NOT_SUPPORTED", "everything of the execution API is there"),
@@ -430,7 +431,7 @@ def execution(seen, d):
     for method, path, status, body, code in (
             ("POST", "/session", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/session", 500, {"cwd": "/x"}, "RUNTIME_ERROR"), ("DELETE", "/code", 400, None, "MISSING_QUERY"),
             ("DELETE", "/code/contexts?language=python", 500, None, "RUNTIME_ERROR"), ("POST", "/code/context", 500, {"language": "python"}, "RUNTIME_ERROR"),
-            ("POST", "/code/context", 400, {}, "INVALID_REQUEST_BODY"), ("POST", "/code/context", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/pty", 500, {}, "RUNTIME_ERROR"), ("POST", "/pty", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
+            ("POST", "/code/context", 400, {}, "INVALID_REQUEST_BODY"), ("POST", "/code/context", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/pty", 500, {}, "RUNTIME_ERROR"), ("GET", "/stream", 426, None, "INVALID_REQUEST_BODY"), ("POST", "/pty", 400, b"[", "INVALID_REQUEST_BODY"), ("POST", "/directories", 400, b"[", "INVALID_REQUEST_BODY")):
         ask(method, at + path, status, body, code)
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         body = None if method == "GET" else b"{}"

@@ -40,6 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	if (ingress_parse_path(text, &a, &rest) == 0) {
 		ASSERT((rest >= text && rest <= text + n) || strcmp(rest, "/") == 0);
 		check(&a);
+		rest = ingress_unsigned_rest(text);
+		ASSERT(*rest == '/' || *rest == '?');
 	}
 	if (sign_keys_parse(text, &k, NULL) == 0 && k.n) {
 		a = (struct ingress_address){.sandbox = "x", .port = 1, .expires_s = 5};

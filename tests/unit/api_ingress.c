@@ -4,6 +4,7 @@
  */
 #include "lib/test.h"
 
+#include "api/ingress/guesses.h"
 #include "api/ingress/sign.h"
 
 #define ID "0a1b2c3d-0000-4000-8000-00000000beef"
@@ -140,7 +141,8 @@ static void keys_that_are_none(void)
 	static const char *const wrong[] = {"a",
 		"a=", "a=c2hvcnQ=", "aa=MDEyMzQ1Njc4OWFiY2RlZg==", "A=MDEyMzQ1Njc4OWFiY2RlZg==",
 		"a=MDEyMzQ1Njc4O!FiY2RlZg==", "a=MDEyMzQ1Njc4OWFiY2RlZg==,,",
-		"-=MDEyMzQ1Njc4OWFiY2RlZg=="};
+		"-=MDEyMzQ1Njc4OWFiY2RlZg==",
+		"a=MDEyMzQ1Njc4OWFiY2RlZg==,a=AAECAwQFBgcICQoLDA0ODw"};
 	struct sign_keys k;
 	struct err e;
 
@@ -151,7 +153,72 @@ static void keys_that_are_none(void)
 	CHECK_INT(k.n, 0);
 }
 
+static void the_active_key_signs(void)
+{
+	struct ingress_address a = {.sandbox = "x", .port = 80, .expires_s = 100};
+	struct sign_keys k;
+	struct err e;
+
+	REQUIRE(sign_keys_parse("a=MDEyMzQ1Njc4OWFiY2RlZg==,b=AAECAwQFBgcICQoLDA0ODw", &k, &e) ==
+		0);
+	CHECK(!sign_keys_activate(&k, "c"));
+	CHECK(!sign_keys_activate(&k, ""));
+	CHECK(!sign_keys_activate(&k, "bb"));
+	CHECK(sign_keys_activate(&k, "b"));
+	CHECK_INT(sign_address(&k, &a), 0);
+	CHECK_INT(a.signature[8], 'b');
+	CHECK(sign_keys_activate(&k, "a"));
+	CHECK_INT(sign_check(&k, &a, 0), 0);
+	CHECK_INT(k.n, 2);
+}
+
+static void a_path_without_its_signature(void)
+{
+	CHECK_STR(ingress_unsigned_rest("/x/80/1z/01234567a/y"), "/1z/01234567a/y");
+	CHECK_STR(ingress_unsigned_rest("/x/80/"), "/");
+	CHECK_STR(ingress_unsigned_rest("/x/80"), "/");
+	CHECK_STR(ingress_unsigned_rest("/x/80?q"), "?q");
+}
+
+#define SECOND 1000000000ull
+static void guesses_run_out_and_come_back(void)
+{
+	_cleanup_free_ struct guesses *g = malloc(sizeof(*g));
+	char address[40];
+	unsigned int n = 0;
+
+	REQUIRE(g);
+	guesses_init(g);
+	for (; n < 100 && guesses_left(g, "x", "10.0.0.1", SECOND); n++)
+		guesses_wrong(g, "x", "10.0.0.1", SECOND);
+	CHECK_INT(n, 30);
+	CHECK(guesses_left(g, "x", "10.0.0.2", SECOND));
+	CHECK(guesses_left(g, "x", "10.0.0.1", 2 * SECOND));
+	guesses_wrong(g, "x", "10.0.0.1", 2 * SECOND);
+	CHECK(!guesses_left(g, "x", "10.0.0.1", 2 * SECOND));
+	/* one IPv6 network is one guesser */
+	for (n = 0; n < 100; n++) {
+		snprintf(address, sizeof(address), "2001:db8::%x", n + 1);
+		if (!guesses_left(g, "y", address, SECOND))
+			break;
+		guesses_wrong(g, "y", address, SECOND);
+	}
+	CHECK_INT(n, 30);
+	/* many addresses together have what the sandbox has */
+	for (n = 0; n < 3000; n++) {
+		snprintf(address, sizeof(address), "10.%u.%u.1", n / 200, n % 200);
+		if (!guesses_left(g, "z", address, SECOND))
+			break;
+		guesses_wrong(g, "z", address, SECOND);
+	}
+	CHECK_INT(n, 1000);
+	CHECK(guesses_left(g, "z", "10.99.0.1", SECOND + SECOND / 10));
+}
+
 static const struct test tests[] = {
+	{"the_active_key_signs", the_active_key_signs},
+	{"a_path_without_its_signature", a_path_without_its_signature},
+	{"guesses_run_out_and_come_back", guesses_run_out_and_come_back},
 	{"labels", labels},
 	{"expiry_is_a_number_of_64_bits", expiry_is_a_number_of_64_bits},
 	{"hosts", hosts},

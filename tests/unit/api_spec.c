@@ -176,7 +176,9 @@ static void what_is_wrong_gets_the_documented_answer(void)
 			"Volume 'v' needs exactly one of host, pvc and ossfs.", 400,
 			"VOLUME::INVALID_BACKEND"},
 		{"{" BASE ",\"secureAccess\":true}",
-			"secureAccess is not available on this server yet.", BAD},
+			"secureAccess needs a gateway: ingress.mode = \"gateway\" in the "
+			"server's configuration.",
+			BAD},
 		{"{" BASE ",\"credentialProxy\":{\"enabled\":true}}",
 			"credentialProxy.enabled requires networkPolicy.", BAD},
 		{"{" BASE ",\"lifecycle\":{\"x\":1}}", "lifecycle.x is not known.", BAD},

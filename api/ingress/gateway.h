@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gateway.h: the ingress gateway (protocol 1.11): a listener that serves ports of sandboxes and nothing else, and may stand on a public address. mayflyd's loop.
+ * Everything that comes to it is hostile. No API key is asked for or believed here.
+ *
+ * A request names its sandbox and port by a host label, the path or a header (address.h). A sandbox that was made with secureAccess is reached only with its token or a
+ * signed route. Both are taken away before the sandbox sees the request.
+ */
+#pragma once
+
+#include "api/http/http.h"
+#include "lib/err.h"
+
+struct config;
+struct daemon;
+
+/* The signing keys of a configuration, or of OPENSANDBOX_SECURE_ACCESS_KEYS. 0 if they can be used. */
+int gateway_check(const struct config *c, struct err *e);
+/* Makes d->ingress, or reads the keys again. gateway_check() was 0. -ENOMEM. */
+int gateway_configure(struct daemon *d);
+
+/* For struct http_config: the dispatcher; the rest is the router's. */
+const struct http_route *gateway_dispatch(struct http_req *r);
+
+/* Where clients reach a port of a sandbox: text for an endpoint's answer, as long as r lives. expires_s: 0, or of a signed route. header: "" or what the client must send
+ * as OpenSandbox-Ingress-To. 0; -ENOKEY: nothing to sign with; -ENOMEM. */
+struct ingress_endpoint {
+	const char *endpoint, *header;
+};
+int gateway_endpoint(struct http_req *r, const char *sandbox, uint16_t port, uint64_t expires_s,
+	struct ingress_endpoint *out);

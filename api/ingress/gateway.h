@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gateway.h: the ingress gateway (protocol 1.11): a listener that serves ports of sandboxes and nothing else, and may stand on a public address. mayflyd's loop.
+ * gateway.h: the ingress gateway (protocol 1.11): a listener that serves ports of sandboxes and nothing else, and may listen on a public address. mayflyd's loop.
  * Everything that comes to it is hostile. No API key is asked for or believed here.
  *
  * A request names its sandbox and port by a host label, the path or a header (address.h). A sandbox that was made with secureAccess is reached only with its token or a

@@ -12,6 +12,7 @@
 #include "api/core/database.h"
 #include "api/links/images.h"
 #include "lib/json.h"
+#include "api/core/budgets.h"
 #include "lib/log.h"
 
 const char *const cp_state_names[CP_STATES] = {[CP_PENDING] = "Pending",
@@ -55,6 +56,31 @@ static bool is_newer(const struct checkpoint *a, const struct checkpoint *b)
 					      : strcmp(a->id, b->id) > 0;
 }
 
+/* Charges what it is now. */
+static void checkpoint_weigh(struct checkpoint *c)
+{
+	uint64_t n = c->kind->bytes + json_memory(c->base);
+
+	if (c->kind->weight)
+		n += c->kind->weight(c);
+	if (!c->record.parent)
+		account_move(&c->record, &budget_of(c->d->budgets, &c->d->cfg, c->owner)->records);
+	account_give(&c->record, c->weighed);
+	account_force(&c->record, n);
+	c->weighed = n;
+}
+
+struct account *checkpoint_charge(struct checkpoint *c)
+{
+	struct account *full;
+
+	checkpoint_weigh(c);
+	full = account_full(&c->record, 0);
+	if (full)
+		account_move(&c->record, NULL);
+	return full;
+}
+
 void checkpoint_list_add(struct checkpoint *c)
 {
 	struct checkpoint **at = &c->d->checkpoints;
@@ -64,6 +90,7 @@ void checkpoint_list_add(struct checkpoint *c)
 	c->next = *at;
 	*at = c;
 	c->listed = true;
+	checkpoint_weigh(c);
 }
 
 static void list_remove(struct checkpoint *c)
@@ -116,6 +143,7 @@ void checkpoint_forget(struct checkpoint *c)
 	checkpoint_files_drop(c);
 	if (c->kind->fini)
 		c->kind->fini(c);
+	account_move(&c->record, NULL);
 	cJSON_Delete(c->base);
 	free(c);
 }
@@ -292,6 +320,9 @@ static void step_commit(struct cp_step *s, bool sync)
 	if (s->deletes) {
 		transaction_delete(t, DB_CHECKPOINT, c->id);
 	} else {
+		/* a template's base is replaced when it was built again */
+		if (c->listed)
+			checkpoint_weigh(c);
 		doc = record_of(c, s);
 		transaction_put(t, DB_CHECKPOINT, c->id, doc);
 	}

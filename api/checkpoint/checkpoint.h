@@ -11,6 +11,7 @@
 #pragma once
 
 #include "api/checkpoint/files.h"
+#include "api/core/account.h"
 #include "api/core/daemon.h"
 #include "api/core/principal.h"
 
@@ -39,6 +40,8 @@ struct checkpoint_kind {
 	/* 0 or -errno: the record cannot be used. May take parts out of both. */
 	int (*load)(struct checkpoint *c, struct cJSON *doc, const struct cJSON *local);
 	void (*fini)(struct checkpoint *c);
+	/* bytes that its own fields point to, beside its struct */
+	uint64_t (*weight)(const struct checkpoint *c);
 	/* One of its files is damaged. May remove c. */
 	void (*damaged)(struct checkpoint *c, const char *text);
 };
@@ -55,6 +58,8 @@ struct checkpoint {
 	struct memory mem;           /* state "": there are no files (yet) */
 	struct workset ws, ws_saved; /* ws_saved: what the database has, and clients see */
 	struct cJSON *base;          /* what its sandboxes need to know of its source */
+	struct account record;       /* bytes of it, below the records of its owner */
+	uint64_t weighed;
 	bool listed;
 	bool deleting; /* its deletion is being committed */
 	struct cp_step *steps;
@@ -68,6 +73,9 @@ typedef void (*checkpoint_fn)(struct checkpoint *c, struct http_req *r, const st
 /* In no list yet; created now, the operator's, Pending. NULL: no memory. */
 struct checkpoint *checkpoint_new(
 	struct daemon *d, const struct checkpoint_kind *k, const char *id);
+/* Charges it to its owner. NULL: there is room; else it is not charged, and this account is full. Before it is listed, for one that a client
+ * asks for. */
+struct account *checkpoint_charge(struct checkpoint *c);
 void checkpoint_list_add(struct checkpoint *c);
 /* Out of the list, its files unreferenced, freed. The record stays; commits under way tell nobody. */
 void checkpoint_forget(struct checkpoint *c);

@@ -32,15 +32,12 @@ static void refused(struct http_req *r, const struct refusal *x)
 
 /* ---- create */
 
-/* The owner's records have no room for this one. */
-static void record_refused(struct http_req *r, const struct sandbox *sb)
+void route_records_full(struct http_req *r, const struct account *a)
 {
-	const struct account *a = &sb->budget->records;
-
 	http_add_header(r, "Retry-After", "5");
 	http_error(r, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
-		"%s take %llu of %llu bytes that they may take. Delete sandboxes, or send less "
-		"environment and metadata.",
+		"%s take %llu of %llu bytes that they may take. Delete sandboxes, snapshots or "
+		"templates, or send less environment and metadata.",
 		a->whose, (unsigned long long)a->used, (unsigned long long)a->limit);
 }
 
@@ -136,7 +133,7 @@ void route_create(struct http_req *r)
 		random_hex(sb->secure_token, sizeof(sb->secure_token));
 	sandbox_weigh(sb);
 	if (!sandbox_fits(sb, 0)) {
-		record_refused(r, sb);
+		route_records_full(r, &sb->budget->records);
 		sandbox_delete(sb, "refused");
 		return;
 	}
@@ -224,7 +221,7 @@ static bool metadata_turn(struct record_write *w)
 	if (json_memory(c->metadata) > json_memory(old) &&
 		!sandbox_fits(sb, json_memory(c->metadata) - json_memory(old))) {
 		if (w->r)
-			record_refused(w->r, sb);
+			route_records_full(w->r, &sb->budget->records);
 		return false;
 	}
 	return true;

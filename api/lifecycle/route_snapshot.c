@@ -88,7 +88,9 @@ static int name_of(struct http_req *r, char to[static 128])
 void route_snapshot_create(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);
+	struct account *full = NULL;
 	char name[128];
+	int rc;
 
 	if (!sb || name_of(r, name) < 0)
 		return;
@@ -97,7 +99,10 @@ void route_snapshot_create(struct http_req *r)
 			"Sandbox %s is %s, not Running.", sb->id, sb_state_names[sb->state]);
 		return;
 	}
-	if (snapshot_accept(sb, name, create_ended, r) < 0)
+	rc = snapshot_accept(sb, name, create_ended, r, &full);
+	if (rc == -EDQUOT)
+		route_records_full(r, full);
+	else if (rc < 0)
 		http_error(r, 500, "SNAPSHOT::RUNTIME_CREATE_FAILED", "out of memory");
 }
 

@@ -50,7 +50,9 @@ static void create_ended(struct checkpoint *c, struct http_req *r, const struct 
 void route_template_create(struct http_req *r)
 {
 	struct daemon *d = r->app;
+	struct account *full = NULL;
 	char owner[OWNER_MAX];
+	int rc;
 	struct refusal x;
 	cJSON *req = template_req_parse(r->body, r->body_len, &d->cfg, &x);
 
@@ -64,10 +66,16 @@ void route_template_create(struct http_req *r)
 		http_error(r, 409, "FSB::TEMPLATE_CONFLICT",
 			"This host keeps at most %lld templates: delete one.",
 			(long long)d->cfg.template_max);
-	} else if (utemplate_accept(d, req, owner, create_ended, r) < 0) {
-		cJSON_Delete(req);
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return;
 	}
+	rc = utemplate_accept(d, req, owner, create_ended, r, &full);
+	if (rc == 0)
+		return;
+	cJSON_Delete(req);
+	if (rc == -EDQUOT)
+		route_records_full(r, full);
+	else
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 }
 
 void route_template_list(struct http_req *r)

@@ -101,7 +101,8 @@ int snapshot_take(struct checkpoint *c)
 	return sb && sb->state == SB_RUNNING ? operation_ask_snapshot(sb, taken, c) : -EBUSY;
 }
 
-int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r)
+int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r,
+	struct account **full)
 {
 	struct checkpoint *c;
 	char id[37];
@@ -114,6 +115,11 @@ int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, stru
 	str_copy(c->owner, sizeof(c->owner), sb->owner);
 	str_copy(snapshot_of(c)->name, sizeof(snapshot_of(c)->name), name);
 	c->base = snapshot_base(sb);
+	*full = checkpoint_charge(c);
+	if (*full) {
+		checkpoint_forget(c);
+		return -EDQUOT;
+	}
 	checkpoint_list_add(c);
 	checkpoint_set(
 		c, CP_CREATING, false, "snapshot_accepted", "Snapshot creation accepted.", fn, r);

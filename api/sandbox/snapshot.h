@@ -25,8 +25,10 @@ static inline const struct snapshot *snapshot_of_const(const struct checkpoint *
 	return (const struct snapshot *)(const void *)c;
 }
 
-/* A new snapshot of a running sandbox. fn is called when its record is committed as Creating, or could not be. -ENOMEM: fn is not called. */
-int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r);
+/* A new snapshot of a running sandbox. fn is called when its record is committed as Creating, or could not be. -ENOMEM, or -EDQUOT and the
+ * account that is full: fn is not called. */
+int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r,
+	struct account **full);
 /* Its record is committed: its sandbox's next operation takes it. -errno: the sandbox does not run any more, or another snapshot is being
  * taken. */
 int snapshot_take(struct checkpoint *c);

@@ -58,6 +58,11 @@ static void utemplate_fini(struct checkpoint *c)
 	cJSON_Delete(utemplate_of(c)->req);
 }
 
+static uint64_t utemplate_weight(const struct checkpoint *c)
+{
+	return json_memory(utemplate_of_const(c)->req);
+}
+
 static void builds_next(struct daemon *d);
 
 static void utemplate_damaged(struct checkpoint *c, const char *text)
@@ -76,6 +81,7 @@ const struct checkpoint_kind user_template_kind = {.purpose = "user-template",
 	.save = utemplate_save,
 	.load = utemplate_load,
 	.fini = utemplate_fini,
+	.weight = utemplate_weight,
 	.damaged = utemplate_damaged};
 
 /* ---- building */
@@ -166,8 +172,8 @@ unsigned int utemplates_count(const struct daemon *d)
 	return n;
 }
 
-int utemplate_accept(
-	struct daemon *d, cJSON *req, const char *owner, checkpoint_fn fn, struct http_req *r)
+int utemplate_accept(struct daemon *d, cJSON *req, const char *owner, checkpoint_fn fn,
+	struct http_req *r, struct account **full)
 {
 	char id[4 + 37] = "tpl-";
 	struct checkpoint *c;
@@ -179,6 +185,12 @@ int utemplate_accept(
 	str_copy(c->owner, sizeof(c->owner), owner);
 	utemplate_of(c)->req = req;
 	utemplate_of(c)->stale = true;
+	*full = checkpoint_charge(c);
+	if (*full) {
+		utemplate_of(c)->req = NULL;
+		checkpoint_forget(c);
+		return -EDQUOT;
+	}
 	checkpoint_list_add(c);
 	checkpoint_set(c, CP_PENDING, false, "", "", fn, r);
 	return 0;

@@ -35,9 +35,10 @@ static inline const struct utemplate *utemplate_of_const(const struct checkpoint
 struct utemplate *utemplate_find(const struct daemon *d, const char *id);
 /* All of them, those that are not committed included. */
 unsigned int utemplates_count(const struct daemon *d);
-/* A new one. req is taken, unless -ENOMEM is returned. fn is called when the record is committed, or could not be. */
+/* A new one. fn is called when the record is committed, or could not be. -ENOMEM, or -EDQUOT and the account that is full: fn is not called,
+ * and req is still the caller's. */
 int utemplate_accept(struct daemon *d, struct cJSON *req, const char *owner, checkpoint_fn fn,
-	struct http_req *r);
+	struct http_req *r, struct account **full);
 /* Its record is committed: it is there, and built as soon as its turn comes. */
 void utemplate_begin(struct checkpoint *c);
 /* The deletion of its record is committed: its build ends. */

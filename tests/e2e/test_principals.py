@@ -270,6 +270,41 @@ def test_records_have_a_budget_for_each_key(daemon):
         time.sleep(0.05)
 
 
+def test_snapshots_and_templates_count_as_records(daemon):
+    """The record of a snapshot has its source's environment, that of a template its own: both fill the share of their key, also after a restart."""
+    daemon.start(KEYS | {"limits": {"budget_key_mib": 4}}, api_key="root")
+    env = {f"K{i}": "x" * 2000 for i in range(60)}
+    box = daemon.ask("POST", "/v1/sandboxes", BOX | {"env": env}, by("key-a"))[1]["id"]
+    tpl = {"image": "tiny", "publish": "t", "env": env}
+    status, t, _ = daemon.ask("POST", "/v1/templates", tpl, by("key-a"))
+    assert status == 201, t
+    snaps, end = [], time.monotonic() + 60
+    while len(snaps) < 40:
+        status, s, _ = daemon.ask("POST", f"/v1/sandboxes/{box}/snapshots", {}, by("key-a"))
+        if status == 429:
+            break
+        assert status in (202, 409), s  # 409: the one before is still written
+        snaps += [s["id"]] if status == 202 else []
+        time.sleep(0.02)
+        assert time.monotonic() < end
+    assert status == 429 and "records" in s["message"] and 2 <= len(snaps) < 20, (status, s, len(snaps))
+    status, e, _ = daemon.ask("POST", "/v1/templates", tpl, by("key-a"))
+    assert status == 429 and "records" in e["message"], e
+    assert ids(daemon, "key-a", "snapshots") == (set(snaps), len(snaps)), "nothing is left of the refused one"
+    status, theirs, _ = daemon.ask("POST", "/v1/templates", tpl, by("key-b"))
+    assert status == 201, theirs
+    for _ in range(2):
+        assert daemon.ask("POST", "/v1/templates", tpl, by("key-a"))[0] == 429
+        daemon.end()
+        daemon.again()
+    while daemon.ask("GET", f"/v1/snapshots/{snaps[0]}", headers=by("key-a"))[1]["status"]["state"] == "Creating":
+        time.sleep(0.02)
+        assert time.monotonic() < end
+    for snap in snaps[:2]:
+        assert daemon.ask("DELETE", f"/v1/snapshots/{snap}", headers=by("key-a"))[0] == 204
+    assert daemon.ask("POST", "/v1/templates", tpl, by("key-a"))[0] == 201
+
+
 def test_answers_that_nobody_takes_are_their_principals(daemon):
     """Key a asks for long lists and reads nothing: its answers become 429, key b's do not."""
     daemon.start(KEYS | {"limits": {"budget_key_mib": 8}}, api_key="root")

@@ -20,14 +20,15 @@
 
 #include "lib/log.h"
 
-#define SEC          1000000000ull
+#define SEC 1000000000ull
+/* For a server without a configuration, as in tests: what api/core/config.c has as defaults. */
 #define HEAD_LIMIT_S 30 /* connection to whole headers */
 #define IDLE_LIMIT_S 75 /* between requests: longer than the SDKs' pools keep theirs */
 #define BODY_LIMIT_S 60 /* a whole body; for a streamed one, each piece */
 #define HEAD_BYTES_MAX                                                                             \
 	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
 		*/
-#define WRITE_LIMIT_S 120 /* an answer: for its client to take something of it */
+#define WRITE_LIMIT_S 600 /* an answer: for its client to take something of it */
 
 static void listeners_look(struct http *h);
 
@@ -296,6 +297,9 @@ static void request_free(struct request *r)
 		r->free_fns[--r->nfree](&r->pub);
 	if (r->resp)
 		MHD_destroy_response(r->resp);
+	/* it may have held a registry's password or an access token */
+	if (r->whole.p)
+		explicit_bzero(r->whole.p, r->whole.len);
 	buf_fini(&r->whole);
 	buf_fini(&r->out);
 	arena_free(r);

@@ -228,6 +228,8 @@ static int check_source(struct part *p)
 			return refuse(p->x, 400, PARAM, "image.auth needs username and password.");
 		p->s->auth_user = strdup(u->valuestring);
 		p->s->auth_password = strdup(w->valuestring);
+		/* the document is not kept, and its memory is not wiped when it is freed */
+		explicit_bzero(w->valuestring, strlen(w->valuestring));
 	}
 	return 0;
 }

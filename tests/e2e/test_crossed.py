@@ -357,9 +357,19 @@ class Serve:
             stop(pid)
 
     def go_on(self, *pids):
+        """One after the other: each has done what waited for it, and sleeps."""
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.3)
+            until(lambda: self.sleeps(pid))
+
+    def sleeps(self, pid):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] == "S"
+
+    def took(self, s):
+        """The server has read the request on this connection, and did with it what it can do now."""
+        here, there = f":{self.port:04X} ", f":{s.getsockname()[1]:04X} "
+        rows = [r for r in pathlib.Path("/proc/net/tcp").read_text().splitlines() if here in r and there in r and r.index(here) < r.index(there)]
+        return rows and rows[0].split()[4].endswith(":00000000") and self.sleeps(self.proc.pid)
 
     def lives(self):
         with self.call("GET", "/metrics") as s:
@@ -382,10 +392,9 @@ def test_leaving_as_a_command_s_ping_is_due(serve):
         part = s.recv(4096)
         assert part, serve.proc.poll()
         got += part
-    time.sleep(2.5)  # of three
     serve.stand(serve.proc.pid)
     s.close()
-    time.sleep(1)
+    time.sleep(3.2)  # a ping is due every three seconds: both have happened when it goes on
     serve.go_on(serve.proc.pid)
     serve.lives()
 
@@ -405,7 +414,7 @@ def test_leaving_as_a_file_s_size_is_told(serve):
     serve.lives()
     serve.stand(serve.agent)
     s = serve.call("GET", "/files/download?path=/nope", b"", "Range: bytes=0-1")
-    time.sleep(0.3)
+    until(lambda: serve.took(s))
     serve.stand(serve.proc.pid)
     s.close()
     serve.go_on(serve.agent, serve.proc.pid)

@@ -210,6 +210,7 @@ def test_go_keeps_declarations(box, contexts):
     assert text(go('fmt.Println((&T{5}).Get(), G[string]{"k"}.Key(), A, B, x, y, z, str.ToUpper("up"), errors.New("e"))')) == "5 k 0 1 1 2 3 UP e\n"
     assert text(go('var x = 10\nfmt.Println(x)')) == "10\n" and text(go('fmt.Println(x, z)')) == "10 3\n"
     assert text(go('func() { fmt.Println(`raw\n"{`) }()\nif true {\n fmt.Println("{") } else {\n}\n/* } */ // }')) == 'raw\n"{\n{\n'
+    assert text(go('import "strings"\n{\n  strings := T{3}\n  fmt.Println(strings.n)\n}')) == "3\n", "a variable with the name of a package"
     assert text(go('%%\nvar local = []int{1, 2}\nfmt.Println(local)')) == "[1 2]\n"
     e = error(go("fmt.Println(local)"))
     assert e["ename"] == "CompileError" and "undefined: local" in e["evalue"] and e["evalue"].startswith("cell"), e

@@ -138,7 +138,7 @@ def imports_of(item):
         path = spec.words[-1].strip('"`')
         parts = [p for p in path.split("/") if not re.fullmatch(r"v[0-9]+", p)] or [path]
         name = spec.words[0] if len(spec.words) > 1 else re.sub(r"(^go-|\.v[0-9]+$)", "", parts[-1])
-        yield name, " ".join(spec.words)
+        yield name, " ".join(spec.words).replace("`", '"')
 
 
 class Session:
@@ -270,9 +270,10 @@ class GoKernel(Kernel):
         said = []
         if self.cell_run(["go", "build", "-ldflags=-s -w", "-o", f"{self.cell_folder}/cell", "."], lambda _, text: said.append(text), self.cell_folder, self.build_env):
             said = "".join(said)
-            unused = re.findall(r'cell\.go:\d+:\d+: "([^"]+)" imported (?:as \S+ )?and not used', said)
+            # a name that is also a local variable's: two wordings, of Go from 1.20 and before
+            unused = re.findall(r'cell\.go:\d+:\d+: (?:imported and not used: )?"([^"]+)"(?: imported (?:as \S+ )?and not used)?', said)
             if unused and not again:
-                return self.cell_build("".join(l for l in program.splitlines(True) if not (l.startswith("import ") and l.rstrip().endswith(tuple(f'"{u}"' for u in unused)))), True)
+                return self.cell_build("".join(line for line in program.splitlines(True) if not (line.startswith("import ") and set(line.split('"')) & set(unused))), True)
             lines = [re.sub(r"^(\./|" + re.escape(self.cell_folder) + "/)", "", line) for line in said.splitlines() if line and not line.startswith("#")]
             raise CellError("CompileError", lines[0] if lines else "go build failed", lines)
 

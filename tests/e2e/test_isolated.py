@@ -13,6 +13,7 @@ from opensandbox.models.isolated import (BindMount, CreateIsolatedSessionRequest
                                          IsolatedWorkspaceSpec)
 
 from test_exec import call
+from test_init import probe
 from test_sdks import node
 
 WAIT_S = 60
@@ -274,7 +275,23 @@ write = "/tmp /dev /proc /run /no/such"
 """
 
 
-def test_the_floor_is_set_before_anything_runs(daemon, machine, sandbox, base_image):
+def floor_of(daemon, sandbox, libc, tmp_path):
+    """The floor, as programs of another libc than the base image's meet it: commands, the entrypoint and isolated sessions."""
+    import opensandbox
+    box = opensandbox.SandboxSync.create("tiny", connection_config=sandbox.connection_config, resource={"cpu": "1", "memory": "256Mi"},
+        entrypoint=["sh", "-c", "grep -e CapBnd -e NoNewPrivs -e Seccomp: /proc/self/status > /tmp/entry; exec sleep 100000"])
+    try:
+        said = box.commands.run(probe(box, libc, tmp_path)).text.splitlines()
+        assert said == ["CapBnd:\t00000000800404fb", "NoNewPrivs:\t1", "Seccomp:\t2"], (libc, said)
+        assert box.commands.run("cat /tmp/entry").text.splitlines() == said
+        inner = box.isolation.run_once(probe(box, libc, tmp_path), workspace="/root").text.splitlines()
+        assert [line.split()[1] for line in inner] == ["0000000000000000", "1", "2"], (libc, inner)
+    finally:
+        box.kill()
+        box.close()
+
+
+def test_the_floor_is_set_before_anything_runs(daemon, machine, sandbox, base_image, tmp_path):
     import opensandbox
     more = daemon.config_more
     daemon.config_more = more + "\n" + FLOOR
@@ -292,6 +309,8 @@ def test_the_floor_is_set_before_anything_runs(daemon, machine, sandbox, base_im
         assert "CapBnd:\t0000000000000000" in box.isolation.run_once("cat /proc/self/status", workspace="/workspace").text
         box.kill()
         box.close()
+        for libc in ("musl", "static"):
+            floor_of(daemon, sandbox, libc, tmp_path)
     finally:
         daemon.config_more = more
         daemon.reconfigure()

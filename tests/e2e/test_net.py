@@ -349,6 +349,51 @@ print(sorted(t)[15] < 1)
         assert a.result().code == 0
 
 
+HALF_OPEN = r'''
+import random
+# 100,000 SYNs, each of a connection of its own: to a server, whose answer nobody waits for, and to a neighbour on its link that is not there
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(("eth0", 0))
+eth = bytes.fromhex("026d666e0001026d666e00020800")
+def fold(n):
+    while n >> 16: n = (n & 0xffff) + (n >> 16)
+    return ~n & 0xffff
+def words(b): return sum(struct.unpack(">%dH" % (len(b) // 2), b))
+heads = []
+for to, port in (("8.7.6.2", 80), ("8.7.6.77", 80)):
+    ends = socket.inet_aton("192.0.2.2") + socket.inet_aton(to)
+    ip = struct.pack(">BBHHHBB", 0x45, 0, 40, 0, 0, 64, 6)
+    tcp = struct.pack(">HIIBBH", port, 0, 0, 0x50, 2, 65535)
+    heads.append((eth + ip + struct.pack(">H", fold(words(ip) + words(ends))) + ends, tcp, words(ends) + 6 + 20 + words(tcp)))
+for i in range(100000):
+    head, tcp, total = heads[i & 1]
+    sport = 1024 + i // 2 % 60000
+    if i % 200 == 0: time.sleep(.005)  # the device loses what is sent faster
+    try: s.send(head + struct.pack(">H", sport) + tcp + struct.pack(">HH", fold(total + sport), 0))
+    except OSError: pass
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        print(get("8.7.6.2", 1000) > 1000); break
+    except OSError: time.sleep(1)
+'''
+
+
+def test_a_hundred_thousand_half_open_connections(lab):
+    """They use up their own sandbox's budget, for as long as it asks for them; a neighbour does not notice."""
+    quiet = '''
+t = []
+for i in range(60):
+    start = time.monotonic(); get("8.7.6.2", 100); t.append(time.monotonic() - start); time.sleep(.1)
+print(sorted(t)[30] < 1)
+'''
+    with concurrent.futures.ThreadPoolExecutor(2) as p:
+        a, b = p.submit(guest, lab, "--limit", "0=200", code=HALF_OPEN, timeout=180), p.submit(guest, lab, code=quiet)
+        assert b.result().out == "True\n", b.result().err
+        assert a.result().out == "True\n", a.result().err
+    count = a.result().count
+    assert count["limited"] > 100 and count["tcp_opened"] >= 200 and count["refused"] == 0, count
+
+
 SPEED = r'''
 def rate(n, fn):
     start = time.monotonic(); fn(); return n / (time.monotonic() - start)

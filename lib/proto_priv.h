@@ -72,9 +72,6 @@ enum priv_op {
 	 * The files get the project, a folder with all that is made in it from now on. quota: the limits, 0: none -> quota: what the project has now.
 	 * EOPNOTSUPP: the file system has no project quotas (PRIV_H_NO_QUOTA says so beforehand); EPERM: not one of the daemon's files */
 	PRIV_QUOTA = 17,
-	/* slot of a network process that waits in a group of its own (group = slot), group of a monitor in the same lease -> {} : the process
-	 * is in a leaf of that group from now on. ESRCH: it has ended. Memory that it had before stays charged to the lease alone. */
-	PRIV_JOIN = 18,
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
 };
 

@@ -217,26 +217,6 @@ static int do_open(struct serve *s, struct req *r)
 	return 0;
 }
 
-/* Only what waits for its first sandbox: a process that has served one never serves another. */
-static int do_join(struct serve *s, struct req *r)
-{
-	const struct kind *k = kind_of(PRIV_K_NETWORK);
-	const struct slot *slot = &s->slots->s[r->in.slot], *monitor;
-	const struct priv_limits l = {.pids_max = k->pids_max, .memory_max = k->memory_max};
-
-	if (r->in.group >= s->slots->n || slot->kind != PRIV_K_NETWORK ||
-		slot->at.group != r->in.slot || slot->at.flat || r->in.group == r->in.slot)
-		return -EINVAL;
-	if (!slot->pid)
-		return -ESRCH;
-	monitor = &s->slots->s[r->in.group];
-	if (monitor->kind != PRIV_K_MONITOR || monitor->at.group != r->in.group)
-		return -ENOENT;
-	if (monitor->at.lease != slot->at.lease || monitor->at.flat)
-		return -EXDEV;
-	return slot_join(s->slots, r->in.slot, monitor->at, &l);
-}
-
 static int do_kill(struct serve *s, struct req *r)
 {
 	log_info("slot %u: kill", r->in.slot);
@@ -388,7 +368,6 @@ static const struct {
 	[PRIV_VOLUME_REMOVE] = {do_volume, "remove a volume", NEEDS_SLOT | TAKES_TEXT},
 	[PRIV_LOG] = {do_log, "log", NEEDS_SLOT | NEEDS_USED},
 	[PRIV_QUOTA] = {do_quota, "quota", TAKES_FDS | TAKES_TEXT},
-	[PRIV_JOIN] = {do_join, "join a group", NEEDS_SLOT | NEEDS_USED},
 	[PRIV_ROOM] = {do_room, "room for a snapshot", NEEDS_SLOT | NEEDS_USED},
 };
 

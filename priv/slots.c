@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "lib/log.h"
 #include "lib/procfs.h"
@@ -53,80 +52,31 @@ static void slot_name(char *to, size_t cap, uint32_t slot)
 	snprintf(to, cap, "s%u", slot);
 }
 
-static int slot_file_write(const struct slots *t, uint32_t slot)
+int slot_used(
+	struct slots *t, uint32_t slot, uint32_t kind, struct place at, int32_t pid, int pidfd)
 {
-	const struct slot *s = &t->s[slot];
-	const struct slot_file f = {.magic = SLOT_FILE_MAGIC,
-		.kind = s->kind,
-		.pid = s->pid,
-		.uid = s->uid,
-		.start_time = s->start_time,
-		.group = s->at.group,
-		.lease = s->at.lease};
+	struct slot *s = &t->s[slot];
+	struct slot_file f = {.magic = SLOT_FILE_MAGIC,
+		.kind = kind,
+		.pid = pid,
+		.uid = slot_uid(t, kind, slot),
+		.group = at.group,
+		.lease = at.lease};
 	_cleanup_close_ int fd = -1;
 	char name[16];
 
+	f.start_time = process_start_time(pid);
+	*s = (struct slot){.kind = kind,
+		.uid = f.uid,
+		.pid = pid,
+		.pidfd = pidfd,
+		.at = at,
+		.start_time = f.start_time};
 	slot_name(name, sizeof(name), slot);
 	fd = openat(t->dir_fd, name, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	return write_full(fd, &f, sizeof(f));
-}
-
-int slot_used(
-	struct slots *t, uint32_t slot, uint32_t kind, struct place at, int32_t pid, int pidfd)
-{
-	t->s[slot] = (struct slot){.kind = kind,
-		.uid = slot_uid(t, kind, slot),
-		.pid = pid,
-		.pidfd = pidfd,
-		.at = at,
-		.start_time = process_start_time(pid)};
-	return slot_file_write(t, slot);
-}
-
-/* Its number means this process as long as it is a child that nobody has waited for. */
-static int slot_child(const struct slot *s)
-{
-	siginfo_t si = {0};
-
-	if (waitid(P_PIDFD, (id_t)s->pidfd, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
-		return -errno;
-	return si.si_pid ? -ESRCH : 0;
-}
-
-int slot_join(struct slots *t, uint32_t slot, struct place to, const struct priv_limits *l)
-{
-	struct slot *s = &t->s[slot];
-	_cleanup_close_ int leaf = -1;
-	struct place from = s->at;
-	char pid[16];
-	int rc = slot_child(s);
-
-	if (rc < 0)
-		return rc;
-	leaf = leaf_make(&t->leases, to, slot, l);
-	/* as when a process starts: a host without cgroups is one thing, a lease whose cgroup was removed is another */
-	if (leaf == -ENOENT && to.lease < t->leases.n && t->leases.l[to.lease].cgroup_fd >= 0)
-		return -ENODEV;
-	if (leaf < 0 && leaf != -ENOENT)
-		return leaf;
-	snprintf(pid, sizeof(pid), "%d", s->pid);
-	rc = leaf < 0 ? 0 : file_put(leaf, "cgroup.procs", pid);
-	if (rc < 0) {
-		(void)leaf_remove(&t->leases, to, slot);
-		return rc;
-	}
-	s->at = to;
-	/* A helper that is killed here finds the process by its number, and a daemon that finds it alone in its group ends it. */
-	rc = slot_file_write(t, slot);
-	if (rc < 0)
-		log_error("slot %u: its state file could not be written: %s", slot, strerror(-rc));
-	rc = leaf_remove(&t->leases, from, slot);
-	if (rc < 0)
-		log_error(
-			"slot %u: its leaf in group %u stays: %s", slot, from.group, strerror(-rc));
-	return 0;
 }
 
 void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status)

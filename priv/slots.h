@@ -60,9 +60,6 @@ int slot_kill(struct slots *t, uint32_t slot);
 /* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it
  * worked in. */
 int slot_free(struct slots *t, uint32_t slot);
-/* Moves the process of this slot, which is a child of this helper, into a new leaf of group `to`, with these limits: 0 or -errno (-ESRCH: it has
- * ended), then it is where it was. */
-int slot_join(struct slots *t, uint32_t slot, struct place to, const struct priv_limits *l);
 /* Where the processes of this group are. false: it has none. */
 bool group_lease(const struct slots *t, uint32_t group, struct place *at);
 int group_kill(struct slots *t, uint32_t group);

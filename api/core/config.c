@@ -134,9 +134,6 @@ static const struct key {
 	{"network", "resolvers", STR(network_resolvers), "",
 		"DNS servers for all sandboxes: up to three ADDRESS or ADDRESS:PORT, with blanks "
 		"between; none: those of the host's /etc/resolv.conf"},
-	{"network", "spare_processes", K_INT, AT(network_spare), 0, 64, "2",
-		"network processes that wait for a sandbox's first packet; 0: each is started "
-		"then"},
 	{"network", "max_connections", K_INT, AT(network_connections), 1, 16384, "1024",
 		"of one sandbox, open at a time"},
 	{"network", "connection_rate", K_INT, AT(network_connection_rate), 1, 1000000, "1000",

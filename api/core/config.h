@@ -42,8 +42,8 @@ struct config {
 	/* [network] */
 	bool network_enabled;
 	char network_allow[1024], network_deny[1024], network_resolvers[256];
-	int64_t network_spare, network_connections, network_connection_rate, network_query_rate,
-		network_mbit, network_packets;
+	int64_t network_connections, network_connection_rate, network_query_rate, network_mbit,
+		network_packets;
 	/* [storage] */
 	char allowed_host_paths[CONFIG_PATHS_MAX][256];
 	unsigned int nallowed_host_paths;

@@ -384,8 +384,7 @@ static int direct_call(struct privctl *p, const struct priv_msg *req, const int 
 	case PRIV_USAGE:
 	case PRIV_GROUP_USAGE:
 	case PRIV_QUOTA:
-	case PRIV_JOIN: /* there are no groups, and no process waits for one */
-	case PRIV_LOG:  /* a developer's monitors write to the daemon's own log */
+	case PRIV_LOG: /* a developer's monitors write to the daemon's own log */
 	case PRIV_EV_EXITED:
 		break;
 	}

@@ -15,9 +15,10 @@
 #include "api/links/monitor_client.h"
 #include "api/links/monitors.h"
 #include "api/network/broker_client.h"
-#include "api/network/spares.h"
 #include "api/network/webhook.h"
 #include "lib/log.h"
+
+#define FRAMES_BUFFER (1 << 20)
 
 struct net_proc {
 	struct networks *n;
@@ -25,15 +26,14 @@ struct net_proc {
 	struct net_proc *next;
 	uint32_t monitor; /* slot of its monitor; what the broker knows it by */
 	uint32_t slot;    /* its own */
-	bool running;     /* the helper has started it, in the group of its monitor */
-	bool unwanted;    /* its monitor went before it was there */
+	bool running;     /* the helper has started it */
+	bool unwanted;    /* its monitor went before it was started */
 	int frames;       /* the monitor's end, until it has it */
 };
 
 struct networks {
 	struct daemon *d;
 	struct broker_client *broker;
-	struct spares *spares;
 	struct webhooks *webhooks;
 	struct net_proc *procs;
 	bool ending;
@@ -66,7 +66,7 @@ static void proc_kill(struct net_proc *p)
 {
 	struct priv_msg m = {.op = PRIV_KILL, .slot = p->slot};
 
-	if (!p->running) { /* the helper's answer is on its way: proc_there() goes on */
+	if (!p->running) { /* the helper's answer is on its way: proc_spawned() goes on */
 		p->unwanted = true;
 		return;
 	}
@@ -99,49 +99,22 @@ static void proc_link(struct net_proc *p)
 		proc_kill(p);
 }
 
-/* It runs where its sandbox's limits hold. Only now it gets a frame. */
-static void proc_there(struct net_proc *p)
-{
-	p->running = true;
-	if (p->unwanted)
-		proc_kill(p);
-	else
-		proc_link(p);
-}
-
 static void proc_spawned(void *arg, const struct priv_msg *m, int fd)
 {
 	struct net_proc *p = arg;
 
 	close_fd(&fd);
-	if (m->status == 0) {
-		proc_there(p);
+	if (m->status < 0) {
+		log_limited(LOG_ERROR, "mayfly-net could not be started: %s", strerror(-m->status));
+		vms_slot_give(p->n->d->vms, p->slot);
+		proc_forget(p);
 		return;
 	}
-	log_limited(LOG_ERROR, "mayfly-net could not be started: %s", strerror(-m->status));
-	vms_slot_give(p->n->d->vms, p->slot);
-	proc_forget(p);
-}
-
-/* The answer about a process that waited in the pool. A failure ends it; the guest's next frame asks again. Where the host's cgroups allow no
- * move, each process is started for its sandbox from then on. */
-static void proc_joined(void *arg, const struct priv_msg *m, int fd)
-{
-	struct net_proc *p = arg;
-
-	close_fd(&fd);
-	if (m->status == 0) {
-		proc_there(p);
-	} else if (m->status == -ESRCH) { /* it has ended, and its slot is given back with that */
-		proc_forget(p);
-	} else {
-		log_limited(LOG_ERROR, "a waiting mayfly-net could not join group %u: %s",
-			p->monitor, strerror(-m->status));
-		if (m->status != -ENOENT) /* the monitor has ended */
-			spares_stop(p->n->spares);
-		p->running = true;
+	p->running = true;
+	if (p->unwanted)
 		proc_kill(p);
-	}
+	else
+		proc_link(p);
 }
 
 static uint64_t lower(uint64_t own, int64_t configured)
@@ -163,85 +136,23 @@ static struct network_limits limits_of(const struct config *c, const struct netw
 	};
 }
 
-/* Starts it, or has it join the group of its monitor if it waited in the pool. theirs NULL: it waited. */
-static int proc_begin(struct net_proc *p, const int *theirs)
+/* Takes p->frames into use; fds: mayfly-net's ends of channel and frames. */
+static int proc_spawn(struct net_proc *p, const int fds[2])
 {
 	struct networks *n = p->n;
-	struct priv_msg m = {.op = theirs ? PRIV_SPAWN : PRIV_JOIN,
-		.kind = PRIV_K_NETWORK,
-		.slot = p->slot,
-		.group = p->monitor};
+	struct priv_msg m = {.op = PRIV_SPAWN, .kind = PRIV_K_NETWORK, .group = p->monitor};
 	int rc;
 
+	if (!vms_slot_take(n->d->vms, &p->slot))
+		return -EAGAIN;
+	m.slot = p->slot;
 	p->next = n->procs;
 	n->procs = p;
-	rc = privctl_call(
-		n->d->priv, &m, theirs, theirs ? 2 : 0, theirs ? proc_spawned : proc_joined, p);
-	if (rc < 0)
+	rc = privctl_call(n->d->priv, &m, fds, 2, proc_spawned, p);
+	if (rc < 0) {
+		vms_slot_give(n->d->vms, p->slot);
 		n->procs = p->next;
-	return rc;
-}
-
-/* A waiting process, or a slot and sockets for a new one. */
-static int ends_get(struct networks *n, struct net_ends *e, int theirs[2], bool *waited)
-{
-	int rc;
-
-	*waited = spares_take(n->spares, e);
-	if (*waited)
-		return 0;
-	rc = net_ends_make(e, theirs);
-	if (rc == 0 && !vms_slot_take(n->d->vms, &e->slot)) {
-		net_ends_close(e);
-		close_fd(&theirs[0]);
-		close_fd(&theirs[1]);
-		rc = -EAGAIN;
 	}
-	return rc;
-}
-
-/* The process was never linked: a waiting one ends when its sockets are closed, a new one was not started. */
-static void ends_lose(struct networks *n, struct net_ends *e, bool waited)
-{
-	struct priv_msg m = {.op = PRIV_KILL, .slot = e->slot};
-
-	net_ends_close(e);
-	if (waited)
-		privctl_call(n->d->priv, &m, NULL, 0, NULL, NULL);
-	else
-		vms_slot_give(n->d->vms, e->slot);
-}
-
-static int proc_make(struct networks *n, uint32_t monitor, const struct network_limits *l)
-{
-	const uint64_t broker_limits[NET_L_COUNT] = {[NET_L_FLOWS] = l->connections,
-		[NET_L_NEW_RATE] = l->connection_rate,
-		[NET_L_QUERY_RATE] = l->query_rate};
-	struct net_proc *p = calloc(1, sizeof(*p));
-	struct net_ends e = {.chan = -1, .frames = -1};
-	int theirs[2] = {-1, -1};
-	bool waited = false;
-	int rc = p ? ends_get(n, &e, theirs, &waited) : -ENOMEM;
-
-	if (rc < 0) {
-		free(p);
-		return rc;
-	}
-	rc = broker_client_channel(n->broker, monitor, broker_limits, e.chan);
-	*p = (struct net_proc){
-		.n = n, .limits = *l, .monitor = monitor, .slot = e.slot, .frames = -1};
-	if (rc == 0) {
-		p->frames = take_fd(&e.frames);
-		rc = proc_begin(p, waited ? NULL : theirs);
-	}
-	if (rc < 0) {
-		close_fd(&p->frames);
-		free(p);
-		ends_lose(n, &e, waited);
-	}
-	net_ends_close(&e);
-	close_fd(&theirs[0]);
-	close_fd(&theirs[1]);
 	return rc;
 }
 
@@ -249,11 +160,40 @@ static int proc_start(struct networks *n, uint32_t monitor, const struct buf *po
 	const struct network_limits *own)
 {
 	const struct network_limits l = limits_of(&n->d->cfg, own);
-	int rc = broker_client_ensure(n->broker);
+	const uint64_t broker_limits[NET_L_COUNT] = {[NET_L_FLOWS] = l.connections,
+		[NET_L_NEW_RATE] = l.connection_rate,
+		[NET_L_QUERY_RATE] = l.query_rate};
+	struct net_proc *p = calloc(1, sizeof(*p));
+	int chan[2] = {-1, -1}, frames[2] = {-1, -1},
+	    rc = p ? broker_client_ensure(n->broker) : -ENOMEM;
+	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC;
 
+	if (rc == 0 && (socketpair(AF_UNIX, type, 0, chan) < 0 ||
+			       socketpair(AF_UNIX, type, 0, frames) < 0))
+		rc = -errno;
+	/* a packet is up to 64 KiB: room for more than three of them, as far as the host lets us */
+	for (int i = 0; rc == 0 && i < 2; i++)
+		setsockopt(frames[i], SOL_SOCKET, SO_SNDBUF, &(int){FRAMES_BUFFER}, sizeof(int));
 	if (rc == 0)
 		rc = broker_client_policy(n->broker, monitor, policy);
-	return rc < 0 ? rc : proc_make(n, monitor, &l);
+	if (rc == 0)
+		rc = broker_client_channel(n->broker, monitor, broker_limits, chan[0]);
+	if (rc == 0) {
+		const int fds[2] = {[NET_FD_BROKER - 3] = chan[1], [NET_FD_FRAMES - 3] = frames[1]};
+
+		*p = (struct net_proc){
+			.n = n, .limits = l, .monitor = monitor, .frames = take_fd(&frames[0])};
+		rc = proc_spawn(p, fds);
+	}
+	if (rc < 0 && p) {
+		close_fd(&p->frames);
+		free(p);
+	}
+	for (int i = 0; i < 2; i++) {
+		close_fd(&chan[i]);
+		close_fd(&frames[i]);
+	}
+	return rc;
 }
 
 static void tell_absent(struct vm *vm)
@@ -337,19 +277,11 @@ void networks_process_exited(struct networks *n, const struct priv_msg *ev)
 	if (ev->kind == PRIV_K_NETWORK && ev->wait_status > 0)
 		log_limited(LOG_WARN, "mayfly-net in slot %u ended with status %#x", ev->slot,
 			(unsigned int)ev->wait_status);
-	if (ev->kind == PRIV_K_NETWORK)
-		spares_process_exited(n->spares, ev->slot);
 	for (p = n->procs; ev->kind == PRIV_K_NETWORK && p; p = next) {
 		next = p->next;
 		if (p->running && p->slot == ev->slot)
 			proc_forget(p);
 	}
-}
-
-void networks_expect(struct networks *n)
-{
-	if (n && !n->ending)
-		spares_refill(n->spares);
 }
 
 void networks_reload(struct networks *n)
@@ -458,10 +390,9 @@ struct networks *networks_create(struct daemon *d, struct err *e)
 	if (n) {
 		*n = (struct networks){.d = d};
 		n->broker = broker_client_create(d, &broker_ops, n);
-		n->spares = spares_create(d);
 		n->webhooks = n->broker ? webhooks_create(d->loop, n->broker) : NULL;
 	}
-	if (n && n->broker && n->spares && n->webhooks)
+	if (n && n->broker && n->webhooks)
 		return n;
 	networks_destroy(n);
 	err_set(e, ENOMEM, "networks");
@@ -475,7 +406,6 @@ void networks_destroy(struct networks *n)
 	n->ending = true;
 	webhooks_destroy(n->webhooks);
 	broker_client_destroy(n->broker);
-	spares_destroy(n->spares);
 	while (n->procs)
 		proc_forget(n->procs);
 	free(n);

@@ -18,8 +18,6 @@ struct networks *networks_create(struct daemon *d, struct err *e);
 void networks_destroy(struct networks *n);
 /* Every end that the helper tells of: of a monitor, of a mayfly-net, of the broker. n may be NULL. */
 void networks_process_exited(struct networks *n, const struct priv_msg *ev);
-/* A sandbox is being made: network processes wait for its first frame, soon. */
-void networks_expect(struct networks *n);
 /* The operator's lists were read again. */
 void networks_reload(struct networks *n);
 

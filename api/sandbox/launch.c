@@ -242,7 +242,6 @@ static void running_saved(struct sandbox *sb, bool saved)
 		http_reply_json(r, 202, sandbox_to_json(sb, true));
 	sandbox_created(sb, NULL);
 	vms_refill(sb->d->vms, sb->cls);
-	networks_expect(sb->d->networks);
 	if (!resume && sb->origin != FROM_BOOT)
 		workset_ran(sb);
 	running_end(sb);

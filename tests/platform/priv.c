@@ -291,7 +291,7 @@ static bool begin(void)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	char path[512], to[80];
-	static const char *const names[] = {"mayflyd", "mayfly-vmm", "mayfly-image", "mayfly-net"};
+	static const char *const names[] = {"mayflyd", "mayfly-vmm", "mayfly-image"};
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
 
 	if (n < 0 || G.priv)
@@ -871,55 +871,12 @@ static void a_group_is_limited_and_killed_as_one(void)
 	close(c2);
 }
 
-/* A network process that waited for its sandbox: the limits and the end of the sandbox's group are its own from then on. */
-static void a_waiting_process_joins_a_group(void)
-{
-	static const struct priv_limits some = {.pids_max = 30, .memory_max = MIB(512)};
-	struct priv_msg a, b, o;
-	int c1, c2, fd;
-	char is[160], want[160];
-
-	REQUIRE(begin());
-	REQUIRE(start_in(PRIV_K_MONITOR, 4, 4, some, -1, &c1, &a) == 0);
-	REQUIRE(start_in(PRIV_K_NETWORK, 5, 5, (struct priv_limits){0}, -1, &c2, &b) == 0);
-	CHECK_INT(
-		ask((struct priv_msg){.op = PRIV_JOIN, .slot = 5, .group = 4}, NULL, 0, NULL, NULL),
-		0);
-	CHECK_INT(tell(c2, 'x'), 0);
-	if (has_cgroups()) {
-		group_of(b.pid, is, sizeof(is));
-		snprintf(want, sizeof(want), "%s/g4/s5\n", cgroup + strlen("/sys/fs/cgroup"));
-		CHECK(strstr(is, want));
-		snprintf(want, sizeof(want), "%s/g5", cgroup);
-		CHECK(access(want, F_OK) < 0);
-		/* it exceeds the memory of the group: both end */
-		CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_LIMITS,
-				      .group = 4,
-				      .limits = {.memory_max = MIB(64)}},
-				  NULL, 0, NULL, NULL),
-			0);
-		CHECK_INT(write(c2, "m", 1), 1);
-	} else {
-		CHECK_INT(ask((struct priv_msg){.op = PRIV_GROUP_KILL, .group = 4}, NULL, 0, NULL,
-				  NULL),
-			0);
-	}
-	for (int i = 0; i < 2; i++) {
-		REQUIRE(next_msg(&o, &fd, 20000) == 0);
-		CHECK(o.op == PRIV_EV_EXITED && o.group == 4);
-	}
-	until_free(5);
-	until_free(4);
-	close(c1);
-	close(c2);
-}
-
 static void the_end_leaves_nothing(void)
 {
 	char path[128];
 	static const char *const files[] = {"bin/mayflyd", "bin/mayfly-vmm", "bin/mayfly-image",
-		"bin/mayfly-net", "bin", "run/sock", "run", "state/volumes", "state",
-		"run-priv/lock", "run-priv/s3", "run-priv"};
+		"bin", "run/sock", "run", "state/volumes", "state", "run-priv/lock", "run-priv/s3",
+		"run-priv"};
 	int st;
 
 	REQUIRE(G.priv > 0);
@@ -928,7 +885,7 @@ static void the_end_leaves_nothing(void)
 	CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		snprintf(path, sizeof(path), "%s/%s", dir, files[i]);
-		if (remove(path) < 0 && i != 10)
+		if (remove(path) < 0 && i != 9)
 			printf("%s: %s\n", path, strerror(errno));
 	}
 	CHECK_INT(rmdir(dir), 0);
@@ -966,7 +923,6 @@ static const struct test tests[] = {
 		when_memory_ends_monitors_go_first_and_the_helper_last},
 	{"limits_hold_for_each_kind", limits_hold_for_each_kind},
 	{"a_group_is_limited_and_killed_as_one", a_group_is_limited_and_killed_as_one},
-	{"a_waiting_process_joins_a_group", a_waiting_process_joins_a_group},
 	{"the_end_leaves_nothing", the_end_leaves_nothing},
 };
 
@@ -974,8 +930,7 @@ int main(int argc, char **argv)
 {
 	if (!strcmp(argv[0], "mayflyd"))
 		return be_daemon(argc > 1 ? argv[1] : "");
-	if (!strcmp(argv[0], "mayfly-vmm") || !strcmp(argv[0], "mayfly-image") ||
-		!strcmp(argv[0], "mayfly-net"))
+	if (!strcmp(argv[0], "mayfly-vmm") || !strcmp(argv[0], "mayfly-image"))
 		return be_jailed(argc, argv);
 	if (geteuid() != 0) {
 		printf("needs root\n");

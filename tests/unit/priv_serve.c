@@ -82,7 +82,7 @@ static void what_is_not_in_the_table_is_refused(void)
 
 	REQUIRE(set_up());
 	for (uint32_t op = 0; op < 0x5000; op += op < 40 ? 1 : 97) {
-		if (op >= PRIV_HELLO && op <= PRIV_JOIN)
+		if (op >= PRIV_HELLO && op <= PRIV_QUOTA)
 			continue;
 		CHECK_INT(ask((struct priv_msg){.op = op}, 0, NULL), -ENOSYS);
 	}
@@ -419,91 +419,6 @@ static long long number(int at, const char *name)
 	return strtoll(text, NULL, 10);
 }
 
-static pid_t waiting;
-
-static int spawn_waiting(struct slots *t, int bin_fd, const struct priv_msg *req, struct place at,
-	const int *fds, size_t nfds, struct spawned *out)
-{
-	waiting = fork();
-	if (waiting == 0) {
-		pause();
-		_exit(0);
-	}
-	out->pidfd = (int)syscall(SYS_pidfd_open, waiting, 0);
-	return waiting;
-}
-
-/* Folders in place of cgroupfs: a network process that waited moves into a monitor's group, once. */
-static void a_waiting_network_process_joins_one_monitor(void)
-{
-	struct priv_msg monitor = spawn_ok, net = spawn_ok,
-			join = {.op = PRIV_JOIN, .slot = 5, .group = 2};
-	char cg[] = "/tmp/priv-join.XXXXXX", procs[16] = "";
-	struct priv_msg out;
-	siginfo_t si;
-	int at, fd;
-
-	REQUIRE(set_up() && mkdtemp(cg));
-	at = open(cg, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	T.leases.n = 0;
-	monitor.group = 2;
-	CHECK_INT(ask(monitor, 4, NULL), 0);
-	net.slot = net.group = 5;
-	net.kind = PRIV_K_NETWORK;
-	S.spawn = spawn_waiting;
-	CHECK_INT(ask(net, 2, NULL), 0);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_JOIN, .slot = 6, .group = 2}, 0, NULL), -ENOENT);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_JOIN, .slot = 5, .group = 5}, 0, NULL), -EINVAL);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_JOIN, .slot = 5, .group = 8}, 0, NULL), -EINVAL);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_JOIN, .slot = 5, .group = 4}, 0, NULL), -ENOENT);
-	/* a monitor joins nobody */
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_JOIN, .slot = 2, .group = 5}, 0, NULL), -EINVAL);
-	T.s[2].at.lease = 1;
-	CHECK_INT(ask(join, 0, NULL), -EXDEV);
-	T.s[2].at.lease = 0;
-	/* a lease whose cgroup is gone limits nothing */
-	T.leases.n = 1;
-	T.leases.l[0].cgroup_fd = at;
-	CHECK(ask(join, 0, NULL) < 0);
-	CHECK(T.s[5].at.group == 5);
-	REQUIRE(mkdirat(at, "g2/s5", 0700) == 0); /* that try has made g2 */
-	fd = openat(at, "g2/s5", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	for (size_t i = 0; i < 4; i++)
-		put(fd, (const char *[]){"cpu.max", "memory.max", "pids.max", "cgroup.procs"}[i],
-			"");
-	put(at, "g2/cgroup.subtree_control", "");
-	CHECK_INT(ask(join, 0, NULL), 0);
-	CHECK_INT(number(fd, "cgroup.procs"), waiting);
-	CHECK_INT(number(fd, "pids.max"), 8);
-	CHECK_INT(number(fd, "memory.max"), MIB(256));
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_LIST, .slot = 5}, 0, &out), 0);
-	CHECK(out.group == 2 && out.pid == waiting);
-	/* once only */
-	CHECK_INT(ask(join, 0, NULL), -EINVAL);
-	T.leases.n = 0;
-	/* one that has ended */
-	T.s[5].at.group = 5;
-	kill(waiting, SIGKILL);
-	CHECK_INT(waitid(P_PID, (id_t)waiting, &si, WEXITED | WNOWAIT), 0);
-	CHECK_INT(ask(join, 0, NULL), -ESRCH);
-	waitpid(waiting, NULL, 0);
-	/* a child of nobody we know: its number may be another's */
-	CHECK_INT(ask(join, 0, NULL), -ECHILD);
-	slot_ended(&T, 5, 9);
-	CHECK_INT(ask(join, 0, NULL), -ESRCH);
-	slot_ended(&T, 2, 9);
-	S.spawn = fake_spawn;
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 5}, 0, NULL), 0);
-	CHECK_INT(ask((struct priv_msg){.op = PRIV_FREE, .slot = 2}, 0, NULL), 0);
-	close(fd);
-	snprintf(procs, sizeof(procs), "-rf");
-	waiting = fork();
-	if (waiting == 0)
-		execlp("rm", "rm", procs, cg, NULL);
-	waitpid(waiting, NULL, 0);
-	close(at);
-}
-
 /* Files in place of cgroupfs: what is written where, and what is refused. */
 static void room_for_a_snapshot_is_taken_and_given_back(void)
 {
@@ -796,8 +711,6 @@ static const struct test tests[] = {
 	{"a_group_is_of_one_lease", a_group_is_of_one_lease},
 	{"leases_are_read_from_the_command_line", leases_are_read_from_the_command_line},
 	{"only_files_of_jobs_are_adopted", only_files_of_jobs_are_adopted},
-	{"a_waiting_network_process_joins_one_monitor",
-		a_waiting_network_process_joins_one_monitor},
 	{"room_for_a_snapshot_is_taken_and_given_back",
 		room_for_a_snapshot_is_taken_and_given_back},
 	{"io_limits_are_in_the_kernels_words", io_limits_are_in_the_kernels_words},

@@ -26,6 +26,7 @@ static const struct command commands[] = {
 	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},
 	{"volume", cmd_volume, "folders that sandboxes share and that outlive them"},
 	{"snapshot", cmd_snapshot, "snapshots of sandboxes"},
+	{"pool", cmd_pool, "machines that wait for their creates"},
 	{"template", cmd_template, "templates that sandboxes start from"},
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},
 	{"disk", cmd_disk, "layered disks: create, measure, flatten, check, index"},

@@ -35,6 +35,7 @@ void spec_fini(struct spec *s)
 	free(s->snapshot_id);
 	free(s->template_id);
 	free(s->deny_webhook);
+	free(s->pool);
 	spec_forget_credentials(s);
 	cJSON_Delete(s->env);
 	cJSON_Delete(s->metadata);

@@ -24,6 +24,7 @@ struct spec {
 	enum source source;
 	char *image, *snapshot_id, *template_id;
 	char *deny_webhook;              /* a URL that api/network/webhook.h takes; NULL: none */
+	char *pool;                      /* its machine came from this pool; NULL: from none */
 	char *auth_user, *auth_password; /* never stored */
 	bool has_timeout, has_entrypoint, has_env, secure_access;
 	uint64_t timeout_s;

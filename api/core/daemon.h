@@ -18,6 +18,7 @@ struct disk_guard;
 struct images;
 struct io_pool;
 struct networks;
+struct pools;
 struct privctl;
 struct http;
 struct idempotency;
@@ -55,6 +56,9 @@ struct daemon {
 	struct verify *verify;
 	struct blobs *blobs;
 	struct images *images;
+	struct pools *pools;
+	/* a sandbox was deleted, or no create waits for its turn any more. Of the room above; may be NULL */
+	void (*capacity_changed)(struct daemon *d);
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
 	struct sandbox_index *index; /* the same by id, and what they use */

@@ -14,7 +14,8 @@
 const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
 	[DB_CHECKPOINT] = "checkpoints",
 	[DB_IDEMPOTENCY] = "idempotency",
-	[DB_CLAIM] = "claims"};
+	[DB_CLAIM] = "claims",
+	[DB_POOL] = "pools"};
 
 #define PUT_RECORD(table)                                                                          \
 	"INSERT INTO " table " (id, doc, local) VALUES (?1, ?2, ?3)"                               \
@@ -23,6 +24,7 @@ const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
 static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandboxes"),
 	[DB_CHECKPOINT] = PUT_RECORD("checkpoints"),
 	[DB_CLAIM] = PUT_RECORD("claims"),
+	[DB_POOL] = PUT_RECORD("pools"),
 	/* what keys are searched by stands in columns with an index */
 	[DB_IDEMPOTENCY] =
 		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"

@@ -30,6 +30,8 @@ static const char tables[] =
 /* Added without a new number: an older daemon does not look at it. */
 static const char added_tables[] =
 	"CREATE TABLE IF NOT EXISTS claims (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
+	"WITHOUT ROWID;"
+	"CREATE TABLE IF NOT EXISTS pools (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
 	"WITHOUT ROWID";
 
 /* ---- documents */

@@ -99,6 +99,11 @@ static void child_spec(struct sandbox *sb, const cJSON *base)
 	s->idle = item_copy(base, "idle");
 	for (size_t i = 0; i < ARRAY_LEN(not_inherited); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(s->extensions, not_inherited[i]);
+	/* what is guarded stays guarded, with a token of its own */
+	s->secure_access = cJSON_IsTrue(json_field(base, "secureAccess"));
+	if (s->secure_access)
+		random_hex(sb->secure_token, sizeof(sb->secure_token));
+	s->deny_webhook = text_copy(base, "denyWebhook");
 	s->renew_s = (uint32_t)json_get_i64(base, "renew");
 	s->cpu_millis = (uint32_t)json_get_i64(base, "cpu");
 	s->vcpus = (s->cpu_millis + 999) / 1000;

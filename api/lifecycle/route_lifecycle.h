@@ -40,6 +40,12 @@ struct checkpoint *route_snapshot(struct http_req *r);
 /* route_fork.c */
 void route_sandbox_fork(struct http_req *r);
 void route_snapshot_fork(struct http_req *r);
+/* route_pool.c */
+void route_pool_list(struct http_req *r);
+void route_pool_create(struct http_req *r);
+void route_pool_get(struct http_req *r);
+void route_pool_put(struct http_req *r);
+void route_pool_delete(struct http_req *r);
 /* route_template.c */
 void route_template_create(struct http_req *r);
 void route_template_list(struct http_req *r);

@@ -14,6 +14,7 @@
 #include "api/ingress/gateway.h"
 #include "api/sandbox/launch.h"
 #include "api/lifecycle/route_lifecycle.h"
+#include "api/lifecycle/route_pool.h"
 #include "api/lifecycle/spec.h"
 #include "api/sandbox/access.h"
 #include "api/sandbox/record_writer.h"
@@ -84,13 +85,65 @@ static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 	return false;
 }
 
+/* A machine of the pool that waits becomes this client's; NULL: a new sandbox. false: answered. */
+static bool create_machine(
+	struct http_req *r, struct pool *pool, const struct spec *s, struct sandbox **sb)
+{
+	struct refusal x = {0};
+	char id[37];
+
+	*sb = pool ? pool_take(pool, &x) : NULL;
+	if (x.status) {
+		http_add_header(r, "Retry-After", "1");
+		refused(r, &x);
+		return false;
+	}
+	if (*sb) {
+		sandbox_renew_birth(*sb);
+		(*sb)->internal = false;
+		spec_fini(&(*sb)->spec);
+		return true;
+	}
+	if (!create_id(r, s, id))
+		return false;
+	*sb = sandbox_new(r->app, id);
+	if (!*sb)
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+	return *sb != NULL;
+}
+
+/* The request, or with a pool's name in it the pool's request and this one. false: answered. */
+static bool create_spec(struct http_req *r, struct spec *s, struct pool **pool)
+{
+	const struct daemon *d = r->app;
+	struct refusal x;
+	char *text;
+	int rc;
+
+	memset(s, 0, sizeof(*s));
+	rc = pool_of_create(r, pool, &text, &x);
+	if (rc == 0 && text)
+		rc = spec_parse(s, text, strlen(text), &d->cfg, &x);
+	else if (rc == 0)
+		rc = spec_parse(s, r->body, r->body_len, &d->cfg, &x);
+	if (rc == 0 && *pool)
+		s->pool = strdup(pool_name(*pool));
+	cJSON_free(text);
+	if (rc == 0)
+		return true;
+	spec_fini(s);
+	refused(r, &x);
+	return false;
+}
+
 void route_create(struct http_req *r)
 {
 	struct daemon *d = r->app;
+	struct pool *pool;
 	struct refusal x;
 	struct spec s;
 	struct sandbox *sb;
-	char id[37], owner[OWNER_MAX];
+	char owner[OWNER_MAX];
 
 	if (idempotency_answered(r))
 		return;
@@ -99,19 +152,10 @@ void route_create(struct http_req *r)
 		http_error(r, 503, "SANDBOX::INTERNAL_ERROR", "the server is being stopped");
 		return;
 	}
-	if (spec_parse(&s, r->body, r->body_len, &d->cfg, &x) < 0) {
-		spec_fini(&s);
-		refused(r, &x);
+	if (!create_spec(r, &s, &pool))
 		return;
-	}
-	if (!create_id(r, &s, id)) {
+	if (!create_machine(r, pool, &s, &sb)) {
 		spec_fini(&s);
-		return;
-	}
-	sb = sandbox_new(d, id);
-	if (!sb) {
-		spec_fini(&s);
-		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 		return;
 	}
 	sb->spec = s;
@@ -119,7 +163,7 @@ void route_create(struct http_req *r)
 	sandbox_own(sb, owner);
 	sb->cls = size_class_of(s.memory_bytes, s.vcpus ? s.vcpus : 1);
 	if (snapshot_source(sb, &x) < 0 || utemplate_source(sb, &x) < 0 ||
-		admission_check(sb, &x) < 0) {
+		(!sb->hold && admission_check(sb, &x) < 0)) {
 		if (x.status == 429 || x.status == 503)
 			http_add_header(r, "Retry-After", "5");
 		refused(r, &x);
@@ -146,7 +190,10 @@ void route_create(struct http_req *r)
 	if (s.has_timeout)
 		sandbox_set_expiry(sb, (int64_t)wall_ns() + (int64_t)s.timeout_s * 1000000000);
 	operation_client_waits(sb, r);
-	launch_create(sb);
+	if (sb->hold)
+		launch_release(sb);
+	else
+		launch_create(sb);
 }
 
 /* ---- get, list */

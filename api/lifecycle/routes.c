@@ -34,12 +34,6 @@ static void route_docs(struct http_req *r)
 	http_reply(r, 200, "text/html; charset=utf-8", page, sizeof(page) - 1);
 }
 
-static void no_pools(struct http_req *r)
-{
-	http_error(r, 501, "KUBERNETES::POOL_NOT_SUPPORTED",
-		"Pools are not supported by this server.");
-}
-
 /* What the SDKs report about their creates (protocol.md 1.16). */
 static void route_sdk_event(struct http_req *r)
 {
@@ -135,10 +129,10 @@ static const struct http_route lifecycle[] = {
 	{"GET", "/sandboxes/{id}/diagnostics/context", route_diag_context, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/inspect", route_diag_inspect, NONE},
 	{"GET", "/sandboxes/{id}/diagnostics/summary", route_diag_summary, NONE},
-	{"POST", "/pools", no_pools, WHOLE},
-	{"GET", "/pools", no_pools, NONE},
-	{"GET", "/pools/{name}", no_pools, NONE},
-	{"PUT", "/pools/{name}", no_pools, WHOLE},
-	{"DELETE", "/pools/{name}", no_pools, NONE},
+	{"POST", "/pools", route_pool_create, OPERATORS_WHOLE},
+	{"GET", "/pools", route_pool_list, OPERATORS},
+	{"GET", "/pools/{name}", route_pool_get, OPERATORS},
+	{"PUT", "/pools/{name}", route_pool_put, OPERATORS_WHOLE},
+	{"DELETE", "/pools/{name}", route_pool_delete, OPERATORS},
 };
 const struct http_table lifecycle_table = {lifecycle, ARRAY_LEN(lifecycle)};

@@ -176,7 +176,7 @@ static const char *text_of(const cJSON *o, const char *name)
 
 static int check_source(struct part *p)
 {
-	const cJSON *image = field(p->req, "image"), *ext = field(p->req, "extensions"), *auth;
+	const cJSON *image = field(p->req, "image"), *auth;
 	struct image_ref ref;
 	struct err e;
 	const char *snap = text_of(p->req, "snapshotId"), *tpl = text_of(p->req, "templateId"),
@@ -184,9 +184,6 @@ static int check_source(struct part *p)
 	static const char *const refused[] = {"image", "snapshotId", "entrypoint", "env",
 		"resourceLimits", "resourceRequests", "volumes", "platform", "credentialProxy"};
 
-	if (ext && field(ext, "poolRef"))
-		return refuse(p->x, 400, "SANDBOX::UNSUPPORTED_POOL_REF",
-			"extensions.poolRef is not supported by this server.");
 	if (field(p->req, "templateId") && !tpl)
 		return refuse(p->x, 400, PARAM, "templateId must be a non-empty string.");
 	if (tpl) {

@@ -90,4 +90,7 @@ void turn_end(struct turn *t)
 		return;
 	leave_queue(t);
 	give_up_place(t);
+	/* what may be made when nobody waits */
+	if (!t->d->turns->first && t->d->capacity_changed)
+		t->d->capacity_changed(t->d);
 }

@@ -187,7 +187,8 @@ static void long_promised(struct sandbox *sb, struct http_req *r, bool saved)
 
 void launch_is_long(struct sandbox *sb)
 {
-	if (sb->state == SB_PENDING && launch_promise(sb, NULL, long_promised) < 0)
+	/* nobody waits for a pool's machine */
+	if (sb->state == SB_PENDING && !sb->hold && launch_promise(sb, NULL, long_promised) < 0)
 		timer_after(sb->pending, SEC);
 }
 
@@ -219,6 +220,7 @@ static void running_end(struct sandbox *sb)
 	timer_set(sb->pending, 0);
 	operation_begin(sb, OP_TEMPLATE, 0);
 	operation_step(sb, STEP_WRITE);
+	sandboxes_wake(sb);
 }
 
 static void running_saved(struct sandbox *sb, bool saved)
@@ -427,8 +429,37 @@ static void floor_then(struct sandbox *sb, void (*next)(struct sandbox *sb))
 	buf_fini(&b);
 }
 
+/* Nothing of a user's has run, and the agent has no identity to give: here a pool's machine waits, for as long as it takes. */
+static void launch_held(struct sandbox *sb)
+{
+	sb->op.ends_ns = 0;
+	timer_set(sb->pending, 0);
+	turn_end(&sb->op.launch->turn);
+	operation_step(sb, STEP_HELD);
+	sandbox_created(sb, NULL);
+}
+
+void launch_release(struct sandbox *sb)
+{
+	const struct config *c = &sb->d->cfg;
+
+	sb->hold = false;
+	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
+	/* else it is on its way there, and does not stop */
+	if (sb->op.step != STEP_HELD)
+		return;
+	sb->op.begun_ns = mono_ns();
+	sb->op.ends_ns = sb->op.begun_ns + (uint64_t)c->create_timeout_seconds * SEC;
+	memset(sb->phase_ns, 0, sizeof(sb->phase_ns));
+	do_setup(sb);
+}
+
 static void do_setup(struct sandbox *sb)
 {
+	if (sb->hold) {
+		launch_held(sb);
+		return;
+	}
 	if (mount_due(sb)) {
 		do_mount(sb);
 		return;

@@ -30,6 +30,8 @@ void launch_create(struct sandbox *sb);
 /* One that an earlier daemon was making: made from the start, if its client knows of it. false:
  * not. */
 bool launch_take_up(struct sandbox *sb);
+/* One that was held (sb->hold) goes on, with the spec that it has now. */
+void launch_release(struct sandbox *sb);
 void launch_resume(struct sandbox *sb);
 /* Its record says Resuming, and the files that it shall run from. */
 void launch_resume_begun(struct sandbox *sb);

@@ -117,6 +117,7 @@ enum op_step {
 	STEP_TEMPLATE,   /* the image's template is taken on the way of a create */
 	STEP_MOUNT,      /* a file server is started, and the agent mounts the volumes */
 	STEP_HOOK, /* a command of the image makes a restored machine another one (restore_hook.h) */
+	STEP_HELD, /* a pool's machine waits for its create */
 	STEP_SETUP,
 	STEP_RUN,
 	STEP_FREEZE,   /* the agent stops the guest's processes */

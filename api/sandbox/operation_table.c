@@ -63,6 +63,7 @@ const struct op_step_desc op_steps[STEP_COUNT] = {
 	[STEP_TEMPLATE] = {.name = "taking the template", .phase = PH_SNAPSHOT},
 	[STEP_MOUNT] = {.name = "mounting the volumes", .phase = PH_COUNT, .limited = true},
 	[STEP_HOOK] = {.name = "running the restore hook", .phase = PH_SETUP, .limited = true},
+	[STEP_HELD] = {.name = "waiting in its pool", .phase = PH_COUNT},
 	[STEP_SETUP] = {.name = "starting the entrypoint", .phase = PH_SETUP, .limited = true},
 	[STEP_RUN] = {.name = "running", .phase = PH_SETUP},
 	[STEP_FREEZE] = {.name = "freezing the guest",

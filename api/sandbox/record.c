@@ -65,6 +65,13 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 		cJSON_AddStringToObject(st, "message", sb->message);
 	add_time(st, "lastTransitionAt", sb->changed_ns);
 	add_copy(o, "metadata", sb->spec.metadata);
+	if (sb->spec.pool) {
+		cJSON *a = cJSON_AddObjectToObject(o, "allocation");
+
+		cJSON_AddStringToObject(a, "mode", "pool");
+		cJSON_AddStringToObject(a, "poolRef", sb->spec.pool);
+		cJSON_AddStringToObject(a, "state", "allocated");
+	}
 	if (ext)
 		cJSON_AddItemToObject(o, "extensions", ext);
 	if (sb->spec.entrypoint)
@@ -122,6 +129,7 @@ cJSON *sandbox_record(const struct sandbox *sb)
 	put_str(o, "snapshotId", sb->spec.snapshot_id);
 	put_str(o, "templateId", sb->spec.template_id);
 	put_str(o, "denyWebhook", sb->spec.deny_webhook);
+	put_str(o, "pool", sb->spec.pool);
 	add_copy(o, "entrypoint", sb->spec.entrypoint);
 	add_copy(o, "env", sb->spec.env);
 	add_copy(o, "metadata", sb->spec.metadata);
@@ -240,6 +248,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.snapshot_id = take_str(o, "snapshotId");
 	sb->spec.template_id = take_str(o, "templateId");
 	sb->spec.deny_webhook = take_str(o, "denyWebhook");
+	sb->spec.pool = take_str(o, "pool");
 	sb->spec.entrypoint = take_item(o, "entrypoint");
 	sb->spec.env = take_item(o, "env");
 	sb->spec.metadata = take_item(o, "metadata");

@@ -399,8 +399,9 @@ static enum use sandbox_use(const struct sandbox *sb)
 {
 	uint8_t act = operation_cell(sb->phase, sb->op.kind, ASK_USE).action;
 
-	/* Whether the operation begins at all is being decided. */
-	if (sb->op.step == STEP_BEGIN)
+	/* Whether the operation begins at all is being decided; or its result is known, and its last step (which may thaw the guest) is
+	 * still to come. */
+	if (sb->op.step == STEP_BEGIN || sb->op.step == STEP_COMMIT)
 		return USE_LATER;
 	if (act == ACT_HOLD || (act == ACT_GO && operation_holds(sb)))
 		return USE_LATER;
@@ -583,6 +584,23 @@ static void sandbox_forget(struct sandbox *sb)
 	sb->prev = NULL;
 	sb->d->nsandboxes--;
 	index_remove(sb->d->index, sb);
+	if (sb->d->capacity_changed)
+		sb->d->capacity_changed(sb->d);
+}
+
+void sandbox_renew_birth(struct sandbox *sb)
+{
+	struct daemon *d = sb->d;
+
+	*sb->prev = sb->next;
+	if (sb->next)
+		sb->next->prev = sb->prev;
+	sb->next = d->sandboxes;
+	sb->prev = &d->sandboxes;
+	if (sb->next)
+		sb->next->prev = &sb->next;
+	d->sandboxes = sb;
+	sb->created_ns = (int64_t)wall_ns();
 }
 
 static void files_go(void *arg)

@@ -32,7 +32,8 @@ struct sandbox {
 	struct sandbox *next, **prev, *index_next;
 	struct sandbox_load counted; /* what it adds to the load of all */
 	unsigned int refs;
-	bool internal; /* a build's: in no list */
+	bool internal; /* nobody's yet: in no list, and the next daemon deletes it */
+	bool hold;     /* a pool's: its create stops before anything of a client's is in it */
 
 	char id[37];
 	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h. Set by sandbox_own(). */
@@ -161,6 +162,8 @@ static inline const char *id_spent_key(const char *id, char out[static ID_SPENT_
 void sandbox_delete_asked(struct sandbox *sb, struct http_req *r);
 /* It gets a record. Nobody waits for that: the create's own commits come after it, and only they are answered. */
 void sandbox_accept(struct sandbox *sb);
+/* It becomes a client's now: created now, and the first of the list. */
+void sandbox_renew_birth(struct sandbox *sb);
 void sandbox_delete_again(struct sandbox *sb); /* its record could not be deleted before */
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 /* Sets the timer for the moment at which the sandbox, or the record of one that ended, is deleted. */

@@ -134,8 +134,8 @@ bool snapshot_is_visible(const struct checkpoint *c)
 cJSON *snapshot_base(const struct sandbox *sb)
 {
 	cJSON *o = sandbox_record(sb);
-	static const char *const drop_these[] = {
-		DB_LOCAL, "metadata", "boot_id", "expires", "internal", "owner", "egressToken"};
+	static const char *const drop_these[] = {DB_LOCAL, "metadata", "boot_id", "expires",
+		"internal", "owner", "egressToken", "secureToken"};
 
 	for (size_t i = 0; i < ARRAY_LEN(drop_these); i++)
 		cJSON_DeleteItemFromObjectCaseSensitive(o, drop_these[i]);

@@ -24,7 +24,9 @@
 #include "api/volumes/volumes.h"
 #include "api/sandbox/disk_guard.h"
 #include "api/sandbox/entrypoint_log.h"
+#include "api/fleet/pool.h"
 #include "api/lifecycle/idempotency.h"
+#include "api/lifecycle/route_pool.h"
 #include "api/links/images.h"
 #include "api/ingress/gateway.h"
 #include "api/links/helper_client.h"
@@ -458,6 +460,7 @@ static void take_up_all(void)
 	images_release(&D);
 	snapshots_go_on(&D);
 	utemplates_go_on(&D);
+	pools_load(&D);
 }
 
 static void process_exited(void *arg, const struct priv_msg *ev)
@@ -647,7 +650,8 @@ static void start(bool no_jail)
 	database_before_sync(D.database, blobs_sync, D.blobs);
 	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), process_exited, NULL, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)) || !(D.networks = networks_create(&D, &e)) ||
-		!(D.volumes = volumes_create(&D, &e)))
+		!(D.volumes = volumes_create(&D, &e)) ||
+		!(D.pools = pools_create(&D, pool_spec_read)))
 		die("processes", &e);
 	privctl_state_dir(D.priv, D.cfg.state_dir);
 	accept_host(privctl_host_flags(D.priv));

@@ -11,7 +11,7 @@ import pytest
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
 
-COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "template", "machine", "disk", "image",
+COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "pool", "template", "machine", "disk", "image",
             "doctor", "env", "version")
 
 
@@ -78,6 +78,21 @@ def test_fork(mayfly, daemon):
     assert len(r.stdout.split()) == 1 and "DOCKER::SANDBOX_START_FAILED" in r.stderr
     mayfly("rm", box, made[0]["sandbox"]["id"], *ids, *more, *r.stdout.split())
     mayfly("snapshot", "rm", snapshot)
+
+
+def test_pool(mayfly):
+    assert mayfly("pool", "create", "--min", "2", "-m", "256Mi", "-e", "A=1", "warm", "tiny").stdout == "warm\n"
+    end = time.monotonic() + 60
+    while "warm\t2" not in mayfly("pool", "ls").stdout:
+        assert time.monotonic() < end, mayfly("pool", "ls").stdout
+        time.sleep(0.05)
+    assert mayfly("pool", "scale", "--min", "0", "--total", "5", "warm").stdout == "warm\n"
+    p = json.loads(mayfly("pool", "ls", "--json").stdout)[0]
+    assert p["name"] == "warm" and p["capacitySpec"] == {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 5}
+    assert mayfly("pool", "create", code=2).stderr
+    assert "There is a pool" in mayfly("pool", "create", "warm", "tiny", code=1).stderr
+    assert mayfly("pool", "rm", "warm").stdout == "warm\n"
+    assert "not found" in mayfly("pool", "rm", "warm", code=1).stderr
 
 
 def test_life_of_a_sandbox_for_scripts(mayfly):

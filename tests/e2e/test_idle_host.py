@@ -147,6 +147,24 @@ def test_wake_only_and_no_wake(daemon):
 
 
 @pytest.mark.parametrize("mode", ["disk", "resident"])
+def test_no_request_comes_before_the_thaw(daemon, mode):
+    daemon.start(CONF)
+    box = idle(daemon)
+    assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause?mode={mode}")[0] == 202
+    daemon.until(box, "Paused")
+    thaws = count(daemon, "thaw")
+    daemon.plan(thaw="later")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        answer = pool.submit(hello, daemon, box)
+        waited(lambda: count(daemon, "thaw") > thaws)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            answer.result(0.5)
+        assert count(daemon, "agent") == 0
+        daemon.plan(thaw="later", go="yes")
+        assert answer.result()
+
+
+@pytest.mark.parametrize("mode", ["disk", "resident"])
 def test_fifty_requests_make_one_resume(daemon, mode):
     daemon.start(CONF)
     box = idle(daemon)

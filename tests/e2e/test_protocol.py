@@ -99,7 +99,8 @@ NEVER = (
      "answered from memory: no disk, helper or guest is asked, or (logs) what is kept is told when the guest does not answer"),
     ("409", r"(DELETE /v1/sandboxes/\{id\}|PATCH /v1/sandboxes/\{id\}/metadata|GET /v1/snapshots/\{id\})", "done in whatever state it is"),
     ("501", r"\w+ /v1/(sandboxes/\{id\}/snapshots|snapshots.*|templates.*|sandboxes/\{id\}/diagnostics/.*)", "for servers without snapshots, templates or diagnostics"),
-    ("200 201 204 400 404 409 422 500", r"\w+ /v1/pools.*", "pools are refused with the documented 501"),
+    ("422 501", r"\w+ /v1/pools.*", "a request that does not fit gets 400; there are pools"),
+    ("500", r"GET /v1/pools(/\{name\})?", "answered from memory"),
     ("409", r"(PUT|PATCH|DELETE) /v1/sandboxes/\{id\}/networkpolicy", "a policy may be changed in whatever state it is"),
     ("503", r"\w+ /v1/sandboxes/\{id\}/networkpolicy", "there is no sidecar that could be away"),
     ("401", r"\w+ EGRESS/credential-vault.*", "501 before anything is asked for"),
@@ -119,13 +120,14 @@ NEVER = (
 NEVER_CODES = (
     (r"DOCKER::(INITIALIZATION_ERROR|SANDBOX_QUERY_FAILED|SNAPSHOT_IMAGE_REMOVE_FAILED|NETWORK_MODE_ENDPOINT_UNAVAILABLE|SANDBOX_(EXECD|BOOTSTRAP)_.*)", "of what Docker does"),
     (r"DOCKER::(EXPIRATION_NOT_EXTENDED|INVALID_ENTRYPOINT)", "an expiry may be sooner, and an entrypoint that does not fit is SANDBOX::INVALID_PARAMETER"),
-    (r"KUBERNETES::(?!POOL_NOT_SUPPORTED|POOL_CAPACITY_EXHAUSTED).*", "of what Kubernetes does"),
+    (r"KUBERNETES::(?!POOL_NOT_FOUND|POOL_ALREADY_EXISTS|POOL_CAPACITY_EXHAUSTED).*", "of what Kubernetes does"),
     (r"(SANDBOX|GENERAL)::UNKNOWN_ERROR", "every error has a name"),
     (r"FSB::(SANDBOX_NOT_FOUND|POOL_NOT_FOUND|API_NOT_SUPPORTED)", "of another backend: a sandbox is DOCKER::SANDBOX_NOT_FOUND, templates are supported"),
     (r"SNAPSHOT::(INVALID_RESTORE_CONFIG|NOT_IMPLEMENTED|RUNTIME_CREATE_CONFLICT|RUNTIME_PREFLIGHT_FAILED|UNSUPPORTED_RUNTIME)", "of backends where a snapshot is an image in a registry"),
     (r"VOLUME::.*OSSFS.*", "ossfs is refused with VOLUME::UNSUPPORTED_BACKEND before its parts are looked at"),
     (r"VOLUME::(HOST_PATH_CREATE_FAILED|PVC_INSPECT_FAILED|PVC_SUBPATH_UNSUPPORTED_DRIVER)", "of a file system that fails; of Docker's volume drivers"),
     (r"SANDBOX_LIST_UNAVAILABLE|TENANT_PROVIDER_UNAVAILABLE", "of a list and of tenants that are kept elsewhere"),
+    (r"SANDBOX::UNSUPPORTED_POOL_REF", "for servers without pools"),
     (r"MISSING_OR_INVALID_SECURE_ACCESS", "it needs a gateway, which this daemon has not: test_ingress_host.py"),
     (r"INVALID_FILE_CONTENT", "a file's content is bytes, none of them invalid"),
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
@@ -352,6 +354,29 @@ def forks(seen, d):
     ask("POST", f"/v1/sandboxes/{child}/pause?mode=resident", 202)
     ask("POST", back, 409, {"snapshotId": snap}, "SANDBOX::INVALID_STATE")
     ask("DELETE", f"/v1/snapshots/{snap}", 204)
+
+
+def pools(seen, d):
+    ask, cap = seen.ask, {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 0}
+    pool = {"name": "p", "capacitySpec": cap, "template": {"spec": {"containers": [{"image": "tiny"}]}}}
+    ask("GET", "/v1/pools", 200)
+    for body in (b"{", {}, pool | {"name": "P"}, pool | {"template": {}}):
+        ask("POST", "/v1/pools", 400, body)
+    with d.unwritable("pools"):
+        ask("POST", "/v1/pools", 500, pool, "SANDBOX::INTERNAL_ERROR")
+    ask("POST", "/v1/pools", 201, pool)
+    ask("POST", "/v1/pools", 409, pool, "KUBERNETES::POOL_ALREADY_EXISTS")
+    ask("GET", "/v1/pools/p", 200)
+    ask("PUT", "/v1/pools/p", 400, {})
+    ask("PUT", "/v1/pools/p", 200, {"capacitySpec": cap})
+    ask("POST", "/v1/sandboxes", 429, {"extensions": {"poolRef": "p"}}, "KUBERNETES::POOL_CAPACITY_EXHAUSTED")
+    with d.unwritable("pools"):
+        ask("PUT", "/v1/pools/p", 500, {"capacitySpec": cap}, "SANDBOX::INTERNAL_ERROR")
+        ask("DELETE", "/v1/pools/p", 500, code="SANDBOX::INTERNAL_ERROR")
+    ask("DELETE", "/v1/pools/p", 204)
+    for method in ("GET", "PUT", "DELETE"):
+        ask(method, "/v1/pools/p", 404, {} if method == "PUT" else None, "KUBERNETES::POOL_NOT_FOUND")
+    ask("POST", "/v1/sandboxes", 404, {"extensions": {"poolRef": "p"}}, "KUBERNETES::POOL_NOT_FOUND")
 
 
 def templates(seen, d):
@@ -585,7 +610,7 @@ def doc_and_seen(tmp_path_factory):
             seen.ask("GET", path, 200)
         golden(seen)
         without_a_key(seen, doc)
-        for part in (lifecycle, snapshots, forks, templates, volumes, execution, proxying, ending):
+        for part in (pools, lifecycle, snapshots, forks, templates, volumes, execution, proxying, ending):
             part(seen, d)
         tables["runtime"] |= {"templates": True, "template_max": 64}
         d.start(tables)

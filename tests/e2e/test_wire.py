@@ -168,8 +168,10 @@ def test_server(wire):
     a("another event", "POST", "/v1/metrics/events", {"eventType": "else", "createDurationMs": 12, "success": True}, 422)
     a("an event without its number", "POST", "/v1/metrics/events", {"eventType": "sandbox.create", "success": True}, 422)
     a("events are under /v1 only", "POST", "/metrics/events", {}, 404)
-    for method, path in (("GET", "/v1/pools"), ("POST", "/v1/pools"), ("GET", "/v1/pools/p"), ("PUT", "/v1/pools/p"), ("DELETE", "/v1/pools/p")):
-        a(f"pools: {method}", method, path, {} if method in ("POST", "PUT") else None, 501, "KUBERNETES::POOL_NOT_SUPPORTED")
+    a("pools: GET", "GET", "/v1/pools")
+    a("pools: POST", "POST", "/v1/pools", {}, 400, PARAM)
+    for method in ("GET", "PUT", "DELETE"):
+        a(f"pools: {method}", method, "/v1/pools/p", {} if method == "PUT" else None, 404, "KUBERNETES::POOL_NOT_FOUND")
     wire.compare("server.txt")
 
 
@@ -194,7 +196,7 @@ REFUSED = [
     *[(f"metadata {k!r}: {v!r}", BOX | {"metadata": {k: v}}, c) for k, v, c in (
         ("opensandbox.io/x", "y", LABEL), ("-a", "y", LABEL), ("a" * 64, "y", LABEL), ("a", "b c", LABEL), ("a", "x" * 64, LABEL), ("A/b/c", "y", LABEL), ("UP/b", "y", LABEL), ("", "y", LABEL), ("a", 1, PARAM))],
     *[(f"renewal by {v!r}", BOX | {"extensions": {"access.renew.extend.seconds": v}}, PARAM) for v in ("299", "86401", "x", "", "-300", "300.5")],
-    ("extensions of numbers", BOX | {"extensions": {"a": 1}}, PARAM), ("a pool", BOX | {"extensions": {"poolRef": "p"}}, "SANDBOX::UNSUPPORTED_POOL_REF"),
+    ("extensions of numbers", BOX | {"extensions": {"a": 1}}, PARAM), ("a pool", BOX | {"extensions": {"poolRef": "p"}}, "KUBERNETES::POOL_NOT_FOUND"),
     *[(f"platform {v}", BOX | {"platform": v}, PARAM) for v in ({"os": "windows", "arch": "amd64"}, {"os": "linux", "arch": "arm64"}, {"os": "linux"})],
     ("a network policy", BOX | {"networkPolicy": {"egress": [{"action": "allow", "target": "no such/rule"}]}}, PARAM), ("credentials without a policy", BOX | {"credentialProxy": {"enabled": True}}, PARAM),
     ("secure access", BOX | {"secureAccess": True}, PARAM), ("volumes", BOX | {"volumes": [{"name": "v", "host": {"path": "/"}, "mountPath": "/v"}]}, "VOLUME::HOST_PATH_NOT_ALLOWED"),
@@ -206,7 +208,7 @@ def test_create_refuses(wire):
     wire.text = []
     before = json.loads(wire.raw("GET", "/v1/sandboxes?pageSize=200")[2])["pagination"]["totalItems"]
     for name, body, code in REFUSED:
-        status = {"SNAPSHOT::NOT_FOUND": 404, "DOCKER::SANDBOX_IMAGE_PULL_FAILED": 500}.get(code, 400)
+        status = {"SNAPSHOT::NOT_FOUND": 404, "KUBERNETES::POOL_NOT_FOUND": 404, "DOCKER::SANDBOX_IMAGE_PULL_FAILED": 500}.get(code, 400)
         wire.ask(f"create: {name}", "POST", "/v1/sandboxes", body, status, code, headers={"Content-Type": "application/json"}, loose=[r"x{1000,}", r"(?<=127\.0\.0\.1:1/no/such:1: ).*(?=\")"])
     wire.ask("create: env of the server's own", "POST", "/v1/sandboxes", BOX | {"env": {"OPENSANDBOX_LIFECYCLE": "{}"}}, 422)
     wire.ask("create: a body that is too long", "POST", "/v1/sandboxes", b" " * (1 << 20) + b"{}", 413, PARAM)

@@ -165,9 +165,6 @@ static void what_is_wrong_gets_the_documented_answer(void)
 			"lifecycle.renewalPolicy and extensions['access.renew.extend.seconds'] "
 			"differ.",
 			BAD},
-		{"{" BASE ",\"extensions\":{\"poolRef\":\"p\"}}",
-			"extensions.poolRef is not supported by this server.", 400,
-			"SANDBOX::UNSUPPORTED_POOL_REF"},
 		{"{" BASE ",\"platform\":{\"os\":\"windows\",\"arch\":\"amd64\"}}",
 			"platform windows/amd64 is not available: this host runs linux/amd64.",
 			BAD},

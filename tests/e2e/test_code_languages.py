@@ -226,6 +226,25 @@ def test_go_keeps_declarations(box, contexts):
     assert "undefined: T" in error(go("var t T"))["evalue"]
 
 
+def test_a_prepared_go_kernel_waits(daemon, tmp_path):
+    os.environ["GOCACHE"] = str(CACHE / "e2e" / "go-cache")
+    j = Jupyter(tmp_path / "jupyter", languages=("go",)).start().wait()
+    try:
+        box = Box(daemon, **j.env)
+        for _ in range(2):  # a probe may come again
+            r = j.warm()
+            assert r.returncode == 0, r.stderr
+        kernels = j.kernels()
+        assert len(kernels) == 2
+        e = box.events("fmt.Println(1)", language="go")
+        assert error(e)["ename"] == "CompileError" and "undefined: fmt" in error(e)["evalue"], "nothing of the preparation is seen"
+        e = box.events('import "fmt"\nfmt.Println(1)', language="go")
+        assert text(e) == "1\n" and e[1]["execution_count"] == 2, e
+        assert j.kernels() == kernels, "no other kernel was started"
+    finally:
+        j.stop()
+
+
 @pytest.mark.parametrize("language", ["javascript", "typescript"])
 def test_files_of_the_working_directory_may_change(box, language, tmp_path):
     """The compiler watches it."""

@@ -308,7 +308,8 @@ class GoKernel(Kernel):
             return
         session, program = self.declared.read(code, self.execution_count)
         self.cell_build(program)
-        self.declared = session
+        if not self.cell_silent:  # such a request leaves nothing behind
+            self.declared = session
         self.cell_start()
 
     def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False, **more):

@@ -328,6 +328,7 @@ int client_call(const struct client *c, const char *method, const char *path, co
 	struct answer *a, struct err *e)
 {
 	_cleanup_(transfer_fini) struct transfer t = {.whole = &a->body};
+	struct curl_header *cursor;
 	CURLcode rc;
 
 	*a = (struct answer){0};
@@ -338,6 +339,8 @@ int client_call(const struct client *c, const char *method, const char *path, co
 	if (rc != CURLE_OK)
 		return say_curl(c, rc, e);
 	curl_easy_getinfo(t.curl, CURLINFO_RESPONSE_CODE, &a->status);
+	if (!curl_easy_header(t.curl, "EXECD-COMMANDS-TAIL-CURSOR", 0, CURLH_HEADER, -1, &cursor))
+		uint_parse(cursor->value, &a->cursor);
 	if (a->status < 200 || a->status > 299)
 		return say_status(a->status, &a->body, e);
 	a->json = json_of(&a->body);
@@ -397,9 +400,28 @@ static bool is_id(const char *s)
 	return strlen(s) == 36 && strspn(s, "0123456789abcdef-") == 36;
 }
 
+/* What client_resolve() has seen so far. A name wins over the beginning of an id. */
+struct found {
+	char named[64], begun[64];
+	unsigned int names, beginnings;
+};
+
+static void look_at(struct found *f, const cJSON *box, const char *word)
+{
+	const char *id = json_text(box, "id");
+
+	if (!strcmp(json_text(cJSON_GetObjectItem(box, "metadata"), "name"), word)) {
+		f->names++;
+		snprintf(f->named, sizeof(f->named), "%s", id);
+	} else if (!strncmp(id, word, strlen(word))) {
+		f->beginnings++;
+		snprintf(f->begun, sizeof(f->begun), "%s", id);
+	}
+}
+
 int client_resolve(const struct client *c, const char *word, char id[64], struct err *e)
 {
-	char found[64] = "";
+	struct found f = {0};
 	bool more = true;
 
 	/* an empty variable of a script's must not mean the one sandbox without a name */
@@ -417,26 +439,23 @@ int client_resolve(const struct client *c, const char *word, char id[64], struct
 
 		if (rc < 0)
 			return rc;
-		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
-			const char *name = json_text(cJSON_GetObjectItem(i, "metadata"), "name"),
-				   *full = json_text(i, "id");
-
-			if (strcmp(name, word) &&
-				(strlen(word) < 4 || strncmp(full, word, strlen(word))))
-				continue;
-			if (*found)
-				return err_plain(e, EINVAL,
-					"'%s' fits more than one sandbox: give more of its id "
-					"(mayfly ls)",
-					word);
-			snprintf(found, sizeof(found), "%s", full);
-		}
+		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items"))
+			look_at(&f, i, word);
 		more = cJSON_IsTrue(cJSON_GetObjectItem(
 			cJSON_GetObjectItem(a.json, "pagination"), "hasNextPage"));
 	}
-	if (!*found)
+	if (f.names > 1)
+		return err_plain(e, EINVAL,
+			"%u sandboxes are named '%s': give an id (`mayfly ls` shows them)", f.names,
+			word);
+	if (!f.names && f.beginnings > 1)
+		return err_plain(e, EINVAL,
+			"the ids of %u sandboxes begin with '%s': give more of the id "
+			"(`mayfly ls` shows them)",
+			f.beginnings, word);
+	if (!f.names && !f.beginnings)
 		return err_plain(
 			e, ENOENT, "no sandbox '%s': `mayfly ls` shows those there are", word);
-	memcpy(id, found, sizeof(found));
+	memcpy(id, f.names ? f.named : f.begun, 64);
 	return 0;
 }

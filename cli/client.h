@@ -46,7 +46,8 @@ bool client_begin(struct client *c, struct client_opts *co, const char *usage, c
 struct answer {
 	long status;
 	struct buf body;
-	cJSON *json; /* of the body, if it is JSON */
+	cJSON *json;     /* of the body, if it is JSON */
+	uint64_t cursor; /* of a command's logs: where the next part begins */
 };
 void answer_fini(struct answer *a);
 #define _cleanup_answer_ _cleanup_(answer_fini)
@@ -70,7 +71,7 @@ int client_stream(const struct client *c, const char *method, const char *path, 
 char *client_escape(const char *s);
 char *client_path(const char *fmt, ...) _printf_(1, 2); /* to be freed; aborts without memory */
 
-/* A sandbox by its id, the beginning of one, or its name (metadata "name"); into id[64]. */
+/* A sandbox by its name (metadata "name"), its id or the beginning of one; into id[64]. */
 int client_resolve(const struct client *c, const char *word, char id[64], struct err *e);
 
 /* Runs the code in a file ("-": standard input) in the default context of a language (NULL: by the file's suffix), as `mayfly code` does. The exit code. */
@@ -100,8 +101,7 @@ void passing_end(struct client *c, struct passing *p); /* NULL is fine */
 /* ---- output */
 void print_json(const cJSON *j);                        /* indented */
 const char *json_text(const cJSON *o, const char *key); /* "" if absent; printable */
-/* Columns as wide as their widest cell; cells are copied. On no terminal: tabs between, no header.
- */
+/* Columns as wide as their widest cell; cells are copied. The first row is the heading. */
 struct table {
 	char ***rows;
 	size_t nrows, cols;

@@ -1,20 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_sandbox.c: `mayfly ls`, `inspect`, `rm`, `pause`, `resume`, `renew` and `logs`: one
+ * cmd_sandbox.c: `mayfly ls`, `inspect`, `rm`, `pause`, `resume`, `kill` and `renew`: one
  * request each, and what to print of it.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
 
+/* Long enough that two of a thousand sandboxes hardly ever have the same. */
+#define SHORT_ID 12
+
+static void list_row(struct table *t, const cJSON *box, bool whole)
+{
+	const cJSON *status = cJSON_GetObjectItem(box, "status");
+	const char *image = json_text(cJSON_GetObjectItem(box, "image"), "uri");
+	const char *state = json_text(status, "state");
+	char id[64], made[32], ends[32];
+
+	snprintf(id, sizeof(id), "%.*s", whole ? 63 : SHORT_ID, json_text(box, "id"));
+	age_text(json_text(box, "createdAt"), made, sizeof(made));
+	age_text(json_text(box, "expiresAt"), ends, sizeof(ends));
+	table_row(t, 7, id, json_text(cJSON_GetObjectItem(box, "metadata"), "name"),
+		*image ? image : json_text(box, "snapshotId"), state, made, ends,
+		!strcmp(state, "Failed") || !strcmp(state, "Terminated")
+			? json_text(status, "message")
+			: "");
+}
+
+static const char *short_name(const cJSON *box, bool by_name)
+{
+	const char *name = json_text(cJSON_GetObjectItem(box, "metadata"), "name");
+
+	return by_name && *name ? name : json_text(box, "id");
+}
+
 int cmd_ls(int argc, char **argv)
 {
 	struct client_opts co = {0};
 	struct opt_list state = {0}, label = {0};
+	bool quiet = false, whole = false, names = false;
 	const struct opt opts[] = {
+		{"quiet", 'q', OPT_FLAG, &quiet, NULL, "only the ids, whole"},
+		{"names", 0, OPT_FLAG, &names, NULL, "with --quiet: names where there are"},
+		{"no-trunc", 0, OPT_FLAG, &whole, NULL, "whole ids"},
 		{"state", 's', OPT_LIST, &state, "STATE", "only these (Running, Paused, ...)"},
 		{"label", 'l', OPT_LIST, &label, "K=V", "only with this metadata"},
 		CLIENT_OPTS(co),
@@ -48,7 +81,7 @@ int cmd_ls(int argc, char **argv)
 		twice = client_escape(once);
 		buf_printf(&query, "%s%s", i ? "%26" : "&metadata=", twice);
 	}
-	table_row(&t, 6, "ID", "NAME", "IMAGE", "STATE", "CREATED", "EXPIRES");
+	table_row(&t, 7, "ID", "NAME", "IMAGE", "STATE", "CREATED", "EXPIRES", "REASON");
 	for (int page = 1; more; page++) {
 		_cleanup_answer_ struct answer a;
 		_cleanup_free_ char *path =
@@ -58,23 +91,19 @@ int cmd_ls(int argc, char **argv)
 		if (client_call(&c, "GET", path, NULL, &a, &e) < 0)
 			return complain(EXIT_FAILED, &e);
 		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
-			char made[32], ends[32];
-			const char *image = json_text(cJSON_GetObjectItem(i, "image"), "uri");
-
-			age_text(json_text(i, "createdAt"), made, sizeof(made));
-			age_text(json_text(i, "expiresAt"), ends, sizeof(ends));
-			table_row(&t, 6, json_text(i, "id"),
-				json_text(cJSON_GetObjectItem(i, "metadata"), "name"),
-				*image ? image : json_text(i, "snapshotId"),
-				json_text(cJSON_GetObjectItem(i, "status"), "state"), made, ends);
-			cJSON_AddItemToArray(all, cJSON_Duplicate(i, true));
+			if (quiet && !co.json)
+				puts(short_name(i, names));
+			else if (co.json)
+				cJSON_AddItemToArray(all, cJSON_Duplicate(i, true));
+			else
+				list_row(&t, i, whole);
 		}
 		more = cJSON_IsTrue(cJSON_GetObjectItem(
 			cJSON_GetObjectItem(a.json, "pagination"), "hasNextPage"));
 	}
 	if (co.json)
 		print_json(all);
-	else
+	else if (!quiet)
 		table_print(&t);
 	cJSON_Delete(all);
 	buf_fini(&query);
@@ -104,8 +133,7 @@ static int for_each(
 
 	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
-	code = EXIT_OK;
-	for (; at < argc; at++) {
+	for (code = EXIT_OK; at < argc; at++) {
 		_cleanup_answer_ struct answer a = {0};
 		_cleanup_free_ char *path = NULL;
 		char id[64];
@@ -143,6 +171,63 @@ int cmd_pause(int argc, char **argv)
 		"pause SANDBOX...\n\nMemory and processes are kept; a paused sandbox uses no "
 		"CPU.\n",
 		"POST", "/pause", false);
+}
+
+/* KILL, SIGKILL or 9. 0: none of these. */
+static int signal_of(const char *text)
+{
+	uint64_t number;
+
+	if (uint_parse(text, &number))
+		return number >= 1 && number <= 64 ? (int)number : 0;
+	if (!strncasecmp(text, "SIG", 3))
+		text += 3;
+	for (int sig = 1; sig < 32; sig++) {
+		const char *name = sigabbrev_np(sig);
+
+		if (name && !strcasecmp(text, name))
+			return sig;
+	}
+	return 0;
+}
+
+int cmd_kill(int argc, char **argv)
+{
+	struct client_opts co = {0};
+	const char *text = "KILL";
+	const struct opt opts[] = {
+		{"signal", 's', OPT_STR, &text, "SIGNAL", "KILL (the default), TERM, 9, ..."},
+		CLIENT_OPTS(co),
+	};
+	struct client c;
+	struct err e;
+	int at, code, sig;
+
+	if (!client_begin(&c, &co,
+		    "kill [OPTIONS] SANDBOX...\n\nSends a signal to the entrypoint. A sandbox ends "
+		    "when its entrypoint ends.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		return code;
+	sig = signal_of(text);
+	if (!sig) {
+		fprintf(stderr, "mayfly: kill: '%s' is not a signal\n", text);
+		return EXIT_USAGE;
+	}
+	for (code = EXIT_OK; at < argc; at++) {
+		_cleanup_answer_ struct answer a = {0};
+		_cleanup_free_ char *path = NULL;
+		char id[64];
+
+		if (client_resolve(&c, argv[at], id, &e) == 0) {
+			path = client_path(
+				"/v1/sandboxes/%s/proxy/44772/command?id=entrypoint&signal=%d", id,
+				sig);
+			if (client_call(&c, "DELETE", path, NULL, &a, &e) == 0)
+				continue;
+		}
+		code = complain(EXIT_FAILED, &e);
+	}
+	return code;
 }
 
 int cmd_resume(int argc, char **argv)
@@ -183,47 +268,5 @@ int cmd_renew(int argc, char **argv)
 	if (rc < 0)
 		return complain(EXIT_FAILED, &e);
 	puts(json_text(a.json, "expiresAt"));
-	return EXIT_OK;
-}
-
-static bool print_bytes(void *arg, const char *p, size_t n)
-{
-	return fwrite(p, 1, n, stdout) == n;
-}
-
-int cmd_logs(int argc, char **argv)
-{
-	struct client_opts co = {0};
-	uint64_t tail = 0;
-	const struct opt opts[] = {
-		{"tail", 'n', OPT_UINT, &tail, "LINES", "only the last ones"},
-		CLIENT_OPTS(co),
-	};
-	struct client_stream s = {.data = print_bytes};
-	_cleanup_free_ char *path = NULL;
-	struct client c;
-	struct err e;
-	char id[64];
-	int at, code;
-
-	if (!client_begin(&c, &co,
-		    "logs [OPTIONS] SANDBOX [COMMAND-ID]\n\nWhat the entrypoint, or a command "
-		    "started with exec --detach, has printed.\n",
-		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
-		return code;
-	if (client_resolve(&c, argv[at], id, &e) < 0)
-		return complain(EXIT_FAILED, &e);
-	if (at + 1 < argc) {
-		_cleanup_free_ char *cmd = client_escape(argv[at + 1]);
-
-		path = client_path("/v1/sandboxes/%s/proxy/44772/command/%s/logs", id, cmd);
-	} else if (co.json) {
-		path = client_path("/v1/sandboxes/%s/diagnostics/logs?scope=container", id);
-	} else {
-		path = client_path("/v1/sandboxes/%s/diagnostics/logs?tail=%llu", id,
-			(unsigned long long)(tail ? tail : 10000));
-	}
-	if (client_stream(&c, "GET", path, NULL, &s, &e) < 0)
-		return complain(EXIT_FAILED, &e);
 	return EXIT_OK;
 }

@@ -3,11 +3,14 @@
  * cmd_snapshot.c: `mayfly snapshot` and `mayfly template`: create, ls, inspect, rm of what sandboxes
  * can be made from besides images.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/client.h"
+
+#define READY_MS 50
 
 /* What differs between the two. */
 struct kind {
@@ -179,12 +182,38 @@ static int verify(const struct kind *k, int argc, char **argv)
 	return code;
 }
 
+/* Until the daemon has written the snapshot: 0; -errno, with the daemon's reason, if it failed. */
+static int until_ready(const struct client *c, const char *id, struct err *e)
+{
+	_cleanup_free_ char *path = client_path("/v1/snapshots/%s", id);
+
+	while (!client_interrupts) {
+		_cleanup_answer_ struct answer a = {0};
+		const cJSON *status;
+		const char *state;
+
+		if (client_call(c, "GET", path, NULL, &a, e) < 0)
+			return -e->code;
+		status = cJSON_GetObjectItem(a.json, "status");
+		state = json_text(status, "state");
+		if (!strcmp(state, "Ready"))
+			return 0;
+		if (strcmp(state, "Creating") != 0)
+			return err_plain(e, EIO, "snapshot %s is %s: %s", id, state,
+				json_text(status, "message"));
+		poll(NULL, 0, READY_MS);
+	}
+	return err_plain(e, EINTR, "snapshot %s is still being written", id);
+}
+
 static int snapshot_create(int argc, char **argv)
 {
 	struct client_opts co = {0};
 	const char *name = NULL;
+	bool at_once = false;
 	const struct opt opts[] = {
-		{"name", 'n', OPT_STR, &name, "NAME", "a name for it"},
+		{"name", 'n', OPT_STR, &name, "NAME", "give the snapshot a name"},
+		{"no-wait", 0, OPT_FLAG, &at_once, NULL, "do not wait until it can be used"},
 		CLIENT_OPTS(co),
 	};
 	_cleanup_answer_ struct answer a = {0};
@@ -195,8 +224,10 @@ static int snapshot_create(int argc, char **argv)
 	char id[64];
 	int at, code, rc;
 
-	if (!client_begin(&c, &co, "snapshot create [OPTIONS] SANDBOX\n", opts, ARRAY_LEN(opts),
-		    argc, argv, 1, &at, &code))
+	if (!client_begin(&c, &co,
+		    "snapshot create [OPTIONS] SANDBOX\n\nMakes a snapshot of a running "
+		    "sandbox, and prints its id when it can be used.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)
 		return complain(EXIT_FAILED, &e);
@@ -205,6 +236,8 @@ static int snapshot_create(int argc, char **argv)
 	path = client_path("/v1/sandboxes/%s/snapshots", id);
 	rc = client_call(&c, "POST", path, body, &a, &e);
 	cJSON_Delete(body);
+	if (rc == 0 && !at_once)
+		rc = until_ready(&c, json_text(a.json, "id"), &e);
 	if (rc < 0)
 		return complain(EXIT_FAILED, &e);
 	if (co.json)

@@ -18,6 +18,53 @@ static int usage(FILE *to, const char *prog, const struct command *table, size_t
 	return to == stdout ? EXIT_OK : EXIT_USAGE;
 }
 
+/* Letters to add, take away, replace or exchange with their neighbour to make b of a. */
+static unsigned int distance(const char *a, const char *b)
+{
+	enum { CAP = 24 };
+	unsigned int row[3][CAP + 1], n = (unsigned int)strlen(a), m = (unsigned int)strlen(b);
+
+	if (n > CAP || m > CAP)
+		return CAP;
+	for (unsigned int j = 0; j <= m; j++)
+		row[0][j] = j;
+	for (unsigned int i = 1; i <= n; i++) {
+		unsigned int *now = row[i % 3], *last = row[(i + 2) % 3],
+			     *before = row[(i + 1) % 3];
+
+		now[0] = i;
+		for (unsigned int j = 1; j <= m; j++) {
+			now[j] = MIN(
+				MIN(last[j], now[j - 1]) + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				now[j] = MIN(now[j], before[j - 2] + 1);
+		}
+	}
+	return row[n % 3][m];
+}
+
+static int unknown(const char *prog, const struct command *table, size_t n, const char *word)
+{
+	const char *near = NULL;
+	unsigned int best = 3;
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned int d = distance(word, table[i].name);
+
+		if (d < best && d < strlen(word)) {
+			best = d;
+			near = table[i].name;
+		}
+	}
+	fprintf(stderr, "%s: no command '%s'", prog, word);
+	if (near)
+		fprintf(stderr, "; did you mean '%s'?\n", near);
+	else
+		fprintf(stderr, "\n");
+	fprintf(stderr, "`%s --help` lists the commands.\n", prog);
+	return EXIT_USAGE;
+}
+
 int command_run(const char *prog, const struct command *table, size_t n, int argc, char **argv)
 {
 	if (argc < 2)
@@ -28,8 +75,7 @@ int command_run(const char *prog, const struct command *table, size_t n, int arg
 	if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
 		strcmp(argv[1], "-h") == 0)
 		return usage(stdout, prog, table, n);
-	fprintf(stderr, "%s: no command '%s'\n", prog, argv[1]);
-	return usage(stderr, prog, table, n);
+	return unknown(prog, table, n, argv[1]);
 }
 
 int complain(int code, const struct err *e)

@@ -6,33 +6,41 @@
 #include "cli/cli.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const struct command commands[] = {
-	{"run", cmd_run, "a sandbox for one command: make, stream, exit with its code, remove"},
+	{"run", cmd_run, "make a sandbox, run one command in it, remove it"},
 	{"create", cmd_create, "make a sandbox"},
-	{"ls", cmd_ls, "the sandboxes"},
+	{"ls", cmd_ls, "list sandboxes"},
+	{"ps", cmd_ls, "the same as ls"},
 	{"exec", cmd_exec, "run a command in a sandbox"},
 	{"code", cmd_code, "run code in a sandbox's code interpreter"},
-	{"logs", cmd_logs, "what an entrypoint or a detached command printed"},
+	{"logs", cmd_logs, "show the output of an entrypoint or a detached command"},
+	{"events", cmd_events, "show what happened to a sandbox"},
+	{"stats", cmd_stats, "show CPU and memory of running sandboxes"},
 	{"cp", cmd_cp, "copy files in or out"},
-	{"inspect", cmd_inspect, "all about a sandbox, as JSON"},
-	{"rm", cmd_rm, "remove sandboxes"},
-	{"pause", cmd_pause, "stop sandboxes, keeping memory and processes"},
-	{"resume", cmd_resume, "let paused sandboxes go on"},
-	{"fork", cmd_fork, "make sandboxes that go on from where another one is"},
+	{"inspect", cmd_inspect, "show everything about a sandbox, as JSON"},
+	{"stop", cmd_stop, "end the entrypoint of sandboxes, and with it the sandboxes"},
+	{"kill", cmd_kill, "send a signal to the entrypoint of sandboxes"},
+	{"wait", cmd_wait, "wait until sandboxes have ended, and show their exit codes"},
+	{"rm", cmd_rm, "remove sandboxes and everything in them"},
+	{"pause", cmd_pause, "pause sandboxes: their memory is kept, they use no CPU"},
+	{"resume", cmd_resume, "continue paused sandboxes"},
+	{"fork", cmd_fork, "make sandboxes that continue from where another one is"},
 	{"rollback", cmd_rollback, "put a sandbox back to a snapshot of its own"},
 	{"renew", cmd_renew, "set when a sandbox expires"},
 	{"port-forward", cmd_port_forward, "local ports that lead into a sandbox"},
-	{"egress", cmd_egress, "what a sandbox may reach, and what it tried to"},
+	{"egress", cmd_egress, "show and change what a sandbox may reach"},
 	{"volume", cmd_volume, "folders that sandboxes share and that outlive them"},
-	{"snapshot", cmd_snapshot, "snapshots of sandboxes"},
+	{"snapshot", cmd_snapshot, "create, list and remove snapshots"},
 	{"pool", cmd_pool, "machines that wait for their creates"},
-	{"template", cmd_template, "templates that sandboxes start from"},
+	{"template", cmd_template, "create, list and remove templates"},
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},
 	{"disk", cmd_disk, "layered disks: create, measure, flatten, check, index"},
 	{"image", cmd_image, "images: pull, import, build, list, remove"},
 	{"doctor", cmd_doctor, "what this host can and cannot do, and what to do about it"},
 	{"env", cmd_env, "shell exports that the SDKs and osb read: eval \"$(mayfly env)\""},
+	{"completion", cmd_completion, "shell completion: source <(mayfly completion bash)"},
 	{"version", cmd_version, "the version"},
 };
 
@@ -49,5 +57,7 @@ static void see_sbin(void)
 int main(int argc, char **argv)
 {
 	see_sbin();
+	if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v")))
+		return cmd_version(1, argv);
 	return command_run("mayfly", commands, ARRAY_LEN(commands), argc, argv);
 }

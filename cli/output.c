@@ -51,7 +51,6 @@ void table_row(struct table *t, size_t cols, ...)
 
 void table_print(struct table *t)
 {
-	bool terminal = isatty(1);
 	size_t w[16] = {0};
 
 	for (size_t r = 0; r < t->nrows; r++)
@@ -59,14 +58,10 @@ void table_print(struct table *t)
 			w[c] = MAX(w[c], strlen(t->rows[r][c]));
 	for (size_t r = 0; r < t->nrows; r++) {
 		for (size_t c = 0; c < t->cols; c++) {
-			if (terminal || r > 0) {
-				if (c + 1 == t->cols)
-					printf("%s\n", t->rows[r][c]);
-				else if (terminal)
-					printf("%-*s  ", (int)w[c], t->rows[r][c]);
-				else
-					printf("%s\t", t->rows[r][c]);
-			}
+			if (c + 1 == t->cols)
+				printf("%s\n", t->rows[r][c]);
+			else
+				printf("%-*s  ", (int)w[c], t->rows[r][c]);
 			free(t->rows[r][c]);
 		}
 		free(t->rows[r]);

@@ -169,6 +169,6 @@ void opt_help(FILE *to, const struct opt *o, size_t n)
 		snprintf(left, sizeof(left), "%c%c%c --%s %s", o[i].letter ? '-' : ' ',
 			o[i].letter ? o[i].letter : ' ', o[i].letter ? ',' : ' ', o[i].name,
 			o[i].arg ? o[i].arg : "");
-		fprintf(to, "  %-28s %s\n", left, o[i].help);
+		fprintf(to, "  %-28s  %s\n", left, o[i].help);
 	}
 }

@@ -26,194 +26,219 @@ static const struct key {
 	const char *dflt, *help;
 } keys[] = {
 	{"server", "host", STR(host), "127.0.0.1",
-		"address to listen on; another than loopback needs a key; empty: the socket only"},
-	{"server", "port", K_INT, AT(port), 0, 65535, "8080", "0: any free one"},
+		"Address to listen on. Any address but loopback requires a key. Empty: listen on "
+		"the socket only"},
+	{"server", "port", K_INT, AT(port), 0, 65535, "8080",
+		"Port to listen on. 0: any free port"},
 	{"server", "socket", STR(socket), "",
-		"Unix socket to listen on, too (below run_dir): callers are known by their user "
-		"id"},
+		"Unix socket to listen on as well, a path below run_dir. Callers are known by "
+		"their user id"},
 	{"server", "api_key", STR(api_key), "",
-		"the operator's key; more keys, with namespaces: [server.keys.NAME]"},
-	{"server", "eip", STR(eip), "", "host[:port] that clients reach us by, for endpoints"},
+		"The operator's API key. More keys, each with a namespace: [server.keys.NAME]"},
+	{"server", "eip", STR(eip), "",
+		"HOST[:PORT] under which clients reach this server. Endpoints in answers use it"},
 	{"server", "max_sandbox_timeout_seconds", K_INT, AT(max_sandbox_timeout_seconds), 0,
-		1ll << 40, "0", "0: no limit"},
-	{"server", "max_connections", K_INT, AT(max_connections), 16, 65536, "8192", ""},
+		1ll << 40, "0", "Longest timeout that a client may ask for a sandbox. 0: no limit"},
+	{"server", "max_connections", K_INT, AT(max_connections), 16, 65536, "8192",
+		"Client connections open at a time"},
 	{"server", "max_connections_per_address", K_INT, AT(max_connections_per_address), 0, 65536,
-		"2048", "that wait and never showed a key; 0: no limit, behind a proxy"},
+		"2048",
+		"Of these, connections from one address that have not shown a key yet. 0: no "
+		"limit, for a server behind a proxy"},
 	{"server", "header_timeout_seconds", K_INT, AT(header_timeout_seconds), 1, 3600, "30",
-		"for the headers of a request"},
+		"Time for the headers of a request to arrive"},
 	{"server", "body_timeout_seconds", K_INT, AT(body_timeout_seconds), 1, 3600, "60",
-		"for its body; for one that is streamed, each piece"},
+		"Time for the body of a request. For a streamed body: time for each piece"},
 	{"server", "idle_timeout_seconds", K_INT, AT(idle_timeout_seconds), 1, 3600, "75",
-		"between requests; the SDKs keep connections for 30"},
+		"Time that a connection may be idle between requests. The SDKs keep theirs for 30 "
+		"seconds"},
 	{"server", "write_timeout_seconds", K_INT, AT(write_timeout_seconds), 1, 86400, "600",
-		"a client that takes nothing of its answer for so long is cut off"},
+		"A client that reads nothing of its answer for this long is disconnected"},
 	{"server", "backend_timeout_seconds", K_INT, AT(backend_timeout_seconds), 1, 86400, "180",
-		"for a server in a sandbox to begin its answer"},
+		"Time for a server in a sandbox to begin its answer to a proxied request"},
 	{"server", "line_endings", STR(line_endings), "auto",
-		"of text events: auto (as the client's generation expects), keep, strip"},
-	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug, trace"},
-	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false", ""},
+		"Line endings in text events: auto (by the generation of the client), keep, or "
+		"strip"},
+	{"server", "log_level", STR(log_level), "info", "error, warn, info, debug or trace"},
+	{"server", "log_json", K_BOOL, AT(log_json), 0, 0, "false",
+		"Write each log line as a JSON object"},
 	{"runtime", "state_dir", STR(state_dir), "/var/lib/mayfly",
-		"state, images, snapshots, disks"},
-	{"runtime", "run_dir", STR(run_dir), "/run/mayfly", "sockets of running VMs"},
+		"Folder for records, images, snapshots and disks"},
+	{"runtime", "run_dir", STR(run_dir), "/run/mayfly",
+		"Folder for the sockets of running sandboxes"},
 	{"runtime", "bin_dir", STR(bin_dir), "",
-		"where mayfly-vmm is, without the helper; empty: beside mayflyd"},
-	{"runtime", "kernel", STR(kernel), "", "guest kernel; empty: guest-vmlinux in state_dir"},
+		"Folder of mayfly-vmm when mayflyd runs without mayfly-priv. Empty: the folder of "
+		"mayflyd"},
+	{"runtime", "kernel", STR(kernel), "", "Guest kernel. Empty: guest-vmlinux in state_dir"},
 	{"runtime", "initrd", STR(initrd), "",
-		"initramfs with the agent; empty: guest-initrd in state_dir"},
+		"Initramfs with the agent. Empty: guest-initrd in state_dir"},
 	{"runtime", "no_jail", K_BOOL, AT(no_jail), 0, 0, "false",
-		"as --no-jail, once: for debugging only"},
+		"Run monitors without a jail, like --no-jail. For debugging only"},
 	{"runtime", "weaker_jail", K_BOOL, AT(weaker_jail), 0, 0, "false",
-		"start on a host without Landlock or cgroup limits (mayfly doctor names what "
-		"lacks)"},
+		"Start on a host without Landlock or cgroup limits. `mayfly doctor` names what is "
+		"missing"},
 	{"runtime", "templates", K_BOOL, AT(templates), 0, 0, "true",
-		"restore sandboxes from templates"},
+		"Restore sandboxes from image templates. false: boot each sandbox"},
 	{"runtime", "template_max", K_INT, AT(template_max), 0, 10000, "64",
-		"templates that are kept: automatic ones, and as many of the user's"},
+		"Number of image templates to keep, and of user templates"},
 	{"runtime", "template_retry_seconds", K_INT, AT(template_retry_seconds), 1, 86400, "30",
-		"an automatic template that could not be taken: the next try is not sooner"},
+		"Wait at least this long after a failed image template before the next try"},
 	{"runtime", "template_mib", K_INT, AT(template_mib), 64, 1ll << 30, "20480",
-		"disk that automatic templates may take"},
+		"Disk space for image templates, in MiB"},
 	{"runtime", "blank_pool", K_INT, AT(blank_pool), 0, 256, "2",
-		"blank VMMs that wait, per size class in use"},
+		"Blank monitors to keep ready for each size class in use"},
 	{"runtime", "create_timeout_seconds", K_INT, AT(create_timeout_seconds), 1, 86400, "600",
-		"one deadline, image pull included"},
+		"Deadline of a whole create, image pull included"},
 	{"runtime", "step_timeout_seconds", K_INT, AT(step_timeout_seconds), 1, 86400, "60",
-		"of these, what a VMM may take for one step: to start, to load, a restored guest "
-		"to answer"},
+		"Deadline of one step of a create: starting a monitor, loading a snapshot, the "
+		"first answer of a restored guest"},
 	{"runtime", "resume_timeout_seconds", K_INT, AT(resume_timeout_seconds), 1, 86400, "25",
-		"a whole resume: clients give up at 30"},
+		"Deadline of a whole resume. The official clients give up after 30 seconds"},
 	{"runtime", "pending_after_seconds", K_INT, AT(pending_after_seconds), 1, 3600, "20",
-		"then create answers Pending, and a pause that it is under way"},
+		"A create or pause that takes longer is answered now and goes on: the create as "
+		"Pending, the pause as Pausing"},
 	{"runtime", "share_memory", K_BOOL, AT(share_memory), 0, 0, "true",
-		"sandboxes of all namespaces read the same template memory and image pages; false: "
-		"each namespace has its own, and cannot measure what another one touched"},
+		"Sandboxes of all namespaces share the pages of templates and images. false: each "
+		"namespace has its own, and cannot measure what another one touched"},
 	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000",
-		"that run or are paused"},
+		"Sandboxes that run or are paused"},
 	{"limits", "max_ended", K_INT, AT(max_ended), 1, 1ll << 20, "1000",
-		"records of sandboxes that ended, for each owner; the oldest are deleted"},
+		"Records of ended sandboxes to keep for each key. The oldest are deleted first"},
 	{"limits", "ended_keep_seconds", K_INT, AT(ended_keep_seconds), 1, 1ll << 31, "86400",
-		"how long the record of a sandbox that ended is kept"},
+		"How long to keep the record of an ended sandbox"},
 	{"limits", "memory_mib", K_INT, AT(memory_mib), 0, 1ll << 30, "0",
-		"of all running sandboxes; 0: the host's. More is overcommitted: guests touch a "
-		"fraction of theirs, and when they do not, the kernel ends some"},
+		"Memory of all running sandboxes together, in MiB. 0: the memory of the host. A "
+		"larger value overcommits: guests rarely touch all of their memory, but if they "
+		"do, the kernel kills some of them"},
 	{"limits", "cpu_overcommit", K_INT, AT(cpu_overcommit), 1, 65536, "16",
-		"vCPUs for each CPU of the host"},
-	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "of one sandbox"},
+		"vCPUs of running sandboxes for each CPU of the host"},
+	{"limits", "max_vcpus", K_INT, AT(max_vcpus), 1, 16, "16", "Most vCPUs of one sandbox"},
 	{"limits", "max_memory_mib", K_INT, AT(max_memory_mib), 128, 16384, "16384",
-		"of one sandbox; a monitor has at most 16 GiB"},
+		"Most memory of one sandbox, in MiB"},
 	{"limits", "disk_mib", K_INT, AT(disk_mib), 64, 1ll << 22, "10240",
-		"size of a sandbox's disk"},
+		"Size of the disk of each sandbox, in MiB"},
 	{"limits", "sandbox_disk_mib", K_INT, AT(sandbox_disk_mib), 0, 1ll << 30, "0",
-		"that the files of a sandbox's disk may take; 0: twice its size. What is more "
-		"waits; the file system counts where it has project quotas, else the monitor "
-		"counts its newest layer"},
+		"Space that the files of one sandbox's disk may take, in MiB. Writes beyond it "
+		"wait. The file system counts where it has project quotas. Elsewhere the monitor "
+		"counts its newest layer. 0: twice disk_mib"},
 	{"limits", "disk_reserve_mib", K_INT, AT(disk_reserve_mib), 0, 1ll << 30, "512",
-		"kept free in state_dir: with less no sandbox is created; with less than half of "
-		"it the sandbox that writes most is paused in memory; 0: neither"},
+		"Free space to keep in state_dir, in MiB. With less, no sandbox is created. With "
+		"less than half of it, the sandbox that writes most is paused in memory. 0: "
+		"neither"},
 	{"limits", "disk_mib_per_second", K_INT, AT(disk_mib_per_second), 0, 1 << 20, "0",
-		"that one sandbox may read, and as much that it may write; 0: no limit"},
+		"MiB per second that one sandbox may read from its disk, and as much that it may "
+		"write. 0: no limit"},
 	{"limits", "disk_operations_per_second", K_INT, AT(disk_operations_per_second), 0, 1 << 30,
-		"0", "reads of one sandbox, and as many writes; 0: no limit"},
+		"0", "Disk reads per second of one sandbox, and as many writes. 0: no limit"},
 	{"limits", "budget_mib", K_INT, AT(budget_mib), 16, 1ll << 20, "256",
-		"the server's own memory for all that clients and guests make it hold: requests, "
-		"answers nobody takes, records"},
+		"Memory of the server for what clients and guests make it hold, in MiB: requests, "
+		"unread answers, records"},
 	{"limits", "budget_key_mib", K_INT, AT(budget_key_mib), 4, 1ll << 20, "96",
-		"of that, for one API key that is not an operator's"},
+		"Of budget_mib, the share of one API key that is not an operator's"},
 	{"limits", "budget_sandbox_mib", K_INT, AT(budget_sandbox_mib), 1, 1ll << 20, "24",
-		"of that, for requests to one sandbox and its agent"},
+		"Of budget_mib, the share of requests to one sandbox and its agent"},
 	{"limits", "own_api_connections", K_INT, AT(own_api_connections), 0, 64, "8",
-		"of the programs in one sandbox to its own execution API (127.0.0.1:44772 in "
-		"there); 0: closed"},
+		"Connections of programs in one sandbox to its own execution API at "
+		"127.0.0.1:44772. 0: closed"},
 	{"network", "enabled", K_BOOL, AT(network_enabled), 0, 0, "true",
-		"sandboxes reach the internet, as far as policies allow"},
+		"Sandboxes reach the internet as far as their policies allow"},
 	{"network", "allow", STR(network_allow), "",
-		"for every sandbox, whatever its policy: names, *.names, addresses, prefixes, with "
-		"blanks between; opens private networks"},
-	{"network", "deny", STR(network_deny), "", "the same, denied; comes first"},
+		"Targets that every sandbox may reach, whatever its policy, also on private "
+		"networks: names, *.names, addresses and prefixes, separated by blanks"},
+	{"network", "deny", STR(network_deny), "",
+		"Targets that no sandbox may reach, written like allow. deny wins over allow"},
 	{"network", "resolvers", STR(network_resolvers), "",
-		"DNS servers for all sandboxes: up to three ADDRESS or ADDRESS:PORT, with blanks "
-		"between; none: those of the host's /etc/resolv.conf"},
+		"DNS servers of all sandboxes: up to three ADDRESS or ADDRESS:PORT, separated by "
+		"blanks. Empty: those of the host's /etc/resolv.conf"},
 	{"network", "max_connections", K_INT, AT(network_connections), 1, 16384, "1024",
-		"of one sandbox, open at a time"},
+		"Open connections of one sandbox"},
 	{"network", "connection_rate", K_INT, AT(network_connection_rate), 1, 1000000, "1000",
-		"new ones of one sandbox, a second"},
+		"New connections per second of one sandbox"},
 	{"network", "query_rate", K_INT, AT(network_query_rate), 1, 1000000, "500",
-		"DNS questions of one sandbox, a second"},
+		"DNS queries per second of one sandbox"},
 	{"network", "max_mbit", K_INT, AT(network_mbit), 0, 1000000, "0",
-		"of one sandbox, in each direction; 0: no limit"},
+		"Mbit per second of one sandbox in each direction. 0: no limit"},
 	{"network", "max_packets", K_INT, AT(network_packets), 0, 1ll << 40, "0",
-		"a second, of one sandbox, in each direction; 0: no limit"},
+		"Packets per second of one sandbox in each direction. 0: no limit"},
 	{"isolation", "allowed", STR(isolation_allowed), "/workspace /mnt /media /data",
-		"directories in sandboxes below which isolated sessions may bind and write, with "
-		"blanks between"},
+		"Folders in a sandbox below which isolated sessions may bind and write, separated "
+		"by blanks"},
 	{"hardening", "cap_drop", K_BOOL, AT(harden_caps), 0, 0, "false",
-		"commands and entrypoints have no capability but keep_capabilities"},
+		"Take all capabilities but keep_capabilities from commands and entrypoints"},
 	{"hardening", "keep_capabilities", STR(harden_keep),
 		"chown dac_override fowner fsetid kill setgid setuid net_bind_service sys_chroot "
 		"setfcap",
-		"with blanks between"},
+		"Capabilities that cap_drop keeps, separated by blanks"},
 	{"hardening", "seccomp", K_BOOL, AT(harden_seccomp), 0, 0, "false",
-		"no namespaces, mounts, device nodes, modules, bpf, perf, io_uring, keys"},
+		"Refuse system calls for namespaces, mounts, device nodes, modules, bpf, perf, "
+		"io_uring and keys"},
 	{"hardening", "no_new_privs", K_BOOL, AT(harden_no_new_privs), 0, 0, "false",
-		"set-id programs (sudo) give nothing"},
+		"Set-id programs such as sudo give no privileges"},
 	{"hardening", "required", K_BOOL, AT(harden_required), 0, 0, "true",
-		"a sandbox in which a configured layer cannot be set does not start"},
+		"Fail the create of a sandbox if a configured layer cannot be set"},
 	{"landlock", "enabled", K_BOOL, AT(landlock), 0, 0, "false",
-		"commands and entrypoints reach only the files below these paths of the sandbox"},
-	{"landlock", "read", STR(landlock_read), "/", "to read and execute, with blanks between"},
+		"Limit commands and entrypoints to the files below these paths of the sandbox"},
+	{"landlock", "read", STR(landlock_read), "/",
+		"Paths to read and execute, separated by blanks"},
 	{"landlock", "write", STR(landlock_write),
-		"/tmp /var/tmp /run /dev /proc /workspace /home /root", "to write as well"},
+		"/tmp /var/tmp /run /dev /proc /workspace /home /root",
+		"Paths to read, execute and write, separated by blanks"},
 	{"ingress", "mode", STR(ingress_mode), "direct",
-		"gateway: endpoints lead to a listener that serves nothing but ports of sandboxes; "
-		"direct: to this server"},
-	{"ingress", "host", STR(ingress_host), "127.0.0.1", "address that the gateway listens on"},
-	{"ingress", "port", K_INT, AT(ingress_port), 0, 65535, "8090", "0: any free one"},
+		"gateway: endpoints lead to a listener of their own, which serves nothing but "
+		"ports of sandboxes. direct: endpoints lead to this server"},
+	{"ingress", "host", STR(ingress_host), "127.0.0.1", "Address that the gateway listens on"},
+	{"ingress", "port", K_INT, AT(ingress_port), 0, 65535, "8090",
+		"Port of the gateway. 0: any free port"},
 	{"ingress", "max_connections", K_INT, AT(ingress_max_connections), 16, 65536, "4096",
-		"of the gateway alone"},
+		"Client connections of the gateway open at a time"},
 	{"ingress", "max_connections_per_address", K_INT, AT(ingress_max_connections_per_address),
-		0, 65536, "256", "0: no limit, behind a proxy"},
+		0, 65536, "256",
+		"Of these, connections from one address. 0: no limit, for a gateway behind a "
+		"proxy"},
 	{"ingress", "behind_proxy", K_BOOL, AT(ingress_behind_proxy), 0, 0, "false",
-		"only a proxy of yours reaches the gateway: believe its X-Forwarded-For and "
+		"Only a proxy of yours reaches the gateway: believe its X-Forwarded-For and "
 		"X-Forwarded-Proto"},
 	{"ingress.gateway", "address", STR(ingress_address), "*.localhost:8090",
-		"by which clients reach the gateway, for endpoints; with \"*.\" in front for the "
-		"route mode wildcard"},
+		"Address by which clients reach the gateway. Endpoints in answers use it. It "
+		"begins with \"*.\" for the route mode wildcard"},
 	{"ingress.gateway.route", "mode", STR(ingress_route), "wildcard",
-		"wildcard: ID-PORT.DOMAIN; uri: /ID/PORT/; header: OpenSandbox-Ingress-To"},
+		"How a request names its sandbox and port. wildcard: ID-PORT.DOMAIN; uri: "
+		"/ID/PORT/; header: OpenSandbox-Ingress-To"},
 	{"ingress.secure_access", "keys", STR(ingress_keys), "",
-		"that sign routes: \"a=BASE64,b=BASE64\", 16 to 64 bytes each; empty: those of the "
-		"environment's OPENSANDBOX_SECURE_ACCESS_KEYS"},
+		"Keys that sign routes: \"a=BASE64,b=BASE64\", 16 to 64 bytes each. Empty: those "
+		"of the environment variable OPENSANDBOX_SECURE_ACCESS_KEYS"},
 	{"ingress.secure_access", "active_key", STR(ingress_active_key), "",
-		"the one that new routes are signed with; empty: the first"},
+		"The key that signs new routes. Empty: the first one"},
 	{"renew_intent", "enabled", K_BOOL, AT(renew_enabled), 0, 0, "true",
-		"renew on access through the proxy"},
+		"Renew a sandbox when a client reaches it through the proxy"},
 	{"renew_intent", "min_interval_seconds", K_INT, AT(renew_min_interval_seconds), 0, 86400,
-		"60", ""},
+		"60", "Renew at most once in this time"},
 	{"idle", "enabled", K_BOOL, AT(idle_enabled), 0, 0, "true",
-		"lifecycle.idlePolicy: pause or delete idle sandboxes, and wake them on a request"},
+		"Clients may ask for lifecycle.idlePolicy: pause or delete idle sandboxes, and "
+		"wake them on a request"},
 	{"idle", "min_timeout_seconds", K_INT, AT(idle_min_timeout_seconds), 1, 86400, "30",
-		"the least that a client may ask for"},
+		"Shortest idle timeout that a client may ask for"},
 	{"idle", "activity_ttl_seconds", K_INT, AT(idle_activity_ttl_seconds), 1, 86400, "1800",
-		"the most"},
+		"Longest idle timeout that a client may ask for"},
 	{"idle", "disk_after_seconds", K_INT, AT(idle_disk_after_seconds), 0, 86400, "600",
-		"an idle sandbox is paused in memory for so long, then to disk; 0: to disk at "
-		"once"},
-	{"images", "default_registry", STR(default_registry), "docker.io", ""},
+		"Time that an idle sandbox is paused in memory before it is paused to disk. 0: to "
+		"disk at once"},
+	{"images", "default_registry", STR(default_registry), "docker.io",
+		"Registry of image names without a registry"},
 	{"images", "private_registries", STR(private_registries), "",
-		"registries (HOST or HOST:PORT, with blanks between) that may be on loopback or "
-		"private addresses"},
+		"Registries that may have loopback or private addresses: HOST or HOST:PORT, "
+		"separated by blanks"},
 	{"images", "aliases", STR(image_aliases), "",
-		"names that stand for other images (PATTERN=NAME, with blanks between; a pattern "
-		"may end "
-		"in '*'): \"opensandbox/code-interpreter:*=code-interpreter-python\""},
+		"Names that stand for other images: PATTERN=NAME, separated by blanks. A pattern "
+		"may end in '*': \"opensandbox/code-interpreter:*=code-interpreter-python\""},
 	{"images", "shared_store", K_BOOL, AT(shared_store), 0, 0, "false",
-		"every key may use every image in the store, also private ones that another key "
+		"Every key may use every image in the store, also private images that another key "
 		"pulled with its own credentials"},
 	{"images", "insecure_registries", K_BOOL, AT(insecure_registries), 0, 0, "false",
-		"plain HTTP and private addresses for all registries"},
+		"Allow plain HTTP and private addresses for all registries"},
 	{"debug", "faults", K_BOOL, AT(faults), 0, 0, "false",
-		"for tests: <run_dir>/fault says where to die; refused without --faults"},
+		"For tests: the file run_dir/fault says where the server kills itself. Refused "
+		"without --faults"},
 };
 
 struct rd {
@@ -786,7 +811,9 @@ char *conf_example(const char *api_key)
 
 	if (!f)
 		return NULL;
-	fputs("# mayflyd's configuration; the values shown are the defaults, but for the key\n", f);
+	fputs("# Configuration of mayflyd. The values shown are the defaults, except for the "
+	      "key.\n",
+		f);
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
 		const struct key *k = &keys[i];
 		bool is_key = k->off == AT(api_key);
@@ -798,7 +825,7 @@ char *conf_example(const char *api_key)
 		fprintf(f, k->kind == K_STR ? "%s = \"%s\"\n" : "%s = %s\n", k->name,
 			is_key ? api_key : k->dflt);
 	}
-	fputs("\n[storage]\n# host folders that volumes may use; empty: none\nallowed_host_paths = "
+	fputs("\n[storage]\n# Host folders that volumes may use. Empty: none\nallowed_host_paths = "
 	      "[]\n",
 		f);
 	fputs("\n# Each key sees the sandboxes, snapshots and templates of its namespace.\n"

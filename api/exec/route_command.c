@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "lib/log.h"
+#include "lib/opt.h"
 
 #define PING_NS    3000000000ull
 #define CR_WAIT_NS 10000000ull
@@ -454,15 +455,17 @@ static void session_closed(struct http_req *r, void *data, const struct agent_re
 		http_reply_empty(r, 200);
 }
 
-static void ask_by_id(struct http_req *r, uint16_t type, const char *id, execd_reply_fn fn)
+/* sig: 0 for SIGTERM, and SIGKILL if that does not help. */
+static void ask_by_id(
+	struct http_req *r, uint16_t type, uint32_t sig, const char *id, execd_reply_fn fn)
 {
 	struct buf b;
 
 	buf_init(&b, 1024);
 	buf_str(&b, id);
 	if (type == AGENT_SIGNAL) {
-		buf_u32(&b, SIGTERM);
-		buf_u32(&b, 3000);
+		buf_u32(&b, sig ? sig : SIGTERM);
+		buf_u32(&b, sig ? 0 : 3000); /* until SIGKILL */
 	}
 	execd_ask(r, type, &b, 30000, fn, NULL);
 	buf_fini(&b);
@@ -473,7 +476,7 @@ static void interrupted(struct http_req *r, void *data, const struct agent_reply
 	if (!rep->err)
 		http_reply_empty(r, 200);
 	else if (rep->err == ENOENT)
-		ask_by_id(r, AGENT_SESSION_DEL, http_query(r, "id"), session_closed);
+		ask_by_id(r, AGENT_SESSION_DEL, 0, http_query(r, "id"), session_closed);
 	else if (rep->err == ESRCH)
 		execd_error(r, 500, "RUNTIME_ERROR",
 			"error interrupting code execution. the command has finished");
@@ -490,15 +493,18 @@ static bool id_fits(const char *id)
 
 void route_interrupt(struct http_req *r)
 {
-	const char *id = http_query(r, "id");
+	const char *id = http_query(r, "id"), *sig = http_query(r, "signal");
+	uint64_t n = 0;
 
 	if (!id || !*id)
 		execd_error(r, 400, "MISSING_QUERY", "missing query parameter 'id'");
+	else if (sig && (!uint_parse(sig, &n) || n < 1 || n > 64))
+		execd_error(r, 400, "INVALID_QUERY", "signal: a number from 1 to 64 is wanted");
 	else if (!id_fits(id))
 		execd_error(r, 500, "RUNTIME_ERROR",
 			"error interrupting code execution. no such session");
 	else
-		ask_by_id(r, AGENT_SIGNAL, id, interrupted);
+		ask_by_id(r, AGENT_SIGNAL, (uint32_t)n, id, interrupted);
 }
 
 /* ---- GET /command/status/{id} */
@@ -612,7 +618,7 @@ void route_status(struct http_req *r)
 	const char *id = http_param(r, "id");
 
 	if (id_fits(id))
-		ask_by_id(r, AGENT_STATUS, id, got_status);
+		ask_by_id(r, AGENT_STATUS, 0, id, got_status);
 	else
 		execd_error(r, 404, "INVALID_REQUEST_BODY", "command not found: %s", id);
 }

@@ -51,28 +51,32 @@ bool admission_is_tight(const struct daemon *d)
 	return memory_promised_mib(d) * 10 > memory_limit_mib(d) * 8;
 }
 
-/* What runs, and so much more: within the limits? */
-static void check_load(
-	const struct daemon *d, uint64_t more_mib, uint64_t more_vcpus, struct refusal *x)
+/* Is there room for sb beside what runs? counted: the index has sb already. */
+static void check_load(const struct sandbox *sb, bool counted, struct refusal *x)
 {
+	const struct daemon *d = sb->d;
 	const struct sandbox_load *l = index_load(d->index);
-	uint64_t mib = memory_promised_mib(d) + more_mib, max_mib = memory_limit_mib(d);
-	uint64_t vcpus = l->vcpus + more_vcpus,
-		 max_vcpus = (uint64_t)d->cfg.cpu_overcommit * d->cpus;
+	unsigned long long mib = sb->cls.mem_mib, vcpus = sb->cls.vcpus;
+	unsigned long long used_mib = memory_promised_mib(d) - (counted ? mib : 0),
+			   used_vcpus = l->vcpus - (counted ? vcpus : 0),
+			   max_mib = memory_limit_mib(d),
+			   max_vcpus = (unsigned long long)d->cfg.cpu_overcommit * d->cpus;
 
 	if (l->live > (size_t)d->cfg.max_sandboxes)
-		refuse(x, 429, FULL, "This host is full: %lld sandboxes are its limit.",
+		refuse(x, 429, FULL,
+			"This host is full: it has its %lld sandboxes. Delete one, or raise "
+			"limits.max_sandboxes.",
 			(long long)d->cfg.max_sandboxes);
-	else if (mib > max_mib)
+	else if (used_mib + mib > max_mib)
 		refuse(x, 429, FULL,
-			"This host is full: %llu MiB of memory would be given away, %llu is its "
-			"limit.",
-			(unsigned long long)mib, (unsigned long long)max_mib);
-	else if (vcpus > max_vcpus)
+			"This host is full: %llu MiB of memory requested, %llu MiB free of %llu. "
+			"Delete or pause a sandbox, or raise limits.memory_mib.",
+			mib, used_mib < max_mib ? max_mib - used_mib : 0, max_mib);
+	else if (used_vcpus + vcpus > max_vcpus)
 		refuse(x, 429, FULL,
-			"This host is full: %llu virtual CPUs would be given away, %llu is its "
-			"limit.",
-			(unsigned long long)vcpus, (unsigned long long)max_vcpus);
+			"This host is full: %llu virtual CPUs requested, %llu free of %llu. Delete "
+			"or pause a sandbox, or raise limits.cpu_overcommit.",
+			vcpus, used_vcpus < max_vcpus ? max_vcpus - used_vcpus : 0, max_vcpus);
 }
 
 static int refused_full(struct daemon *d, const struct refusal *x)
@@ -90,10 +94,14 @@ static void check_disk(const struct daemon *d, struct refusal *x)
 	if (statvfs(d->cfg.state_dir, &vfs) < 0)
 		return;
 	if ((vfs.f_bavail * vfs.f_frsize >> 20) < (uint64_t)d->cfg.disk_reserve_mib)
-		refuse(x, 429, FULL, "This host is full: less than %lld MiB of disk are free.",
+		refuse(x, 429, FULL,
+			"This host is full: less than %lld MiB of disk are free. Delete snapshots, "
+			"templates or sandboxes, or lower limits.disk_reserve_mib.",
 			(long long)d->cfg.disk_reserve_mib);
 	else if (vfs.f_files && d->cfg.disk_reserve_mib && vfs.f_favail < INODES_RESERVE)
-		refuse(x, 429, FULL, "This host is full: %llu of %llu inodes of the disk are free.",
+		refuse(x, 429, FULL,
+			"This host is full: %llu of %llu inodes of the disk are free. Delete "
+			"snapshots, templates or sandboxes.",
 			(unsigned long long)vfs.f_favail, (unsigned long long)vfs.f_files);
 }
 
@@ -104,7 +112,7 @@ int admission_check(struct sandbox *sb, struct refusal *x)
 	/* its size is known from here on */
 	index_count(d->index, sb);
 	x->status = 0;
-	check_load(d, 0, 0, x);
+	check_load(sb, true, x);
 	if (!x->status)
 		check_disk(d, x);
 	return refused_full(d, x);
@@ -113,6 +121,6 @@ int admission_check(struct sandbox *sb, struct refusal *x)
 int admission_check_resume(const struct sandbox *sb, struct refusal *x)
 {
 	x->status = 0;
-	check_load(sb->d, sb->cls.mem_mib, sb->cls.vcpus, x);
+	check_load(sb, false, x);
 	return refused_full(sb->d, x);
 }

@@ -47,7 +47,7 @@ def test_a_sandbox_goes_by_its_name_or_the_beginning_of_its_id(mayfly, named):
     assert json.loads(mayfly("inspect", named[:8]).stdout)["id"] == named
     r = mayfly("inspect", "nothing-of-that-name")
     assert r.returncode == 1 and "mayfly ls" in r.stderr
-    assert named in mayfly("ls").stdout
+    assert named in mayfly("ls", "-q").stdout.split()
     assert mayfly("exec", "-s", "cli-test", "--", "echo $FROM_CREATE").stdout == "yes\n"
     r = mayfly("exec", "-w", "/usr", "-e", "A=b", "-u", "65534:65534", "cli-test", "--", "sh", "-c", "pwd; echo $A; id -u")
     assert r.stdout == "/usr\nb\n65534\n"
@@ -109,3 +109,40 @@ def test_nothing_answers_says_what_to_do():
     r = subprocess.run([MAYFLY, "ls", "--url", "http://127.0.0.1:9"], capture_output=True, text=True)
     assert r.returncode == 1 and "mayfly machine start" in r.stderr
     assert subprocess.run([MAYFLY, "run"], capture_output=True).returncode == 2
+
+
+def test_an_entrypoint_is_followed_stopped_and_waited_for(mayfly, base_image, sdk_env):
+    """logs -f ends with the entrypoint; stop and kill end it; wait prints its exit code; stats and events show what there is."""
+    def create(name, script):
+        r = mayfly("create", "--name", name, base_image, "sh", "-c", script)
+        assert r.returncode == 0, r.stderr
+        return r.stdout.strip()
+
+    names = ("cli-polite", "cli-stubborn", "cli-killed")
+    try:
+        create("cli-polite", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.1; done")
+        with subprocess.Popen([MAYFLY, "logs", "-f", "cli-polite"], env={**os.environ, **sdk_env}, stdout=subprocess.PIPE, text=True) as logs:
+            assert logs.stdout.readline() == "ready\n"
+            stats = mayfly("stats", "--no-stream", "cli-polite").stdout.splitlines()
+            assert stats[0].split() == ["ID", "NAME", "CPU", "MEMORY", "USED"] and "cli-polite" in stats[1] and "MiB" in stats[1]
+            assert mayfly("stop", "cli-polite").returncode == 0
+            assert logs.stdout.read().endswith("bye\n") and logs.wait(60) == 0
+        assert mayfly("wait", "cli-polite").stdout == "7\n"
+        lines = mayfly("logs", "cli-polite").stdout.splitlines()
+        assert lines[0] == "ready" and lines[-1] == "bye"
+        assert "CONTAINER_EXITED_ERROR" in mayfly("events", "cli-polite").stdout
+        line = [line for line in mayfly("ls").stdout.splitlines() if " cli-polite " in line][0]
+        assert "Terminated" in line or "Failed" in line
+        assert "code 7" in line
+        # who does not listen is killed
+        create("cli-stubborn", "trap '' TERM; while :; do sleep 0.1; done")
+        assert mayfly("stop", "cli-stubborn").returncode == 0
+        assert mayfly("wait", "cli-stubborn").stdout == "137\n"
+        create("cli-killed", "trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
+        while mayfly("logs", "cli-killed").stdout != "up\n":
+            pass
+        assert mayfly("kill", "-s", "SIGUSR1", "cli-killed").returncode == 0
+        assert mayfly("wait", "cli-killed").stdout == "9\n"
+        assert mayfly("kill", "-s", "NONSENSE", "cli-killed").returncode == 2
+    finally:
+        mayfly("rm", *names)

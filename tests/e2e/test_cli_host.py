@@ -11,8 +11,8 @@ import pytest
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
 
-COMMANDS = ("run", "create", "ls", "exec", "logs", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "pool", "template", "machine", "disk", "image",
-            "doctor", "env", "version")
+COMMANDS = ("run", "create", "ls", "exec", "logs", "events", "stats", "stop", "kill", "wait", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "pool", "template", "machine", "disk", "image",
+            "doctor", "env", "completion", "version")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,8 @@ def test_every_command_explains_itself(mayfly):
         r = mayfly(c, "--help")
         assert r.stdout.startswith(f"usage: mayfly {c}") and not r.stderr, c
     assert "no command 'frob'" in mayfly("frob", code=2).stderr
+    assert "did you mean 'image'?" in mayfly("imgae", code=2).stderr and "did you mean 'pull'?" in mayfly("image", "pul", code=2).stderr
+    assert mayfly("ps", "--help").returncode == 0 and mayfly("--version").stdout == mayfly("version").stdout
     assert "usage:" in mayfly(code=2).stderr
     for c in COMMANDS:
         r = mayfly(c, "--no-such-option", code=2)
@@ -103,9 +105,11 @@ def test_life_of_a_sandbox_for_scripts(mayfly):
     assert [b["id"] for b in boxes] == [two, made["id"]]
     assert [b["id"] for b in json.loads(mayfly("ls", "--json", "-l", "a=b", "-s", "running").stdout)] == [made["id"]]
     assert json.loads(mayfly("ls", "--json", "-s", "paused").stdout) == []
-    # not on a terminal: one line each, tabs between, no heading
+    # the same on a terminal and in a pipe; whole ids where a script reads them
     lines = mayfly("ls").stdout.splitlines()
-    assert len(lines) == 2 and all("\t" in line for line in lines) and made["id"] in lines[1]
+    assert len(lines) == 3 and lines[0].split()[:4] == ["ID", "NAME", "IMAGE", "STATE"] and lines[2].split()[:4] == [made["id"][:12], "one", "tiny", "Running"]
+    assert mayfly("ps", "--no-trunc").stdout.splitlines()[1].split()[0] == two
+    assert mayfly("ps", "-q").stdout.split() == [two, made["id"]] and mayfly("ls", "-q", "--names").stdout.split() == [two, "one"]
     assert json.loads(mayfly("inspect", "one").stdout)["metadata"] == {"a": "b", "name": "one"}
     mayfly("pause", "one")
     assert json.loads(mayfly("inspect", "one").stdout)["status"]["state"] == "Paused"
@@ -136,7 +140,26 @@ def test_a_name_or_a_beginning_is_enough_but_not_two(mayfly):
     boxes = [mayfly("create", "-m", "256Mi", "-n", "same", "tiny").stdout.strip() for _ in range(2)]
     assert "same" in mayfly("inspect", "same", code=1).stderr
     assert json.loads(mayfly("inspect", boxes[0][:13]).stdout)["id"] == boxes[0]
-    mayfly("rm", *boxes)
+    # whoever is named as an id begins is meant by that name
+    named = mayfly("create", "-m", "256Mi", "-n", boxes[0][:4], "tiny").stdout.strip()
+    assert json.loads(mayfly("inspect", boxes[0][:4]).stdout)["id"] == named
+    mayfly("rm", *boxes, named)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_made_for(mayfly, shell):
+    script = mayfly("completion", shell).stdout
+    assert "_mayfly_words" in script
+    mayfly("completion", "csh", code=2)
+    if shell != "bash":
+        return
+    words = subprocess.run(["bash", "-c", script + """
+        COMP_WORDS=(mayfly po) COMP_CWORD=1; _mayfly; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(mayfly ls --st) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(mayfly snapshot cr) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(mayfly image pull --st) COMP_CWORD=3; _mayfly; echo "${COMPREPLY[@]}"
+        """], env=os.environ | {"PATH": f"{MAYFLY.parent}:{os.environ['PATH']}"}, capture_output=True, text=True, timeout=60)
+    assert words.stdout.splitlines() == ["port-forward", "--state", "create", "--store --stall"], words
 
 
 def test_what_this_host_is(mayfly):

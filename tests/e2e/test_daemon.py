@@ -52,6 +52,16 @@ def test_a_fresh_configuration_is_a_good_one(tmp_path):
     assert f.stat().st_mode & 0o777 == (0o640 if f.stat().st_gid else 0o600)
 
 
+def test_the_page_of_the_configuration_has_every_key():
+    """docs/configuration.md shows the file that init-config writes. RECORD=1 writes it there again."""
+    page = TOP / "docs" / "configuration.md"
+    now = re.sub('^api_key = ".*"$', 'api_key = "A KEY OF YOUR OWN"', mayflyd("init-config").stdout, flags=re.M)
+    text = re.sub(r"(?<=^```toml\n).*?(?=^```$)", lambda _: now, page.read_text(), flags=re.M | re.S)
+    if os.environ.get("RECORD"):
+        page.write_text(text)
+    assert page.read_text() == text, "RECORD=1 make e2e T=page_of_the_configuration"
+
+
 @pytest.mark.parametrize("text,says", [
     ("[server]\nport = many\n", "line 2"),
     ("[server]\nport = 70000\n", "line 2: port is from 0 to 65535"),
@@ -292,7 +302,7 @@ def test_a_client_that_gives_up_leaves_a_sandbox_that_can_be_found(daemon):
 
 # ---- admission
 
-@pytest.mark.parametrize("limits,says", [({"max_sandboxes": 2}, "2 sandboxes"), ({"memory_mib": 512}, "512 is its limit"),
+@pytest.mark.parametrize("limits,says", [({"max_sandboxes": 2}, "2 sandboxes"), ({"memory_mib": 512}, "256 MiB of memory requested, 0 MiB free of 512"),
                                          ({"disk_reserve_mib": 1 << 29}, "MiB of disk")])
 def test_a_full_host_says_so_and_when_to_ask_again(daemon, limits, says):
     daemon.start({"limits": limits})

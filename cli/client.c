@@ -116,10 +116,20 @@ static void client_find(struct client *c, const char *url)
 	base_from(c, local);
 }
 
+void client_open(struct client *c, const char *url)
+{
+	struct sigaction sa = {.sa_handler = on_sigint};
+
+	*c = (struct client){0};
+	client_find(c, url);
+	curl_global_init(CURL_GLOBAL_DEFAULT);
+	sigaction(SIGINT, &sa, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
 bool client_begin(struct client *c, struct client_opts *co, const char *usage, const struct opt *o,
 	size_t n, int argc, char **argv, int words, int *rest, int *code)
 {
-	struct sigaction sa = {.sa_handler = on_sigint};
 	struct err e;
 	int at;
 
@@ -135,11 +145,7 @@ bool client_begin(struct client *c, struct client_opts *co, const char *usage, c
 		return false;
 	}
 	*rest = at;
-	*c = (struct client){0};
-	client_find(c, co->url);
-	curl_global_init(CURL_GLOBAL_DEFAULT);
-	sigaction(SIGINT, &sa, NULL);
-	signal(SIGPIPE, SIG_IGN);
+	client_open(c, co->url);
 	return true;
 }
 

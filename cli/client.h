@@ -38,6 +38,8 @@ struct client_opts {
 		"help", 'h', OPT_FLAG, &(o).help, NULL, "this text"                                \
 	}
 
+/* Finds the daemon. url: NULL for where it is by default. */
+void client_open(struct client *c, const char *url);
 /* Reads options and finds the daemon. True: go on, *rest is the first word left; false: return
  * *code. `words`: how few are needed. */
 bool client_begin(struct client *c, struct client_opts *co, const char *usage, const struct opt *o,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_image.c: `mayfly image`: the store's commands. They work on the store's folder directly, beside a
- * running daemon if there is one; what reads images runs in a process of its own (mayfly-image).
+ * cmd_image.c: `mayfly image`. ls, pull and rm ask the daemon (cmd_image_remote.c), unless --store or
+ * MAYFLY_IMAGES names a folder. The others work on the folder, beside a running daemon if there is
+ * one. What reads images runs in a process of its own (mayfly-image).
  */
 #include "cli/cli.h"
 #include "cli/cmd_image.h"
@@ -86,7 +87,7 @@ int image_fetch(struct store *s, const struct image_request *q, struct err *e)
 /* ---- options that several commands have ---- */
 
 struct common {
-	const char *store, *platform, *user, *registries, *token_file, *kind;
+	const char *url, *store, *platform, *user, *registries, *token_file, *kind;
 	bool password_stdin, always, json, local, help;
 	uint64_t room, max_bytes, max_entries, max_ratio, stall;
 };
@@ -94,7 +95,11 @@ struct common {
 #define OPT_STORE(c)                                                                               \
 	{                                                                                          \
 		"store", 0, OPT_STR, &(c).store, "DIR",                                            \
-			"the store's folder (default: $MAYFLY_IMAGES)"                             \
+			"work on this folder instead of asking the daemon ($MAYFLY_IMAGES)"        \
+	}
+#define OPT_URL(c)                                                                                 \
+	{                                                                                          \
+		"url", 0, OPT_STR, &(c).url, "URL", "the daemon, instead of OPEN_SANDBOX_DOMAIN"   \
 	}
 #define OPT_LIMITS(c)                                                                              \
 	{"room", 0, OPT_BYTES, &(c).room, "BYTES",                                                 \
@@ -106,6 +111,14 @@ struct common {
 		"max-ratio", 0, OPT_UINT, &(c).max_ratio, "N",                                     \
 			"a layer beyond 1 GiB may decompress to N times its size (400)"            \
 	}
+
+/* ls, pull and rm are the daemon's, unless a folder is named. */
+static bool wants_folder(const struct common *c)
+{
+	const char *env = getenv("MAYFLY_IMAGES");
+
+	return c->store || (env && *env && !c->url);
+}
 
 static int open_store(const struct common *c, struct store **out, struct err *e)
 {
@@ -171,6 +184,7 @@ static int image_pull(int argc, char **argv)
 	char password[4096] = "";
 	struct err e = {0};
 	const struct opt opts[] = {
+		OPT_URL(c),
 		OPT_STORE(c),
 		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
 			"of a multi-platform image (default: this machine's)"},
@@ -191,6 +205,20 @@ static int image_pull(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (!wants_folder(&c)) {
+		if (c.platform || c.registries || c.stall || c.always || c.room || c.max_bytes ||
+			c.max_entries || c.max_ratio) {
+			err_plain(&e, EINVAL,
+				"the daemon pulls with its own settings: this option needs "
+				"--store");
+			return complain(EXIT_USAGE, &e);
+		}
+		if (c.password_stdin && read_password(password, sizeof(password), &e) < 0)
+			return complain(EXIT_FAILED, &e);
+		r = remote_pull(c.url, argv[rest], c.user, password);
+		explicit_bzero(password, sizeof(password));
+		return r;
+	}
 	if (!c.registries)
 		c.registries = getenv("MAYFLY_REGISTRIES");
 	r = set_request(&c, &q, &e);
@@ -335,6 +363,7 @@ static int image_ls(int argc, char **argv)
 	struct err e = {0};
 	char aliases[ALIASES_MAX];
 	const struct opt opts[] = {
+		OPT_URL(c),
 		OPT_STORE(c),
 		{"json", 0, OPT_FLAG, &c.json, NULL, "one JSON object a line"},
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
@@ -343,6 +372,8 @@ static int image_ls(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (!wants_folder(&c))
+		return remote_ls(c.url, c.json);
 	r = open_store(&c, &s, &e);
 	if (r == 0 && !c.json)
 		printf("%-32s %-6s %-12s %12s %12s  %-16s  %s\n", "NAME", "", "IMAGE", "STORED",
@@ -390,6 +421,7 @@ static int image_rm(int argc, char **argv)
 	struct common c = {0};
 	struct err e = {0};
 	const struct opt opts[] = {
+		OPT_URL(c),
 		OPT_STORE(c),
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
@@ -398,6 +430,8 @@ static int image_rm(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (!wants_folder(&c))
+		return remote_rm(c.url, argc - rest, argv + rest);
 	if (open_store(&c, &s, &e) < 0)
 		return complain(EXIT_FAILED, &e);
 	for (; rest < argc; rest++)
@@ -458,14 +492,14 @@ static int image_prune(int argc, char **argv)
 }
 
 static const struct command commands[] = {
-	{"pull", image_pull, "get an image from a registry"},
+	{"pull", image_pull, "pull an image from a registry"},
 	{"import", image_import,
-		"get one from an OCI layout, an archive (OCI, docker save), a root file system"},
-	{"build", cmd_image_build, "make one of our own: base, python, node, tiny"},
-	{"ls", image_ls, "what is in the store"},
-	{"inspect", image_inspect, "what an image says about itself, and its disk"},
-	{"rm", image_rm, "take a name away, and with its last name the image"},
-	{"prune", image_prune, "remove what was not used for long, or is too much"},
+		"import an OCI layout, an archive (OCI, docker save) or a root file system"},
+	{"build", cmd_image_build, "build an image by a recipe: base, python, node, tiny, ..."},
+	{"ls", image_ls, "list images"},
+	{"inspect", image_inspect, "show an image's configuration and disk, as JSON"},
+	{"rm", image_rm, "remove a name, and the image with its last name"},
+	{"prune", image_prune, "remove images that were not used for long, or are too many"},
 };
 
 int cmd_image(int argc, char **argv)

@@ -10,3 +10,8 @@ const char *image_store_default(char *to, size_t cap);
 /* Obtains with progress on stderr, prints "NAME DIGEST". */
 int image_fetch(struct store *s, const struct image_request *q, struct err *e);
 int cmd_image_build(int argc, char **argv);
+
+/* cmd_image_remote.c: the same by the daemon; they return the exit code. user, password: "" or NULL for none. */
+int remote_ls(const char *url, bool json);
+int remote_pull(const char *url, const char *name, const char *user, const char *password);
+int remote_rm(const char *url, int n, char **names);

@@ -68,6 +68,11 @@ void route_diag_context(struct http_req *r);
 /* route_quarantine.c */
 void route_quarantine_list(struct http_req *r);
 void route_quarantine_delete(struct http_req *r);
+/* route_images.c */
+void route_image_list(struct http_req *r);
+void route_image_pull(struct http_req *r);
+void route_image_delete(struct http_req *r);
+
 /* route_volumes.c */
 void route_volume_list(struct http_req *r);
 void route_volume_get(struct http_req *r);

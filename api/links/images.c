@@ -396,6 +396,11 @@ void images_process_exited(struct images *im, const struct priv_msg *ev)
 		spawner_exited(im->spawner, ev);
 }
 
+struct store *images_store(struct images *im)
+{
+	return im->store;
+}
+
 void images_users(struct images *im, const image_user_fn *users)
 {
 	im->users = users;

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "lib/buf.h"
 #include "lib/err.h"
 
 struct cJSON;
@@ -43,3 +44,11 @@ void images_users(struct images *im, const image_user_fn *users);
  * be removed (`mayfly image prune`). */
 void images_release(struct daemon *d);
 void images_process_exited(struct images *im, const struct priv_msg *ev);
+
+/* ---- the store, for an operator. The work is done in a thread; fn is called once, on the loop, never before these return. e: NULL, or why not.
+ * False: no memory, and fn is not called. */
+typedef void (*image_store_fn)(void *arg, const struct buf *answer, const struct err *e);
+/* answer: JSON, {"items":[{name,local,digest,storedBytes,diskBytes,builtAt,usedAt,pins}],"aliases":[{name,alias}]} */
+bool images_list(struct daemon *d, image_store_fn fn, void *arg);
+/* EBUSY: a sandbox, snapshot or template is based on it. ENOENT: no such image. The answer is empty. */
+bool images_remove(struct daemon *d, const char *name, image_store_fn fn, void *arg);

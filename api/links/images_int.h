@@ -20,3 +20,5 @@ void spawner_serve(struct spawner *s);
 void spawner_exited(struct spawner *s, const struct priv_msg *ev);
 /* any thread */
 void images_wake(int fd);
+struct images;
+struct store *images_store(struct images *im);

@@ -6,6 +6,7 @@ import http.client
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -555,6 +556,37 @@ def test_a_private_image_is_not_given_to_another_key(daemon, private):
     assert image_fails(daemon, "key-b", name, **who) is None, "with the password it is fetched, and shared from then on"
     assert image_fails(daemon, "key-b", name) is None
     assert image_fails(daemon, "root", name) is None, "the store is the operator's"
+
+
+def test_an_operator_pulls_lists_and_removes_images(daemon, private):
+    """`mayfly image` asks the daemon; a folder is an option. Keys with a namespace are refused."""
+    name, _, _ = private
+    daemon.start(KEYS | {"images": {"private_registries": f"{name.split('/')[0]}", "aliases": f"other:*={name}"}}, api_key="root")
+
+    def image(*words, key="root", code=0, stdin=""):
+        r = subprocess.run([MAYFLY, "image", *words], env=os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{daemon.port}", "OPEN_SANDBOX_API_KEY": key, "MAYFLY_IMAGES": ""},
+                           input=stdin, capture_output=True, text=True, timeout=120)
+        assert r.returncode == code, r
+        return r.stdout if code == 0 else r.stderr
+    assert "credentials are needed" in image("pull", name, code=1)
+    assert re.fullmatch("sha256:[0-9a-f]{64}\n", image("pull", "-u", WHO[0], "--password-stdin", name, stdin=WHO[1]))
+    shown = image("ls").splitlines()
+    assert shown[0].split()[0] == "NAME" and any(line.startswith(name) and "registry" in line for line in shown), shown
+    assert any(line.split()[:3] == ["other:*", "alias", name] for line in shown), shown
+    for words in (("ls",), ("pull", name), ("rm", name)):
+        assert "operator" in image(*words, key="key-a", code=1)
+    status, made, _ = daemon.ask("POST", "/v1/sandboxes", BOX | {"image": {"uri": name}}, by("root"))
+    assert status == 202, made
+    assert "use" in image("rm", name, code=1)
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{made['id']}", headers=by("root"))[0] == 204
+    end = time.monotonic() + 60
+    while (status := daemon.ask("DELETE", f"/v1/mayfly/images?name={name}", headers=by("root"))[0]) != 204:
+        assert status == 409 and time.monotonic() < end
+        time.sleep(0.1)
+    assert name not in [line.split()[0] for line in image("ls").splitlines()]
+    assert image("rm", name, code=1) and image("rm", "--", "", code=1)
+    assert "--store" in image("pull", "--always", name, code=2)
+    assert "name" in image("pull", "NOT A NAME", code=1)
 
 
 def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private, tmp_path):

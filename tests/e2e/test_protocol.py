@@ -84,6 +84,9 @@ DELETE /v1/mayfly/volumes/{name} 204 401 404
 POST /v1/sandboxes/{id}/fork 202 400 401 404 409 429 500
 POST /v1/snapshots/{id}/fork 202 400 401 404 409
 POST /v1/sandboxes/{id}/restore 202 400 401 404 409 500
+GET /v1/mayfly/images 200 401
+POST /v1/mayfly/images 200 400 401
+DELETE /v1/mayfly/images 400 401 404
 GET /v1/mayfly/quarantine 200 401
 DELETE /v1/mayfly/quarantine/{table}/{id} 401 404
 """
@@ -401,6 +404,11 @@ def templates(seen, d):
     ask("DELETE", f"/v1/templates/{tpl}", 204)
     for method, path in (("GET", "/v1/mayfly/points/x"), ("POST", "/v1/mayfly/points/x/verify"), ("GET", "/v1/mayfly/templates/x"), ("DELETE", "/v1/mayfly/templates/x")):
         ask(method, path, 404)
+    ask("GET", "/v1/mayfly/images", 200)
+    ask("POST", "/v1/mayfly/images", 200, {"name": "tiny"})
+    ask("POST", "/v1/mayfly/images", 400, {"name": "NOT A NAME"}, PARAM)
+    ask("DELETE", "/v1/mayfly/images", 400, None, PARAM)
+    ask("DELETE", "/v1/mayfly/images?name=no-such", 404, None, "MAYFLY::IMAGE_NOT_FOUND")
     ask("GET", "/v1/mayfly/quarantine", 200)
     ask("DELETE", f"/v1/mayfly/quarantine/sandboxes/{NOBODY}", 404, code="MAYFLY::NOT_QUARANTINED")
     ask("POST", "/v1/mayfly/templates", 400, b"[", PARAM)

@@ -136,7 +136,7 @@ NEVER_CODES = (
     (r"ALREADY_CONNECTED|VIEWER_REQUIRES_RUNNING_SESSION", "of terminals, which the scripted agent has not: test_pty_host.py"),
     (r"NOT_SUPPORTED", "everything of the execution API is there"),
 )
-OUR_CODES = {"FSB::TEMPLATE_FAILED", "SANDBOX::FORK_FAILED", "SANDBOX::INVALID_STATE", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/, forks, rollbacks
+OUR_CODES = {"FSB::TEMPLATE_FAILED", "SANDBOX::FORK_FAILED", "SANDBOX::INVALID_STATE", "MAYFLY::IMAGE_NOT_FOUND", "MAYFLY::NOT_QUARANTINED", "VOLUME::PVC_EXISTS"}  # of /v1/mayfly/, forks, rollbacks
 FORM = {"Content-Type": "multipart/form-data; boundary=BB"}
 UPLOAD = (b'--BB\r\nContent-Disposition: form-data; name="metadata"; filename="metadata"\r\n\r\n{"path":"/x"}\r\n'
           b'--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--BB--\r\n')

@@ -135,7 +135,9 @@ def test_an_entrypoint_is_followed_stopped_and_waited_for(mayfly, base_image, sd
         assert "Terminated" in line or "Failed" in line
         assert "code 7" in line
         # who does not listen is killed
-        create("cli-stubborn", "trap '' TERM; while :; do sleep 0.1; done")
+        create("cli-stubborn", "trap '' TERM; echo up; while :; do sleep 0.1; done")
+        while mayfly("logs", "cli-stubborn").stdout != "up\n":
+            pass
         assert mayfly("stop", "cli-stubborn").returncode == 0
         assert mayfly("wait", "cli-stubborn").stdout == "137\n"
         create("cli-killed", "trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")

@@ -30,7 +30,10 @@ def run(argv, env, **kw):
 
 def test_the_quickstart_page(sdk_env, base_image):
     env = os.environ | sdk_env | {"PATH": f"{MAYFLY.parent}:{os.environ['PATH']}"}
-    out = {name: run(["bash", "-ec", text], env) for name, text in blocks("quickstart.md")}
+    try:
+        out = {name: run(["bash", "-ec", text], env) for name, text in blocks("quickstart.md")}
+    finally:
+        subprocess.run([MAYFLY, "rm", "demo", "copy"], env=env, capture_output=True, timeout=LIMIT_S)  # of a page that failed half-way
     assert out["first"].startswith("hello from ")
     assert "\n42\n" in out["sandbox"] and " demo " in out["sandbox"] and "MiB" in out["sandbox"]
     assert out["pause"].endswith("42\n")

@@ -9,7 +9,7 @@
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/cmd_image.h"
-#include "images/oci/ref.h"
+#include "images/store/store.h"
 #include "lib/json.h"
 
 static double number(const cJSON *o, const char *key)

@@ -189,6 +189,7 @@ static void guesses_run_out_and_come_back(void)
 
 	REQUIRE(g);
 	guesses_init(g);
+	g->seed = 1; /* addresses that share a place share its guesses: here none do */
 	for (; n < 100 && guesses_left(g, "x", "10.0.0.1", SECOND); n++)
 		guesses_wrong(g, "x", "10.0.0.1", SECOND);
 	CHECK_INT(n, 30);
@@ -204,6 +205,8 @@ static void guesses_run_out_and_come_back(void)
 		guesses_wrong(g, "y", address, SECOND);
 	}
 	CHECK_INT(n, 30);
+	guesses_init(g);
+	g->seed = 1;
 	/* many addresses together have what the sandbox has */
 	for (n = 0; n < 3000; n++) {
 		snprintf(address, sizeof(address), "10.%u.%u.1", n / 200, n % 200);

@@ -85,7 +85,7 @@ def test_fork(mayfly, daemon):
 def test_pool(mayfly):
     assert mayfly("pool", "create", "--min", "2", "-m", "256Mi", "-e", "A=1", "warm", "tiny").stdout == "warm\n"
     end = time.monotonic() + 60
-    while "warm\t2" not in mayfly("pool", "ls").stdout:
+    while "warm 2" not in " ".join(mayfly("pool", "ls").stdout.split()):
         assert time.monotonic() < end, mayfly("pool", "ls").stdout
         time.sleep(0.05)
     assert mayfly("pool", "scale", "--min", "0", "--total", "5", "warm").stdout == "warm\n"
@@ -154,7 +154,7 @@ def test_completion_is_made_for(mayfly, shell):
     if shell != "bash":
         return
     words = subprocess.run(["bash", "-c", script + """
-        COMP_WORDS=(mayfly po) COMP_CWORD=1; _mayfly; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(mayfly por) COMP_CWORD=1; _mayfly; echo "${COMPREPLY[@]}"
         COMP_WORDS=(mayfly ls --st) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
         COMP_WORDS=(mayfly snapshot cr) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
         COMP_WORDS=(mayfly image pull --st) COMP_CWORD=3; _mayfly; echo "${COMPREPLY[@]}"

@@ -39,7 +39,7 @@ def test_memory_model(drive):
 
 
 def test_restores_in_a_row(drive):
-    n = 200 if STRESS else 5
+    n = 1000 if STRESS else 5
     assert f"{n} of {n} good" in drive("rate", n, limit=1800)
 
 

@@ -110,7 +110,6 @@ struct agent_exec *agent_exec_attach(struct agentc *a, const char *exec_id, uint
 	uint64_t err_off, const struct agent_exec_ops *ops, void *arg);
 void agent_exec_hold(struct agent_exec *x,
 	bool hold); /* stops its output; the process feels it when its pipe is full */
-bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n); /* n = 0: end of file */
 /* No call follows. The process is not touched: it runs on, its output is thrown away. After ended()
  * this only frees. */
 void agent_exec_close(struct agent_exec *x);

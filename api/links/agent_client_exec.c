@@ -422,26 +422,6 @@ void agent_exec_hold(struct agent_exec *x, bool hold)
 	exec_hold(x);
 }
 
-bool agent_exec_stdin(struct agent_exec *x, const void *p, size_t n)
-{
-	const uint8_t *at = p;
-
-	if (x->over || !x->conn || x->in_sent - x->in_taken + n > AGENT_WINDOW)
-		return false;
-	x->in_sent += n;
-	if (n == 0)
-		return aconn_send(x->conn, AGENT_STDIN, 0, NULL, 0);
-	while (n > 0) {
-		size_t part = MIN(n, (size_t)AGENT_FRAME_MAX);
-
-		if (!aconn_send(x->conn, AGENT_STDIN, 0, at, part))
-			return false;
-		at += part;
-		n -= part;
-	}
-	return true;
-}
-
 void agent_exec_close(struct agent_exec *x)
 {
 	struct buf b;

@@ -96,7 +96,7 @@ ANYWHERE = ((r"\w+ /", (405, 307)), (r"\w+ EXECD/", (401, 404, 405, 409, 503)), 
 
 # (statuses, the endpoints, why not)
 NEVER = (
-    ("403", r"\w+ /v1/(?!pools).*", "a key opens everything: there are no roles, namespaces or quotas of theirs that could forbid something"),
+    ("403", r"\w+ /v1/(?!pools).*", "what belongs to another namespace is 404, and what only an operator or a peer may do is beside the protocol: test_principals.py"),
     ("422", r"(?!POST /v1/(sandboxes|metrics/events)$|\w+ /v1/pools)\w+ (/v1/|PROXY).*", "what FastAPI says of a request that does not fit; here it is 400 with code and message, as the documents have it"),
     ("500", r"(GET /v1/(sandboxes|snapshots)(/\{id\})?|GET /v1/sandboxes/\{id\}/(endpoints/\{port\}|networkpolicy|diagnostics/(logs|events))|POST /v1/metrics/events)",
      "answered from memory: no disk, helper or guest is asked, or (logs) what is kept is told when the guest does not answer"),
@@ -108,7 +108,7 @@ NEVER = (
     ("503", r"\w+ /v1/sandboxes/\{id\}/networkpolicy", "there is no sidecar that could be away"),
     ("401", r"\w+ EGRESS/credential-vault.*", "501 before anything is asked for"),
     ("500", r"GET EGRESS/policy", "answered from memory"),
-    ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "without a network there is nothing to put credentials into: 501"),
+    ("200 201 204 400 404 409 412", r"\w+ EGRESS/credential-vault.*", "this server has no credential vault: 501"),
     ("200", r"\w+ EXECD/code/context.*", "the scripted agent has no kernel: test_code_host.py has real ones"),
     ("400", r"(GET EXECD/code/contexts|DELETE EXECD/code/contexts/\{id\})", "without a kernel: 500 or 404, whatever is asked for"),
     ("500", r"\w+ EXECD/code/contexts/\{id\}", "there is none: 404"),

@@ -14,6 +14,7 @@ static const struct command commands[] = {
 	{"ls", cmd_ls, "list sandboxes"},
 	{"ps", cmd_ls, "the same as ls"},
 	{"exec", cmd_exec, "run a command in a sandbox"},
+	{"attach", cmd_attach, "attach to a terminal session that runs"},
 	{"code", cmd_code, "run code in a sandbox's code interpreter"},
 	{"logs", cmd_logs, "show the output of an entrypoint or a detached command"},
 	{"events", cmd_events, "show what happened to a sandbox"},

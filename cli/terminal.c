@@ -16,12 +16,13 @@
 #include "cli/dial.h"
 #include "lib/websocket.h"
 
-#define OUT_HIGH    (256u * 1024) /* unsent bytes from which standard input is not read */
-#define OUT_MAX     MIB(4)
-#define MESSAGE_MAX MIB(2)
-#define STEP        16384u
-#define CTRL_P      0x10
-#define CTRL_Q      0x11
+#define OUT_HIGH       (256u * 1024) /* unsent bytes from which standard input is not read */
+#define OUT_MAX        MIB(4)
+#define MESSAGE_MAX    MIB(2)
+#define STEP           16384u
+#define PTY_TAKEN_OVER 4001 /* the close code of the protocol */
+#define CTRL_P         0x10
+#define CTRL_Q         0x11
 
 struct terminal {
 	const struct terminal_opts *o;
@@ -32,7 +33,7 @@ struct terminal {
 	struct timer *limit;
 	struct buf out;
 	int code; /* -1: not known */
-	bool connected, in_end, in_file, half_detach, detached, over;
+	bool connected, in_end, in_file, half_detach, detached, taken, over;
 	char session[64], why[200];
 	struct termios was;
 	bool raw;
@@ -163,7 +164,7 @@ static void terminal_connected(struct terminal *t)
 	if (t->o->timeout_s)
 		timer_after(t->limit, t->o->timeout_s * 1000000000ull);
 	if (!t->o->input) {
-		if (!t->o->tty)
+		if (!t->o->tty && !t->o->session)
 			terminal_say(t, "{\"type\":\"eof\"}");
 		t->in_end = true;
 		return;
@@ -207,6 +208,7 @@ static void terminal_closed(void *arg, int code, const char *reason)
 	struct terminal *t = arg;
 	char why[200];
 
+	t->taken = code == PTY_TAKEN_OVER;
 	snprintf(why, sizeof(why), "%s",
 		code == WS_ABNORMAL ? reason
 		: *reason           ? reason
@@ -238,8 +240,11 @@ static void terminal_event(void *arg, uint32_t events)
 static int terminal_open(
 	struct terminal *t, const struct client *c, const char *sandbox, struct err *e)
 {
-	_cleanup_free_ char *target = client_path(
-		"/v1/sandboxes/%s/proxy/44772/pty/%s/ws?pty=%d", sandbox, t->session, t->o->tty);
+	_cleanup_free_ char *target = client_path("/v1/sandboxes/%s/proxy/44772/pty/%s/ws?pty=%d%s",
+		sandbox, t->session, t->o->tty,
+		!t->o->session ? ""
+		: t->o->input  ? "&since=0&takeover=1"
+			       : "&since=0&mode=viewer");
 	char key[400] = "";
 	struct ws_request q = {
 		.target = target, .host = strstr(c->base, "://") + 3, .headers = key};
@@ -318,6 +323,14 @@ static void terminal_fini(struct terminal *t)
 	loop_destroy(t->loop);
 }
 
+/* A session that somebody else holds, or that was there before, is not ours to delete, unless its shell ended in front of us. */
+static bool terminal_owns_session(const struct terminal *t)
+{
+	if (t->taken || !(t->o->input || !t->o->session))
+		return false;
+	return !t->o->session || t->code >= 0;
+}
+
 static int terminal_result(struct terminal *t, const struct client *c, const char *sandbox)
 {
 	_cleanup_free_ char *path =
@@ -330,7 +343,8 @@ static int terminal_result(struct terminal *t, const struct client *c, const cha
 			t->session);
 		return 0;
 	}
-	client_call(c, "DELETE", path, NULL, &a, &ignored);
+	if (terminal_owns_session(t))
+		client_call(c, "DELETE", path, NULL, &a, &ignored);
 	if (client_ending)
 		return 128 + client_ending;
 	if (t->code >= 0)
@@ -347,11 +361,12 @@ int terminal_run(const struct client *c, const char *sandbox, const cJSON *body,
 	_cleanup_answer_ struct answer a = {0};
 	struct terminal t = {.o = o, .fd = -1, .code = -1};
 	struct err e;
-	int rc = client_call(c, "POST", path, body, &a, &e);
+	int rc = o->session ? 0 : client_call(c, "POST", path, body, &a, &e);
 
 	if (rc < 0)
 		return complain(EXIT_OURS, &e);
-	snprintf(t.session, sizeof(t.session), "%s", json_text(a.json, "session_id"));
+	snprintf(t.session, sizeof(t.session), "%s",
+		o->session ? o->session : json_text(a.json, "session_id"));
 	buf_init(&t.out, OUT_MAX);
 	t.loop = loop_create();
 	rc = t.loop ? client_dial(c, &e) : err_plain(&e, ENOMEM, "no memory");

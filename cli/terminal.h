@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * terminal.h: a command in a sandbox with our standard input, by a terminal session and its WebSocket: `mayfly exec -i`, `-t`, `-it`.
+ * terminal.h: a command in a sandbox with our standard input, by a terminal session and its WebSocket: `mayfly exec -i`, `-t`, `-it`,
+ * `mayfly attach`.
  */
 #pragma once
 
@@ -10,7 +11,9 @@ struct terminal_opts {
 	bool tty;           /* with a terminal; ours becomes raw */
 	bool input;         /* our standard input is its */
 	uint64_t timeout_s; /* kill it then; 0: never */
+	/* NULL: a new session. Else this one, which runs: taken over, or only looked at without `input`. */
+	const char *session;
 };
-/* body (borrowed): of POST /pty. Returns the command's exit code, or EXIT_OURS with the reason told. */
+/* body (borrowed): of POST /pty; NULL with o->session. Returns the command's exit code, or EXIT_OURS with the reason told. */
 int terminal_run(const struct client *c, const char *sandbox, const cJSON *body,
 	const struct terminal_opts *o);

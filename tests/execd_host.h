@@ -154,11 +154,14 @@ static inline bool start(int port)
 
 	if (!agent_binary(bin, sizeof(bin)))
 		return false;
-	snprintf(S.dir, sizeof(S.dir), "/tmp/execd-%d", getpid());
+	/* a name of its own: a killed one leaves its folder, and process ids come again */
+	snprintf(S.dir, sizeof(S.dir), "/tmp/execd-XXXXXX");
+	if (!mkdtemp(S.dir))
+		return false;
 	snprintf(S.sock, sizeof(S.sock), "%s/agent", S.dir);
 	snprintf(run, sizeof(run), "%s/run", S.dir);
 	snprintf(state, sizeof(state), "%s/state", S.dir);
-	if (mkdir(S.dir, 0700) || mkdir(run, 0700))
+	if (mkdir(run, 0700))
 		return false;
 	S.child = fork();
 	if (!S.child) {

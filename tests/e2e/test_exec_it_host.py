@@ -30,12 +30,12 @@ def plain(port, *words, stdin=b"", **kw):
 class Screen:
     """A command line in a terminal of ours."""
 
-    def __init__(self, port, *words, size=(31, 97)):
+    def __init__(self, port, *words, size=(31, 97), command="exec"):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         self.before = termios.tcgetattr(slave)
         self.slave, self.seen = slave, b""
-        self.p = subprocess.Popen([MAYFLY, "exec", *words], env=env(port), stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        self.p = subprocess.Popen([MAYFLY, command, *words], env=env(port), stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
 
     def until(self, pattern):
         end = time.monotonic() + WAIT_S
@@ -95,6 +95,33 @@ def test_detach_keys(port):
     s.type("\x10\x11")
     assert s.end() == 0
     s.until(rb"detached; the command goes on in session [0-9a-f-]{36}")
+
+
+def test_attach_again(port):
+    """What was printed is there, keys go to the same shell, another attach takes it over, one looks on, the exit code is the shell's."""
+    s = Screen(port, "-it", BOX, "--", "sh", "-c", "X=kept; echo here; while read l; do echo \"$X <$l>\"; done; exit 7")
+    s.until(rb"here\r\n")
+    s.type("\x10\x11")
+    assert s.end() == 0
+    s.until(rb"detached; the command goes on in session ([0-9a-f-]{36})")
+    session = re.search(rb"session ([0-9a-f-]{36})", s.seen)[1].decode()
+    a = Screen(port, BOX, session, command="attach")
+    a.until(rb"here\r\n")
+    a.type("one\n")
+    a.until(rb"kept <one>\r\n")
+    look = Screen(port, "--no-stdin", BOX, session, command="attach")
+    look.until(rb"kept <one>\r+\n")
+    b = Screen(port, BOX, session, command="attach")
+    b.until(rb"kept <one>\r\n")
+    assert a.end() == 125
+    a.until(rb"TAKEN_OVER|taken over")
+    b.type("two\n\x04")
+    b.until(rb"kept <two>\r\n")
+    look.until(rb"kept <two>\r+\n")
+    assert b.end() == 7 and look.end() == 7
+    assert termios.tcgetattr(b.slave) == b.before
+    r = subprocess.run([MAYFLY, "attach", BOX, session], env=env(port), capture_output=True, text=True)
+    assert r.returncode == 125 and r.stderr.startswith("mayfly: ")
 
 
 def test_a_time_limit_and_nonsense(port):

@@ -106,6 +106,26 @@ def test_overlays_users_and_environment(sandbox):
         assert s.run("env | grep -c -e _TOKEN -e EXECD_; true").text == "0"
 
 
+def test_as_the_official_suites_create_it(daemon, sandbox, base_image):
+    """The documented extension; which variables a session does not see; a workspace that is /tmp."""
+    import opensandbox
+    hidden = ["MY_API_KEY", "MY_TOKEN", "MY_SECRET", "MY_PASSWORD", "AWS_REGION", "ALIBABA_X", "K8S_X", "KUBE_X", "EXECD_X"]
+    box = opensandbox.SandboxSync.create(base_image, connection_config=sandbox.connection_config, resource={"cpu": "1", "memory": "256Mi"},
+        extensions={"bootstrap.execd.isolation": "enable"}, env={name: "seen" for name in hidden} | {"PLAIN": "1", "OTHER": "2"})
+    try:
+        assert box.isolation.capabilities().available
+        box.commands.run("echo of the sandbox > /tmp/mine")
+        with box.isolation.session(wanted("/tmp")) as s:
+            assert s.run("cat /tmp/mine; echo $PLAIN$OTHER; env | grep -c =seen").text == "of the sandbox\n12\n0"
+        with box.isolation.session(wanted("/tmp", env_passthrough=EnvPassthroughSpec(mode="deny", keys=["PLAIN"]))) as s:
+            assert s.run("echo ${PLAIN-none}$OTHER").text == "none2"
+        with box.isolation.session(wanted("/tmp", env_passthrough=EnvPassthroughSpec(mode="allow", keys=["PLAIN"]))) as s:
+            assert s.run("echo $PLAIN${OTHER-none}").text == "1none"
+    finally:
+        box.kill()
+        box.close()
+
+
 def test_background_runs(session):
     run = session.run_background("echo one; echo two >&2; exit 4", opts=IsolatedRunOpts(envs={"A": "b"}))
     end = time.monotonic() + WAIT_S

@@ -298,9 +298,10 @@ def test_two_hundred_sandboxes_resolve_and_fetch(env, machine):
     # The guest's resolver gives up after 5 s, which twenty first packets at once on one emulated CPU may take: it may try again.
     fetch = "for i in 1 2 3 4 5; do n=$(wget -q -O - http://n.web.example/4000 | wc -c); [ $n = 4000 ] && break; sleep 1; done; echo $n $i"
     with concurrent.futures.ThreadPoolExecutor(20) as p:
-        boxes = [b for b in p.map(lambda _: cli(env, "create", "--memory", "128Mi", "tiny", timeout=3600).stdout.strip(), range(200)) if b]
+        made = list(p.map(lambda _: cli(env, "create", "--memory", "128Mi", "tiny", timeout=3600), range(200)))
+        boxes = [r.stdout.strip() for r in made if r.returncode == 0]
         try:
-            assert len(boxes) == 200
+            assert len(boxes) == 200, [r.stderr for r in made if r.returncode]
             out = [r.stdout.split() for r in p.map(lambda b: cli(env, "exec", b, "--", "sh", "-c", fetch, timeout=3600), boxes)]
             print(f"{sum(o[1:] == ['1'] for o in out)} of 200 fetched at the first try; tries of the others: {[o[1:] for o in out if o[1:] != ['1']]}")
             assert [o[0] for o in out] == ["4000"] * 200

@@ -9,14 +9,14 @@ const { parentPort, workerData: state } = require("worker_threads");
 const ANSWER_MS = 300;
 // `state` is what the kernel says: the number of the cell that runs, or 0, and how many signals its own handler saw.
 
-// Does the kernel execute a cell right now? The answer is made on its thread, in the middle of the loop. A kernel that only was slow has its own handler, and
+// Does the kernel execute code of a cell right now? The answer is made on its thread, in the middle of the loop. A kernel that only was slow has its own handler, and
 // one that compiles must not be ended: it could not compile again.
 const IN_CELL = `(() => {
 	const limit = Error.stackTraceLimit;
 	Error.stackTraceLimit = Infinity;
-	const frames = new Error().stack.split("\\n").filter((l) => /^ +at /.test(l) && !/<anonymous>:[1-9]:[0-9]+\\)?$/.test(l.replace("evalmachine.<anonymous>", "cell")));
+	const stack = new Error().stack;
 	Error.stackTraceLimit = limit;
-	return frames.length > 0 && !frames.some((l) => l.includes("typescript-for-tslab"));
+	return stack.includes("evalmachine.<anonymous>") && !stack.includes("typescript-for-tslab");
 })()`;
 
 function end(cell, seen) {

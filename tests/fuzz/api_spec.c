@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "api/core/config.h"
+#include "api/core/text.h"
 #include "api/lifecycle/spec.h"
 #include "api/lifecycle/template_request.h"
 
@@ -68,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	text[n] = 0;
 	if (time_parse(text, &t))
 		time_format(t, out);
-	if (memory_parse(text, &bytes))
+	if (quantity_parse(text, &bytes))
 		ASSERT(bytes > 0);
 	if (cpu_parse(text, &millis))
 		ASSERT(millis > 0);

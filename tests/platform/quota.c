@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * quota: limits that the file system keeps for the files of one sandbox or claim, by the helper's own functions, as root, where the kernel and
- * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance has them.
+ * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance's kernel has none: skipped there.
  */
 #include "lib/test.h"
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+from registrykit import free_port
+
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 VENV = pathlib.Path(sys.executable).parent.parent
 RECIPE = TOP / "images" / "recipes" / "code-interpreter"
@@ -35,8 +37,7 @@ class Jupyter:
             (kernels / spec.name / "kernel.json").write_text(json.dumps(text))
         shutil.copy(ROOT / "etc/jupyter/code_interpreter_config.py", self.config)
         self.log, self.machine_id = self.dir / "jupyter.log", self.dir / "machine-id"
-        with socket.create_server(("127.0.0.1", 0)) as s:
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         self.proc = None
 
     @property

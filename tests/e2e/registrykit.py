@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -16,9 +17,14 @@ WHO = ("u", "p w")
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that a server will be told to take. It is below the kernel's ephemeral ports, so that no connection of another test gets it meanwhile."""
+    while True:
+        port = random.randrange(12000, 32000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            pass
 
 
 class Serving:

@@ -16,6 +16,7 @@ import time
 import pytest
 
 from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon
+from registrykit import free_port
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 NO_TEMPLATES = {"runtime": {"templates": False}}
@@ -26,11 +27,6 @@ def daemon(tmp_path):
     d = HostDaemon(tmp_path)
     yield d
     d.clean()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 def mayflyd(*args, **kw):

@@ -26,6 +26,7 @@ import websockets.asyncio.client as wsclient
 import websockets.asyncio.server as wsserver
 
 from hostdaemon import BOX, HostDaemon
+from registrykit import free_port
 
 WAIT_S = 60
 SECRET_A, SECRET_B = b"a" * 32, b"b" * 16
@@ -79,12 +80,6 @@ def app():
     yield a
     a.shutdown()
     a.server_close()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Gateway(HostDaemon):

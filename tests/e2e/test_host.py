@@ -188,7 +188,7 @@ def test_the_tree(host, tree):
     other = host.run("/root/two/guest/up", timeout=100)
     assert other.returncode != 0 and "a daemon of another tree runs on this host (/root/one/build/bin/mayfly-priv)" in other.stderr, other.stderr
     host.run("/root/two/guest/down", check=True)
-    assert box in host.run(tree + "/build/bin/mayfly", "ls", check=True).stdout, "the other tree's make down is not for this one"
+    assert box in host.run(tree + "/build/bin/mayfly", "ls", "-q", check=True).stdout, "the other tree's make down is not for this one"
     host.run(tree + "/guest/down", check=True, timeout=100)
     assert host.running() == [], "make down ends the sandboxes, too"
     host.run(tree + "/guest/down", check=True)

@@ -226,4 +226,4 @@ package: all kernel ; $(Q).ci/install --package $(VERSION) && .ci/deb $(VERSION)
 help: ; @sed 's/^	//' tests/check/help.txt
 clean: ; rm -rf build
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find build -name '*.d' -type f 2>/dev/null)

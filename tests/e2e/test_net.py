@@ -47,13 +47,24 @@ def answer(q, tcp):
     if n == "big.example" and kind == 1:
         if not tcp: return q[:2] + b"\x83\x80\0\1\0\0\0\0\0\0" + q[12:end + 4]
         count = 200; rr = b"".join(a("8.7.6.%d" % (i % 250 + 1)) for i in range(count))
-    elif n.endswith(".many.example") and kind == 1: count, rr = 1, a("8.7.6.2")
+    elif n == "huge.example" and kind == 1:
+        if not tcp: return q[:2] + b"\x83\x80\0\1\0\0\0\0\0\0" + q[12:end + 4]
+        count = 4090; rr = a("8.7.6.2") * count
+    elif (n == "liar.example" or n.endswith(".many.example")) and kind == 1: count, rr = 1, a("8.7.6.2")
     elif n in ADDR and kind == 1: count, rr = 1, a(ADDR[n])
     code = 0 if n in ADDR or count or n == "big.example" else 3
     return q[:2] + bytes([0x81, 0x80 | code]) + struct.pack(">HHHH", 1, count, 0, 0) + q[12:end + 4] + rr
+def said(q):
+    """What is said to a question: by one that lies first, or says nothing."""
+    n, end = name(q); right = answer(q, False)
+    if n == "silent.example": return []
+    if n != "liar.example": return [right]
+    bad = right.replace(socket.inet_aton("8.7.6.2"), socket.inet_aton("8.7.6.3"))
+    return [bytes([bad[0] ^ 1]) + bad[1:], bad.replace(b"liar", b"lies"), bad[:end + 2], b"", b"x" * 4000, q, right]
 def dns_udp(s):
     while True:
-        q, who = s.recvfrom(4096); s.sendto(answer(q, False), who)
+        q, who = s.recvfrom(4096)
+        for m in said(q): s.sendto(m, who)
 def dns_tcp(s):
     while True:
         c, _ = s.accept()
@@ -347,6 +358,129 @@ print(sorted(t)[15] < 1)
         a, b = p.submit(guest, lab, code=flood), p.submit(guest, lab, code=quiet)
         assert b.result().out == "True\n", b.result().err
         assert a.result().code == 0
+
+
+QUESTION = r'''
+def question(i, name, kind=1):
+    labels = b"".join(bytes([len(l)]) + l.encode() for l in name.split("."))
+    return struct.pack(">HHHHHH", i, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", kind, 1)
+def resolver():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("192.0.2.1", 53)); s.settimeout(60)
+    return s
+def code(s):
+    """The id and the rcode of the next answer."""
+    d = s.recv(65535)
+    return struct.unpack(">H", d[:2])[0], d[3] & 15
+'''
+
+
+def test_a_flood_of_questions(lab):
+    """It uses up the sandbox's own budget, here of one question a second, and is counted. Afterwards names resolve again."""
+    r = guest(lab, "--limit", "2=1", code=QUESTION + '''
+s = resolver()
+for i in range(2000): s.send(question(i, "f%d.many.example" % i))
+end = time.monotonic() + 60
+while (got := lookup("web.example")) != ["8.7.6.2"] and time.monotonic() < end: time.sleep(1)
+print(got, get("8.7.6.2", 1000) > 1000)
+''', timeout=150)
+    assert r.out == "['8.7.6.2'] True\n", r.err
+    assert r.count["limited"] > 0 and r.count["queries"] > r.count["limited"], r.count
+
+
+def test_a_tunnel_over_names_is_counted(lab):
+    """Data in the labels of names: every question counts, and what is not allowed is in the list of denied places."""
+    r = guest(lab, "--allow", "*.many.example", code=QUESTION + '''
+import os
+s, codes = resolver(), []
+for i in range(100):
+    for kind in (1, 16):
+        s.send(question(i, os.urandom(30).hex() + (".many.example" if i & 1 else ".tunnel.example"), kind)); codes.append(code(s)[1])
+print(sorted(set(codes[0::4] + codes[1::4])), codes[2::4] == [0] * 50)
+''')
+    assert r.out == "[3] True\n", r.err
+    assert r.count["queries"] >= 200 and r.count["queries_denied"] >= 100
+    assert len([d for d in r.denied if ".tunnel.example (default)" in d]) == 64  # as long as the list is
+
+
+def test_a_resolver_that_lies_is_silent_or_says_too_much(lab):
+    r = guest(lab, code=QUESTION + '''
+s = resolver()
+s.send(question(1, "silent.example"))
+s.send(question(2, "web.example"))
+print(code(s), code(s))
+print(lookup("liar.example"))
+d = socket.create_connection(("192.0.2.1", 53), 60); q = question(3, "huge.example"); d.sendall(struct.pack(">H", len(q)) + q)
+n = struct.unpack(">H", d.recv(2, socket.MSG_WAITALL))[0]; m = d.recv(n, socket.MSG_WAITALL)
+print(len(m) == n, m[:2] == q[:2], n)
+print(lookup("web.example"), get("8.7.6.2", 1000) > 1000)
+''', timeout=150)
+    lines = r.out.splitlines()
+    assert lines[0] == "(2, 0) (1, 2)", r.err  # nobody waits behind the silent one
+    assert lines[1] == "['8.7.6.2']"
+    assert lines[2].startswith("True True")
+    assert lines[3] == "['8.7.6.2'] True"
+
+
+def test_a_host_without_ipv6(lab, tmp_path):
+    """Its kernel makes no such sockets: IPv4 works, and a guest's IPv6 is refused at once."""
+    subprocess.run(["make", "-s", "build/tools/deny"], cwd=TOP, check=True)
+    wrap = tmp_path / "without"
+    wrap.write_text(f'#!/bin/sh\nexec {TOP}/build/tools/deny socket:10=EAFNOSUPPORT -- "$@"\n')
+    wrap.chmod(0o755)
+    r = guest(lab, "--wrap", wrap, code='''
+print(get("8.7.6.2", 1000) > 1000, lookup("web.example"))
+print(reach("2600:1::2"), udp("2600:1::2", b"six"))
+print(get("8.7.6.2", 1000) > 1000)
+''')
+    lines = r.out.splitlines()
+    assert lines[0] == "True ['8.7.6.2']", r.err
+    assert "open" not in lines[1] and "b'" not in lines[1] and "ETIMEDOUT" not in lines[1], lines[1]
+    assert lines[2] == "True"
+
+
+def test_an_address_that_the_host_gets_later_closes(lab, tmp_path, monkeypatch):
+    """Also for the connection that is open."""
+    host, web = lab
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    wait = "for i in $(seq 600); do [ ! -e $SEEN%s ] || break; sleep 0.1; done"
+    ip("-n", web, "addr", "add", "8.7.6.9/24", "dev", "v1")
+    try:
+        r = guest(lab, "--open", "--then", f"{wait % '.open'}; ip addr add 8.7.6.9/32 dev lo; {wait % '.closed'}", code='''
+import os, pathlib
+c = tcp("8.7.6.9"); c.settimeout(60)
+print(reach("8.7.6.9"), flush=True)
+pathlib.Path(os.environ["SEEN"] + ".open").touch()
+try: print(c.recv(10) == b"")
+except ConnectionResetError: print(True)
+print(reach("8.7.6.9"), reach("8.7.6.2"))
+pathlib.Path(os.environ["SEEN"] + ".closed").touch()
+''', timeout=150)
+    finally:
+        subprocess.run(["ip", "-n", host, "addr", "del", "8.7.6.9/32", "dev", "lo"], capture_output=True)
+        ip("-n", web, "addr", "del", "8.7.6.9/24", "dev", "v1")
+    assert r.out.splitlines() == ["open", "True", "EHOSTUNREACH open"], (r.out, r.err)
+
+
+def test_floods_of_arp_dhcp_and_fragments(lab):
+    code = '''
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(("eth0", 0))
+head, all_ = bytes.fromhex("026d666e0001026d666e0002"), bytes.fromhex("ffffffffffff026d666e0002")
+us = socket.inet_aton("192.0.2.2")
+def send(frame):
+    try: s.send(frame)
+    except OSError: pass
+def ip4(total, flags, proto, to): # without a sum: it is wrong besides
+    return struct.pack(">BBHHHBBH", 0x45, 0, total, 1, flags, 64, proto, 0) + us + socket.inet_aton(to)
+for i in range(3000):
+    send(all_ + b"\\x08\\x06" + struct.pack(">HHBBH", 1, 0x800, 6, 4, 1) + head[6:] + us + bytes(6) + socket.inet_aton("192.0.2.%d" % (i % 256)))
+    send(all_ + b"\\x08\\0" + ip4(328, 0, 17, "255.255.255.255") + struct.pack(">HHHH", 68, 67, 308, 0) + b"\\1\\1\\6\\0" + bytes(296))
+    send(head + b"\\x08\\0" + ip4(1020, 0x2000 | i % 8000, 17, "8.7.6.2") + bytes(1000))
+    send(head + b"\\x08\\0" + ip4(65535, 0, 6, "8.7.6.2") + bytes(100))
+print(get("8.7.6.2", 100000) > 100000, lookup("web.example"))
+'''
+    r = guest(lab, code=code)
+    assert r.out == "True ['8.7.6.2']\n", r.err
+    assert r.count["udp_opened"] == 0 and r.count["open"] <= 1, r.count
 
 
 HALF_OPEN = r'''

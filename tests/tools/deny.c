@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * deny.c: an older or stricter kernel on demand: runs a command whose system calls, and those of
- * all it starts, fail as asked. deny CALL=ERRNO... -- COMMAND; CALL is a name, or ioctl:NUMBER for
- * one request of it. ERRNO is a number or one of the names below.
+ * all it starts, fail as asked. deny CALL=ERRNO... -- COMMAND; CALL is a name, ioctl:NUMBER for one
+ * request of it, or NAME:NUMBER for one first argument of another call. ERRNO is a number or one of
+ * the names below.
  */
 #include <errno.h>
 #include <seccomp.h>
@@ -15,7 +16,7 @@ static const struct {
 	const char *name;
 	int number;
 } names[] = {{"EPERM", EPERM}, {"ENOSYS", ENOSYS}, {"ENOTTY", ENOTTY}, {"EOPNOTSUPP", EOPNOTSUPP},
-	{"ENOMEM", ENOMEM}, {"EIO", EIO}, {"ENOSPC", ENOSPC}};
+	{"ENOMEM", ENOMEM}, {"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EAFNOSUPPORT", EAFNOSUPPORT}};
 
 static int number_of(const char *s)
 {
@@ -42,7 +43,8 @@ static int deny(scmp_filter_ctx f, char *what)
 	if (!request)
 		return seccomp_rule_add(f, SCMP_ACT_ERRNO((uint32_t)err), nr, 0);
 	return seccomp_rule_add(f, SCMP_ACT_ERRNO((uint32_t)err), nr, 1,
-		SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, strtoul(request, NULL, 0)));
+		SCMP_CMP(strcmp(what, "ioctl") == 0 ? 1 : 0, SCMP_CMP_MASKED_EQ, 0xffffffffu,
+			strtoul(request, NULL, 0)));
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real programs at both ends of the ways into a sandbox, on this very host: Chromium with a terminal's page, a real VNC server, a Jupyter server with its kernels. The real daemon with
-scripted monitors, or the real server, routes and agent (build/unit/api_execd --serve) where a terminal is needed."""
+"""Real programs at both ends of the ways into a sandbox, on this very host: Chromium with a terminal's page, a real VNC server with noVNC's page and bridge, a Jupyter server with its
+kernels and its page. The real daemon with scripted monitors, or the real server, routes and agent (build/unit/api_execd --serve) where a terminal is needed."""
 import asyncio
 import contextlib
 import http.client
@@ -16,9 +16,11 @@ import uuid
 import pytest
 import websockets.asyncio.client as wsclient
 import websockets.asyncio.server as wsserver
+import websockets.sync.client as wssync
 
 from jupyterkit import TOKEN as JUPYTER_TOKEN
 from jupyterkit import Jupyter
+from registrykit import free_port
 from test_forward_host import BOX, dial, forward
 from test_ingress_host import App, daemon  # noqa: F401 (a fixture)
 from test_ways_host import port  # noqa: F401 (a fixture)
@@ -142,16 +144,32 @@ def vnc(tmp_path):
     program = shutil.which("Xtigervnc")
     if not program:
         pytest.skip("no Xtigervnc on this host (Debian: tigervnc-standalone-server)")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        number = s.getsockname()[1]
+    number = free_port()
     with open(tmp_path / "log", "wb") as log:
-        p = subprocess.Popen([program, f":{number % 50000 + 100}", "-rfbport", str(number), "-localhost", "-SecurityTypes", "None", "-geometry", "640x480", "-depth", "24"], stdout=log, stderr=log)
+        p = subprocess.Popen([program, f":{number}", "-rfbport", str(number), "-localhost", "-SecurityTypes", "None", "-geometry", "640x480", "-depth", "24"], stdout=log, stderr=log)
     while True:
         with contextlib.suppress(OSError), dial(number) as s:
             assert s.recv(4) == b"RFB "
             break
         assert p.poll() is None, (tmp_path / "log").read_text()
+    yield number
+    p.terminate()
+    p.wait()
+
+
+@pytest.fixture
+def bridge(vnc, tmp_path):
+    """The port of a websockify that serves noVNC's page and speaks to that VNC server."""
+    program, pages = shutil.which("websockify"), pathlib.Path("/usr/share/novnc")
+    if not program or not (pages / "vnc_lite.html").exists():
+        pytest.skip("no websockify or no noVNC on this host (Debian: websockify, novnc)")
+    number = free_port()
+    with open(tmp_path / "bridge", "wb") as log:
+        p = subprocess.Popen([program, f"--web={pages}", f"127.0.0.1:{number}", f"127.0.0.1:{vnc}"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    while True:
+        with contextlib.suppress(OSError), dial(number):
+            break
+        assert p.poll() is None, (tmp_path / "bridge").read_text()
     yield number
     p.terminate()
     p.wait()
@@ -191,38 +209,114 @@ def test_vnc_by_a_forwarded_port(port, vnc):
         assert rfb(s.sendall, recv)[1] == 640 * 480 * 4
 
 
+def test_vnc_by_a_websocket(daemon, bridge):
+    """A whole picture in binary messages through websockify, by each way to a port."""
+    daemon.gateway("wildcard")
+    box = daemon.box()
+    label = daemon.label(box, bridge)
+    for at, url in ((daemon.gate, f"ws://{label}/"), (daemon.port, f"ws://127.0.0.1/{box}/{bridge}/"), (daemon.port, f"ws://127.0.0.1/v1/sandboxes/{box}/proxy/{bridge}/")):
+        with wssync.connect(url + "websockify", sock=dial(at), subprotocols=["binary"], max_size=None, open_timeout=WAIT_S) as ws:
+            assert ws.subprotocol == "binary"
+            got = bytearray()
+
+            def recv(n):
+                while len(got) < n:
+                    got.extend(ws.recv(WAIT_S))
+                piece = bytes(got[:n])
+                del got[:n]
+                return piece
+            assert rfb(ws.send, recv)[1] == 640 * 480 * 4, url
+
+
+NOVNC = """
+new Promise(done => {
+  const look = () => {
+    const canvas = document.querySelector("#screen canvas"), status = document.getElementById("status").textContent;
+    if (/^(Disconnected|Something|Failed)/.test(status)) done({status});
+    const last = canvas && canvas.width == 640 && canvas.height == 480 ? canvas.getContext("2d").getImageData(639, 479, 1, 1).data : [];
+    if (/^Connected to /.test(status) && last[3] == 255) done({status, last: Array.from(last)});
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+
+
+def test_novnc_in_a_browser(browser, daemon, bridge):
+    """noVNC's own page through the gateway, its WebSocket through the same label, until the last pixel of the desktop is drawn."""
+    daemon.gateway("wildcard")
+    box = daemon.box()
+    name = f"{box}-{bridge}.localhost"
+    got = run(page(browser, f"http://{name}:{daemon.gate}/vnc_lite.html?host={name}&port={daemon.gate}&path=websockify", NOVNC))
+    assert got["status"].startswith("Connected to ") and got["last"][3] == 255, got
+
+
 # ---- Jupyter
 
-def test_jupyter_through_the_gateway(daemon, tmp_path):
-    """Its REST API and code in a kernel by its WebSocket."""
+@pytest.fixture
+def jupyter(tmp_path):
     if not (pathlib.Path(sys.executable).parent.parent / "jupyter" / "bin" / "python").exists():
         pytest.skip("the tests' Jupyter server is missing: make deps")
-    jupyter = Jupyter(tmp_path / "jupyter")
-    with open(jupyter.config, "a") as f:
+    j = Jupyter(tmp_path / "jupyter")
+    with open(j.config, "a") as f:
         f.write("\nc.ServerApp.allow_remote_access = True\n")  # else it takes no Host but localhost; with --ip=0.0.0.0 that is its default
-    jupyter.start().wait()
     try:
-        daemon.gateway("wildcard")
-        box = daemon.box()
-        host = daemon.label(box, jupyter.port)
-
-        def ask(method, path, body=None):
-            c = http.client.HTTPConnection("127.0.0.1", daemon.gate, timeout=WAIT_S)
-            c.request(method, path, body, {"Host": host, "Authorization": f"token {JUPYTER_TOKEN}", "Content-Type": "application/json"})
-            r = c.getresponse()
-            return r.status, r.read()
-        status, kernel = ask("POST", "/api/kernels", json.dumps({"name": "python"}))
-        assert status == 201, kernel
-        channels = f"ws://{host}/api/kernels/{json.loads(kernel)['id']}/channels"
-        where = {"host": "127.0.0.1", "port": daemon.gate, "additional_headers": {"Authorization": f"token {JUPYTER_TOKEN}"}, "max_size": None, "open_timeout": WAIT_S}
-
-        async def go():
-            async with wsclient.connect(channels, origin=f"http://{host}", **where) as ws:
-                await ws.send(json.dumps({"channel": "shell", "header": {"msg_id": str(uuid.uuid4()), "msg_type": "execute_request", "version": "5.3", "username": "", "session": "s"},
-                                          "parent_header": {}, "metadata": {}, "content": {"code": "print(6 * 7)", "silent": False, "store_history": False, "allow_stdin": False}}))
-                while (m := json.loads(await ws.recv()))["msg_type"] != "stream":
-                    pass
-                assert m["content"]["text"] == "42\n"
-        run(go())
+        yield j.start().wait()
     finally:
-        jupyter.stop()
+        j.stop()
+
+
+NOTEBOOK = """
+new Promise(async (done, failed) => {
+  const form = new FormData(document.querySelector("form"));
+  form.set("password", "TOKEN");
+  const login = await fetch("/login?next=%2Fapi%2Fstatus", {method: "POST", body: new URLSearchParams(form)});
+  const xsrf = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie)[1];
+  const made = await fetch("/api/kernels", {method: "POST", headers: {"X-XSRFToken": xsrf}, body: JSON.stringify({name: "python"})});
+  const kernel = await made.json();
+  const ws = new WebSocket(location.origin.replace("http", "ws") + "/api/kernels/" + kernel.id + "/channels");
+  let text = "";
+  ws.onerror = () => failed("the WebSocket failed");
+  ws.onopen = () => ws.send(JSON.stringify({channel: "shell", header: {msg_id: crypto.randomUUID ? crypto.randomUUID() : "m1", msg_type: "execute_request", version: "5.3", username: "",
+    session: "s"}, parent_header: {}, metadata: {}, content: {code: "print(6 * 7)", silent: false, store_history: false, allow_stdin: false}}));
+  ws.onmessage = m => {
+    const j = JSON.parse(m.data);
+    if (j.msg_type != "stream") return;
+    text += j.content.text;
+    ws.onclose = e => done({login: login.status, made: made.status, text, clean: e.wasClean});
+    ws.close();
+  };
+})"""
+
+
+def test_jupyters_page_in_a_browser(browser, daemon, jupyter):
+    """Its login page through the gateway; with the cookie and the XSRF token that it sets, a kernel and that kernel's WebSocket."""
+    daemon.gateway("wildcard")
+    box = daemon.box()
+    got = run(page(browser, f"http://{box}-{jupyter.port}.localhost:{daemon.gate}/login?next=%2Fapi%2Fstatus", NOTEBOOK.replace("TOKEN", JUPYTER_TOKEN)))
+    assert got == {"login": 200, "made": 201, "text": "42\n", "clean": True}
+
+
+def test_jupyter_through_the_gateway(daemon, jupyter):
+    """Its REST API and code in a kernel by its WebSocket."""
+    daemon.gateway("wildcard")
+    box = daemon.box()
+    host = daemon.label(box, jupyter.port)
+
+    def ask(method, path, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", daemon.gate, timeout=WAIT_S)
+        c.request(method, path, body, {"Host": host, "Authorization": f"token {JUPYTER_TOKEN}", "Content-Type": "application/json"})
+        r = c.getresponse()
+        return r.status, r.read()
+    status, kernel = ask("POST", "/api/kernels", json.dumps({"name": "python"}))
+    assert status == 201, kernel
+    channels = f"ws://{host}/api/kernels/{json.loads(kernel)['id']}/channels"
+    where = {"host": "127.0.0.1", "port": daemon.gate, "additional_headers": {"Authorization": f"token {JUPYTER_TOKEN}"}, "max_size": None, "open_timeout": WAIT_S}
+
+    async def go():
+        async with wsclient.connect(channels, origin=f"http://{host}", **where) as ws:
+            await ws.send(json.dumps({"channel": "shell", "header": {"msg_id": str(uuid.uuid4()), "msg_type": "execute_request", "version": "5.3", "username": "", "session": "s"},
+                                      "parent_header": {}, "metadata": {}, "content": {"code": "print(6 * 7)", "silent": False, "store_history": False, "allow_stdin": False}}))
+            while (m := json.loads(await ws.recv()))["msg_type"] != "stream":
+                pass
+            assert m["content"]["text"] == "42\n"
+    run(go())

@@ -41,9 +41,11 @@ void relay_end(struct relay *x, int code, const char *reason)
 	http_upgrade_close(take_ptr(x->client));
 }
 
-/* Both directions are over: nothing is left to relay. */
+/* Raw bytes are over when each side has ended and the client's last bytes have left. A WebSocket is over when each side was sent a close frame. */
 static void relay_look(struct relay *x)
 {
+	if (x->client_ended && x->backend_ended && x->dial && agent_dial_ending(x->dial))
+		return; /* drained follows */
 	if (x->client_ended && x->backend_ended)
 		relay_end(x, WS_GOING_AWAY, "");
 	else if (x->client_told && x->backend_told)
@@ -199,6 +201,7 @@ static void relay_dial_drained(void *arg)
 
 	if (x->client)
 		http_upgrade_hold(x->client, false);
+	relay_look(x);
 }
 
 /* A sandbox that pauses or ends drops its streams. */

@@ -164,6 +164,12 @@ static void upgrade_want(struct http_upgrade *u)
 
 	if (!u->watch)
 		return;
+	/* Both directions are over, but the owner still has use for what it read. The kernel would report the hang-up again and again. */
+	if (u->got_eof && u->ended) {
+		watch_remove(u->watch);
+		u->watch = NULL;
+		return;
+	}
 	if (!u->got_eof && (!u->held || u->state == UP_LINGERING))
 		ev |= EPOLLIN;
 	if (upgrade_unsent(u))

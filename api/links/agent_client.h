@@ -218,6 +218,8 @@ struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_o
 void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg);
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n); /* after opened() */
 void agent_dial_end(struct agent_dial *d);
+bool agent_dial_ending(const struct agent_dial
+		*d); /* after agent_dial_end(): bytes are queued, drained() will come */
 bool agent_dial_full(const struct agent_dial *d);
 void agent_dial_hold(struct agent_dial *d, bool hold);
 void agent_dial_close(struct agent_dial *d);

@@ -584,6 +584,11 @@ void agent_dial_end(struct agent_dial *d)
 		aconn_send_end(d->b.conn);
 }
 
+bool agent_dial_ending(const struct agent_dial *d)
+{
+	return !d->b.over && d->b.conn && aconn_ending(d->b.conn);
+}
+
 bool agent_dial_full(const struct agent_dial *d)
 {
 	return !d->b.conn || aconn_full(d->b.conn);

@@ -333,8 +333,10 @@ static void on_readable(struct aconn *c)
 
 static void told_drained(struct aconn *c)
 {
-	if (c->closing || c->state == AC_OVER || !c->was_full ||
-		c->out.len - c->out_at > c->high / 4)
+	/* behind the last bytes the owner waits for all of them to leave */
+	size_t enough = c->send_end ? 0 : c->high / 4;
+
+	if (c->closing || c->state == AC_OVER || !c->was_full || c->out.len - c->out_at > enough)
 		return;
 	c->was_full = false;
 	if (c->ops->drained)
@@ -546,15 +548,21 @@ void aconn_send_end(struct aconn *c)
 	if (c->state == AC_OVER)
 		return;
 	c->send_end = true;
-	if (!c->in_call) {
+	if (!c->in_call)
 		(void)flush(c);
+	c->was_full |= aconn_ending(c);
+	if (!c->in_call)
 		want(c);
-	}
 }
 
 bool aconn_full(const struct aconn *c)
 {
 	return c->out.len - c->out_at > c->high;
+}
+
+bool aconn_ending(const struct aconn *c)
+{
+	return c->send_end && !c->sent_end && c->state != AC_OVER;
 }
 
 void aconn_hold(struct aconn *c, bool hold)

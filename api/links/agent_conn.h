@@ -69,8 +69,10 @@ bool aconn_send_flags(
 /* After the frame that agreed on it: everything from here on is bytes. */
 void aconn_make_raw(struct aconn *c);
 bool aconn_send_raw(struct aconn *c, const void *p, size_t n);
-/* Half-close: no more will be sent, once what is queued has gone. */
+/* Half-close: no more will be sent, once what is queued has gone. drained() comes when it has, if it has not at once. */
 void aconn_send_end(struct aconn *c);
+/* True between aconn_send_end() and the moment at which the last queued byte has gone. */
+bool aconn_ending(const struct aconn *c);
 /* True while more than the high mark is queued: stop producing, drained() will come. */
 bool aconn_full(const struct aconn *c);
 /* Stops or resumes reading: what the peer sends stays in the kernel. */

@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
+from registrykit import free_port
 from test_ways_host import port  # noqa: F401 (a fixture)
 
 WAIT_S = 120
@@ -169,10 +171,34 @@ def test_a_slow_reader_holds_up_its_server(port):
         assert n == 100 << 20
 
 
+def test_a_server_that_ends_first_gets_all_of_an_upload(port):
+    """As `nc -l -p 9000 </dev/null >file`: it ends its own side at once, and reads slowly what comes after."""
+    total, ended, got = 32 << 20, threading.Event(), []
+
+    def reads(c):
+        c.shutdown(socket.SHUT_WR)
+        assert ended.wait(WAIT_S)
+        n = 0
+        while piece := c.recv(16384):
+            n += len(piece)
+        got.append(n)
+    with Server(reads) as a, forward(port, BOX, f"0:{a.port}") as ((local,), _):
+        for _ in range(3):
+            ended.clear()
+            with dial(local) as s:
+                assert s.recv(10) == b""
+                ended.set()
+                s.sendall(b"u" * total)
+                s.shutdown(socket.SHUT_WR)
+            end = time.monotonic() + WAIT_S
+            while not got:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            assert got.pop() == total
+
+
 def test_what_cannot_be_reached(port):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        nobody = s.getsockname()[1]
+    nobody = free_port()
     with forward(port, BOX, f"0:{nobody}", "0:/no/such.sock") as (ports, p):
         for local, what in zip(ports, (f"port {nobody}", "/no/such.sock")):
             with dial(local) as s:
@@ -227,9 +253,7 @@ def sshd(tmp_path):
     pathlib.Path("/run/sshd").mkdir(exist_ok=True)
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     (tmp_path / "config").write_text(f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
                                      f"UsePAM no\nPidFile none\nPermitRootLogin yes\nUseDNS no\n")
     with open(tmp_path / "log", "wb") as log:

@@ -14,6 +14,7 @@ import websockets.asyncio.server as wsserver
 
 from conftest import TOP
 from hostdaemon import BOX, HostDaemon
+from registrykit import free_port
 
 PROGRAM = TOP / "build" / "unit" / "api_execd"
 WAIT_S = 60
@@ -164,9 +165,7 @@ def test_refusals(port):
         return e.value.response.status_code
 
     async def go():
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            nobody = s.getsockname()[1]
+        nobody = free_port()
         assert await code_of(url(port, DOCUMENTED, nobody)) == 1011
         assert await status_of(url(port, GATEWAY, nobody)) == 502
         async with backend(echo, process_request=lambda c, r: c.respond(403, "no\n")) as b:

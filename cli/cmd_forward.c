@@ -206,16 +206,19 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-static void accept_one(const struct forward *f)
+/* false: this process has no descriptor left. */
+static bool accept_one(const struct forward *f)
 {
 	struct connection *k = malloc(sizeof(*k));
 	int fd = accept4(f->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	pthread_t t;
 
 	if (!k || fd < 0) {
+		bool full = fd < 0 && (errno == EMFILE || errno == ENFILE);
+
 		free(k);
 		close_fd(&fd);
-		return;
+		return !full;
 	}
 	*k = (struct connection){.f = f, .in = fd, .out = fd};
 	connections++;
@@ -223,25 +226,28 @@ static void accept_one(const struct forward *f)
 		connections--;
 		close(fd);
 		free(k);
-		return;
+		return true;
 	}
 	pthread_detach(t);
+	return true;
 }
 
 static int accept_all(const struct forward *f, size_t n)
 {
 	struct pollfd p[FORWARDS_MAX];
+	bool full = false;
 
 	while (!client_interrupts) {
-		bool room = connections < CONNECTIONS_MAX;
+		bool room = connections < CONNECTIONS_MAX && !full;
 
+		full = false;
 		for (size_t i = 0; i < n; i++)
 			p[i] = wanted(f[i].fd, room ? POLLIN : 0);
 		if (poll(p, n, room ? -1 : 100) < 0)
 			continue;
 		for (size_t i = 0; i < n; i++)
 			if (p[i].revents)
-				accept_one(&f[i]);
+				full |= !accept_one(&f[i]);
 	}
 	return EXIT_OK;
 }

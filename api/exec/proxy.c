@@ -96,7 +96,8 @@ static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-auth
 	"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"};
 static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
-	"open-sandbox-ingress", "forwarded", "x-real-ip"};
+	"open-sandbox-ingress", "opensandbox-egress-auth", "x-execd-access-token", "forwarded",
+	"x-real-ip"};
 /* made again on each side */
 static const char *const of_handshake[] = {"sec-websocket-key", "sec-websocket-version",
 	"sec-websocket-extensions", "sec-websocket-accept"};
@@ -104,11 +105,28 @@ static const char *const credentials[] = {"authorization", "cookie"};
 /* Of an answer: it would speak for this server's whole origin, which all sandboxes and the API share. */
 static const char *const of_origin[] = {"service-worker-allowed", "clear-site-data"};
 
+/* Does a header's name begin with this (lower case)? '_' counts as '-': CGI and WSGI servers in a sandbox take both for one name. Returns what follows, or NULL. */
+static const char *name_after(const char *name, const char *begin)
+{
+	for (; *begin; begin++, name++) {
+		char c = *name == '_' ? '-' : *name;
+
+		if (c >= 'A' && c <= 'Z')
+			c = (char)(c | 0x20);
+		if (c != *begin)
+			return NULL;
+	}
+	return name;
+}
+
 static bool listed(const char *const *list, size_t n, const char *name)
 {
-	for (size_t i = 0; i < n; i++)
-		if (!strcasecmp(list[i], name))
+	for (size_t i = 0; i < n; i++) {
+		const char *after = name_after(name, list[i]);
+
+		if (after && !*after)
 			return true;
+	}
 	return false;
 }
 #define LISTED(list, name) listed(list, ARRAY_LEN(list), name)
@@ -144,7 +162,7 @@ static void pass_header(void *arg, const char *k, const char *v)
 {
 	struct proxy *x = arg;
 
-	if (LISTED(hop_by_hop, k) || LISTED(never, k) || !strncasecmp(k, "x-forwarded-", 12) ||
+	if (LISTED(hop_by_hop, k) || LISTED(never, k) || name_after(k, "x-forwarded-") ||
 		http_list_has(x->connection, k) || is_secret(x, k, v) ||
 		(x->websocket && LISTED(of_handshake, k)))
 		return;
@@ -544,7 +562,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 	}
 	x->r = r;
 	x->documented = documented;
-	x->keyed = key && holds_our_key(r, key);
+	x->keyed = !r->gateway && key && holds_our_key(r, key);
 	buf_init(&x->head, REQUEST_HEAD_MAX);
 	buf_init(&x->protocols, WS_PROTOCOLS_BYTES);
 	x->has_body = has_body(r);

@@ -13,7 +13,7 @@ struct conn_address {
 	struct conn_address *next;
 	uint8_t key
 		[17]; /* family, then the address; of IPv6 the first half, which one host has for itself */
-	unsigned int conns, waiting;
+	unsigned int conns, staying, waiting; /* staying: conns that are not leaving */
 	struct conn_slot *first, *last;
 };
 
@@ -107,12 +107,18 @@ static void leave(struct conn_limits *l, struct conn_slot *s)
 {
 	unqueue(l, s);
 	s->leaving = true;
+	s->from->staying--;
 	l->open--;
 }
 
 bool conn_limits_room(const struct conn_limits *l)
 {
 	return !l->max || l->open < l->max || l->first;
+}
+
+static bool address_is_full(const struct conn_limits *l, const struct conn_address *a)
+{
+	return l->per_address && (l->count_busy ? a->staying : a->waiting) >= l->per_address;
 }
 
 bool conn_limits_add(struct conn_limits *l, struct conn_slot *s, const struct sockaddr *from,
@@ -124,8 +130,12 @@ bool conn_limits_add(struct conn_limits *l, struct conn_slot *s, const struct so
 	*out = NULL;
 	if (!a)
 		return false;
+	if (address_is_full(l, a) && !a->waiting) {
+		s->from = NULL;
+		return false;
+	}
 	a->conns++;
-	if (l->per_address && a->waiting >= l->per_address) {
+	if (address_is_full(l, a)) {
 		*out = a->first;
 		l->closed_address++;
 	} else if (l->max && l->open >= l->max) {
@@ -134,6 +144,7 @@ bool conn_limits_add(struct conn_limits *l, struct conn_slot *s, const struct so
 	}
 	if (*out)
 		leave(l, *out);
+	a->staying++;
 	l->open++;
 	queue(l, s);
 	return true;

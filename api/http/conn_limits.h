@@ -21,7 +21,8 @@ struct conn_slot {
 
 struct conn_limits {
 	unsigned int max, per_address; /* 0: no limit of that kind */
-	unsigned int open;             /* that are not leaving */
+	bool count_busy; /* an address's share holds for all its connections, not only for those that wait: nobody shows a key here */
+	unsigned int open; /* that are not leaving */
 	struct conn_slot *first, *last;
 	struct conn_address *buckets[256];
 	uint64_t closed_full, closed_address;

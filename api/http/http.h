@@ -66,9 +66,10 @@ struct http_req {
 	const char *path; /* raw; behind an endpoint what follows `prefix`, at least "/" */
 	/* what was stripped: "", "/v1", "/v1/sandboxes/ID/proxy/44772", "/ID/44772" */
 	const char *prefix;
-	const char *query; /* raw, without '?'; "" if there is none */
-	const char *id;    /* X-Request-ID, theirs or ours */
-	uint16_t port;     /* behind an endpoint: which */
+	const char *log_prefix; /* prefix for logs: without the signature of a gateway's route */
+	const char *query;      /* raw, without '?'; "" if there is none */
+	const char *id;         /* X-Request-ID, theirs or ours */
+	uint16_t port;          /* behind an endpoint: which */
 	/* set by the dispatcher, before the body is read, and not used later: what this request holds is charged to `account`, its connection to
 	 * `connections`. They must live until the functions of http_on_free are called. NULL: no limit. */
 	struct account *account, *connections;
@@ -77,6 +78,7 @@ struct http_req {
 	const char *inward;
 	/* A WebSocket on the documented path of an endpoint: errors are a close code behind an accepted handshake. http_error() sees to it. */
 	bool ws_codes;
+	bool counts; /* it was let in to `sandbox` and is activity there until it ends */
 	/* ---- set by the ingress gateway's dispatcher; zero for every other request */
 	bool gateway;    /* it came to the gateway's listener */
 	bool own_origin; /* its host name belongs to this port of this sandbox alone */
@@ -172,6 +174,7 @@ struct http_config {
 	void *app;
 	int listen_fd;                                 /* taken; -1: http_listen gives one */
 	unsigned int connections_max, per_address_max; /* conn_limits.h; 0: no share per address */
+	bool count_busy;                               /* conn_limits.h */
 	/* for a client to be that slow; 0: as the protocol's clients need it */
 	unsigned int head_limit_s, body_limit_s, idle_limit_s, write_limit_s;
 	/* of requests for which the dispatcher set none. An account that is full: the stream below it whose client took nothing for longest is

@@ -251,7 +251,7 @@ void stream_forget(struct request *r)
 static void stream_cut_off(struct request *r, const char *why)
 {
 	log_info("%s %s%s: cut off: its client took nothing for %llu s%s, request %s",
-		r->pub.method, r->pub.prefix, r->pub.path,
+		r->pub.method, r->pub.log_prefix, r->pub.path,
 		(unsigned long long)((mono_ns() - r->took_ns) / 1000000000), why, r->pub.id);
 	r->pub.http->stats.cut_off++;
 	stream_forget(r);

@@ -217,11 +217,22 @@ bool http_address(const struct http_req *pub, char *out, size_t cap)
 	return i && i->client_addr && sockaddr_text(i->client_addr, out, cap, &port);
 }
 
+static void last_forwarded_for(void *arg, const char *k, const char *v)
+{
+	const char **last = arg;
+
+	if (!strcasecmp(k, "X-Forwarded-For"))
+		*last = v;
+}
+
+/* A proxy appends to the header, or adds one of its own behind the client's: only the last element of the last one is the proxy's word. */
 bool http_client_address(const struct http_req *r, bool behind_proxy, char *out, size_t cap)
 {
-	const char *all = behind_proxy ? http_header(r, "X-Forwarded-For") : NULL, *last;
+	const char *all = NULL, *last;
 	uint8_t bin[16];
 
+	if (behind_proxy)
+		http_headers_each(r, last_forwarded_for, &all);
 	if (!all)
 		return http_address(r, out, cap);
 	last = strrchr(all, ',');
@@ -229,7 +240,8 @@ bool http_client_address(const struct http_req *r, bool behind_proxy, char *out,
 	last += strspn(last, " \t");
 	snprintf(out, cap, "%s", last);
 	out[strcspn(out, " \t")] = 0;
-	return inet_pton(AF_INET, out, bin) == 1 || inet_pton(AF_INET6, out, bin) == 1;
+	return inet_pton(AF_INET, out, bin) == 1 || inet_pton(AF_INET6, out, bin) == 1 ||
+	       http_address(r, out, cap);
 }
 
 bool http_peer_uid(const struct http_req *pub, uid_t *uid)

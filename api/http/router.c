@@ -143,6 +143,7 @@ const struct http_route *router_port(struct http_req *r, unsigned int port)
 		return not_found(r, status);
 	if (row->admit && !row->admit(r))
 		return NULL;
+	t->sandboxes->counts(r);
 	t->sandboxes->accessed(r);
 	return rt;
 }
@@ -164,7 +165,7 @@ static const struct http_route *endpoint_route(
 		return NULL;
 	if (!t->sandboxes->enter(r, e->id) || !t->sandboxes->admit(r))
 		return NULL;
-	r->prefix = http_strdup(r, r->path, e->prefix);
+	r->prefix = r->log_prefix = http_strdup(r, r->path, e->prefix);
 	r->path = r->path[e->prefix] ? r->path + e->prefix : "/";
 	if (!r->prefix) {
 		http_abort(r);
@@ -189,7 +190,10 @@ static const struct http_route *inward_route(struct http_req *r)
 	rt = http_match(r, row->table, &status);
 	if (!rt)
 		return not_found(r, status);
-	return row->admit && !row->admit(r) ? NULL : rt;
+	if (row->admit && !row->admit(r))
+		return NULL;
+	t->sandboxes->counts(r);
+	return rt;
 }
 
 static bool slash_redirect(struct http_req *r)
@@ -229,7 +233,7 @@ const struct http_route *router_dispatch(struct http_req *r)
 	if (is_gateway_path(r->path, &e))
 		return endpoint_route(r, &e, false);
 	if (v1) {
-		r->prefix = "/v1";
+		r->prefix = r->log_prefix = "/v1";
 		r->path += 3;
 	}
 	for (size_t i = 0; i < t->nmounts && !rt; i++) {
@@ -269,12 +273,12 @@ void router_done(struct http_req *r, int status)
 
 	d->metrics.http_by_class[MIN(status / 100, 5)]++;
 	hist_add(&d->metrics.http, ns);
-	log_debug("%s %s%s %d %.1f ms by=%s request=%s", r->method, r->prefix, r->path, status,
+	log_debug("%s %s%s %d %.1f ms by=%s request=%s", r->method, r->log_prefix, r->path, status,
 		(double)ns / 1e6, r->principal.role == ROLE_NONE ? "-" : r->principal.name, r->id);
 	/* Every change that a principal asked for is in the log. */
 	if (!r->sandbox && r->principal.role != ROLE_NONE && strcmp(r->method, "GET") != 0)
-		log_info("%s %s%s: %d, by %s/%s, request %s", r->method, r->prefix, r->path, status,
-			r->principal.namespace, r->principal.name, r->id);
+		log_info("%s %s%s: %d, by %s/%s, request %s", r->method, r->log_prefix, r->path,
+			status, r->principal.namespace, r->principal.name, r->id);
 }
 
 /* ---- openapi.json: what is served, from the tables */

@@ -26,6 +26,7 @@ struct router_sandboxes {
 	bool (*enter)(struct http_req *r, const char *id);
 	/* May this request reach r->sandbox, if it was made with secureAccess? Not asked for the gateway, which has an answer of its own. false: answered. */
 	bool (*admit)(struct http_req *r);
+	http_fn counts;   /* r may reach r->sandbox: it is activity from here until it ends */
 	http_fn accessed; /* a request reached a route of r->sandbox */
 	http_fn when_up; /* calls r->route->fn now or when r->sandbox runs, or answers that it will not */
 };

@@ -538,7 +538,7 @@ static bool request_split(struct request *r, const char *method)
 	r->pub.path =
 		http_strdup(&r->pub, r->pub.uri, q ? (size_t)(q - r->pub.uri) : strlen(r->pub.uri));
 	r->pub.query = q ? q + 1 : "";
-	r->pub.prefix = "";
+	r->pub.prefix = r->pub.log_prefix = "";
 	r->pub.id = request_id(r);
 	if (r->hc && r->hc->inward[0] &&
 		!(r->pub.inward = http_strdup(&r->pub, r->hc->inward, strlen(r->hc->inward))))
@@ -840,6 +840,7 @@ struct http *http_create(struct loop *l, const struct http_config *cfg)
 	h->c.write_limit_s = cfg->write_limit_s ? cfg->write_limit_s : WRITE_LIMIT_S;
 	h->stall_timer = loop_timer(l, streams_cut_off, h);
 	conn_limits_init(&h->limits, cfg->connections_max, cfg->per_address_max);
+	h->limits.count_busy = cfg->count_busy;
 	h->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_ALLOW_UPGRADE |
 					  MHD_USE_ERROR_LOG | MHD_USE_NO_LISTEN_SOCKET,
 		0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,

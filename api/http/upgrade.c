@@ -343,7 +343,7 @@ static void upgrade_on_time(void *arg)
 
 	if (u->state != UP_LINGERING) {
 		log_info("%s %s%s: cut off: its client took nothing for %llu s, request %s",
-			u->r->pub.method, u->r->pub.prefix, u->r->pub.path,
+			u->r->pub.method, u->r->pub.log_prefix, u->r->pub.path,
 			(unsigned long long)(upgrade_write_limit(u) / SEC), u->r->pub.id);
 		u->r->pub.http->stats.cut_off++;
 	}

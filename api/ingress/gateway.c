@@ -158,8 +158,9 @@ static bool show(struct http_req *r, const struct config *c, const struct named 
 		r->prefix = http_strdup(r, path, (size_t)(n->rest - path));
 	else if (n->by_path)
 		r->prefix = path;
+	r->log_prefix = n->by_path ? http_printf(r, "/%s/%u", n->a.sandbox, n->a.port) : r->prefix;
 	r->path = n->rest;
-	return r->prefix && (r->shown_host || !n->by_host);
+	return r->prefix && r->log_prefix && (r->shown_host || !n->by_host);
 }
 
 /* ---- who may */
@@ -183,8 +184,10 @@ static bool signature_fits(struct http_req *r, const struct ingress_address *a)
 		return deny(r, 429, "too many wrong signatures");
 	}
 	rc = sign_check(&g->keys, a, wall_ns() / 1000000000u);
-	if (rc == 0)
+	if (rc == 0) {
+		guesses_right(&g->guesses, a->sandbox, from);
 		return true;
+	}
 	if (rc == -ENOKEY)
 		return deny(r, 503, "this gateway has no keys to check signatures with");
 	if (rc == -EACCES) {

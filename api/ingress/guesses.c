@@ -20,26 +20,51 @@ void guesses_init(struct guesses *g)
 	random_bytes(&g->seed, sizeof(g->seed));
 }
 
-static uint32_t place_of(const struct guesses *g, const void *p, size_t n)
+static uint64_t hash_more(uint64_t h, const void *p, size_t n)
 {
 	const uint8_t *b = p;
-	uint64_t h = g->seed ^ 0xcbf29ce484222325u;
 
 	for (size_t i = 0; i < n; i++) {
 		h = (h ^ b[i]) * 0x100000001b3u;
 		h ^= h >> 29;
 	}
-	return (uint32_t)(h >> 32) % GUESSES_PLACES;
+	return h;
 }
 
-static struct guess_place *address_place(struct guesses *g, const char *address)
+static uint64_t hash_begin(const struct guesses *g)
+{
+	return g->seed ^ 0xcbf29ce484222325u;
+}
+
+static uint64_t hash_address(uint64_t h, const char *address)
 {
 	uint8_t bin[16] = {0};
 
 	/* whoever has one IPv6 address has a whole /64 */
 	if (inet_pton(AF_INET6, address, bin) == 1)
-		return &g->address[place_of(g, bin, 8)];
-	return &g->address[place_of(g, address, strlen(address))];
+		return hash_more(h, bin, 8);
+	return hash_more(h, address, strlen(address));
+}
+
+static uint32_t place_of(uint64_t h)
+{
+	return (uint32_t)(h >> 32) % GUESSES_PLACES;
+}
+
+static struct guess_place *address_place(struct guesses *g, const char *address)
+{
+	return &g->address[place_of(hash_address(hash_begin(g), address))];
+}
+
+static struct guess_place *sandbox_place(struct guesses *g, const char *sandbox)
+{
+	return &g->sandbox[place_of(hash_more(hash_begin(g), sandbox, strlen(sandbox)))];
+}
+
+/* With its final 0, so that no sandbox and address read like another pair. Never 0, which is an empty place. */
+static uint64_t hash_pair(const struct guesses *g, const char *sandbox, const char *address)
+{
+	return hash_address(hash_more(hash_begin(g), sandbox, strlen(sandbox) + 1), address) | 1;
 }
 
 static void place_refill(struct guess_place *p, const struct rate *r, uint64_t now_ns)
@@ -54,18 +79,25 @@ static void place_refill(struct guess_place *p, const struct rate *r, uint64_t n
 
 bool guesses_left(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns)
 {
-	struct guess_place *a = address_place(g, address),
-			   *s = &g->sandbox[place_of(g, sandbox, strlen(sandbox))];
+	struct guess_place *a = address_place(g, address), *s = sandbox_place(g, sandbox);
+	uint64_t pair = hash_pair(g, sandbox, address);
 
 	place_refill(a, &of_address, now_ns);
 	place_refill(s, &of_sandbox, now_ns);
-	return a->spent < of_address.burst && s->spent < of_sandbox.burst;
+	return a->spent < of_address.burst &&
+	       (s->spent < of_sandbox.burst || g->right[place_of(pair)] == pair);
+}
+
+void guesses_right(struct guesses *g, const char *sandbox, const char *address)
+{
+	uint64_t pair = hash_pair(g, sandbox, address);
+
+	g->right[place_of(pair)] = pair;
 }
 
 void guesses_wrong(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns)
 {
-	struct guess_place *a = address_place(g, address),
-			   *s = &g->sandbox[place_of(g, sandbox, strlen(sandbox))];
+	struct guess_place *a = address_place(g, address), *s = sandbox_place(g, sandbox);
 
 	place_refill(a, &of_address, now_ns);
 	place_refill(s, &of_sandbox, now_ns);

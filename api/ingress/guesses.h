@@ -16,10 +16,14 @@ struct guesses {
 		uint64_t at_ns;
 		uint32_t spent;
 	} address[GUESSES_PLACES], sandbox[GUESSES_PLACES];
+	uint64_t right
+		[GUESSES_PLACES]; /* pairs of sandbox and address: whoever showed a right signature is not kept out by the wrong ones of others */
 };
 
 void guesses_init(struct guesses *g);
 /* address: text of the client's; of an IPv6 address the first 64 bits count. false: too many were wrong; answer 429 and check nothing. */
 bool guesses_left(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns);
+/* One was right. */
+void guesses_right(struct guesses *g, const char *sandbox, const char *address);
 /* One was wrong. */
 void guesses_wrong(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns);

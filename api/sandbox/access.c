@@ -23,7 +23,8 @@ struct sandbox *route_sandbox(struct http_req *r)
 
 static void access_ends(struct http_req *r)
 {
-	idle_left(r->sandbox);
+	if (r->counts)
+		idle_left(r->sandbox);
 	sandbox_unref(r->sandbox);
 }
 
@@ -37,7 +38,6 @@ static bool access_enter(struct http_req *r, const char *id)
 		return false;
 	}
 	sandbox_ref(sb);
-	idle_entered(sb);
 	r->sandbox = sb;
 	r->account = &sb->traffic;
 	r->connections = &sb->budget->guest_connections;
@@ -68,6 +68,13 @@ static bool access_admit(struct http_req *r)
 	return false;
 }
 
+/* Not before it is let in: with refused requests nobody keeps a sandbox awake. */
+static void access_counts(struct http_req *r)
+{
+	r->counts = true;
+	idle_entered(r->sandbox);
+}
+
 static void access_renews(struct http_req *r)
 {
 	const char *renew = http_header(r, "OpenSandbox-Access-Renew");
@@ -82,4 +89,4 @@ static void access_when_up(struct http_req *r)
 }
 
 const struct router_sandboxes sandbox_endpoints = {
-	access_enter, access_admit, access_renews, access_when_up};
+	access_enter, access_admit, access_counts, access_renews, access_when_up};

@@ -606,6 +606,7 @@ static int start_gateway(const struct http_config *api)
 	hc.listen_fd = fd;
 	hc.connections_max = (unsigned int)D.cfg.ingress_max_connections;
 	hc.per_address_max = (unsigned int)D.cfg.ingress_max_connections_per_address;
+	hc.count_busy = true;
 	hc.dispatch = gateway_dispatch;
 	hc.dispatch_preflights = true;
 	D.gateway = http_create(D.loop, &hc);

@@ -346,13 +346,18 @@ def test_an_origin_of_its_own(daemon):
 
 
 def test_behind_a_proxy(daemon, app):
-    headers = {"X-Forwarded-For": "6.6.6.6, 9.9.9.9", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil"}
+    headers = {"X-Forwarded-For": "6.6.6.6, 9.9.9.9", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil", "X_Forwarded_For": "6.6.6.6", "OPENSANDBOX-EGRESS-AUTH": "t"}
     for behind in (False, True):
         daemon.gateway("uri", {"behind_proxy": behind})
         box = daemon.box()
         got = seen(daemon.via(f"/{box}/{app.port}/", headers=headers)[1])["headers"]
         assert (got["x-forwarded-for"], got["x-forwarded-proto"]) == (("9.9.9.9", "https") if behind else ("127.0.0.1", "http"))
-        assert got["x-forwarded-host"] == f"127.0.0.1:{daemon.gate}"
+        assert got["x-forwarded-host"] == f"127.0.0.1:{daemon.gate}" and not {"x_forwarded_for", "opensandbox-egress-auth"} & set(got)
+        # a proxy that adds a header of its own behind the client's; what is no address is not believed
+        for second, seen_from in (("9.9.9.9", "9.9.9.9"), ("nonsense", "127.0.0.1")):
+            s = raw(daemon.gate, f"GET /{box}/{app.port}/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: {second}\r\n\r\n".encode())
+            got = seen(answers(s).split(b"\r\n\r\n", 1)[1])["headers"]
+            assert got["x-forwarded-for"] == (seen_from if behind else "127.0.0.1")
         daemon.end()
 
 
@@ -479,6 +484,68 @@ def test_what_strangers_may_hold(daemon, app):
         for _ in range(1000):
             flood.sendall(b"y" * 65536)
     assert daemon.via(f"/{box}/{app.port}/")[0] == 200
+
+
+def test_an_address_has_its_share_of_websockets(daemon):
+    """Upgraded connections are never closed for a newcomer, so they count: the one beyond the share is refused, also while the daemon has room. The share comes back."""
+    daemon.gateway("wildcard", {"max_connections_per_address": 8})
+    box = daemon.box()
+
+    async def go():
+        async def echo(ws):
+            async for m in ws:
+                await ws.send(m)
+
+        def connect(source):
+            return wsclient.connect(f"ws://{host}/", host="127.0.0.1", port=daemon.gate, local_addr=(source, 0))
+        async with wsserver.serve(echo, "127.0.0.1", 0) as s:
+            host = daemon.label(box, s.sockets[0].getsockname()[1])
+            held = [await connect("127.0.0.1") for _ in range(8)]
+            with pytest.raises((OSError, EOFError, websockets.exceptions.WebSocketException)):
+                await connect("127.0.0.1")
+            async with connect("127.0.0.2") as other:
+                await other.send("hello")
+                assert await other.recv() == "hello"
+            await held.pop().close()
+            end = time.monotonic() + WAIT_S
+            while True:
+                with contextlib.suppress(OSError, EOFError, websockets.exceptions.WebSocketException):
+                    held.append(await connect("127.0.0.1"))
+                    break
+                assert time.monotonic() < end
+                await asyncio.sleep(0.02)
+            for ws in held:
+                await ws.send("still")
+                assert await ws.recv() == "still"
+                await ws.close()
+    asyncio.run(asyncio.wait_for(go(), 2 * WAIT_S))
+
+
+def test_refused_requests_keep_no_sandbox_awake(daemon, app):
+    """It is paused although strangers ask all the time, and none of them wakes it; the token does."""
+    daemon.gate, daemon.more, over = free_port(), {}, threading.Event()
+    daemon.start(daemon.tables("uri") | {"idle": {"min_timeout_seconds": 1}})
+    box = daemon.create(secureAccess=True, lifecycle={"idlePolicy": {"idleTimeoutSeconds": 1, "onIdle": "pause"}})
+    refused = []
+
+    def strangers():
+        while not over.wait(0.1):
+            refused.append(daemon.via(f"/{box}/{app.port}/")[0])
+            refused.append(daemon.ask("GET", f"/{box}/{app.port}/")[0])
+    t = threading.Thread(target=strangers)
+    t.start()
+    try:
+        daemon.until(box, "Paused")
+        n = len(refused)
+        while len(refused) < n + 4:
+            assert t.is_alive()
+            time.sleep(0.05)
+        assert daemon.state(box) == "Paused" and set(refused) == {401}
+    finally:
+        over.set()
+        t.join()
+    token = daemon.endpoint(box, app.port)[1]["headers"][TOKEN]
+    assert daemon.via(f"/{box}/{app.port}/", headers={TOKEN: token})[0] == 200, "a request that is let in wakes it"
 
 
 # ---- the SDKs

@@ -218,10 +218,35 @@ static void guesses_run_out_and_come_back(void)
 	CHECK(guesses_left(g, "z", "10.99.0.1", SECOND + SECOND / 10));
 }
 
+static void a_right_one_opens_the_sandbox_to_its_address(void)
+{
+	_cleanup_free_ struct guesses *g = malloc(sizeof(*g));
+	char address[40];
+
+	REQUIRE(g);
+	guesses_init(g);
+	guesses_right(g, "box", "192.0.2.1");
+	guesses_right(g, "box", "2001:db8:0:1::5");
+	for (unsigned int i = 0; i < 2000; i++) {
+		snprintf(address, sizeof(address), "10.0.%u.%u", i / 250, i % 250);
+		guesses_wrong(g, "box", address, SECOND);
+	}
+	CHECK(!guesses_left(g, "box", "192.0.2.2", SECOND));
+	CHECK(guesses_left(g, "box", "192.0.2.1", SECOND));
+	CHECK(guesses_left(g, "box", "2001:db8:0:1::9", SECOND)); /* the same /64 */
+	CHECK(!guesses_left(g, "box", "2001:db8:0:2::5", SECOND));
+	/* its own wrong ones count */
+	for (unsigned int i = 0; i < 30; i++)
+		guesses_wrong(g, "box", "192.0.2.1", SECOND);
+	CHECK(!guesses_left(g, "box", "192.0.2.1", SECOND));
+}
+
 static const struct test tests[] = {
 	{"the_active_key_signs", the_active_key_signs},
 	{"a_path_without_its_signature", a_path_without_its_signature},
 	{"guesses_run_out_and_come_back", guesses_run_out_and_come_back},
+	{"a_right_one_opens_the_sandbox_to_its_address",
+		a_right_one_opens_the_sandbox_to_its_address},
 	{"labels", labels},
 	{"expiry_is_a_number_of_64_bits", expiry_is_a_number_of_64_bits},
 	{"hosts", hosts},

@@ -87,9 +87,38 @@ static void an_address_has_its_share(void)
 	CHECK_INT(l.open, 0);
 }
 
+/* The gateway's: every request there has a sandbox and nobody has a key. */
+static void a_share_may_count_busy_ones(void)
+{
+	struct conn_limits l;
+	struct conn_slot s[6], *out;
+
+	conn_limits_init(&l, 100, 2);
+	l.count_busy = true;
+	CHECK(add(&l, &s[0], 1, &out) && !out);
+	CHECK(add(&l, &s[1], 1, &out) && !out);
+	conn_limits_busy(&l, &s[0]);
+	/* the one that waits makes room */
+	CHECK(add(&l, &s[2], 1, &out) && out == &s[1]);
+	conn_limits_busy(&l, &s[2]);
+	/* both are busy: the third is refused, another address's is not */
+	CHECK(!add(&l, &s[3], 1, &out) && !out);
+	conn_limits_remove(&l, &s[3]);
+	CHECK(add(&l, &s[4], 2, &out) && !out);
+	conn_limits_remove(&l, &s[0]);
+	CHECK(add(&l, &s[5], 1, &out) && !out);
+	CHECK_INT(l.closed_address, 1);
+	for (int i = 1; i < 6; i++)
+		conn_limits_remove(&l, &s[i]);
+	CHECK_INT(l.open, 0);
+	for (size_t i = 0; i < ARRAY_LEN(l.buckets); i++)
+		CHECK(!l.buckets[i]);
+}
+
 static const struct test tests[] = {
 	{"the_longest_waiting_makes_room", the_longest_waiting_makes_room},
 	{"who_showed_a_key_stays", who_showed_a_key_stays},
 	{"an_address_has_its_share", an_address_has_its_share},
+	{"a_share_may_count_busy_ones", a_share_may_count_busy_ones},
 };
 TEST_MAIN(tests)

@@ -90,12 +90,14 @@ struct broker *broker_create(struct loop *l, int control, uint32_t fds_max, stru
 	b->netlink = b->resolv_fd = -1;
 	b->fds_max = fds_max;
 	b->committed_max = BUFFERS_MAX;
+	b->closing_max_ns = CLOSING_MAX_NS;
 	buf_init(&b->world_parts, MIB(4));
+	b->closing_timer = loop_timer(l, flows_closing, b);
 	if (listening)
 		b->listen_watch = loop_watch(l, control, EPOLLIN, on_listen, b);
 	else
 		b->control_watch = loop_watch(l, control, EPOLLIN, on_control, b);
-	if (!b->control_watch && !b->listen_watch) {
+	if (!b->closing_timer || (!b->control_watch && !b->listen_watch)) {
 		err_set(e, errno, "broker: control socket");
 		broker_destroy(b);
 		return NULL;
@@ -116,6 +118,7 @@ void broker_destroy(struct broker *b)
 	host_unwatch(b);
 	control_close(b);
 	watch_remove(b->listen_watch);
+	timer_remove(b->closing_timer);
 	close_fd(&b->resolv_fd);
 	net_world_fini(&b->world);
 	buf_fini(&b->world_parts);

@@ -14,13 +14,16 @@
 #include "lib/dns.h"
 #include "net/policy.h"
 
-#define DENIED_MAX        64u    /* places kept in the list of what was denied */
-#define CHANNEL_TURN      32u    /* messages of one mayfly-net a turn */
-#define FLOWS_MAX         16384u /* of one sandbox, whatever its limit says */
+#define DENIED_MAX        64u         /* places kept in the list of what was denied */
+#define CHANNEL_TURN      32u         /* messages of one mayfly-net a turn */
+#define TALK_PAUSE_NS     10000000ull /* a mayfly-net that says too much is not heard for this long */
+#define FLOWS_MAX         16384u      /* of one sandbox, whatever its limit says */
 #define BUFFERS_MAX       MIB(1536) /* of all flows; the helper gives this process 2 GiB (priv/spawn.c) */
 #define RESOLVERS_MAX     3u
 #define RESOLVER_RETRY_NS 1500000000ull
 #define QUERY_DEADLINE_NS 6000000000ull
+#define CLOSING_LOOK_NS   1000000000ull
+#define CLOSING_MAX_NS    60000000000ull
 
 struct net_flow_entry {
 	uint32_t id; /* index in the table, and a generation above it; 0: free */
@@ -30,6 +33,9 @@ struct net_flow_entry {
 	uint16_t port;
 	uint32_t committed; /* bytes that its buffers may take */
 	char *name;         /* the allowed name by which it was open, or NULL */
+	uint64_t
+		closing_ns; /* mayfly-net gave it back with bytes unsent: when some of them went last; 0: it is open */
+	uint64_t acked;
 };
 
 /* A bucket of tokens that fills by time. */
@@ -52,6 +58,8 @@ struct net_sandbox {
 	struct learned learned;
 	uint64_t limit[NET_L_COUNT];
 	struct net_bucket opens, asks;
+	struct net_bucket talk; /* all messages: also what is denied costs this process its time */
+	struct timer *talk_timer;
 	uint64_t count[NET_C_COUNT];
 	struct net_flow_entry *flow;
 	uint32_t nflow, open, generation;
@@ -86,6 +94,9 @@ struct broker {
 	/* descriptors of all sandboxes: flows, questions, channels. What is left of the limit is kept free. */
 	uint32_t fds, fds_max;
 	uint64_t committed, committed_max; /* bytes that the buffers of all flows may take */
+	struct timer *closing_timer;
+	uint64_t
+		closing_max_ns; /* a flow that was given back and sends nothing for this long is reset */
 	/* the host as it is now */
 	int netlink;
 	struct watch *netlink_watch;
@@ -131,6 +142,8 @@ void flow_close(struct net_sandbox *s, struct cur *c);
 void flows_end(struct net_sandbox *s);
 /* After a change of policy, of the operator's rules or of the host's addresses: ends the flows that are not allowed any more. */
 void flows_review(struct net_sandbox *s);
+/* broker->closing_timer: looks at the flows that mayfly-net gave back with bytes unsent. */
+void flows_closing(void *broker);
 /* Bytes of open TCP flows, which are counted when they end. */
 void flows_bytes(const struct net_sandbox *s, uint64_t *out, uint64_t *in);
 

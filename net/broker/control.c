@@ -86,12 +86,18 @@ static int do_policy(struct request *r)
 	if (!s)
 		return -r->e.code;
 	rc = parts_add(&s->parts, r, &whole);
-	if (rc != 0)
-		return MIN(rc, 0);
-	rc = policy_get(&whole, &p, &r->e);
-	buf_reset(&s->parts);
-	if (rc < 0)
+	if (rc > 0)
+		return 0;
+	if (rc == 0) {
+		rc = policy_get(&whole, &p, &r->e);
+		buf_reset(&s->parts);
+	}
+	if (rc <
+		0) { /* the older policy may be the wider one: nothing is open until there is one again */
+		net_sandbox_drop(s);
+		s->has_policy = false;
 		return rc;
+	}
 	policy_fini(&s->policy);
 	s->policy = p;
 	s->has_policy = s->claimed = true;

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define GENERATION_SHIFT 16
+#define STATE_CLOSED     7 /* of tcp_info */
+#define DRAIN_TURNS      64
 
 static uint32_t flow_index(uint32_t id)
 {
@@ -41,7 +43,8 @@ static struct net_flow_entry *flow_find(struct net_sandbox *s, uint32_t id)
 {
 	uint32_t i = flow_index(id);
 
-	return id && i < s->nflow && s->flow[i].id == id ? &s->flow[i] : NULL;
+	return id && i < s->nflow && s->flow[i].id == id && !s->flow[i].closing_ns ? &s->flow[i]
+										   : NULL;
 }
 
 static void tcp_bytes(int fd, uint64_t *out, uint64_t *in)
@@ -68,10 +71,67 @@ static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
 	s->broker->fds--;
 }
 
-static void flow_shut(struct net_sandbox *s, struct net_flow_entry *f)
+/* A shut socket keeps what it has received, for who has a duplicate: nobody is to have it, and it is not counted any more. */
+static void flow_stop(const struct net_flow_entry *f)
 {
 	shutdown(f->fd, SHUT_RDWR);
+	for (int i = 0; f->kind == NET_FLOW_TCP && i < DRAIN_TURNS; i++)
+		if (recv(f->fd, NULL, MIB(64), MSG_TRUNC | MSG_DONTWAIT) <= 0)
+			break;
+}
+
+static void flow_shut(struct net_sandbox *s, struct net_flow_entry *f)
+{
+	flow_stop(f);
 	flow_end(s, f);
+}
+
+/* Bytes that wait to be sent, after a shutdown; its FIN is one segment. *acked: how much the other side has. */
+static bool tcp_unsent(int fd, uint64_t *acked)
+{
+	struct tcp_info t = {0};
+	socklen_t n = sizeof(t);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &n) < 0)
+		return false;
+	*acked = t.tcpi_bytes_acked;
+	return t.tcpi_state != STATE_CLOSED && (t.tcpi_notsent_bytes || t.tcpi_unacked > 1);
+}
+
+static bool closing_over(const struct broker *b, struct net_flow_entry *f, uint64_t now)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	uint64_t acked;
+
+	if (!tcp_unsent(f->fd, &acked))
+		return true;
+	if (acked != f->acked) {
+		f->acked = acked;
+		f->closing_ns = now;
+	}
+	if (now - f->closing_ns < b->closing_max_ns)
+		return false;
+	(void)!connect(f->fd, &none, sizeof(none)); /* empties it, for its duplicates, too */
+	return true;
+}
+
+void flows_closing(void *broker)
+{
+	struct broker *b = broker;
+	uint64_t now = mono_ns();
+	bool more = false;
+
+	for (struct net_sandbox *s = b->sandbox; s; s = s->next)
+		for (uint32_t i = 0; i < s->nflow; i++) {
+			if (!s->flow[i].closing_ns)
+				continue;
+			if (closing_over(b, &s->flow[i], now))
+				flow_end(s, &s->flow[i]);
+			else
+				more = true;
+		}
+	if (more)
+		timer_set(b->closing_timer, now + CLOSING_LOOK_NS);
 }
 
 void flows_end(struct net_sandbox *s)
@@ -234,6 +294,8 @@ void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c)
 	if (!cur_copy(c, a.b, sizeof(a.b)))
 		c->bad = true;
 	port = cur_u16(c);
+	if (kind == NET_FLOW_ICMP) /* no rule is to judge a port that there is not */
+		port = 0;
 	if (!cur_done(c) || kind >= NET_FLOW_KINDS || (!port && kind != NET_FLOW_ICMP)) {
 		s->count[NET_C_REFUSED]++;
 		net_sandbox_send(s, NET_OPEN, id, -EINVAL, NULL, 0, -1);
@@ -262,8 +324,15 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 		s->count[NET_C_BYTES_OUT] += MIN(out, GIB(1024));
 		s->count[NET_C_BYTES_IN] += MIN(in, GIB(1024));
 	}
-	/* an honest mayfly-net has closed its descriptor; another one must not keep a socket that no policy reaches any more */
-	flow_shut(s, f);
+	/* An honest mayfly-net has closed its descriptor; another one must not keep a socket that no policy reaches any more. What is still
+	 * to be sent goes on its way, and counts until it has gone: a duplicate keeps its memory. */
+	flow_stop(f);
+	if (f->kind == NET_FLOW_TCP && tcp_unsent(f->fd, &f->acked)) {
+		f->closing_ns = mono_ns();
+		timer_set(s->broker->closing_timer, f->closing_ns + CLOSING_LOOK_NS);
+		return;
+	}
+	flow_end(s, f);
 }
 
 /* Allowed as it is now: by its address, by what is learned, or by the name by which it was opened, whose entry may have ended. */

@@ -42,6 +42,11 @@ void net_sandbox_limits(struct net_sandbox *s, const uint64_t *limit, uint32_t n
 	s->asks = (struct net_bucket){.rate = s->limit[NET_L_QUERY_RATE],
 		.tokens_ns = 1000000000ull,
 		.filled_ns = mono_ns()};
+	/* opened, closed and asked as often as the limits say, and refused as often again */
+	s->talk = (struct net_bucket){
+		.rate = MAX(4 * (s->limit[NET_L_NEW_RATE] + s->limit[NET_L_QUERY_RATE]), 1000u),
+		.tokens_ns = 1000000000ull,
+		.filled_ns = mono_ns()};
 }
 
 struct net_sandbox *net_sandbox_find(struct broker *b, uint32_t id)
@@ -73,6 +78,8 @@ void net_sandbox_drop(struct net_sandbox *s)
 	queries_end(s);
 	watch_remove(s->watch);
 	s->watch = NULL;
+	timer_remove(s->talk_timer);
+	s->talk_timer = NULL;
 	s->broker->fds -= s->chan >= 0;
 	close_fd(&s->chan);
 }
@@ -195,14 +202,31 @@ static void channel_message(struct net_sandbox *s, const uint8_t *p, size_t n)
 	}
 }
 
+/* There are tokens again. */
+static void on_talk(void *arg)
+{
+	struct net_sandbox *s = arg;
+
+	watch_events(s->watch, EPOLLIN);
+}
+
 static void on_channel(void *arg, uint32_t events)
 {
 	struct net_sandbox *s = arg;
 
 	for (unsigned int i = 0; i < CHANNEL_TURN && s->chan >= 0; i++) {
 		uint8_t *p = s->broker->message;
+		uint64_t now = mono_ns();
 		size_t nfds = 0;
-		ssize_t n = fdpass_recv(s->chan, p, sizeof(s->broker->message), NULL, &nfds);
+		ssize_t n;
+
+		/* Nothing is lost: the channel fills, and this mayfly-net waits. */
+		if (!net_bucket_take(&s->talk, now)) {
+			watch_events(s->watch, 0);
+			timer_set(s->talk_timer, now + TALK_PAUSE_NS);
+			return;
+		}
+		n = fdpass_recv(s->chan, p, sizeof(s->broker->message), NULL, &nfds);
 
 		if (n == -EAGAIN)
 			return;
@@ -225,10 +249,15 @@ int net_sandbox_channel(struct net_sandbox *s, int fd)
 	net_sandbox_drop(s);
 	if (rc == 0 && !broker_has_fd(s->broker, true))
 		rc = -EMFILE;
-	if (rc == 0)
-		s->watch = loop_watch(s->broker->loop, fd, EPOLLIN, on_channel, s);
+	if (rc == 0) {
+		s->talk_timer = loop_timer(s->broker->loop, on_talk, s);
+		if (s->talk_timer)
+			s->watch = loop_watch(s->broker->loop, fd, EPOLLIN, on_channel, s);
+	}
 	if (!s->watch) {
 		rc = rc < 0 ? rc : -errno;
+		timer_remove(s->talk_timer);
+		s->talk_timer = NULL;
 		close(fd);
 		return rc;
 	}

@@ -450,6 +450,164 @@ static void nonsense_is_counted(void)
 	down(&w);
 }
 
+static void give_back(struct world *w, uint32_t flow)
+{
+	struct buf b;
+
+	buf_init(&b, 64);
+	put_hdr(&b, w, NET_CLOSE);
+	buf_u32(&b, flow);
+	buf_u64(&b, 0);
+	buf_u64(&b, 0);
+	CHECK_INT(fdpass_send(w->chan, b.p, b.len, NULL, 0), 0);
+	buf_fini(&b);
+	turns(w, 3);
+}
+
+/* A flow to `srv`, and the server's end of it. */
+static int open_both(struct world *w, int srv, uint16_t port, uint32_t *flow, int *peer)
+{
+	CHECK_INT(open_flow(w, NET_FLOW_TCP, "127.0.0.1", port, flow), 0);
+	*peer = -1;
+	for (int i = 0; i < 400 && *peer < 0; i++) {
+		*peer = accept4(srv, NULL, NULL, SOCK_NONBLOCK);
+		loop_turn(w->loop, 5);
+	}
+	return take_fd(&w->fd);
+}
+
+/* Until there is room no more; how much. */
+static size_t fill(int fd)
+{
+	static const char zeros[65536];
+	size_t all = 0;
+	ssize_t n;
+
+	while ((n = send(fd, zeros, sizeof(zeros), MSG_NOSIGNAL | MSG_DONTWAIT)) > 0)
+		all += (size_t)n;
+	return all;
+}
+
+/* A taken-over mayfly-net gives flows back and keeps their descriptors: what was received is gone at once, and what is to be sent counts
+ * until it has been sent, or until nobody has taken any of it for long. */
+static void what_is_given_back_holds_no_memory(void)
+{
+	uint32_t flow = 0, held[9]; /* SK_MEMINFO_* */
+	socklen_t n = sizeof(held);
+	struct world w;
+	uint16_t port;
+	int srv, fd, peer;
+	char byte;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_STREAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	fd = open_both(&w, srv, port, &flow, &peer);
+	CHECK(fill(peer) > 65536);
+	give_back(&w, flow);
+	CHECK(w.b->committed == 0 && w.b->sandbox->open == 0);
+	CHECK_INT(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+	CHECK_INT(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, held, &n), 0);
+	CHECK_INT(held[0], 0);
+	close(fd);
+	close(peer);
+	/* a server that reads later has everything; its number is not good twice */
+	fd = open_both(&w, srv, port, &flow, &peer);
+	{
+		size_t sent = fill(fd), got = 0;
+		static char in[65536];
+		ssize_t k;
+
+		give_back(&w, flow);
+		CHECK(w.b->committed > 0 && w.b->sandbox->open == 1);
+		give_back(&w, flow);
+		CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 1);
+		for (int i = 0; i < 400 && got < sent; i++) {
+			while ((k = recv(peer, in, sizeof(in), 0)) > 0)
+				got += (size_t)k;
+			loop_turn(w.loop, 5);
+		}
+		CHECK_INT(got, sent);
+		for (int i = 0; i < 400 && w.b->committed; i++)
+			loop_turn(w.loop, 20);
+		CHECK(w.b->committed == 0 && w.b->sandbox->open == 0);
+	}
+	close(fd);
+	close(peer);
+	/* and one that never does is not waited for */
+	fd = open_both(&w, srv, port, &flow, &peer);
+	w.b->closing_max_ns = 0;
+	CHECK(fill(fd) > 65536);
+	give_back(&w, flow);
+	CHECK(w.b->committed > 0);
+	for (int i = 0; i < 400 && w.b->committed; i++)
+		loop_turn(w.loop, 20);
+	CHECK_INT(w.b->sandbox->open, 0);
+	n = sizeof(held);
+	CHECK_INT(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, held, &n), 0);
+	CHECK_INT(held[2], 0);
+	close(fd);
+	close(peer);
+	close(srv);
+	down(&w);
+}
+
+/* The older policy may be the wider one: nothing is open until one is there that can be read. */
+static void a_policy_that_cannot_be_read_opens_nothing(void)
+{
+	struct world w;
+	struct cur c;
+	struct buf b;
+	uint16_t port;
+	int srv, fd;
+
+	REQUIRE(up(&w));
+	srv = listener(SOCK_DGRAM, &port);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, NULL), 0);
+	fd = take_fd(&w.fd);
+	buf_init(&b, 64);
+	put_hdr(&b, &w, NET_POLICY);
+	buf_u32(&b, 1);
+	buf_u8(&b, NET_PART_FIRST);
+	buf_u8(&b, 1);
+	CHECK_INT(request(&w, &b, -1, &c), -EBADMSG);
+	buf_fini(&b);
+	CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
+	CHECK(recv(w.chan, &c, sizeof(c), 0) == 0);
+	CHECK_INT(channel(&w, 1, 0, 0), -EINVAL);
+	CHECK_INT(set_policy(&w, 1, true, false, lo_open, 1), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	CHECK_INT(open_flow(&w, NET_FLOW_UDP, "127.0.0.1", port, NULL), 0);
+	close(w.fd);
+	close(fd);
+	close(srv);
+	down(&w);
+}
+
+/* What is denied costs time, too. Who says more than its limits explain waits, and nothing of it is lost. */
+static void who_says_too_much_waits(void)
+{
+	struct net_hdr h = {.magic = NET_MAGIC, .type = NET_SWEEP};
+	struct world w;
+
+	REQUIRE(up(&w));
+	CHECK_INT(set_policy(&w, 1, true, false, NULL, 0), 0);
+	CHECK_INT(channel(&w, 1, 0, 0), 0);
+	w.b->sandbox->talk.rate = 1;
+	for (int i = 0; i < 100; i++)
+		CHECK_INT(fdpass_send(w.chan, &h, sizeof(h), NULL, 0), 0);
+	turns(&w, 50);
+	CHECK(counter(&w, 1, NET_C_REFUSED, NULL) < 100);
+	w.b->sandbox->talk.rate = UINT64_MAX;
+	for (int i = 0; i < 400 && w.b->sandbox->count[NET_C_REFUSED] < 100; i++)
+		loop_turn(w.loop, 5);
+	CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 100);
+	down(&w);
+}
+
 /* ---- DNS ---- */
 
 static size_t ask(uint8_t *p, const char *name, uint16_t id)
@@ -898,6 +1056,9 @@ static const struct test tests[] = {
 	{"the_operator_and_the_end", the_operator_and_the_end},
 	{"limits_hold", limits_hold},
 	{"nonsense_is_counted", nonsense_is_counted},
+	{"what_is_given_back_holds_no_memory", what_is_given_back_holds_no_memory},
+	{"a_policy_that_cannot_be_read_opens_nothing", a_policy_that_cannot_be_read_opens_nothing},
+	{"who_says_too_much_waits", who_says_too_much_waits},
 	{"names_are_learned_by_the_broker_only", names_are_learned_by_the_broker_only},
 	{"what_is_denied_is_told_and_summed", what_is_denied_is_told_and_summed},
 	{"a_silent_resolver_is_an_error_at_last", a_silent_resolver_is_an_error_at_last},

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "api/core/hardening.h"
+#include "lib/netrule.h"
 
 #define CONFIG_BYTES_MAX 65536
 
@@ -758,6 +759,26 @@ static int ingress_check(const struct config *c, struct err *e)
 	return 0;
 }
 
+/* A target that nobody understands would be one that is not denied. */
+static int network_check(const struct config *c, struct err *e)
+{
+	const char *const lists[] = {c->network_allow, c->network_deny};
+
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+		char text[sizeof(c->network_deny)], *save = NULL;
+
+		str_copy(text, sizeof(text), lists[i]);
+		for (char *w = strtok_r(text, " \t,", &save); w;
+			w = strtok_r(NULL, " \t,", &save)) {
+			struct net_rule r = {.allow = true};
+
+			if (net_rule_target(w, &r, e) < 0)
+				return err_wrap(e, "network.%s", i ? "deny" : "allow");
+		}
+	}
+	return 0;
+}
+
 int conf_check(const struct config *c, struct err *e)
 {
 	static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
@@ -792,7 +813,7 @@ int conf_check(const struct config *c, struct err *e)
 		strcmp(c->line_endings, "strip") != 0)
 		return err_plain(e, EINVAL, "server.line_endings: %s is none of auto, keep, strip",
 			c->line_endings);
-	if (hardening_check(c, e) < 0 || ingress_check(c, e) < 0)
+	if (hardening_check(c, e) < 0 || ingress_check(c, e) < 0 || network_check(c, e) < 0)
 		return -EINVAL;
 	for (unsigned int i = 0; i < c->nallowed_host_paths; i++)
 		if (c->allowed_host_paths[i][0] != '/')

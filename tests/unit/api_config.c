@@ -148,6 +148,10 @@ static void keys_that_contradict_are_refused(void)
 			{"[landlock]\nwrite = \"/tmp tmp\"\n",
 				"landlock.write: tmp is not an absolute path"},
 			{"[isolation]\nallowed = \"data\"\n", "data is not an absolute path"},
+			{"[network]\ndeny = \"a.example 10.0.0/8\"\n",
+				"network.deny: rule target \"10.0.0/8\""},
+			{"[network]\nallow = \"*.a.example, a_b!\"\n",
+				"network.allow: rule target \"a_b!\""},
 		},
 	  bad[] = {
 		  {"[server.keys.a]\nkey = \"1\"\n[server.keys.a]\n",

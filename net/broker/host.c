@@ -254,6 +254,10 @@ void host_resolvers(struct broker *b, uint64_t now_ns)
 		return;
 	text[n] = 0;
 	b->nresolvers = host_parse_resolvers(text, b->resolver);
+	if (!b->nresolvers)
+		log_limited(LOG_WARN,
+			"resolv.conf names no resolver by an address without a zone: names do "
+			"not resolve in sandboxes (network.resolvers)");
 	b->resolv_inode = st.st_ino;
 	b->resolv_mtime[0] = st.st_mtim.tv_sec;
 	b->resolv_mtime[1] = st.st_mtim.tv_nsec;

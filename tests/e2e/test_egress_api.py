@@ -295,6 +295,21 @@ def test_the_python_sdk(keyed, proxy):
         box.close()
 
 
+def test_osb(keyed):
+    box = keyed.create(timeout=600, networkPolicy={"egress": [ALLOW]})
+    env = os.environ | {"OPEN_SANDBOX_DOMAIN": keyed.url.removeprefix("http://"), "OPEN_SANDBOX_API_KEY": "k" * 32}
+
+    def osb(*args):
+        r = subprocess.run([pathlib.Path(sys.executable).parent / "osb", "egress", *args, "-o", "json"], env=env, capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0, r.stdout + r.stderr
+        return r.stdout
+
+    assert "good.example" in osb("get", box)
+    osb("patch", box, "--rule", "deny=good.example", "--rule", "allow=*.osb.example")
+    assert rules(keyed, box) == ("deny", [("deny", "good.example", None), ("allow", "*.osb.example", None)])
+    assert "*.osb.example" in osb("get", box)
+
+
 JAVASCRIPT = """
 import { ConnectionConfig, Sandbox } from "@alibaba-group/opensandbox";
 const [domain, apiKey, proxy] = process.argv.slice(2);

@@ -360,8 +360,8 @@ def test_the_first_packet_and_the_memory_of_a_network(env, net, machine):
     assert cost < 4 * start + 1  # measured: docs/benchmarks.md; this finds a standstill
 
 
-def test_limits_of_one_sandbox(env, net):
-    """Three connections at a time, by the create request; its neighbour has the configuration's limits."""
+def test_limits_of_one_sandbox(env, net, machine):
+    """Three connections at a time, by the create request; its neighbour has the configuration's limits. What was counted outlives the network process."""
     body = {"image": {"uri": "base"}, "timeout": 600, "resourceLimits": {"cpu": "1", "memory": "512Mi"}, "entrypoint": ["tail", "-f", "/dev/null"],
             "extensions": {"mayfly.network.connections": "3"}}
     r = urllib.request.Request(net.url + "/v1/sandboxes", json.dumps(body).encode(), {"OPEN-SANDBOX-API-KEY": net.api_key, "Content-Type": "application/json"})
@@ -370,5 +370,8 @@ def test_limits_of_one_sandbox(env, net):
     opens = f"n=0; for i in 1 2 3 4 5 6; do eval \"exec 1$i<>/dev/tcp/{SERVER4}/80\" 2>/dev/null && n=$((n+1)); done; echo $n"
     assert cli(env, "exec", few, "--", "bash", "-c", opens).stdout == "3\n"
     assert cli(env, "exec", many, "--", "bash", "-c", opens).stdout == "6\n"
+    assert json.loads(cli(env, "egress", "show", "--json", few).stdout)["seen"]["counters"]["limited"] >= 3
+    machine.run("pkill", "-KILL", "-x", "mayfly-net", check=True)
+    eventually(lambda: not net_processes(machine))
     assert json.loads(cli(env, "egress", "show", "--json", few).stdout)["seen"]["counters"]["limited"] >= 3
     assert cli(env, "rm", few, many).returncode == 0

@@ -35,7 +35,7 @@ static const char *const queries[DB_QUERIES] = {
 	[DB_PRUNE_KEYS] = "DELETE FROM idempotency WHERE at < CAST(?1 AS INTEGER)"};
 
 static const char set_up[] =
-	"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000;"
+	"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=10000;"
 	"PRAGMA trusted_schema=OFF";
 int db_error(sqlite3 *c, struct err *e, const char *what)
 {

@@ -106,7 +106,10 @@ class HostDaemon:
         found = []
         for pid in {p for p, _ in self.steps()}:
             try:
-                if b"mayfly-vmm" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                # one that was killed has no command line any more before it is dead
+                if b"mayfly-vmm" in line or (not line and state not in "ZX"):
                     found.append(int(pid))
             except OSError:
                 pass

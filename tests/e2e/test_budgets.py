@@ -100,14 +100,22 @@ def test_requests_that_wait_for_a_sandbox_are_bounded(tmp_path):
             s.sendall(f"GET /{box['id']}/44772/ping HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             return s
 
+        def until_open(few, many):
+            """So many connections are open, the one that asks among them."""
+            end = time.monotonic() + WAIT_S
+            while not few <= int(d.ask("GET", "/metrics")[1].split("\nmayfly_http_open_connections ")[1].split()[0]) <= many:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+
         for _ in range(3):
             waiting = [asks() for _ in range(256)]
+            until_open(256, 300)
             time.sleep(0.5)
             more = asks()
             assert more.recv(100).startswith(b"HTTP/1.1 429"), "one too many"
             for s in waiting + [more]:
                 s.close()
-            time.sleep(0.5)
+            until_open(0, 3)
         last = asks()
         last.settimeout(0.5)
         with pytest.raises(TimeoutError):

@@ -21,8 +21,8 @@ def one(daemon, i, ahead, unsure):
     answered = time.time() + ahead + unsure
     assert run(daemon, sb, f"echo {i} > /root/mine; sync; cat /root/mine").strip() == str(i)
     origin = origin_of(daemon, sb)
-    # whole seconds: what `date` prints was cut
-    assert asked - 1.1 <= int(clock) <= answered + 0.1, (asked, clock, answered)
+    # whole seconds: what `date` prints was cut. What it was told was right when it was sent, and twenty share one emulated CPU.
+    assert asked - 10 <= int(clock) <= answered + 0.1, (asked, clock, answered)
     return {"id": sb, "machine_id": machine_id, "boot_id": boot_id, "noise": noise, "hostname": name, "origin": origin}
 
 

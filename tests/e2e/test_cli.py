@@ -5,6 +5,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import time
 import urllib.request
 
 import pytest
@@ -118,6 +119,12 @@ def test_an_entrypoint_is_followed_stopped_and_waited_for(mayfly, base_image, sd
         assert r.returncode == 0, r.stderr
         return r.stdout.strip()
 
+    def says(name, text):
+        end = time.monotonic() + 120
+        while (said := mayfly("logs", name).stdout) != text:
+            assert time.monotonic() < end, said
+            time.sleep(0.1)
+
     names = ("cli-polite", "cli-stubborn", "cli-killed")
     try:
         create("cli-polite", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.1; done")
@@ -136,13 +143,11 @@ def test_an_entrypoint_is_followed_stopped_and_waited_for(mayfly, base_image, sd
         assert "code 7" in line
         # who does not listen is killed
         create("cli-stubborn", "trap '' TERM; echo up; while :; do sleep 0.1; done")
-        while mayfly("logs", "cli-stubborn").stdout != "up\n":
-            pass
+        says("cli-stubborn", "up\n")
         assert mayfly("stop", "cli-stubborn").returncode == 0
         assert mayfly("wait", "cli-stubborn").stdout == "137\n"
         create("cli-killed", "trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
-        while mayfly("logs", "cli-killed").stdout != "up\n":
-            pass
+        says("cli-killed", "up\n")
         assert mayfly("kill", "-s", "SIGUSR1", "cli-killed").returncode == 0
         assert mayfly("wait", "cli-killed").stdout == "9\n"
         assert mayfly("kill", "-s", "NONSENSE", "cli-killed").returncode == 2

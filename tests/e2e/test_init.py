@@ -100,12 +100,14 @@ def test_signals_reach_the_entrypoint_and_term_ends_the_sandbox(daemon, image):
             time.sleep(0.2)
         for s in ("HUP", "USR1", "USR2", "WINCH"):
             box.commands.run(f"kill -{s} 1")
+            end = time.monotonic() + 60
             while got()[-1] != s:
                 assert time.monotonic() < end
                 time.sleep(0.1)
         assert got() == ["up", "HUP", "USR1", "USR2", "WINCH"]
         assert box.commands.run("echo $OTHER; env | grep -c secret-of-mine").text == "seen\n0"
         box.commands.run("kill -TERM 1")
+        end = time.monotonic() + 60
         while box.get_info().status.state not in ("Terminated", "Failed"):
             assert time.monotonic() < end, box.get_info().status
             time.sleep(0.2)

@@ -39,7 +39,11 @@ class Real:
         pip = os.environ.get("PIP_INDEX_URL") or ask("pip", "config", "get", "global.index-url")
         self.pip_index = pip
         # -v says where it looked, which is the program's own default if nothing is configured
-        looked = subprocess.run(["pip", "-v", "download", "-q", "--no-cache-dir", "--no-deps", "-d", tmp, "six"], capture_output=True, text=True, timeout=60) if shutil.which("pip") else None
+        try:
+            looked = subprocess.run(["pip", "-v", "download", "-q", "--retries", "0", "--timeout", "15", "--no-cache-dir", "--no-deps", "-d", tmp, "six"],
+                                    capture_output=True, text=True, timeout=60) if shutil.which("pip") else None
+        except subprocess.TimeoutExpired:
+            looked = None
         self.pip = bool(looked and looked.returncode == 0)
         text = ask("npm", "view", "semver@7.7.1", "repository.url", "dist.tarball", "--json") if shutil.which("npm") else None
         answer = json.loads(text) if text else {}

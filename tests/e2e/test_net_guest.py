@@ -93,7 +93,7 @@ def test_a_silent_sandbox_has_no_process(env, net, machine):
     box = cli(env, "create", "base").stdout.strip()
     assert cli(env, "exec", box, "--", "true").returncode == 0
     time.sleep(3)
-    assert net_processes(machine) == before
+    assert not net_processes(machine) - before
     r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
     assert r.stdout == "1000\n", r.stderr
     assert len(net_processes(machine) - before) == 1
@@ -103,17 +103,15 @@ def test_a_silent_sandbox_has_no_process(env, net, machine):
     assert r.stdout == "1000\n", r.stderr
     # a dead broker too
     machine.run("pkill", "-KILL", "-x", "mayfly-broker", check=True)
-    time.sleep(1.5)
-    r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
-    assert r.stdout == "1000\n", r.stderr
+    eventually(lambda: cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000").stdout == "1000\n")
     # and a dead daemon: the next one adopts the sandbox, which gets a network again
     net.kill()
     net.wait()
     r = cli(env, "exec", box, "--", "bash", "-c", FETCH + f"fetch {SERVER4} 1000")
     assert r.stdout == "1000\n", r.stderr
     assert cli(env, "rm", box).returncode == 0
-    end = time.monotonic() + 20
-    while net_processes(machine) != before:
+    end = time.monotonic() + 60
+    while net_processes(machine) - before:
         assert time.monotonic() < end
         time.sleep(0.2)
 
@@ -238,7 +236,7 @@ def test_the_network_survives_pause_and_resume(env, machine):
     assert cli(env, "resume", box).returncode == 0
     begun = time.monotonic()
     assert cli(env, *fetch).stdout == "5000\n"
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     assert cli(env, "rm", box).returncode == 0
 
 
@@ -264,8 +262,8 @@ def test_policies_of_a_real_sandbox(env, net, machine):
     assert f"denied tcp {SERVER4}:80 (rule)" in first[0] and " denied +" in first[1], first
     # a broker that dies takes no policy along
     machine.run("pkill", "-KILL", "-x", "mayfly-broker", check=True)
-    time.sleep(1.5)
-    assert cli(env, *fetch).stdout == "" and "rule" in cli(env, "egress", "show", box).stdout
+    eventually(lambda: cli(env, *fetch).stdout == "" and "rule" in cli(env, "egress", "show", box).stdout)
+    assert cli(env, *fetch).stdout == ""
     assert cli(env, "egress", "rm", box, SERVER4).returncode == 0
     assert cli(env, *fetch).stdout == "10\n"
     # several restores at once, each with a file of its own

@@ -444,9 +444,9 @@ def test_a_registry_just_above_the_limit_is_left_too(bad_registry, store, tmp_pa
             sent.append(at)
             time.sleep(0.1)
     name = bad_registry.serve(small_layout(tmp_path / "l", 4 << 20), blob)
-    r = store.run("pull", "--stall", "1", name, check=False, timeout=120)
+    r = store.run("pull", "--stall", "2", name, check=False, timeout=120)
     assert r.returncode == 1 and "less than 32 KiB a second on the whole" in r.stderr, r.stderr
-    assert 20 < len(sent) < 400  # about four seconds of it, not all seven minutes
+    assert 20 < len(sent) < 400  # some seconds of it, not all seven minutes
     left_nothing(store)
 
 

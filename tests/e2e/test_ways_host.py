@@ -14,7 +14,6 @@ import websockets.asyncio.server as wsserver
 
 from conftest import TOP
 from hostdaemon import BOX, HostDaemon
-from registrykit import free_port
 
 PROGRAM = TOP / "build" / "unit" / "api_execd"
 WAIT_S = 60
@@ -165,9 +164,11 @@ def test_refusals(port):
         return e.value.response.status_code
 
     async def go():
-        nobody = free_port()
-        assert await code_of(url(port, DOCUMENTED, nobody)) == 1011
-        assert await status_of(url(port, GATEWAY, nobody)) == 502
+        with socket.socket() as s:  # a port that is taken and does not listen
+            s.bind(("127.0.0.1", 0))
+            nobody = s.getsockname()[1]
+            assert await code_of(url(port, DOCUMENTED, nobody)) == 1011
+            assert await status_of(url(port, GATEWAY, nobody)) == 502
         async with backend(echo, process_request=lambda c, r: c.respond(403, "no\n")) as b:
             assert await code_of(url(port, DOCUMENTED, b)) == 1008
             assert await status_of(url(port, GATEWAY, b)) == 403

@@ -451,7 +451,7 @@ static void atomic_write_keeps_what_was(void)
 	host_send(fd, AGENT_DATA, 9, &b);
 	close(fd);
 	CHECK(!mkdir(at("probe"), 0700)); /* a request behind it in time */
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < 4000; i++) {
 		ids(&b);
 		buf_str(&b, D);
 		buf_str(&b, ".mayfly-*");
@@ -460,7 +460,7 @@ static void atomic_write_keeps_what_was(void)
 		cur_u32(&G.c);
 		if (cur_u32(&G.c) == 0)
 			break;
-		CHECK(i < 199);
+		CHECK(i < 3999);
 		poll(NULL, 0, 5);
 	}
 	CHECK(!stat(at("at"), &st));

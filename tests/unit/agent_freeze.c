@@ -197,7 +197,8 @@ static bool ticked_within(int ms)
 
 static void stands_still(void)
 {
-	ticked_within(0); /* what was on its way */
+	for (int i = 0; i < 50 && ticked_within(200); i++)
+		; /* what was on its way */
 	CHECK(!ticked_within(500));
 }
 
@@ -253,10 +254,10 @@ static void the_root_s_freeze_ends_by_itself(void)
 
 	if (!H.guest)
 		return;
-	CHECK(prepare(AGENT_PREP_FSFREEZE, 1500));
+	CHECK(prepare(AGENT_PREP_FSFREEZE, 8000));
 	t = mono_ns();
 	stands_still();
-	CHECK(ticked_within(20000));
+	CHECK(ticked_within(60000));
 	CHECK(mono_ns() - t >= 1000000000u);
 	/* the agent does not know which of two machines it is in: it is still for the host to say
 	 */

@@ -246,7 +246,8 @@ static void one_shell_for_all_runs(void)
 	CHECK_INT(runs, 0);
 	/* what others write later is not the next run's */
 	CHECK_STR(say("s1", "(sleep 0.1; echo late; : > /tmp/ws/late) & echo now"), "now\n");
-	for (int i = 0; i < 500 && strcmp(outside("ls /tmp/iso/ws/late 2>/dev/null"), "") == 0; i++)
+	for (int i = 0; i < 5000 && strcmp(outside("ls /tmp/iso/ws/late 2>/dev/null"), "") == 0;
+		i++)
 		poll(NULL, 0, 10);
 	outside("rm -f /tmp/iso/ws/late");
 	CHECK_STR(say("s1", "echo next"), "next\n");
@@ -297,18 +298,19 @@ static void busy_timeouts_and_interrupts(void)
 	ran_fini(&ran);
 	CHECK_STR(say("s2", "echo $kept"), "yes\n");
 	r = run_in("s2",
-		"f() { while :; do sleep 0.01; done; }; g() { f; f; }; echo a; g; echo never", 200,
+		"f() { while :; do sleep 0.01; done; }; g() { f; f; }; echo a; g; echo never", 3000,
 		NULL);
 	CHECK_INT(r->state, AGENT_TIMED_OUT);
 	if (bash)
 		CHECK_STR(r->out, "a\n");
 	/* deaf to everything but SIGKILL */
-	r = run_in("s2", "(trap '' INT TERM; while :; do sleep 0.05; done); echo never", 200, NULL);
+	r = run_in(
+		"s2", "(trap '' INT TERM; while :; do sleep 0.05; done); echo never", 2000, NULL);
 	CHECK_INT(r->state, AGENT_TIMED_OUT);
 	CHECK(!strstr(r->out, "never"));
 	CHECK_STR(say("s2", "echo $kept"), "yes\n");
 	/* the shell itself does not leave: it is lost, and says so */
-	r = run_in("s2", "trap '' INT; while :; do :; done", 100, NULL);
+	r = run_in("s2", "trap '' INT; while :; do :; done", 3000, NULL);
 	CHECK_INT(r->state, AGENT_TIMED_OUT);
 	CHECK_INT(state_of("s2", &runs), AGENT_SE_DEAD);
 	CHECK_INT(drop("s2"), 0);
@@ -355,7 +357,7 @@ static void background_runs(void)
 	CHECK(!memcmp(G.c.p, "err\nseen /usr\n", 14));
 	host_exec_body(&b, "bg2", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "s3", forever, NULL);
 	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
-	for (int i = 0; i < 1000; i++) {
+	for (int i = 0; i < 10000; i++) {
 		buf_str(&b, "bg2");
 		buf_u64(&b, 0);
 		buf_u32(&b, 1000);
@@ -822,7 +824,7 @@ static void a_session_has_bounds(void)
 	/* idle: gone by itself; a run holds it */
 	REQUIRE(make(&w2) == 0);
 	CHECK_STR(say("s10", "sleep 0.8; echo done"), "done\n");
-	for (int i = 0; i < 400 && state_of("s10", &runs); i++)
+	for (int i = 0; i < 4000 && state_of("s10", &runs); i++)
 		poll(NULL, 0, 10);
 	CHECK_INT(state_of("s10", &runs), 0);
 	w2 = (struct want){.id = "s11", .pids = 10, .memory = MIB(32)};
@@ -855,8 +857,10 @@ static int by_time(const void *a, const void *b)
 #define ROUNDS 15
 static double middle_ms(uint64_t v[ROUNDS])
 {
+	const size_t middle = ROUNDS / 2;
+
 	qsort(v, ROUNDS, sizeof(*v), by_time);
-	return (double)v[ROUNDS / 2] / 1e6;
+	return (double)v[middle] / 1e6;
 }
 
 /* Says what things take beside each other; no time is demanded. */

@@ -453,7 +453,7 @@ static void wrong_requests(void)
 
 static void nothing_is_left(void)
 {
-	for (int i = 0; i < 400 && host_self(&H, ctl, "procs", &G) != before; i++)
+	for (int i = 0; i < 4000 && host_self(&H, ctl, "procs", &G) != before; i++)
 		poll(NULL, 0, 10);
 	CHECK_INT(host_self(&H, ctl, "procs", &G), before);
 	CHECK(host_end(&H, ctl));

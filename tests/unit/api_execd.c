@@ -55,7 +55,7 @@ static void background_commands_have_status_and_logs(void)
 	ask("POST", "/command",
 		"{\"command\":\"echo one; echo two >&2; sleep 30\",\"background\":true}");
 	CHECK_STR(short_events(), "init execution_complete");
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 2000; i++) {
 		snprintf(path, sizeof(path), "/command/%s/logs", first_id);
 		ask("GET", path, NULL);
 		if (R.len == 8)
@@ -80,7 +80,7 @@ static void background_commands_have_status_and_logs(void)
 	CHECK_INT(R.status, 200);
 	CHECK(strcasestr(R.raw, "content-length: 0"));
 	snprintf(path, sizeof(path), "/command/status/%s", first_id);
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 2000; i++) {
 		ask("GET", path, NULL);
 		if (strstr(R.body, "\"running\":false"))
 			break;
@@ -183,7 +183,7 @@ static void a_client_that_does_not_read_or_leaves_stops_nobody(void)
 	ask("POST", "/command", "{\"command\":\"echo quick\"}");
 	CHECK_STR(short_events(), "init ping out(quick\n) execution_complete");
 	snprintf(path, sizeof(path), "%s/left", S.dir);
-	for (int i = 0; i < 200 && access(path, F_OK); i++)
+	for (int i = 0; i < 2000 && access(path, F_OK); i++)
 		usleep(5000);
 	CHECK(!access(path, F_OK));
 	CHECK(read(slow, got, sizeof(got)) > 0);

@@ -302,7 +302,7 @@ static struct claim *claim_made(const char *owner, const char *name)
 		claim_new(R.d.volumes, owner, name, (struct claim_options){0}, NULL, NULL);
 
 	ASSERT(made);
-	for (int i = 0; i < 100 && (!made->committed || made->writes); i++)
+	for (int i = 0; i < 3000 && (!made->committed || made->writes); i++)
 		loop_turn(R.d.loop, 10);
 	CHECK(made->committed && !made->writes);
 	return made;
@@ -408,7 +408,7 @@ static void a_claim_outlives_its_writes(void)
 	REQUIRE(lost);
 	claim_delete(R.d.volumes, lost, claim_ended, &failed);
 	CHECK_INT(lost->writes, 2);
-	for (int i = 0; i < 200 && failed < 2; i++)
+	for (int i = 0; i < 3000 && failed < 2; i++)
 		loop_turn(R.d.loop, 10);
 	CHECK_INT(failed, 2);
 	CHECK(!claims_first(R.d.volumes));
@@ -526,7 +526,7 @@ static bool next_ask(struct priv_msg *to, char text[static PRIV_TEXT_MAX])
 	uint8_t msg[sizeof(*to) + PRIV_TEXT_MAX];
 	ssize_t n = -1;
 
-	for (int i = 0; i < 100 && n < 0; i++) {
+	for (int i = 0; i < 3000 && n < 0; i++) {
 		loop_turn(R.d.loop, 10);
 		n = recv(R.helper, msg, sizeof(msg), 0);
 	}
@@ -569,7 +569,7 @@ static void a_limit_is_the_hosts_if_it_can(void)
 	CHECK_INT(done, 0);
 	m.status = -EOPNOTSUPP;
 	REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
-	for (int i = 0; i < 100 && !done; i++)
+	for (int i = 0; i < 3000 && !done; i++)
 		loop_turn(R.d.loop, 10);
 	CHECK_INT(done, 1);
 	fileserver_destroy(f);

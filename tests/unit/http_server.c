@@ -22,6 +22,7 @@ static struct {
 	struct loop_thread thread;
 	int port;
 	_Atomic int gone, freed, handled, body_pauses, stalled;
+	_Atomic int ahead; /* events written before their reader has seen them */
 	sem_t go_on;
 	struct http_req *held, *stream;
 	struct timer *t;
@@ -122,7 +123,10 @@ static void tick(void *arg)
 
 	if (!r)
 		return;
-	if (stream_left-- > 0) {
+	if (S.ahead > 0) {
+		timer_after(S.t, 5000000);
+	} else if (stream_left-- > 0) {
+		S.ahead++;
 		http_stream_write(r, "{\"n\":1}\n\n", 9);
 		timer_after(S.t, 50000000);
 	} else {
@@ -150,6 +154,7 @@ static void h_events(struct http_req *r)
 {
 	S.stream = r;
 	stream_left = 1000;
+	S.ahead = 0;
 	http_on_gone(r, events_gone);
 	http_on_free(r, count_free);
 	http_stream_begin(r, 200, "text/event-stream", -1);
@@ -494,7 +499,6 @@ static void client_that_leaves_is_noticed(void)
 static void events_leave_at_once(void)
 {
 	_cleanup_close_ int s = dial();
-	uint64_t t0 = mono_ns();
 	char b[4096];
 	int got = 0, gone = S.gone;
 
@@ -504,11 +508,10 @@ static void events_leave_at_once(void)
 
 		REQUIRE(k > 0);
 		b[k] = 0;
-		for (char *p = b; (p = strstr(p, "{\"n\":1}")); p++)
+		/* the next one is written when this one was read: one that is kept for later would never come */
+		for (char *p = b; (p = strstr(p, "{\"n\":1}")); p++, S.ahead--)
 			got++;
 	}
-	/* four events, 50 ms apart: batching would need a multiple */
-	CHECK(mono_ns() - t0 < 600000000);
 	close_fd(&s);
 	wait_for(&S.gone, gone + 1);
 }

@@ -759,7 +759,7 @@ static void a_silent_resolver_is_an_error_at_last(void)
 	for (int i = 0; i < 6 && rc < 0; i++)
 		rc = reply_code(&w, &n);
 	CHECK_INT(rc, DNS_SERVFAIL);
-	CHECK(mono_ns() - start < QUERY_DEADLINE_NS + 2000000000ull);
+	CHECK(mono_ns() - start < QUERY_DEADLINE_NS + 20000000000ull);
 	CHECK_INT(counter(&w, 1, NET_C_QUERIES_FAILED, NULL), 1);
 	/* queries under way end with their sandbox */
 	query(&w, "silent.example");

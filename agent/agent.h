@@ -19,10 +19,13 @@ struct freeze;
 struct harden;
 struct hooks;
 struct inward;
+struct iso;
 struct jobs;
 struct ports;
 struct proc;
 struct session;
+
+#define AGENT_ENDED_MAX 1024u
 
 struct agent_counters {
 	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
@@ -81,6 +84,9 @@ struct agent {
 	uint64_t memory_limit;       /* of all processes in it; 0 = the whole machine */
 	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
 	uint64_t next_cgroup, next_store;
+	/* isolated sessions that live or end; the cgroups of those that ended last, which are never used again */
+	struct iso *isos;
+	uint64_t ended[AGENT_ENDED_MAX], nended;
 	int ready_fd;
 	struct watch *ready_w;
 	struct timer *ready_timer, *shutdown_timer;

@@ -4,7 +4,8 @@
  *
  * The port is opened with the first stream that the host sets waiting, so a host without this part leaves it closed. Programs of isolated
  * sessions share the network by default and would get out of their session through the API: the kernel tells the cgroup of a connection's
- * other end, and one of a session's cgroup is refused. Where sessions exist and the kernel does not tell, everybody is.
+ * other end, and one of a session's cgroup is refused, also after the session's end. Once a session was made, everybody is refused of whom
+ * the kernel does not tell.
  */
 #include "agent/inward.h"
 
@@ -103,20 +104,9 @@ uint64_t inward_cgroup_of(uint32_t address, uint16_t port, uint16_t to_port)
 
 static bool is_refused(struct agent *a, const struct sockaddr_in *peer, uint16_t port)
 {
-	uint64_t group = 0;
-	bool asked = false;
-
-	for (struct session *s = a->sessions; s; s = s->next) {
-		if (!s->iso)
-			continue;
-		if (!asked)
-			group = inward_cgroup_of(peer->sin_addr.s_addr, peer->sin_port, port);
-		asked = true;
-		/* a session without a cgroup of its own could be anybody */
-		if (!group || !isolate_cgroup(s->iso) || isolate_cgroup(s->iso) == group)
-			return true;
-	}
-	return false;
+	/* a session's program may have connected and died: its connection still waits here, or comes later, when its session is deleted */
+	return isolate_was_any(a) &&
+	       isolate_has_cgroup(a, inward_cgroup_of(peer->sin_addr.s_addr, peer->sin_port, port));
 }
 
 static void refused_close(struct refused *r)

@@ -61,9 +61,20 @@ int isolate_view_fds(const struct iso *i, int *ns, int *root)
 	return *ns < 0 || *root < 0 ? -EMFILE : 0; /* the job closes what it got */
 }
 
-uint64_t isolate_cgroup(const struct iso *i)
+bool isolate_was_any(const struct agent *a)
 {
-	return i->cgroup;
+	return a->next_store > 0;
+}
+
+bool isolate_has_cgroup(const struct agent *a, uint64_t cgroup)
+{
+	bool has = !cgroup;
+
+	for (const struct iso *i = a->isos; i && !has; i = i->next)
+		has = i->first && (!i->cgroup || i->cgroup == cgroup);
+	for (size_t k = 0; k < MIN(a->nended, AGENT_ENDED_MAX) && !has; k++)
+		has = !a->ended[k] || a->ended[k] == cgroup;
+	return has;
 }
 
 int isolate_overlay(const struct iso *i, const char *dest, char upper[700],
@@ -103,6 +114,11 @@ static void iso_finally(struct iso *i)
 	if (i->finished)
 		return;
 	i->finished = true;
+	for (struct iso **l = &i->a->isos; *l; l = &(*l)->next)
+		if (*l == i) {
+			*l = i->next;
+			break;
+		}
 	if (loop_defer(i->a->loop, iso_forget, i) < 0)
 		log_limited(LOG_WARN, "no memory to free a session");
 }
@@ -353,6 +369,8 @@ static void first_ended(struct agent *a, struct proc *p)
 			break;
 		status_event(i, EPOLLIN);
 	}
+	/* all of its processes are gone. Connections of theirs may still wait (inward.c) */
+	i->a->ended[i->a->nended++ % AGENT_ENDED_MAX] = i->cgroup;
 	i->first = NULL;
 	p->iso = NULL;
 	p->forget = true;
@@ -513,13 +531,6 @@ static void run_store(struct job *j)
 	}
 	if (rc < 0)
 		job_fail(j, rc, AGENT_STEP_START, "storage %s: %s", c->dir, strerror(-rc));
-	for (size_t k = 0; k < c->r.nmounts && rc == 0; k++) {
-		if (!(c->r.mounts[k].flags & AGENT_IM_MAKE))
-			continue;
-		rc = fs_make_dirs(c->r.mounts[k].source, NULL, &made);
-		if (rc < 0)
-			fs_fail(j, rc, c->r.mounts[k].source);
-	}
 }
 
 static void stored(struct agent *a, struct job *j)
@@ -588,6 +599,8 @@ int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req 
 		.root_fd = -1,
 		.run_fd = -1};
 	buf_init(&i->line, KIB(16));
+	i->next = s->a->isos;
+	s->a->isos = i;
 	s->iso = i;
 	i->idle = loop_timer(s->a->loop, iso_idle_fired, i);
 	i->prod = loop_timer(s->a->loop, iso_prod_fired, i);

@@ -35,8 +35,10 @@ uint64_t isolate_idle_left_ms(const struct iso *i);
 void isolate_exit(const struct iso *i, uint32_t *state, uint32_t *code);
 /* Descriptors of its mount namespace and of its root, the caller's; -ESRCH: it is dead. */
 int isolate_view_fds(const struct iso *i, int *ns, int *root);
-/* Its cgroup's number; 0: none. */
-uint64_t isolate_cgroup(const struct iso *i);
+/* Was there ever an isolated session? */
+bool isolate_was_any(const struct agent *a);
+/* Is or was this the cgroup of a session? True for 0, a cgroup that nobody knows, and while a session has none: that could be any. */
+bool isolate_has_cgroup(const struct agent *a, uint64_t cgroup);
 /* Where the overlay at dest ("" = the first) keeps its changes, and what is below it. -ENOENT: there is no such overlay. */
 /* id: what the directory below is known by. */
 int isolate_overlay(const struct iso *i, const char *dest, char upper[700],

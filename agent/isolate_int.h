@@ -9,6 +9,7 @@
 enum iso_state { ISO_MAKES, ISO_LIVES, ISO_DEAD };
 
 struct iso {
+	struct iso *next; /* in the agent's list, until its storage is given away */
 	struct agent *a;
 	struct session *s; /* NULL: deleted */
 	struct iso_conf conf;

@@ -293,35 +293,40 @@ static int path_of(int fd, char to[AGENT_PATH_MAX])
 	return 0;
 }
 
-/* The descriptor of a mount's source, when it is one that may be shown. */
-static int open_source(struct view *v, const struct iso_mount *m)
+/* May a mount's source, or a folder on the way to it, be what path turned out to be? Sessions can write below a workspace: a link there leads only
+ * to the directories of the allowlist, or a session could choose what the next one gets. */
+static int check_source(
+	struct view *v, const struct iso_mount *m, int fd, const char *path, char *real)
 {
 	static const char *const never[] = {"/proc", "/sys", "/dev"};
-	_cleanup_close_ int fd = in_root(v->old, m->source, O_PATH);
-	char real[AGENT_PATH_MAX];
-	bool allowed = !(m->flags & AGENT_IM_CHECKED);
-	int rc = fd < 0 ? fd : path_of(fd, real);
+	bool allowed = false;
+	int rc = path_of(fd, real);
 
 	if (rc < 0)
-		return err_set(v->e, -rc, "%s", m->source);
+		return err_set(v->e, -rc, "%s", path);
 	for (size_t i = 0; i < ARRAY_LEN(never); i++)
 		if (is_below(real, never[i]))
 			return err_plain(
-				v->e, EACCES, "%s is the kernel's: it cannot be shared", m->source);
-	if (is_below(real, v->c->state_dir) || is_below(v->c->state_dir, real))
-		return err_plain(v->e, EACCES, "%s contains the storage of sessions (%s)",
-			m->source, v->c->state_dir);
+				v->e, EACCES, "%s is the kernel's: it cannot be shared", path);
 	for (size_t i = 0; i < v->c->r.nallowed && !allowed; i++)
 		allowed = is_below(real, v->c->r.allowed[i]);
-	if (!allowed)
+	if (allowed)
+		return 0;
+	if (m->flags & AGENT_IM_CHECKED)
 		return err_plain(
 			v->e, EACCES, "%s is not below a directory of the allowlist", real);
-	return take_fd(&fd);
+	if (strcmp(real, path) != 0)
+		return err_plain(v->e, EACCES,
+			"%s leads to %s, which is not below a directory of the allowlist", path,
+			real);
+	return 0;
 }
 
-static int make_missing(struct view *v, const char *path, bool is_dir)
+/* Makes what path lacks, in the session's root, or in the sandbox's (m is given: a source's way there is checked). */
+static int make_missing(
+	struct view *v, int root, const char *path, bool is_dir, const struct iso_mount *m)
 {
-	char p[AGENT_PATH_MAX];
+	char p[AGENT_PATH_MAX], real[AGENT_PATH_MAX];
 	_cleanup_close_ int dir = -1;
 	char *slash;
 	int fd, rc = 0;
@@ -331,25 +336,54 @@ static int make_missing(struct view *v, const char *path, bool is_dir)
 	if (!slash || !slash[1])
 		return -EINVAL;
 	*slash = 0;
-	dir = in_root(v->root, *p ? p : "/", O_RDONLY | O_DIRECTORY);
+	dir = in_root(root, *p ? p : "/", O_RDONLY | O_DIRECTORY);
 	if (dir == -ENOENT) {
-		rc = make_missing(v, p, true);
-		dir = rc < 0 ? -1 : in_root(v->root, p, O_RDONLY | O_DIRECTORY);
+		rc = make_missing(v, root, p, true, m);
+		dir = rc < 0 ? -1 : in_root(root, p, O_RDONLY | O_DIRECTORY);
 	}
 	if (rc < 0 || dir < 0)
 		return rc < 0 ? rc : dir;
+	if (m && (rc = check_source(v, m, dir, *p ? p : "/", real)) < 0)
+		return rc;
 	if (is_dir) {
 		rc = mkdirat(dir, slash + 1, 0755) < 0 ? -errno : 0;
+		/* another session is made at the same time */
+		if (m && rc == -EEXIST)
+			rc = 0;
 	} else {
 		fd = openat(
 			dir, slash + 1, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 		rc = fd < 0 ? -errno : 0;
 		close_fd(&fd);
 	}
-	if (rc == 0 &&
+	if (rc == 0 && !m &&
 		fchownat(dir, slash + 1, v->c->user.uid, v->c->user.gid, AT_SYMLINK_NOFOLLOW) < 0)
 		rc = -errno;
 	return rc;
+}
+
+/* The descriptor of a mount's source, when it is one that may be shown. */
+static int open_source(struct view *v, const struct iso_mount *m)
+{
+	_cleanup_close_ int fd = in_root(v->old, m->source, O_PATH);
+	char real[AGENT_PATH_MAX];
+	int rc;
+
+	if (fd == -ENOENT && (m->flags & AGENT_IM_MAKE)) {
+		rc = make_missing(v, v->old, m->source, true, m);
+		if (rc < 0)
+			return v->e->code ? rc : err_set(v->e, -rc, "%s", m->source);
+		fd = in_root(v->old, m->source, O_PATH);
+	}
+	if (fd < 0)
+		return err_set(v->e, -fd, "%s", m->source);
+	rc = check_source(v, m, fd, m->source, real);
+	if (rc < 0)
+		return rc;
+	if (is_below(real, v->c->state_dir) || is_below(v->c->state_dir, real))
+		return err_plain(v->e, EACCES, "%s contains the storage of sessions (%s)",
+			m->source, v->c->state_dir);
+	return take_fd(&fd);
 }
 
 static int open_dest(struct view *v, const struct iso_mount *m, bool is_dir)
@@ -358,7 +392,7 @@ static int open_dest(struct view *v, const struct iso_mount *m, bool is_dir)
 	int fd = in_root(v->root, m->dest, O_PATH), rc;
 
 	if (fd == -ENOENT) {
-		rc = make_missing(v, m->dest, is_dir);
+		rc = make_missing(v, v->root, m->dest, is_dir, NULL);
 		if (rc < 0)
 			return err_set(v->e, -rc,
 				"%s does not exist in the session and cannot be made", m->dest);

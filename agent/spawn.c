@@ -228,7 +228,8 @@ pid_t spawn_child(struct spawn *s)
 		ca.cgroup = (uint64_t)s->cgroup_fd;
 	}
 	rc = clone_into(&ca, child_main, s);
-	if (rc < 0 && s->cgroup_fd >= 0 && rc != -EAGAIN && rc != -ENOMEM) {
+	/* not a session's first process: outside of its cgroup it would have no limits, and be taken for an ordinary program by inward.c */
+	if (rc < 0 && s->cgroup_fd >= 0 && !s->new_namespaces && rc != -EAGAIN && rc != -ENOMEM) {
 		ca.flags &= ~(uint64_t)CLONE_INTO_CGROUP;
 		ca.cgroup = 0;
 		rc = clone_into(&ca, child_main, s);

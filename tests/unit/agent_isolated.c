@@ -777,19 +777,26 @@ static void escapes_are_refused(void)
 	outside("rm -f /tmp/iso/ws/try");
 }
 
-/* The sandbox's execution API would let a session's program out: it is refused there, and served to others. */
-static void no_way_out_through_the_api(void)
+static int wait_for_a_program(void)
 {
-	static const char ask[] = "exec 3<>/dev/tcp/127.0.0.1/44772 && echo hello >&3 && cat <&3";
-	struct want w = {.id = "s12"};
 	int fd = host_open(&H, AGENT_CONN_DIAL, &G);
-	char cmd[200], got[6];
 	struct buf b;
 
 	buf_init(&b, 16);
 	buf_u32(&b, AGENT_AC_API);
 	host_send(fd, AGENT_DIAL_ACCEPT, 3, &b);
 	buf_fini(&b);
+	return fd;
+}
+
+/* The sandbox's execution API would let a session's program out: it is refused there, and served to others. */
+static void no_way_out_through_the_api(void)
+{
+	static const char ask[] = "exec 3<>/dev/tcp/127.0.0.1/44772 && echo hello >&3 && cat <&3";
+	struct want w = {.id = "s12"};
+	int fd = wait_for_a_program();
+	char cmd[200], got[6];
+
 	REQUIRE(make(&w) == 0);
 	snprintf(cmd, sizeof(cmd), "(%s) 2>&1", ask);
 	if (!strcmp(say("s12", "echo ${BASH_VERSION:+bash}"), "bash\n"))
@@ -805,6 +812,124 @@ static void no_way_out_through_the_api(void)
 	}
 	close(fd);
 	CHECK_INT(drop("s12"), 0);
+}
+
+static void wait_for_the_stores(void)
+{
+	for (int i = 0; i < 3000; i++) {
+		if (host_self(&H, ctl, "session_stores", &G) == stores_before)
+			return;
+		poll(NULL, 0, 10);
+	}
+	CHECK(!"the storage of a session stays");
+}
+
+/* The agent's process, outside of a guest: the child of the one that made its namespaces. 0: this kernel does not tell. */
+static pid_t agent_pid(void)
+{
+	char path[64], text[32] = "";
+	int fd;
+
+	if (H.guest)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", H.pid, H.pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		(void)!read(fd, text, sizeof(text) - 1);
+	close(fd);
+	return atoi(text);
+}
+
+/* A session is deleted while its programs connect, each with a whole request written: the agent, which accepts eight a turn, finds the deletion in
+ * the midst of their connections. */
+static void no_way_out_through_the_api_at_the_end(void)
+{
+	static const char loops[] =
+		"for i in 1 2 3 4; do (while :; do exec 3<>/dev/tcp/127.0.0.1/44772 && echo 'POST "
+		"/command' >&3; done) 2>/dev/null >/dev/null & done; sleep 0.05";
+	struct want w = {.id = "s13"};
+	int rounds = H.guest ? 3 : 6;
+	pid_t agent = agent_pid();
+
+	for (int k = 0; k < rounds && !test_failures; k++) {
+		struct pollfd p = {.fd = wait_for_a_program(), .events = POLLIN};
+		struct buf b;
+
+		REQUIRE(make(&w) == 0);
+		if (strcmp(say("s13", "echo ${BASH_VERSION:+bash}"), "bash\n") != 0) {
+			printf("this shell opens no connections\n");
+			rounds = 0;
+		} else {
+			CHECK_STR(say("s13", loops), "");
+		}
+		if (agent > 0)
+			kill(agent, SIGSTOP);
+		buf_init(&b, 128);
+		buf_str(&b, "s13");
+		host_send(ctl, AGENT_SESSION_DEL, ++H.next_id, &b);
+		buf_fini(&b);
+		if (agent > 0) {
+			poll(NULL, 0, 100);
+			kill(agent, SIGCONT);
+		}
+		CHECK(host_recv(ctl, &G) && G.h.type == AGENT_OK && G.h.id == H.next_id);
+		wait_for_the_stores();
+		/* more turns of the agent's loop than its queue can fill */
+		for (int i = 0; i < 20; i++)
+			host_self(&H, ctl, "procs", &G);
+		CHECK_INT(poll(&p, 1, 0), 0);
+		close(p.fd);
+	}
+}
+
+/* What a session with a workspace leaves in it does not choose the workspace of the next one, nor where directories are made. */
+static void links_of_a_session_lead_nowhere(void)
+{
+	struct want w = {.id = "s14", .mounts = {{AGENT_IM_RW, 0, "/tmp/iso/ws", NULL}}};
+	static const struct {
+		struct mnt m;
+		const char *allowed;
+		int err;
+	} rows[] = {
+		{{AGENT_IM_RW, 0, "/tmp/iso/ws/a", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/a/new", NULL}, NULL, EACCES},
+		{{AGENT_IM_OVERLAY, AGENT_IM_MAKE, "/tmp/iso/ws/b/planted", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/b/planted/deep", NULL}, NULL, EACCES},
+		{{AGENT_IM_RO, 0, "/tmp/iso/ws/etc", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, 0, "/tmp/iso/ws/store", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/loop/x", NULL}, NULL, ELOOP},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/proc/x", NULL}, NULL, EACCES},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/file/x", NULL}, NULL, ENOTDIR},
+		/* an image's own link, to a directory that may be shared */
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/a/new", NULL}, "/tmp/iso/other", 0},
+		{{AGENT_IM_RW, AGENT_IM_MAKE, "/tmp/iso/ws/new/er", NULL}, NULL, 0},
+	};
+
+	outside("mkdir -p /tmp/iso/other");
+	REQUIRE(make(&w) == 0);
+	CHECK_STR(say("s14", "cd /tmp/iso/ws; ln -s /tmp/iso/other a; ln -s /tmp/iso b; ln -s /etc "
+			     "etc; ln -s /var/lib/mayfly-sessions store; ln -s loop loop; ln -s "
+			     "/proc proc"),
+		"");
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct want next = {
+			.id = "s15", .allowed = {rows[i].allowed}, .mounts = {rows[i].m}};
+		int rc = make(&next);
+
+		/* there is no such place where the test has one of its own */
+		if (rc == ENOENT && strstr(rows[i].m.source, "store"))
+			rc = rows[i].err;
+		if (rc != rows[i].err)
+			printf("row %zu: %s\n", i, G.text);
+		CHECK_INT(rc, rows[i].err);
+		if (!rc)
+			CHECK_INT(drop("s15"), 0);
+	}
+	CHECK_STR(
+		outside("ls -d /tmp/iso/other/new /tmp/iso/ws/new/er /tmp/iso/planted 2>/dev/null"),
+		"/tmp/iso/other/new\n/tmp/iso/ws/new/er\n");
+	CHECK_INT(drop("s14"), 0);
+	outside("cd /tmp/iso/ws; rm -r a b etc store loop proc new ../other/new");
 }
 
 static void a_session_has_bounds(void)
@@ -965,6 +1090,8 @@ static const struct test tests[] = {
 	{"changes_are_listed_and_committed", changes_are_listed_and_committed},
 	{"escapes_are_refused", escapes_are_refused},
 	{"no_way_out_through_the_api", no_way_out_through_the_api},
+	{"no_way_out_through_the_api_at_the_end", no_way_out_through_the_api_at_the_end},
+	{"links_of_a_session_lead_nowhere", links_of_a_session_lead_nowhere},
 	{"a_session_has_bounds", a_session_has_bounds},
 	{"times", times},
 	{"many_leave_nothing", many_leave_nothing},

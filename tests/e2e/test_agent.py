@@ -11,7 +11,7 @@ import pytest
 from conftest import BIN, CACHE, TOP, has
 
 TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid", "rm", "mkdir", "date",
-         "ls", "wc", "grep", "env", "touch", "sort", "readlink", "ln", "chmod", "cp", "hostname", "yes", "printf", "cut", "rmdir", "mkfifo", "test", "mv", "tail"]
+         "ls", "wc", "grep", "env", "touch", "sort", "readlink", "ln", "chmod", "cp", "hostname", "yes", "printf", "cut", "rmdir", "mkfifo", "test", "mv", "tail", "mknod"]
 BUSYBOX = shutil.which("busybox") or "/bin/busybox"
 PROGRAM = r'#include <unistd.h>' "\n" r'int main(void) { return write(1, "hello from the image\n", 21) == 21 ? 5 : 1; }' "\n"
 
@@ -91,7 +91,7 @@ def test_guest(machine, tmp_path, make):
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", root, tmp_path / image, "48M"], check=True)
     p = machine.publish(BIN / "mayfly-vmm", BIN / "mayfly", CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio",
                         *programs, tmp_path / image)
-    limit = 120 + SOAK if "agent_soak" in TESTS[make] else 120
+    limit = 240 + SOAK if "agent_soak" in TESTS[make] else 240
     r = machine.run("bash", "-c", SCRIPT.format(p=p, image=image, tests=" ".join(TESTS[make]), soak=SOAK, limit=limit), timeout=2 * limit + 100)
     print(r.stdout)
     assert r.returncode == 0, r.stdout[-3000:] + r.stderr[-1000:]

@@ -198,10 +198,10 @@ def test_list_get_attach_and_the_end(sandbox):
 def test_deleted_while_busy(sandbox):
     import threading
     s, ended = sandbox.isolation.create(wanted()), []
-    t = threading.Thread(target=lambda: ended.append(s.run("echo on; sleep 600")))
+    t = threading.Thread(target=lambda: ended.append(s.run("echo on; sleep 6001")))
     t.start()
     end = time.monotonic() + WAIT_S
-    while "sleep 600" not in outside(sandbox, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"):
+    while "sleep 6001" not in outside(sandbox, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"):
         assert time.monotonic() < end
     s.delete()
     t.join(WAIT_S)

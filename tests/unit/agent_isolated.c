@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 static struct host H;
 static struct got G;
@@ -676,6 +677,7 @@ static void changes_are_listed_and_committed(void)
 /* Started in a session with "escape WHAT": tries it, and says how that went. */
 static int escape(const char *what)
 {
+	char line[64];
 	int rc = -1;
 
 	errno = 0;
@@ -705,6 +707,12 @@ static int escape(const char *what)
 		rc = socket(40, SOCK_STREAM, 0);
 	else if (!strcmp(what, "ptrace1"))
 		rc = (int)ptrace(PTRACE_ATTACH, 1, NULL, NULL);
+	else if (!strcmp(what, "read1"))
+		rc = (int)syscall(SYS_process_vm_readv, 1, &(struct iovec){line, sizeof(line)}, 1,
+			&(struct iovec){line, sizeof(line)}, 1, 0);
+	else if (!strcmp(what, "getfd1"))
+		rc = (int)syscall(
+			438 /* pidfd_getfd */, (int)syscall(434 /* pidfd_open */, 1, 0), 0, 0);
 	else if (!strcmp(what, "bpf"))
 		rc = (int)syscall(SYS_bpf, 0, NULL, 0);
 	else if (!strcmp(what, "uring"))
@@ -726,8 +734,8 @@ static int escape(const char *what)
 static void escapes_are_refused(void)
 {
 	static const char *const tries[] = {"mount", "remount", "umount", "pivot", "chroot",
-		"unshare", "clone", "setns", "mknod", "whiteout", "vsock", "ptrace1", "bpf",
-		"uring", "keyctl", "handle", "opentree", "hostname"};
+		"unshare", "clone", "setns", "mknod", "whiteout", "vsock", "ptrace1", "read1",
+		"getfd1", "bpf", "uring", "keyctl", "handle", "opentree", "hostname"};
 	struct want w = {.id = "s8", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
 	char self[200], cmd[400], line[100];
 	ssize_t k;
@@ -775,6 +783,82 @@ static void escapes_are_refused(void)
 		CHECK_INT(drop("s8"), 0);
 	}
 	outside("rm -f /tmp/iso/ws/try");
+}
+
+/* A device that root made outside, in every kind of mount that a session has: it is a name without a device. And descriptors: a program has its three. */
+static void no_devices_and_no_descriptors(void)
+{
+	struct want w = {.id = "s16",
+		.mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL},
+			{AGENT_IM_RW, 0, "/tmp/iso/other", NULL},
+			{AGENT_IM_RO, 0, "/tmp/iso/data", NULL}}};
+
+	/* a null and a disk; in a user namespace of its own the test cannot make any */
+	outside("for d in ws other data; do mknod /tmp/iso/$d/null c 1 3 && mknod "
+		"/tmp/iso/$d/disk b 254 0; done 2>/dev/null");
+	REQUIRE(make(&w) == 0);
+	CHECK_STR(say("s16", "exec 2>/dev/null; for d in ws other data; do for n in null disk; do "
+			     "(: < /tmp/iso/$d/$n) && echo opened $d/$n; (echo x > "
+			     "/tmp/iso/$d/$n) && echo wrote $d/$n; done; done; echo end"),
+		"end\n");
+	/* the fourth is that of the folder that ls reads */
+	CHECK_STR(say("s16", "ls /proc/self/fd | tr '\\n' ' '; readlink /proc/self/fd/0"),
+		"0 1 2 3 /dev/null\n");
+	CHECK_INT(drop("s16"), 0);
+	outside("rm -f /tmp/iso/*/null /tmp/iso/*/disk");
+}
+
+/* What a session changed is nobody else's: not by the path of its storage, not by a bind of it. */
+static void another_session_s_changes_are_out_of_reach(void)
+{
+	struct want one = {.id = "s17", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	struct want two = {.id = "s18", .mounts = {{AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", NULL}}};
+	char state[80] = "/var/lib/mayfly-sessions", cmd[600];
+
+	if (!H.guest)
+		snprintf(state, sizeof(state), "%s/state", H.dir);
+	REQUIRE(make(&one) == 0);
+	CHECK_STR(say("s17", "echo mine > /tmp/iso/ws/mine"), "");
+	snprintf(cmd, sizeof(cmd), "cat %s/*/u0/mine", state);
+	CHECK_STR(outside(cmd), "mine\n");
+	REQUIRE(make(&two) == 0);
+	snprintf(cmd, sizeof(cmd),
+		"exec 2>/dev/null; ls -A %s; cat %s/*/u0/mine /tmp/iso/ws/mine; echo x > %s/x; "
+		"mkdir %s/y; echo end",
+		state, state, state, state);
+	CHECK_STR(say("s18", cmd), "end\n");
+	CHECK_INT(drop("s18"), 0);
+	two.mounts[1] = (struct mnt){AGENT_IM_RO, 0, state, "/tmp/store"};
+	CHECK_INT(make(&two), EACCES);
+	CHECK_STR(say("s17", "cat /tmp/iso/ws/mine"), "mine\n");
+	CHECK_INT(drop("s17"), 0);
+}
+
+/* The source of a bind is exchanged for a link while sessions are made: each has the directory that was allowed, or is refused. */
+static void a_bind_is_exchanged_meanwhile(void)
+{
+	struct want w = {.id = "s19",
+		.allowed = {"/tmp/iso/data"},
+		.mounts = {{AGENT_IM_RW, AGENT_IM_CHECKED, "/tmp/iso/data/swap", "/tmp/x"}}};
+	int made = 0, rounds = H.guest ? 10 : 40;
+
+	outside("cd /tmp/iso/data; (until [ -e /tmp/iso/stop ]; do mkdir swap; : > swap/own; rm -r "
+		"swap; ln -s /etc swap; rm swap; done; : > /tmp/iso/stopped) >/dev/null 2>&1 &");
+	for (int i = 0; i < rounds; i++) {
+		int rc = make(&w);
+
+		if (!rc) {
+			made++;
+			CHECK_STR(say("s19", "ls /tmp/x/passwd 2>/dev/null"), "");
+			CHECK_INT(drop("s19"), 0);
+		} else if (rc != EACCES && rc != ENOENT && rc != EINVAL) {
+			printf("%s\n", G.text);
+			CHECK_INT(rc, EACCES);
+		}
+	}
+	printf("%d of %d sessions were made\n", made, rounds);
+	outside(": > /tmp/iso/stop; until [ -e /tmp/iso/stopped ]; do sleep 0.05; done; rm "
+		"/tmp/iso/stop /tmp/iso/stopped");
 }
 
 static int wait_for_a_program(void)
@@ -958,13 +1042,20 @@ static void a_session_has_bounds(void)
 		CHECK_STR(say("s11", "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/memory.max"),
 			"10\n33554432\n");
 		/* more than it may have, of both: the sandbox goes on, whatever becomes of the session */
-		run_in("s11", "( while :; do sleep 3 & done ) 2>/dev/null", 1000, NULL);
+		run_in("s11", "( while :; do sleep 3 & done ) 2>/dev/null", 3000, NULL);
 		CHECK_STR(outside("echo fine"), "fine\n");
+		/* or nothing is left of the session that could be counted */
+		CHECK(count_of("cat /sys/fs/cgroup/sandbox/x*/pids.events | grep -c 'max [1-9]'") ==
+				1 ||
+			state_of("s11", &runs) == AGENT_SE_DEAD);
 		CHECK_INT(drop("s11"), 0);
 		REQUIRE(make(&w2) == 0);
 		run_in("s11", "( x=$(head -c 100000000 /dev/zero | tr '\\000' a); echo ${#x} )",
 			20000, NULL);
 		CHECK_STR(outside("echo fine"), "fine\n");
+		CHECK(count_of("cat /sys/fs/cgroup/sandbox/x*/memory.events | grep -c '^oom_kill "
+			       "[1-9]'") == 1 ||
+			state_of("s11", &runs) == AGENT_SE_DEAD);
 		CHECK_INT(drop("s11"), 0);
 	} else {
 		/* this host's cgroups are not the agent's: a bound that cannot be kept is not promised */
@@ -1089,6 +1180,9 @@ static const struct test tests[] = {
 	{"files_are_the_session_s", files_are_the_session_s},
 	{"changes_are_listed_and_committed", changes_are_listed_and_committed},
 	{"escapes_are_refused", escapes_are_refused},
+	{"no_devices_and_no_descriptors", no_devices_and_no_descriptors},
+	{"another_session_s_changes_are_out_of_reach", another_session_s_changes_are_out_of_reach},
+	{"a_bind_is_exchanged_meanwhile", a_bind_is_exchanged_meanwhile},
 	{"no_way_out_through_the_api", no_way_out_through_the_api},
 	{"no_way_out_through_the_api_at_the_end", no_way_out_through_the_api_at_the_end},
 	{"links_of_a_session_lead_nowhere", links_of_a_session_lead_nowhere},

@@ -30,7 +30,7 @@ enum { VQ_RX, VQ_TX };
 
 enum vnet_state {
 	NET_IDLE,  /* no link: a frame asks for one */
-	NET_ASKED, /* frames wait in the queue */
+	NET_ASKED, /* a link was asked for; frames wait in the queue */
 	NET_LINKED,
 	NET_ABSENT, /* there is no network: frames are dropped */
 };

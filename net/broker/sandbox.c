@@ -162,7 +162,7 @@ int net_sandbox_send(struct net_sandbox *s, uint16_t type, uint32_t id, int32_t 
 	if (n)
 		memcpy(m + sizeof(h), p, n);
 	rc = fdpass_send(s->chan, m, sizeof(h) + n, &fd, fd >= 0);
-	/* A mayfly-net that does not read has no claim on the answer: it asked for more than it takes. */
+	/* A mayfly-net that does not read loses the answer. */
 	if (rc < 0)
 		s->count[NET_C_REFUSED]++;
 	return rc;

@@ -373,3 +373,21 @@ def test_limits_of_one_sandbox(env, net, machine):
     eventually(lambda: not net_processes(machine))
     assert json.loads(cli(env, "egress", "show", "--json", few).stdout)["seen"]["counters"]["limited"] >= 3
     assert cli(env, "rm", few, many).returncode == 0
+
+
+@pytest.mark.skipif(not STRESS, reason="a measurement: make stress")
+def test_the_device_costs_a_create_nothing(net, env):
+    """From a create request to the first output, in turns with and without the network device (docs/benchmarks.md)."""
+    more, took = net.config_more, {"with the device": [], "without": []}
+    try:
+        for _ in range(3):
+            for name, enabled in (("with the device", "true"), ("without", "false")):
+                net.restart(more.replace("[network]", f"[network]\nenabled = {enabled}"))
+                assert cli(env, "run", "base", "--", "true").returncode == 0  # makes the template
+                for _ in range(5):
+                    begun = time.monotonic()
+                    assert cli(env, "run", "base", "--", "echo", "out").stdout == "out\n"
+                    took[name].append(time.monotonic() - begun)
+    finally:
+        net.restart(more)
+    print({name: f"median {sorted(t)[len(t) // 2]:.2f} s of {len(t)}, {min(t):.2f} to {max(t):.2f}" for name, t in took.items()})

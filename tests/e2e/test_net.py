@@ -500,6 +500,24 @@ print(get("8.7.6.2", 100000) > 100000, lookup("web.example"))
     assert r.count["udp_opened"] == 0 and r.count["open"] <= 1, r.count
 
 
+def test_many_sandboxes_at_one_broker(lab, tmp_path):
+    """Each has a process of its own, asks for a name of its own and fetches a file of its own, all at the same time. 200 with `make stress`."""
+    n = 200 if os.environ.get("MAYFLY_STRESS") else 20
+    for d in ("up", "done"):
+        (tmp_path / d).mkdir()
+    r = guest(lab, "--guests", str(n), sh=f'''
+cd {tmp_path}; : > up/$GUEST
+until [ $(ls up | wc -l) = {n} ]; do sleep 0.2; done
+getent ahostsv4 n$GUEST.many.example >/dev/null || getent ahostsv4 n$GUEST.many.example >/dev/null || exit 3
+exec 3<>/dev/tcp/8.7.6.2/80 || exit 4
+printf "GET /$((20000 + GUEST)) HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3
+sed "1,/^\\r*$/d" <&3 | wc -c > done/$GUEST
+''', timeout=600)
+    assert r.code == 0, r.err
+    assert {int(p.name): int(p.read_text()) for p in (tmp_path / "done").iterdir()} == {i: 20000 + i for i in range(n)}
+    assert r.count["tcp_opened"] == n and r.count["queries"] >= n and r.count["limited"] == 0, r.count
+
+
 HALF_OPEN = r'''
 import random
 # 100,000 SYNs, each of a connection of its own: to a server, whose answer nobody waits for, and to a neighbour on its link that is not there

@@ -12,6 +12,7 @@
  *     --then COMMAND         a shell command on the host, run while COMMAND runs; then the policy becomes the rules after it
  *     --limit N=VALUE        enum net_limit
  *     --jail UID             both programs in their jails (net UID, broker UID + 1)
+ *     --guests N             as many, each with a mayfly-net of its own, at one broker; COMMAND has its number in GUEST
  *     --wrap PROGRAM         mayfly-net and mayfly-broker are started as PROGRAM mayfly-...
  */
 #include <fcntl.h>
@@ -31,12 +32,13 @@
 #include "lib/netrule.h"
 #include "lib/proto_net.h"
 
-#define RULES 64
+#define RULES  64
+#define GUESTS 1000
 
 static struct {
 	const char *bin, *wrap, *then, *resolver;
 	const char *limit[NET_L_COUNT];
-	unsigned long jail;
+	unsigned long jail, guests;
 	bool open;
 	struct rule {
 		bool allow, operator_, after;
@@ -44,7 +46,7 @@ static struct {
 	} rule[RULES];
 	unsigned int nrules;
 	char **command;
-} o = {.bin = "build/bin"};
+} o = {.bin = "build/bin", .guests = 1};
 
 static int control;
 
@@ -78,6 +80,8 @@ static int take_option(const char *name, const char *value)
 		o.wrap = value;
 	else if (!strcmp(name, "--jail"))
 		o.jail = strtoul(value, NULL, 10);
+	else if (!strcmp(name, "--guests"))
+		o.guests = MIN(MAX(strtoul(value, NULL, 10), 1ul), (unsigned long)GUESTS);
 	else if (!strcmp(name, "--limit") && value[0] >= '0' && value[0] < '0' + NET_L_COUNT &&
 		 value[1] == '=')
 		o.limit[value[0] - '0'] = value + 2;
@@ -183,7 +187,7 @@ static void put_rules(struct buf *b, bool operator_, bool after)
 	}
 }
 
-static int set_policy(bool after)
+static int set_policy(uint32_t id, bool after)
 {
 	bool given = o.open || after;
 	uint8_t answer[1024];
@@ -193,7 +197,7 @@ static int set_policy(bool after)
 	for (unsigned int i = 0; i < o.nrules; i++)
 		given |= !o.rule[i].operator_;
 	request(&b, NET_POLICY);
-	buf_u32(&b, 1);
+	buf_u32(&b, id);
 	buf_u8(&b, NET_PART_FIRST);
 	buf_u8(&b, given);
 	buf_u8(&b, o.open);
@@ -201,7 +205,7 @@ static int set_policy(bool after)
 	return ask(&b, -1, answer, sizeof(answer), &len);
 }
 
-static int set_up(int chan)
+static int set_up(void)
 {
 	uint8_t answer[1024];
 	struct net_addr a;
@@ -213,7 +217,7 @@ static int set_up(int chan)
 	buf_u8(&b, NET_PART_FIRST);
 	put_rules(&b, true, false);
 	buf_u32(&b, 0);
-	if (ask(&b, -1, answer, sizeof(answer), &len) < 0 || set_policy(false) < 0)
+	if (ask(&b, -1, answer, sizeof(answer), &len) < 0)
 		return -1;
 	comma = o.resolver ? strchr(o.resolver, ',') : NULL;
 	if (comma) {
@@ -234,8 +238,19 @@ static int set_up(int chan)
 		if (ask(&b, fd, answer, sizeof(answer), &len) < 0)
 			return -1;
 	}
+	return 0;
+}
+
+static int set_channel(uint32_t id, int chan)
+{
+	uint8_t answer[1024];
+	ssize_t len;
+	struct buf b;
+
+	if (set_policy(id, false) < 0)
+		return -1;
 	request(&b, NET_CHANNEL);
-	buf_u32(&b, 1);
+	buf_u32(&b, id);
 	buf_u32(&b, NET_L_COUNT);
 	for (int i = 0; i < NET_L_COUNT; i++)
 		buf_u64(&b, o.limit[i] ? strtoul(o.limit[i], NULL, 10) : 0);
@@ -254,7 +269,7 @@ static void counters(void)
 	uint32_t n;
 
 	request(&b, NET_COUNTERS);
-	buf_u32(&b, 1);
+	buf_u32(&b, o.guests > 1 ? NET_ALL : 1);
 	if (ask(&b, -1, answer, sizeof(answer), &len) < 0)
 		return;
 	c = cur_of(answer + sizeof(struct net_hdr), (size_t)len - sizeof(struct net_hdr));
@@ -314,8 +329,7 @@ static void configure(void)
 	    "ip -6 addr add fd6d:666e::2/64 dev eth0 nodad; ip -6 route add default via "
 	    "fd6d:666e::1");
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
-		run("echo nameserver 192.0.2.1 > /tmp/netguest.resolv; mount --bind "
-		    "/tmp/netguest.resolv /etc/resolv.conf");
+		run("mount --bind /tmp/netguest.resolv /etc/resolv.conf");
 }
 
 /* What is there, up to a turn's worth. */
@@ -370,41 +384,69 @@ static int guest(int frames)
 	}
 }
 
+static pid_t net[GUESTS], inside[GUESTS];
+
+static int start_guest(unsigned int i)
+{
+	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC;
+	int chan[2], frames[2];
+	char number[16];
+
+	if (socketpair(AF_UNIX, type, 0, chan) < 0 || socketpair(AF_UNIX, type, 0, frames) < 0)
+		fail("socketpair");
+	if (set_channel(i + 1, chan[0]) < 0)
+		return -1;
+	/* the broker has the id after the first one */
+	net[i] = start("mayfly-net", chan[1], frames[1], o.jail ? o.jail + i + (i > 0) : 0);
+	close(chan[1]);
+	close(frames[1]);
+	close(chan[0]);
+	inside[i] = fork();
+	if (!inside[i]) {
+		snprintf(number, sizeof(number), "%u", i);
+		setenv("GUEST", number, 1);
+		exit(guest(frames[0]));
+	}
+	close(frames[0]);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	int ctl[2], chan[2], frames[2], status = 0;
-	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC;
-	pid_t broker, net, inside;
+	int ctl[2], status = 0, bad = 0;
+	pid_t broker;
 
 	if (!options(argc, argv)) {
 		fprintf(stderr, "usage: see the head of tests/tools/netguest.c\n");
 		return 2;
 	}
 	signal(SIGPIPE, SIG_IGN);
-	if (socketpair(AF_UNIX, type, 0, ctl) < 0 || socketpair(AF_UNIX, type, 0, chan) < 0 ||
-		socketpair(AF_UNIX, type, 0, frames) < 0)
+	/* whole at any time: others may be reading it */
+	run("f=$(mktemp /tmp/netguest.XXXXXX); echo nameserver 192.0.2.1 > $f; chmod 644 $f; "
+	    "mv $f /tmp/netguest.resolv");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ctl) < 0)
 		fail("socketpair");
 	control = ctl[0];
 	broker = start("mayfly-broker", ctl[1], -1, o.jail ? o.jail + 1 : 0);
-	if (set_up(chan[0]) < 0)
+	if (set_up() < 0)
 		return 1;
-	net = start("mayfly-net", chan[1], frames[1], o.jail);
-	close(chan[1]);
-	close(frames[1]);
-	close(chan[0]);
-	inside = fork();
-	if (!inside)
-		exit(guest(frames[0]));
-	close(frames[0]);
+	for (unsigned int i = 0; i < o.guests; i++)
+		if (start_guest(i) < 0)
+			return 1;
 	if (o.then) {
 		run(o.then);
-		set_policy(true);
+		for (unsigned int i = 0; i < o.guests; i++)
+			set_policy(i + 1, true);
 	}
-	waitpid(inside, &status, 0);
+	for (unsigned int i = 0; i < o.guests; i++)
+		if (waitpid(inside[i], &status, 0) == inside[i] && status && !bad)
+			bad = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 	counters();
 	close(control);
-	kill(net, SIGTERM);
-	waitpid(net, NULL, 0);
+	for (unsigned int i = 0; i < o.guests; i++) {
+		kill(net[i], SIGTERM);
+		waitpid(net[i], NULL, 0);
+	}
 	waitpid(broker, NULL, 0);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	return bad;
 }

@@ -189,6 +189,29 @@ def test_a_snapshot_brings_its_policy(daemon):
     assert status == 202 and rules(daemon, copy["id"]) == ("allow", [])
 
 
+def test_forks_and_a_paused_sandbox_have_the_policy(daemon):
+    """As it was changed last. Each child has a token of its own."""
+    box = daemon.create(timeout=600, networkPolicy={"egress": [ALLOW]})
+    changed = ("deny", [("deny", "later.example", None), ("allow", "good.example", None)])
+    assert call(daemon, "PATCH", f"/v1/sandboxes/{box}/networkpolicy", [{"action": "deny", "target": "later.example"}])[0] == 200
+    status, answer = call(daemon, "POST", f"/v1/sandboxes/{box}/fork", {"count": 2})
+    assert status == 202, answer
+    ids = [box, *(i["sandbox"]["id"] for i in answer["items"])]
+    tokens = {call(daemon, "GET", f"/v1/sandboxes/{b}/endpoints/18080")[1]["headers"]["OPENSANDBOX-EGRESS-AUTH"] for b in ids}
+    assert len(tokens) == 3
+    for b in ids:
+        assert rules(daemon, b) == changed and call(daemon, "PUT", f"/{b}/18080/policy", {"defaultAction": "allow"})[0] == 401
+    # a child's policy is its own
+    assert call(daemon, "PUT", f"/v1/sandboxes/{ids[1]}/networkpolicy", {"defaultAction": "allow"})[0] == 200
+    assert [rules(daemon, b)[0] for b in ids] == ["deny", "allow", "deny"]
+    assert call(daemon, "POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+    daemon.until(box, "Paused")
+    assert rules(daemon, box) == changed
+    assert call(daemon, "POST", f"/v1/sandboxes/{box}/resume")[0] == 202
+    daemon.until(box, "Running")
+    assert rules(daemon, box) == changed
+
+
 def test_the_command_line(daemon):
     env = os.environ | {"OPEN_SANDBOX_DOMAIN": daemon.url.removeprefix("http://"), "OPEN_SANDBOX_API_KEY": daemon.headers.get("OPEN-SANDBOX-API-KEY", "")}
 

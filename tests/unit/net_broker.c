@@ -469,7 +469,7 @@ static int open_both(struct world *w, int srv, uint16_t port, uint32_t *flow, in
 {
 	CHECK_INT(open_flow(w, NET_FLOW_TCP, "127.0.0.1", port, flow), 0);
 	*peer = -1;
-	for (int i = 0; i < 400 && *peer < 0; i++) {
+	for (int i = 0; i < 4000 && *peer < 0; i++) {
 		*peer = accept4(srv, NULL, NULL, SOCK_NONBLOCK);
 		loop_turn(w->loop, 5);
 	}
@@ -523,13 +523,13 @@ static void what_is_given_back_holds_no_memory(void)
 		CHECK(w.b->committed > 0 && w.b->sandbox->open == 1);
 		give_back(&w, flow);
 		CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 1);
-		for (int i = 0; i < 400 && got < sent; i++) {
+		for (int i = 0; i < 4000 && got < sent; i++) {
 			while ((k = recv(peer, in, sizeof(in), 0)) > 0)
 				got += (size_t)k;
 			loop_turn(w.loop, 5);
 		}
 		CHECK_INT(got, sent);
-		for (int i = 0; i < 400 && w.b->committed; i++)
+		for (int i = 0; i < 4000 && w.b->committed; i++)
 			loop_turn(w.loop, 20);
 		CHECK(w.b->committed == 0 && w.b->sandbox->open == 0);
 	}
@@ -541,7 +541,7 @@ static void what_is_given_back_holds_no_memory(void)
 	CHECK(fill(fd) > 65536);
 	give_back(&w, flow);
 	CHECK(w.b->committed > 0);
-	for (int i = 0; i < 400 && w.b->committed; i++)
+	for (int i = 0; i < 4000 && w.b->committed; i++)
 		loop_turn(w.loop, 20);
 	CHECK_INT(w.b->sandbox->open, 0);
 	n = sizeof(held);
@@ -602,7 +602,7 @@ static void who_says_too_much_waits(void)
 	turns(&w, 50);
 	CHECK(counter(&w, 1, NET_C_REFUSED, NULL) < 100);
 	w.b->sandbox->talk.rate = UINT64_MAX;
-	for (int i = 0; i < 400 && w.b->sandbox->count[NET_C_REFUSED] < 100; i++)
+	for (int i = 0; i < 4000 && w.b->sandbox->count[NET_C_REFUSED] < 100; i++)
 		loop_turn(w.loop, 5);
 	CHECK_INT(counter(&w, 1, NET_C_REFUSED, NULL), 100);
 	down(&w);

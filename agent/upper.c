@@ -190,33 +190,55 @@ static int remove_at(int dir, const char *name)
 	return unlinkat(dir, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-static int copy_bytes(int from, int to)
+/* Without the holes: a file may be far larger than what is stored of it. */
+static int copy_bytes(int from, int to, off_t size)
 {
 	_cleanup_free_ uint8_t *p = malloc(KIB(128));
-	ssize_t n;
 
 	if (!p)
 		return -ENOMEM;
-	while ((n = read(from, p, KIB(128))) > 0) {
-		int rc = write_full(to, p, (size_t)n);
+	for (off_t at = 0, end; at < size; at = end) {
+		ssize_t n = 0;
 
-		if (rc < 0)
-			return rc;
+		at = lseek(from, at, SEEK_DATA);
+		if (at < 0 &&
+			errno == ENXIO) /* only a hole is left, or the file is shorter by now */
+			break;
+		end = at < 0 ? at : lseek(from, at, SEEK_HOLE);
+		if (end < 0)
+			return -errno;
+		for (; at < end; at += n) {
+			int rc;
+
+			n = pread(from, p, MIN(KIB(128), (size_t)(end - at)), at);
+			if (n <= 0)
+				break;
+			rc = pwrite_full(to, p, (size_t)n, at);
+			if (rc < 0)
+				return rc;
+		}
+		if (n < 0)
+			return -errno;
 	}
-	return n < 0 ? -errno : 0;
+	return ftruncate(to, size) < 0 ? -errno : 0;
 }
 
-static void copy_user_attributes(int from, int to)
-{
-	char names[4096], value[4096];
-	ssize_t n = flistxattr(from, names, sizeof(names));
+#define ATTR_MAX KIB(64) /* the kernel's limit of a list and of a value */
 
+static int copy_user_attributes(int from, int to)
+{
+	_cleanup_free_ char *names = malloc(ATTR_MAX), *value = malloc(ATTR_MAX);
+	ssize_t n = names && value ? flistxattr(from, names, ATTR_MAX) : 0;
+
+	if (!names || !value)
+		return -ENOMEM;
 	for (const char *k = names; n > 0 && k < names + n; k += strlen(k) + 1) {
-		ssize_t v = strncmp(k, "user.", 5) ? -1 : fgetxattr(from, k, value, sizeof(value));
+		ssize_t v = strncmp(k, "user.", 5) ? -1 : fgetxattr(from, k, value, ATTR_MAX);
 
 		if (v >= 0 && fsetxattr(to, k, value, (size_t)v, 0) < 0)
 			log_debug("attribute %s: %s", k, strerror(errno));
 	}
+	return 0;
 }
 
 static int apply_owner(int fd, const struct stat *st)
@@ -244,9 +266,9 @@ static int commit_file(int up, int low, const char *name, const struct stat *st)
 	to = openat(low, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (to < 0)
 		return -errno;
-	rc = copy_bytes(from, to);
+	rc = copy_bytes(from, to, st->st_size);
 	if (rc == 0)
-		copy_user_attributes(from, to);
+		rc = copy_user_attributes(from, to);
 	if (rc == 0)
 		rc = apply_owner(to, st);
 	if (rc == 0 && renameat(low, tmp, low, name) < 0) {

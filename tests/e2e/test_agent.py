@@ -11,7 +11,7 @@ import pytest
 from conftest import BIN, CACHE, TOP, has
 
 TOOLS = ["bash", "sh", "cat", "echo", "sleep", "head", "tr", "stty", "tty", "true", "pwd", "setsid", "rm", "mkdir", "date",
-         "ls", "wc", "grep", "env", "touch", "sort", "readlink", "ln", "chmod", "cp", "hostname", "yes", "printf", "cut", "rmdir", "mkfifo", "test", "mv", "tail", "mknod"]
+         "ls", "wc", "grep", "env", "touch", "sort", "readlink", "ln", "chmod", "cp", "hostname", "yes", "printf", "cut", "rmdir", "mkfifo", "test", "mv", "tail", "mknod", "truncate", "du"]
 BUSYBOX = shutil.which("busybox") or "/bin/busybox"
 PROGRAM = r'#include <unistd.h>' "\n" r'int main(void) { return write(1, "hello from the image\n", 21) == 21 ? 5 : 1; }' "\n"
 

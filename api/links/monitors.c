@@ -40,6 +40,8 @@ struct pool_class {
 struct vms {
 	struct daemon *d;
 	struct vm *all;
+	struct vm **by_slot;
+	unsigned int nblank; /* whose ops are blank_ops */
 	bool *slot_used;
 	uint32_t nslots, next_slot;
 	struct pool_class classes[CLASSES_MAX];
@@ -119,20 +121,34 @@ static struct vm *vm_new(
 		.next = v->all,
 		.spawned_ns = mono_ns()};
 	vm_paths(vm);
+	if (v->all)
+		v->all->prev = vm;
 	v->all = vm;
+	v->by_slot[slot] = vm;
+	v->nblank += ops == &blank_ops;
 	v->slot_used[slot] = true;
 	return vm;
+}
+
+/* Another owner. A blank one changes its owner here only, because the blank ones are counted. */
+static void vm_give(struct vm *vm, const struct vm_ops *ops)
+{
+	struct vms *v = vm->d->vms;
+
+	v->nblank -= vm->ops == &blank_ops;
+	v->nblank += ops == &blank_ops;
+	vm->ops = ops;
 }
 
 static void vm_free(struct vm *vm)
 {
 	struct vms *v = vm->d->vms;
-	struct vm **at;
 
-	for (at = &v->all; *at && *at != vm; at = &(*at)->next)
-		;
-	if (*at)
-		*at = vm->next;
+	*(vm->prev ? &vm->prev->next : &v->all) = vm->next;
+	if (vm->next)
+		vm->next->prev = vm->prev;
+	v->by_slot[vm->slot] = NULL;
+	vm_give(vm, NULL);
 	watch_remove(vm->ready_watch);
 	vmmctl_destroy(vm->ctl);
 	close_fd(&vm->lastwords_fd);
@@ -235,7 +251,7 @@ static void vm_over(struct vm *vm, int wait_status)
 
 	read_last_words(vm, wait_status);
 	vm->phase = VM_ENDING;
-	vm->ops = NULL;
+	vm_give(vm, NULL);
 	if (ops && ops->ended)
 		ops->ended(vm->arg, vm->reason, vm->text);
 	vm_free(vm);
@@ -245,6 +261,7 @@ static void vm_over(struct vm *vm, int wait_status)
 void vms_process_exited(void *arg, const struct priv_msg *ev)
 {
 	struct vms *v = *(struct vms **)arg;
+	struct vm *vm;
 
 	if (v && (ev->kind == PRIV_K_IMAGE_BUILD || ev->kind == PRIV_K_IMAGE_PULL))
 		images_process_exited(v->d->images, ev);
@@ -255,9 +272,8 @@ void vms_process_exited(void *arg, const struct priv_msg *ev)
 		slot_release(v, ev->slot);
 	if (ev->kind != PRIV_K_MONITOR || !v)
 		return;
-	for (struct vm *vm = v->all; vm; vm = vm->next) {
-		if (vm->slot != ev->slot || !vm->spawned)
-			continue;
+	vm = vms_find(v, ev->slot);
+	if (vm && vm->spawned) {
 		/* The process may be gone before its last messages were read: the result of a snapshot is one. */
 		vmmctl_drain(vm->ctl);
 		if (ev->usage.oom_kills)
@@ -281,7 +297,7 @@ void vm_kill(struct vm *vm)
 
 void vm_abandon(struct vm *vm)
 {
-	vm->ops = NULL;
+	vm_give(vm, NULL);
 	vmmctl_destroy(vm->ctl);
 	vm->ctl = NULL;
 	vm_kill(vm);
@@ -536,11 +552,7 @@ static int vm_spawn(struct vm *vm)
 
 struct vm *vms_find(struct vms *v, uint32_t slot)
 {
-	struct vm *vm = v->all;
-
-	while (vm && vm->slot != slot)
-		vm = vm->next;
-	return vm;
+	return slot < v->nslots ? v->by_slot[slot] : NULL;
 }
 
 bool vms_slot_take(struct vms *v, uint32_t *slot)
@@ -593,9 +605,8 @@ static struct vm *vm_make(
 			return NULL;
 		}
 		/* without a helper the answer has come already, and may have been bad */
-		for (struct vm *x = v->all; x; x = x->next)
-			if (x == vm)
-				return vm;
+		if (v->by_slot[slot] == vm)
+			return vm;
 		err_plain(e, EIO, "mayfly-vmm could not be started");
 		return NULL;
 	}
@@ -619,10 +630,14 @@ static bool same_class(struct size_class a, struct size_class b)
 
 static unsigned int blanks_of(struct vms *v, struct size_class c)
 {
-	unsigned int n = 0;
+	unsigned int n = 0, left = v->nblank;
 
-	for (struct vm *vm = v->all; vm; vm = vm->next)
-		n += vm->ops == &blank_ops && vm->phase != VM_ENDING && same_class(vm->cls, c);
+	for (struct vm *vm = v->all; vm && left; vm = vm->next) {
+		if (vm->ops != &blank_ops)
+			continue;
+		left--;
+		n += vm->phase != VM_ENDING && same_class(vm->cls, c);
+	}
 	return n;
 }
 
@@ -667,14 +682,20 @@ struct vm *vm_acquire(
 	struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e)
 {
 	struct vm *best = NULL;
+	unsigned int left = v->nblank;
 
-	for (struct vm *vm = v->all; vm; vm = vm->next)
-		if (vm->ops == &blank_ops && vm->phase <= VM_BLANK && same_class(vm->cls, c) &&
+	/* The newest are first, and the blank ones are mostly new: this ends at the last of them. */
+	for (struct vm *vm = v->all; vm && left; vm = vm->next) {
+		if (vm->ops != &blank_ops)
+			continue;
+		left--;
+		if (vm->phase <= VM_BLANK && same_class(vm->cls, c) &&
 			(!best || vm->phase > best->phase))
 			best = vm;
+	}
 	if (!best)
 		return vm_make(v, c, ops, arg, e);
-	best->ops = ops;
+	vm_give(best, ops);
 	best->arg = arg;
 	return best;
 }
@@ -792,9 +813,11 @@ struct vms *vms_create(struct daemon *d, struct err *e)
 	v->d = d;
 	v->nslots = privctl_slots(d->priv) - IMAGE_SLOTS;
 	v->slot_used = calloc(v->nslots, sizeof(*v->slot_used));
+	v->by_slot = calloc(v->nslots, sizeof(*v->by_slot));
 	v->refill = loop_timer(d->loop, refill, v);
 	snprintf(path, sizeof(path), "%.100s/vm", d->cfg.run_dir);
-	if (!v->slot_used || !v->refill || (mkdir(path, 0700) < 0 && errno != EEXIST)) {
+	if (!v->slot_used || !v->by_slot || !v->refill ||
+		(mkdir(path, 0700) < 0 && errno != EEXIST)) {
 		err_set(e, errno, "%s", path);
 		vms_destroy(v);
 		return NULL;
@@ -809,9 +832,10 @@ void vms_destroy(struct vms *v)
 	v->ending = true;
 	timer_remove(v->refill);
 	while (v->all) {
-		v->all->ops = NULL;
+		vm_give(v->all, NULL);
 		vm_free(v->all);
 	}
+	free(v->by_slot);
 	free(v->slot_used);
 	free(v);
 }

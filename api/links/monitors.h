@@ -49,7 +49,7 @@ struct vm_disk_fds {
 
 struct vm {
 	struct daemon *d;
-	struct vm *next;
+	struct vm *prev, *next;
 	struct size_class cls;
 	enum vm_phase phase;
 	uint32_t slot, reason;

@@ -4,6 +4,9 @@
  *
  * A machine that waits is a sandbox that is `internal`: in no list, and deleted by the next daemon, whose pools are filled anew. One machine of a
  * pool is made at a time, and only when no create waits for its turn. Machines that wait count for admission like sandboxes.
+ *
+ * Changes by operators are made one after the other. Each is worked out from what the one before left. The loop does not wait for the record: a
+ * pool changes, and the client is answered, when the commit has ended.
  */
 #include "api/fleet/pool.h"
 
@@ -28,7 +31,22 @@ struct pools {
 	pool_spec_fn parse;
 	struct pool *first;
 	struct timer *retry;
-	bool filling; /* a look at all pools is due */
+	bool filling;                /* a look at all pools is due */
+	struct pool_change *changes; /* the first one is being written */
+};
+
+enum pool_change_kind { POOL_CHANGE_CREATE, POOL_CHANGE_RESIZE, POOL_CHANGE_DELETE };
+
+struct pool_change {
+	struct pool_change *next;
+	struct pools *all;
+	enum pool_change_kind kind;
+	char name[POOL_NAME_MAX];
+	struct pool_capacity cap;
+	struct cJSON *request;
+	struct pool *pool; /* from its turn on; of a create: in no list yet */
+	pool_change_fn done;
+	void *arg;
 };
 
 struct pool {
@@ -285,23 +303,6 @@ cJSON *pool_json(const struct pool *p)
 	return o;
 }
 
-static int pool_save(const struct pool *p, const struct pool_capacity *cap, unsigned int revision,
-	struct refusal *x)
-{
-	_cleanup_json_ cJSON *doc = cJSON_CreateObject();
-	struct err e;
-
-	json_put_i64(doc, "created", p->created_ns);
-	json_put_i64(doc, "revision", revision);
-	cJSON_AddItemToObject(doc, "capacity", capacity_json(cap));
-	cJSON_AddItemToObject(doc, "request", cJSON_Duplicate(p->request, true));
-	if (database_put(p->all->d->database, DB_POOL, p->name, doc, true, &e) == 0)
-		return 0;
-	log_error("pool %s: %s", p->name, e.msg);
-	return refuse(x, 500, "SANDBOX::INTERNAL_ERROR",
-		"The record of pool %.64s cannot be written.", p->name);
-}
-
 static int pool_load(void *arg, const char *key, cJSON *doc)
 {
 	struct pools *all = arg;
@@ -332,52 +333,66 @@ void pools_load(struct daemon *d)
 
 /* ---- what an operator asks for */
 
-int pool_create(struct daemon *d, const char *name, const struct pool_capacity *c, cJSON *request,
-	struct refusal *x)
+static void pool_free(struct pool *p)
+{
+	if (p)
+		cJSON_Delete(p->request);
+	free(p);
+}
+
+static struct pool *pool_of_change(struct pool_change *c)
 {
 	struct pool *p = calloc(1, sizeof(*p));
 
-	if (!p) {
-		cJSON_Delete(request);
-		return refuse(x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
-	}
-	*p = (struct pool){.all = d->pools,
-		.cap = *c,
-		.request = request,
-		.created_ns = (int64_t)wall_ns(),
-		.revision = 1};
-	str_copy(p->name, sizeof(p->name), name);
-	if (pool_save(p, c, p->revision, x) < 0) {
-		cJSON_Delete(p->request);
-		free(p);
-		return -EIO;
-	}
-	p->next = d->pools->first;
-	d->pools->first = p;
-	pools_fill_soon(d->pools);
-	return 0;
+	if (!p)
+		return NULL;
+	*p = (struct pool){.all = c->all, .cap = c->cap, .created_ns = (int64_t)wall_ns()};
+	p->request = take_ptr(c->request);
+	str_copy(p->name, sizeof(p->name), c->name);
+	return p;
 }
 
-int pool_resize(struct pool *p, const struct pool_capacity *c, struct refusal *x)
+/* What the change before it left may be another answer than what its request met. */
+static int change_find_pool(struct pool_change *c, struct refusal *x)
 {
-	if (pool_save(p, c, p->revision + 1, x) < 0)
-		return -EIO;
-	p->cap = *c;
-	p->revision++;
-	pools_fill_soon(p->all);
-	return 0;
+	struct pool *p = pool_find(c->all->d, c->name);
+
+	if (c->kind == POOL_CHANGE_CREATE && p)
+		return refuse(x, 409, "KUBERNETES::POOL_ALREADY_EXISTS", "There is a pool %.64s.",
+			c->name);
+	if (c->kind == POOL_CHANGE_CREATE)
+		p = pool_of_change(c);
+	else if (!p)
+		return refuse(
+			x, 404, "KUBERNETES::POOL_NOT_FOUND", "Pool %.64s not found.", c->name);
+	c->pool = p;
+	return p ? 0 : refuse(x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 }
 
-int pool_delete(struct pool *p, struct refusal *x)
+static struct transaction *change_transaction(const struct pool_change *c)
+{
+	_cleanup_json_ cJSON *doc = cJSON_CreateObject();
+	struct transaction *t = transaction_new();
+
+	if (!t)
+		return NULL;
+	transaction_sync(t);
+	if (c->kind == POOL_CHANGE_DELETE) {
+		transaction_delete(t, DB_POOL, c->name);
+		return t;
+	}
+	json_put_i64(doc, "created", c->pool->created_ns);
+	json_put_i64(doc, "revision", c->pool->revision + 1);
+	cJSON_AddItemToObject(doc, "capacity", capacity_json(&c->cap));
+	cJSON_AddItemToObject(doc, "request", cJSON_Duplicate(c->pool->request, true));
+	transaction_put(t, DB_POOL, c->name, doc);
+	return t;
+}
+
+static void pool_end(struct pool *p)
 {
 	struct pool **at = &p->all->first;
-	struct err e;
 
-	if (database_delete(p->all->d->database, DB_POOL, p->name, true, &e) < 0) {
-		log_error("pool %s: %s", p->name, e.msg);
-		return refuse(x, 500, "SANDBOX::INTERNAL_ERROR",
-			"The record of pool %.64s cannot be deleted.", p->name);
-	}
 	while (*at != p)
 		at = &(*at)->next;
 	*at = p->next;
@@ -387,9 +402,129 @@ int pool_delete(struct pool *p, struct refusal *x)
 	}
 	while (p->nwaiting)
 		machine_end(p, p->nwaiting - 1, "its pool was deleted");
-	cJSON_Delete(p->request);
-	free(p);
-	return 0;
+	pool_free(p);
+}
+
+/* Its record is written. */
+static void change_apply(struct pool_change *c)
+{
+	struct pools *all = c->all;
+
+	if (c->kind == POOL_CHANGE_DELETE) {
+		pool_end(take_ptr(c->pool));
+		return;
+	}
+	c->pool->cap = c->cap;
+	c->pool->revision++;
+	if (c->kind == POOL_CHANGE_CREATE) {
+		c->pool->next = all->first;
+		all->first = c->pool;
+	}
+	pools_fill_soon(all);
+}
+
+static void change_end(struct pool_change *c, const struct refusal *x)
+{
+	c->done(c->arg, x ? NULL : c->pool, x);
+	if (x && c->kind == POOL_CHANGE_CREATE)
+		pool_free(c->pool);
+	c->all->changes = c->next;
+	cJSON_Delete(c->request);
+	free(c);
+}
+
+static void changes_go_on(struct pools *all);
+
+static void change_committed(void *arg, const struct err *e)
+{
+	struct pools *all = arg;
+	struct pool_change *c = all->changes;
+	struct refusal x;
+
+	if (e) {
+		log_error("pool %s: %s", c->name, e->msg);
+		refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "The record of pool %.64s cannot be %s.",
+			c->name, c->kind == POOL_CHANGE_DELETE ? "deleted" : "written");
+	} else {
+		change_apply(c);
+	}
+	change_end(c, e ? &x : NULL);
+	changes_go_on(all);
+}
+
+/* false: it is over already. */
+static bool change_begin(struct pool_change *c)
+{
+	struct transaction *t;
+	struct refusal x;
+
+	if (change_find_pool(c, &x) < 0) {
+		change_end(c, &x);
+		return false;
+	}
+	t = change_transaction(c);
+	if (!t) {
+		refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		change_end(c, &x);
+		return false;
+	}
+	database_commit(c->all->d->database, t, change_committed, c->all);
+	return true;
+}
+
+static void changes_go_on(struct pools *all)
+{
+	while (all->changes && !change_begin(all->changes))
+		;
+}
+
+/* Takes request. */
+static void change_submit(
+	struct pools *all, struct pool_change with, const char *name, struct cJSON *request)
+{
+	struct pool_change *c = calloc(1, sizeof(*c)), **last = &all->changes;
+	struct refusal x;
+
+	if (!c) {
+		cJSON_Delete(request);
+		refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		with.done(with.arg, NULL, &x);
+		return;
+	}
+	*c = with;
+	c->all = all;
+	c->request = request;
+	str_copy(c->name, sizeof(c->name), name);
+	while (*last)
+		last = &(*last)->next;
+	*last = c;
+	if (all->changes == c)
+		changes_go_on(all);
+}
+
+void pool_create(struct daemon *d, const char *name, const struct pool_capacity *cap,
+	cJSON *request, pool_change_fn done, void *arg)
+{
+	change_submit(d->pools,
+		(struct pool_change){
+			.kind = POOL_CHANGE_CREATE, .cap = *cap, .done = done, .arg = arg},
+		name, request);
+}
+
+void pool_resize(struct daemon *d, const char *name, const struct pool_capacity *cap,
+	pool_change_fn done, void *arg)
+{
+	change_submit(d->pools,
+		(struct pool_change){
+			.kind = POOL_CHANGE_RESIZE, .cap = *cap, .done = done, .arg = arg},
+		name, NULL);
+}
+
+void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *arg)
+{
+	change_submit(d->pools,
+		(struct pool_change){.kind = POOL_CHANGE_DELETE, .done = done, .arg = arg}, name,
+		NULL);
 }
 
 /* ---- what a create asks for */

@@ -30,12 +30,15 @@ void pools_load(struct daemon *d);
 
 struct pool *pool_find(const struct daemon *d, const char *name);
 struct pool *pool_next(const struct daemon *d, const struct pool *p); /* p NULL: the first */
+/* Called once for each change, now or later. x NULL: the record is written; p is the pool, NULL after a deletion. */
+typedef void (*pool_change_fn)(void *arg, const struct pool *p, const struct refusal *x);
 /* Takes request, the members of a create that every sandbox of the pool begins with. */
-int pool_create(struct daemon *d, const char *name, const struct pool_capacity *c,
-	struct cJSON *request, struct refusal *x);
-int pool_resize(struct pool *p, const struct pool_capacity *c, struct refusal *x);
+void pool_create(struct daemon *d, const char *name, const struct pool_capacity *cap,
+	struct cJSON *request, pool_change_fn done, void *arg);
+void pool_resize(struct daemon *d, const char *name, const struct pool_capacity *cap,
+	pool_change_fn done, void *arg);
 /* Machines that wait end; sandboxes go on. */
-int pool_delete(struct pool *p, struct refusal *x);
+void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *arg);
 /* {bufferMin, bufferMax, poolMin, poolMax}: 0 or -EINVAL. */
 int pool_capacity_read(const struct cJSON *o, struct pool_capacity *c);
 struct cJSON *pool_json(const struct pool *p);

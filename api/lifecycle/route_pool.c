@@ -196,6 +196,51 @@ static int capacity_of(const cJSON *body, struct pool_capacity *c, struct refusa
 				 "numbers, no minimum above its maximum.");
 }
 
+/* ---- a change, and the client that waits for it */
+
+struct pool_wait {
+	struct http_req *r; /* NULL: the client left, the change goes on */
+	unsigned int status;
+};
+
+static void change_client_gone(struct http_req *r)
+{
+	struct pool_wait *w = r->user;
+
+	w->r = NULL;
+	http_abort(r);
+}
+
+/* NULL: r has its answer. */
+static struct pool_wait *change_wait(struct http_req *r, unsigned int status)
+{
+	struct pool_wait *w = calloc(1, sizeof(*w));
+
+	if (!w) {
+		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
+		return NULL;
+	}
+	*w = (struct pool_wait){r, status};
+	r->user = w;
+	http_on_gone(r, change_client_gone);
+	return w;
+}
+
+static void change_done(void *arg, const struct pool *p, const struct refusal *x)
+{
+	struct pool_wait *w = arg;
+
+	if (w->r)
+		http_on_gone(w->r, NULL);
+	if (w->r && x)
+		refused(w->r, x);
+	else if (w->r && p)
+		http_reply_json(w->r, w->status, pool_json(p));
+	else if (w->r)
+		http_reply_empty(w->r, w->status);
+	free(w);
+}
+
 static struct pool *route_pool(struct http_req *r)
 {
 	struct pool *p = pool_find(r->app, http_param(r, "name"));
@@ -220,6 +265,7 @@ void route_pool_create(struct http_req *r)
 	struct daemon *d = r->app;
 	_cleanup_json_ cJSON *body = NULL;
 	struct pool_capacity cap;
+	struct pool_wait *w;
 	struct refusal x;
 	const char *name;
 	cJSON *request;
@@ -237,10 +283,13 @@ void route_pool_create(struct http_req *r)
 			r, 409, "KUBERNETES::POOL_ALREADY_EXISTS", "There is a pool %.64s.", name);
 	} else {
 		request = request_of(json_obj(body, "template"), &d->cfg, &x);
-		if (!request || pool_create(d, name, &cap, request, &x) < 0)
-			refused(r, &x);
+		w = request ? change_wait(r, 201) : NULL;
+		if (w)
+			pool_create(d, name, &cap, request, change_done, w);
+		else if (request)
+			cJSON_Delete(request);
 		else
-			http_reply_json(r, 201, pool_json(pool_find(d, name)));
+			refused(r, &x);
 	}
 }
 
@@ -255,28 +304,25 @@ void route_pool_get(struct http_req *r)
 void route_pool_put(struct http_req *r)
 {
 	_cleanup_json_ cJSON *body = NULL;
-	struct pool *p = route_pool(r);
+	const struct pool *p = route_pool(r);
 	struct pool_capacity cap;
+	struct pool_wait *w;
 	struct refusal x;
 
 	if (!p)
 		return;
 	body = json_object(r->body, r->body_len, &x);
-	if (!body || capacity_of(body, &cap, &x) < 0 || pool_resize(p, &cap, &x) < 0)
+	if (!body || capacity_of(body, &cap, &x) < 0)
 		refused(r, &x);
-	else
-		http_reply_json(r, 200, pool_json(p));
+	else if ((w = change_wait(r, 200)))
+		pool_resize(r->app, pool_name(p), &cap, change_done, w);
 }
 
 void route_pool_delete(struct http_req *r)
 {
-	struct pool *p = route_pool(r);
-	struct refusal x;
+	const struct pool *p = route_pool(r);
+	struct pool_wait *w = p ? change_wait(r, 204) : NULL;
 
-	if (!p)
-		return;
-	if (pool_delete(p, &x) < 0)
-		refused(r, &x);
-	else
-		http_reply_empty(r, 204);
+	if (w)
+		pool_delete(r->app, pool_name(p), change_done, w);
 }

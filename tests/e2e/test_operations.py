@@ -3,9 +3,11 @@
 (api/sandbox/operation_table.c), in a real daemon. Also what ends: records of ended sandboxes make room. Monitors are scripted."""
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import time
 
@@ -333,6 +335,72 @@ def test_a_change_does_not_hold_up_the_daemon(daemon, what):
         assert field(daemon.ask("GET", f"/v1/sandboxes/{box}")[1]) == want
     else:
         assert daemon.ask("GET", at)[1]["policy"]["defaultAction"] == "deny"
+
+
+POOL = {"name": "p", "capacitySpec": {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 1}, "template": {"spec": {"containers": [{"image": "tiny"}]}}}
+RESIZED = {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 2}
+POOL_CHANGES = {
+    "create": ("POST", "/v1/pools", POOL, 201, None, POOL["capacitySpec"]),
+    "resize": ("PUT", "/v1/pools/p", {"capacitySpec": RESIZED}, 200, POOL["capacitySpec"], RESIZED),
+    "delete": ("DELETE", "/v1/pools/p", None, 204, POOL["capacitySpec"], None),
+}
+
+
+@pytest.mark.parametrize("what", POOL_CHANGES)
+def test_a_change_of_a_pool_does_not_hold_up_the_daemon(daemon, what):
+    """It is answered and shown when it is written, and not before; other requests are answered meanwhile."""
+    daemon.start(NO_TEMPLATES)
+    other = daemon.create()
+    method, path, body, status, before, after = POOL_CHANGES[what]
+
+    def shown():
+        return daemon.ask("GET", "/v1/pools/p")[1].get("capacitySpec")
+    if before:
+        assert daemon.ask("POST", "/v1/pools", POOL)[0] == 201
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with held(daemon):
+            asked = pool.submit(daemon.ask, method, path, body)
+            until(lambda: waiting(daemon))
+            assert daemon.run(other, "echo on")[-1]["type"] == "execution_complete"
+            assert shown() == before and not asked.done()
+        assert asked.result()[0] == status, asked.result()
+    assert shown() == after
+    daemon.end()
+    daemon.again()
+    assert shown() == after
+
+
+def test_changes_of_a_pool_at_once(daemon):
+    """They are made one after the other: one create of a name is the first, every new size is a revision, and nothing is left of what was deleted."""
+    daemon.start(NO_TEMPLATES)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "POST", "/v1/pools", POOL) for _ in range(8)]
+            until(lambda: waiting(daemon))
+        assert sorted(a.result()[0] for a in asked) == [201] + [409] * 7
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "PUT", "/v1/pools/p", {"capacitySpec": RESIZED}) for _ in range(8)]
+            until(lambda: waiting(daemon))
+        assert sorted(a.result()[1]["status"]["revision"] for a in asked) == [str(n) for n in range(2, 10)]
+        with held(daemon):
+            asked = [pool.submit(daemon.ask, "DELETE", "/v1/pools/p") for _ in range(8)]
+            until(lambda: waiting(daemon))
+        assert sorted(a.result()[0] for a in asked) == [204] + [404] * 7
+    daemon.end()
+    assert daemon.again().ask("GET", "/v1/pools")[1] == {"items": []}
+
+
+def test_a_change_of_a_pool_whose_client_left(daemon):
+    daemon.start(NO_TEMPLATES)
+    with held(daemon):
+        with socket.create_connection(("127.0.0.1", daemon.port)) as s:
+            body = json.dumps(POOL).encode()
+            s.sendall(b"POST /v1/pools HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            until(lambda: waiting(daemon))
+            for _ in range(3):  # turns of the loop, which reads every connection that has something in each
+                assert daemon.ask("GET", "/v1/pools/p")[0] == 404
+        until(lambda: not waiting(daemon))
+    until(lambda: daemon.ask("GET", "/v1/pools/p")[0] == 200)
 
 
 def test_changes_at_once_lose_nothing(daemon):

@@ -5,6 +5,7 @@
  */
 #include "lib/test.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -205,6 +206,50 @@ static void the_last_reference_removes(void)
 	rig_down();
 }
 
+/* In place of libc's: counts, and may fail. */
+static struct {
+	unsigned int calls;
+	int error;
+} synced;
+
+int fsync(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+		synced.calls++;
+	errno = synced.error;
+	return synced.error ? -1 : 0;
+}
+
+static void a_new_name_is_on_the_disk_before_its_record(void)
+{
+	char id[BLOB_ID];
+	struct err e;
+	int fd;
+
+	REQUIRE(rig_up());
+	memset(&synced, 0, sizeof(synced));
+	CHECK_INT(blobs_sync(G.b, &e), 0);
+	CHECK_INT(synced.calls, 0);
+	fd = make(id, 0);
+	close_fd(&fd);
+	CHECK_INT(blobs_sync(G.b, &e), 0);
+	CHECK_INT(synced.calls, 1);
+	CHECK_INT(blobs_sync(G.b, &e), 0);
+	CHECK_INT(synced.calls, 1);
+	blob_discard(G.b, id, "mem");
+	fd = make(id, 0);
+	close_fd(&fd);
+	synced.error = EIO;
+	CHECK_INT(blobs_sync(G.b, &e), -EIO);
+	/* the kernel reports it once */
+	synced.error = 0;
+	CHECK_INT(blobs_sync(G.b, &e), -EIO);
+	blob_discard(G.b, id, "mem");
+	rig_down();
+}
+
 static void nothing_goes_while_records_are_loaded(void)
 {
 	char kept[BLOB_ID], dropped[BLOB_ID];
@@ -347,6 +392,8 @@ static const struct test tests[] = {
 	{"a_file_in_ram_is_sealed", a_file_in_ram_is_sealed},
 	{"a_writer_that_seals", a_writer_that_seals},
 	{"the_last_reference_removes", the_last_reference_removes},
+	{"a_new_name_is_on_the_disk_before_its_record",
+		a_new_name_is_on_the_disk_before_its_record},
 	{"nothing_goes_while_records_are_loaded", nothing_goes_while_records_are_loaded},
 	{"after_an_incomplete_load_old_files_stay", after_an_incomplete_load_old_files_stay},
 	{"a_large_file_goes_in_a_thread", a_large_file_goes_in_a_thread},

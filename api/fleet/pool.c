@@ -309,6 +309,9 @@ static int pool_load(void *arg, const char *key, cJSON *doc)
 	struct pool *p = calloc(1, sizeof(*p));
 	int rc = p ? pool_capacity_read(json_obj(doc, "capacity"), &p->cap) : -ENOMEM;
 
+	/* creates compare with it */
+	if (rc == 0 && !json_str(json_obj(json_obj(doc, "request"), "image"), "uri"))
+		rc = -EINVAL;
 	if (rc == 0) {
 		*p = (struct pool){.next = all->first,
 			.all = all,

@@ -14,7 +14,7 @@ import time
 
 import pytest
 from conftest import MAYFLY
-from hostdaemon import HostDaemon
+from hostdaemon import BOX, WAIT_S, HostDaemon
 from test_unwritten import again
 
 PARTS = {"runtime": {"templates": False}}
@@ -193,8 +193,8 @@ def test_a_file_that_is_not_as_it_was(daemon, kind, how):
     daemon.cleared("blobs/*")
 
 
-def test_no_memory(daemon):
-    """A record that could not be made of its row, for want of memory, is not a record that is not there."""
+def with_faults(daemon):
+    """It does what the file "fault" in its run_dir says."""
     daemon.end()
     daemon.config(PARTS | {"debug": {"faults": True}})
     (daemon.dir / "run" / "fault").write_text("")
@@ -202,7 +202,12 @@ def test_no_memory(daemon):
     program.write_text(f'#!/bin/sh\nexec {os.environ.get("MAYFLYD", pathlib.Path(__file__).parents[2] / "build/bin/mayflyd")} --faults "$@"\n')
     program.chmod(0o755)
     daemon.program = program
-    daemon.again()
+    return daemon.again()
+
+
+def test_no_memory(daemon):
+    """A record that could not be made of its row, for want of memory, is not a record that is not there."""
+    with_faults(daemon)
     boxes = [paused(daemon) for _ in range(3)]
     ended(daemon)
     before = blobs(daemon)
@@ -214,6 +219,89 @@ def test_no_memory(daemon):
     assert quarantined(daemon) == 0 and blobs(daemon) == before
     for b in boxes:
         goes_on(daemon, b)
+
+
+@pytest.mark.parametrize("step", ["begun", "disk", "asked", "loaded", "ready", "thawed", "saved"])
+def test_a_daemon_killed_in_a_resume(daemon, step):
+    """Whatever the record says at that moment is a record: nothing is quarantined by the next daemon, nor by the one after it."""
+    with_faults(daemon)
+    box = paused(daemon)
+    (daemon.dir / "run" / "fault").write_text(f"resume.{step} kill\n")
+    with pytest.raises(OSError):  # no answer
+        daemon.ask("POST", f"/v1/sandboxes/{box}/resume")
+    assert daemon.proc.wait(WAIT_S) == -signal.SIGKILL
+    for _ in range(2):
+        daemon.again()
+        assert quarantined(daemon) == 0, daemon.log()
+        if daemon.until(box, "Paused", "Running") == "Paused":
+            assert daemon.ask("POST", f"/v1/sandboxes/{box}/resume")[0] == 202
+        assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+        assert daemon.ask("POST", f"/v1/sandboxes/{box}/pause")[0] == 202
+        ended(daemon)
+    daemon.again()
+    assert quarantined(daemon) == 0 and daemon.state(box) == "Paused"
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.cleared("blobs/*")
+
+
+POOL = {"name": "p", "capacitySpec": {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 1}, "template": {"spec": {"containers": [{"image": "tiny"}]}}}
+
+
+@pytest.mark.parametrize("doc", ["substr(doc, 1, 40)", "'7'", "json_remove(doc, '$.capacity')", "json_remove(doc, '$.request')", "json_remove(doc, '$.request.image')"])
+def test_a_pool(daemon, doc):
+    assert daemon.ask("POST", "/v1/pools", POOL)[0] == 201
+    assert daemon.ask("POST", "/v1/pools", POOL | {"name": "q"})[0] == 201
+    box = paused(daemon)
+    ended(daemon)
+    before = blobs(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM pools WHERE id = 'p'").fetchone()
+        db.execute(f"UPDATE pools SET doc = {doc} WHERE id = 'p'")
+    daemon.again()
+    assert quarantined(daemon) == 1 and blobs(daemon) == before
+    assert [p["name"] for p in daemon.ask("GET", "/v1/pools")[1]["items"]] == ["q"]
+    goes_on(daemon, box)
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE pools SET doc = ? WHERE id = 'p'", (good,))
+    daemon.again()
+    assert quarantined(daemon) == 0 and daemon.ask("GET", "/v1/pools/p")[1]["capacitySpec"] == POOL["capacitySpec"]
+
+
+def test_a_claim(daemon):
+    """The record of a volume: nothing that it may name is removed."""
+    box = paused(daemon)
+    ended(daemon)
+    before = blobs(daemon)
+    key = "0123456789abcdef0123456789abcdef"
+    with database(daemon) as db:
+        db.execute("INSERT INTO claims VALUES (?, '{', NULL)", (key,))
+    daemon.again()
+    assert quarantined(daemon) == 1 and blobs(daemon) == before
+    goes_on(daemon, box)
+    ended(daemon)
+    with database(daemon) as db:
+        assert db.execute("SELECT id, doc FROM claims").fetchall() == [(key, "{")]
+
+
+def test_an_idempotency_key(daemon):
+    """Its row is read when the key comes again. What cannot be read is no leave to make another sandbox."""
+    key = {"Idempotency-Key": "k"}
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, key)[0] == 202
+    ended(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM idempotency").fetchone()
+        db.execute("UPDATE idempotency SET doc = substr(doc, 1, 10)")
+    daemon.again()
+    (box,) = [b["id"] for b in daemon.ask("GET", "/v1/sandboxes")[1]["items"]]
+    status, e, _ = daemon.ask("POST", "/v1/sandboxes", BOX, key)
+    assert status == 500 and "Idempotency-Key" in e["message"], e
+    assert [b["id"] for b in daemon.ask("GET", "/v1/sandboxes")[1]["items"]] == [box]
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE idempotency SET doc = ?", (good,))
+    daemon.again()
+    assert daemon.ask("POST", "/v1/sandboxes", BOX, key)[1]["id"] == box
 
 
 @pytest.mark.parametrize("doc", ["{", '{"purpose": "none of ours", "state": "Ready"}', '{"purpose": "snapshot", "state": "Ready"}',

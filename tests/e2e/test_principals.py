@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who asks: keys with namespaces and roles, what each sees, and what a daemon without a key refuses. The daemon runs on this host with scripted
 monitors."""
+import contextlib
 import hashlib
 import http.client
 import http.server
@@ -18,7 +19,7 @@ import uuid
 import pytest
 
 from conftest import MAYFLY
-from hostdaemon import BOX, PROGRAM, HostDaemon, stop
+from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon, stop
 from imagekit import small_layout
 from registrykit import WHO, Registry, Serving
 
@@ -660,6 +661,35 @@ def test_a_job_that_lies_gives_nothing_of_another_key(daemon, private):
     assert refused in (lie(sums(mine), mine) or "given")
     grants = {n.name for n in (store / "grants").iterdir() if n.name.endswith(".b")}
     assert not grants & {f"{d['digest'][7:]}.b" for d in [*manifest["layers"], manifest["config"]]} and f"{theirs}.b" not in grants
+
+
+def memory_has(pid, text):
+    """Is it anywhere in what this process can read of its memory?"""
+    with open(f"/proc/{pid}/mem", "rb", 0) as mem:
+        for line in open(f"/proc/{pid}/maps"):
+            span, rights, *_ = line.split()
+            begin, end = (int(x, 16) for x in span.split("-"))
+            if "r" not in rights or "[v" in line:  # what the kernel shows of itself
+                continue
+            mem.seek(begin)
+            with contextlib.suppress(OSError):  # it was unmapped meanwhile
+                while begin < end and (got := mem.read(end - begin)):
+                    if text.encode() in got:
+                        return True
+                    begin += len(got)
+    return False
+
+
+def test_a_registry_password_is_not_kept(daemon):
+    """Nobody needs it once the image is there: it is in the daemon's memory no more while the sandbox lives. The sandbox's metadata is."""
+    daemon.start(KEYS, api_key="root")
+    password, name = uuid.uuid4().hex, uuid.uuid4().hex
+    create(daemon, "key-a", image={"uri": "tiny", "auth": {"username": "somebody", "password": password}}, metadata={"name": name})
+    assert memory_has(daemon.proc.pid, name)
+    end = time.monotonic() + WAIT_S
+    while memory_has(daemon.proc.pid, password):  # the request's connection is closed after its answer
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_user_ids_alone_do_not_open_tcp(daemon):

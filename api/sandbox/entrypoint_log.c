@@ -47,6 +47,16 @@ static void answer(struct ask *a, const void *p, size_t n, bool cut)
 	free(a);
 }
 
+/* The guest did not answer: the sandbox may have ended meanwhile. Then its output was kept before the connection to it was closed. */
+static void answer_kept(struct ask *a)
+{
+	_cleanup_free_ char *kept = entrylog_kept(a->sb);
+
+	a->fn(a->arg, kept ? kept : "");
+	sandbox_unref(a->sb);
+	free(a);
+}
+
 static void text_came(void *arg, const struct agent_reply *rep)
 {
 	struct ask *a = arg;
@@ -54,6 +64,10 @@ static void text_came(void *arg, const struct agent_reply *rep)
 	uint64_t next = rep->err ? 0 : cur_u64(&c);
 	size_t n = rep->err || c.bad ? 0 : MIN(cur_left(&c), (size_t)ENTRYLOG_MAX);
 
+	if (rep->err) {
+		answer_kept(a);
+		return;
+	}
 	answer(a, n ? cur_bytes(&c, n) : NULL, n, next > n);
 }
 
@@ -86,7 +100,7 @@ static void size_came(void *arg, const struct agent_reply *rep)
 	if (rep->err || c.bad ||
 		!question(
 			a, AGENT_LOGS, bytes > ENTRYLOG_MAX ? bytes - ENTRYLOG_MAX : 0, text_came))
-		answer(a, NULL, 0, false);
+		answer_kept(a);
 }
 
 bool entrylog_ask(struct sandbox *sb, uint32_t limit_ms, entrylog_fn fn, void *arg)

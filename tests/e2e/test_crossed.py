@@ -138,6 +138,20 @@ def test_a_deletion_while_the_last_words_are_asked_for(daemon):
     assert status == 204, answer
 
 
+def test_output_asked_for_while_the_sandbox_ends(daemon):
+    """The guest is gone before it answers: the answer is what the daemon has kept. `mayfly stop` and then `mayfly logs` ask just then."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    step(daemon, "entry")
+    daemon.plan(agent="silent")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(daemon.ask, "GET", f"/v1/sandboxes/{box}/diagnostics/logs?tail=2")
+        step(daemon, "agent")
+        daemon.plan(entry="exit 3")
+        assert asked.result()[1] == "line 19999\nlast words of the entrypoint: \u00e4\ufffd\ufffd.\n"
+    daemon.until(box, "Failed")
+
+
 # ---- who waits is answered
 
 def test_a_template_asked_for_ahead_whose_makers_all_fail(daemon):

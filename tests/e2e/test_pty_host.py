@@ -13,7 +13,7 @@ import pytest
 import websockets
 import websockets.asyncio.client as wsclient
 
-from test_ways_host import WAIT_S, port, run  # noqa: F401 (port is a fixture)
+from test_ways_host import WAIT_S, port, raw, run, until  # noqa: F401 (port is a fixture)
 
 AT = "/x/44772"
 
@@ -263,6 +263,34 @@ def test_one_holder_and_take_over(port):
                 await second.type("echo mine\n")
                 await second.until(rb"[\r\n]mine\r\n")
         ask(port, "DELETE", f"/pty/{id}")
+    run(go())
+
+
+def test_a_take_over_needs_a_handshake(port):
+    """A malformed one evicts nobody."""
+    async def go():
+        id = make(port, envs={"PS1": "$ "})
+        async with attach(port, id) as t:
+            await t.told("connected")
+            for lines, status in (("Sec-WebSocket-Version: 8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", 426), ("Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short", 400)):
+                s = raw(port, f"GET {AT}/pty/{id}/ws?takeover=1 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{lines}")
+                assert until(s, b"}").startswith(b"HTTP/1.1 %d " % status)
+                s.close()
+            await t.type("echo mine\n")
+            await t.until(rb"[\r\n]mine\r\n")
+        ask(port, "DELETE", f"/pty/{id}")
+    run(go())
+
+
+def test_a_command_is_bashs_and_knows_its_terminal(port):
+    """`bash -c COMMAND` where there is a bash; TERM is whatever the session was made with, or what browsers' terminals are."""
+    async def go():
+        for envs, name in (({}, b"xterm-256color"), ({"TERM": "vt220"}, b"vt220")):
+            id = make(port, command='[[ a == a ]] && echo "bash=${BASH_VERSION:+yes}"; env | grep ^TERM= || echo TERM=none', envs=envs)
+            async with attach(port, id) as t:
+                assert (await t.told("exit"))["exit_code"] == 0
+            assert t.out == b"bash=yes\r\nTERM=" + name + b"\r\n"
+            ask(port, "DELETE", f"/pty/{id}")
     run(go())
 
 

@@ -323,6 +323,9 @@ static void upgrade_event(void *arg, uint32_t events)
 		watch_remove(u->watch);
 		u->watch = NULL;
 		u->hung_up = true;
+		/* Bytes that nobody will take: the send fails and ends it. Its owner may hold the other side until they have left. */
+		if (upgrade_unsent(u))
+			upgrade_turn(u, 0);
 		return;
 	}
 	upgrade_turn(u, events);

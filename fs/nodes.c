@@ -73,7 +73,8 @@ struct node_run {
 	uint32_t parent, bucket; /* bucket: the record's slot of the hash */
 	uint8_t volume;
 	bool used;
-	bool cached; /* in the cache's list: has a descriptor that may be closed */
+	bool cached;  /* in the cache's list: has a descriptor that may be closed */
+	bool counted; /* nodes_unnamed_bytes() has met it */
 };
 struct handle_run {
 	int fd1;
@@ -328,6 +329,7 @@ static void place_set(struct nodes *n, uint32_t i, uint32_t parent, const char *
 static void node_settle(struct nodes *n, uint32_t i)
 {
 	while (i >= FIXED) {
+		/* cppcheck-suppress arrayIndexOutOfBoundsCond ; records have numbers below FS_NODES_MAX */
 		struct node_rec *r = &n->t->nodes[i];
 		struct node_run *u = &n->run[i];
 		uint32_t parent = u->parent;
@@ -571,15 +573,15 @@ int node_lookup(struct nodes *n, const struct node_ref *dir, const char *name, u
 	return fd < 0 ? fd : node_enter(n, dir, name, fd, id, st);
 }
 
-int node_lookup_unnamed(
-	struct nodes *n, const struct node_ref *dir, int fd, uint64_t *id, struct statx *st)
+int node_lookup_fd(struct nodes *n, const struct node_ref *dir, const char *name, int fd,
+	uint64_t *id, struct statx *st)
 {
 	char path[16];
 	int own;
 
 	snprintf(path, sizeof(path), "%d", fd);
 	own = open(path, O_PATH | O_CLOEXEC);
-	return own < 0 ? -errno : node_enter(n, dir, NULL, own, id, st);
+	return own < 0 ? -errno : node_enter(n, dir, name, own, id, st);
 }
 
 void node_forget(struct nodes *n, uint64_t id, uint64_t count)
@@ -687,21 +689,38 @@ int node_open(const struct node_ref *r, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+static uint64_t unnamed_bytes(int fd)
+{
+	struct statx st;
+
+	/* of an open file, whose inode is in memory: it waits for no disk */
+	return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) == 0 && st.stx_nlink == 0
+		       ? st.stx_blocks * 512
+		       : 0;
+}
+
+/* A node that has a name in the table may have lost it all the same: another mount of the same claim removed it. */
 uint64_t nodes_unnamed_bytes(struct nodes *n, const struct volume *v)
 {
 	uint64_t bytes = 0;
-	struct statx st;
 
 	pthread_mutex_lock(&n->lock);
 	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
-		const struct node_run *r = &n->run[i];
+		struct node_run *r = &n->run[i];
 
-		/* one that is cached has a name; statx() of an open file waits for no disk */
-		if (!r->used || !r->fd1 || r->cached || r->volume != v->number)
+		r->counted = r->used && r->fd1 && r->volume == v->number;
+		if (r->counted)
+			bytes += unnamed_bytes(r->fd1 - 1);
+	}
+	/* open files whose node's own descriptor the cache has closed */
+	for (uint32_t i = 1; i < n->handles_high; i++) {
+		uint32_t node = n->hrun[i].node;
+
+		if (node < FIXED || !n->hrun[i].fd1 || n->run[node].volume != v->number ||
+			n->run[node].counted)
 			continue;
-		if (statx(r->fd1 - 1, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) == 0 &&
-			st.stx_nlink == 0)
-			bytes += st.stx_blocks * 512;
+		n->run[node].counted = true;
+		bytes += unnamed_bytes(n->hrun[i].fd1 - 1);
 	}
 	pthread_mutex_unlock(&n->lock);
 	return bytes;

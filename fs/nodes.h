@@ -42,9 +42,9 @@ void node_put(struct nodes *n, struct node_ref *r);
 /* Finds NAME in the folder `dir`, counts one lookup for the guest, and fills its number and attributes. */
 int node_lookup(struct nodes *n, const struct node_ref *dir, const char *name, uint64_t *id,
 	struct statx *st);
-/* The same for a file without a name, from an open descriptor (O_TMPFILE). */
-int node_lookup_unnamed(
-	struct nodes *n, const struct node_ref *dir, int fd, uint64_t *id, struct statx *st);
+/* The same for the open file fd. name: NULL if it has none (O_TMPFILE). */
+int node_lookup_fd(struct nodes *n, const struct node_ref *dir, const char *name, int fd,
+	uint64_t *id, struct statx *st);
 void node_forget(struct nodes *n, uint64_t id, uint64_t count);
 /* After a rename: the node at the new place has that name now. */
 void node_moved(struct nodes *n, const struct node_ref *dir, const char *name);

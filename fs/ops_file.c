@@ -87,13 +87,14 @@ static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd,
 {
 	struct server *s = c->s;
 	struct statfs st;
-	uint64_t room;
+	uint64_t room, charge;
 
 	if (!v->keep_ids)
 		return 0;
-	/* looked at every 16 MiB, at large pieces, and each time while it is full */
+	/* looked at every 16 MiB, at large pieces, every 256 calls (each may take an inode), and each time while it is full */
+	charge = MAX(bytes, LOOK_AGAIN_BYTES / 256);
 	if (atomic_load(&s->disk_seen) && !atomic_load(&s->disk_full) && bytes < LOOK_AGAIN_BYTES &&
-		atomic_fetch_add(&s->unseen_bytes, bytes) + bytes < LOOK_AGAIN_BYTES)
+		atomic_fetch_add(&s->unseen_bytes, charge) + charge < LOOK_AGAIN_BYTES)
 		return 0;
 	if (fstatfs(fd, &st) < 0)
 		return -errno;

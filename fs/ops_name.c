@@ -220,7 +220,9 @@ int op_link(struct fs_call *c)
 		snprintf(path, sizeof(path), "%d", old.fd);
 		if (old.vol != dir.vol)
 			rc = -EXDEV;
-		else if (linkat(AT_FDCWD, path, dir.fd, c->r->name, AT_SYMLINK_FOLLOW) < 0)
+		else
+			rc = room_for(c, dir.vol, dir.fd, PAGE_BYTES); /* the folder may grow */
+		if (rc == 0 && linkat(AT_FDCWD, path, dir.fd, c->r->name, AT_SYMLINK_FOLLOW) < 0)
 			rc = -errno;
 		if (rc == 0)
 			rc = put_entry(c, &dir, c->r->name);
@@ -270,6 +272,9 @@ static int rename_between(struct fs_call *c, uint64_t to_id, uint32_t flags)
 	if (rc == 0) {
 		if (from.vol != to.vol)
 			rc = -EXDEV;
+		/* a folder that grows never shrinks: a full claim allows renames that need no more room */
+		if (rc == 0 && (from.index != to.index || strlen(c->r->name2) > strlen(c->r->name)))
+			rc = room_for(c, to.vol, to.fd, PAGE_BYTES);
 		if (rc == 0 && !(flags & RENAME_EXCHANGE_))
 			node_victim(c->s->nodes, &to, c->r->name2, &v);
 		if (rc == 0 &&
@@ -326,12 +331,13 @@ static int create_flags(uint32_t flags)
 	       O_NOFOLLOW | O_NONBLOCK;
 }
 
-/* Opens NAME, made if it was not there. Another sandbox may make or remove it meanwhile. */
-static int create_open(
-	const struct fs_call *c, const struct node_ref *dir, const struct fuse_create_in *in)
+/* Opens NAME, made if it was not there. Another sandbox may make or remove it meanwhile. *made: this call made it. */
+static int create_open(const struct fs_call *c, const struct node_ref *dir,
+	const struct fuse_create_in *in, bool *made)
 {
 	int no_room = room_for(c, dir->vol, dir->fd, PAGE_BYTES);
 
+	*made = false;
 	if (no_room < 0)
 		return no_room;
 	for (int tries = 0; tries < 8; tries++) {
@@ -347,6 +353,7 @@ static int create_open(
 				close(fd);
 				return rc;
 			}
+			*made = true;
 			return fd;
 		}
 		if (errno != EEXIST || in->flags & O_EXCL)
@@ -392,6 +399,7 @@ int op_create(struct fs_call *c)
 	struct node_ref dir;
 	struct statx st;
 	uint64_t id;
+	bool made;
 	int fd, rc;
 
 	if (c->out_max < sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) ||
@@ -400,12 +408,15 @@ int op_create(struct fs_call *c)
 	rc = folder_get(c, c->r->node, true, &dir);
 	if (rc < 0)
 		return rc;
-	fd = create_open(c, &dir, in);
-	rc = fd < 0 ? fd : node_lookup(c->s->nodes, &dir, c->r->name, &id, &st);
+	fd = create_open(c, &dir, in, &made);
+	/* by the descriptor: another sandbox may have put another file there since */
+	rc = fd < 0 ? fd : node_lookup_fd(c->s->nodes, &dir, c->r->name, fd, &id, &st);
 	if (rc == 0)
 		rc = put_created(c, id, dir.vol, &st, fd, in->flags);
 	else if (fd >= 0)
 		close(fd);
+	if (rc < 0 && fd >= 0 && made)
+		unlinkat(dir.fd, c->r->name, 0);
 	node_put(c->s->nodes, &dir);
 	return rc;
 }
@@ -435,7 +446,7 @@ int op_tmpfile(struct fs_call *c)
 		allowed_mode(in->mode, false));
 	rc = fd < 0 ? -errno : own_fd(c, &dir, fd);
 	if (rc == 0)
-		rc = node_lookup_unnamed(c->s->nodes, &dir, fd, &id, &st);
+		rc = node_lookup_fd(c->s->nodes, &dir, NULL, fd, &id, &st);
 	if (rc == 0)
 		rc = put_created(c, id, dir.vol, &st, fd, in->flags);
 	else if (fd >= 0)

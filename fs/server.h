@@ -20,7 +20,7 @@ struct server {
 	int sock;
 	pthread_mutex_t reading, writing, syncing;
 	bool failed; /* under `reading`: the peer broke a rule, or is gone */
-	/* room_for(): bytes since the disk was last looked at, and what was seen */
+	/* room_for(). unseen_bytes: charged since the last statfs; disk_full: what that one said; disk_seen: there was one */
 	_Atomic uint64_t unseen_bytes;
 	_Atomic bool disk_full, disk_seen;
 	struct usages usages;

@@ -3,11 +3,15 @@
 
 Needs root and /dev/fuse; skipped with the reason elsewhere.
 """
+import errno
+import fcntl
+import mmap
 import os
 import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -138,8 +142,9 @@ def test_a_claim_does_not_fill_its_disk(tmp_path):
 
 
 @pytest.fixture
-def limited(tmp_path):
-    """Two file servers of one claim that may hold 16 MiB: their mounts, and the folder itself."""
+def limited(tmp_path, request):
+    """Two file servers of one claim that may hold 16 MiB, or what a test says: their mounts, and the folder itself."""
+    most = getattr(request, "param", 16 << 20)
     (tmp_path / "claim").mkdir()
     os.chmod(tmp_path, 0o755)
     os.chown(tmp_path / "claim", FIRST_ID, FIRST_ID)
@@ -148,15 +153,16 @@ def limited(tmp_path):
         (tmp_path / name).mkdir()
         log = open(tmp_path / f"{name}.log", "w+")
         running.append((tmp_path / name, log, subprocess.Popen([TOP / "build/tools/fsbridge", TOP / "build/bin/mayfly-fs", str(FIRST_ID), tmp_path / name,
-                                                               f"rw,ids,max={16 << 20}:{tmp_path}/claim"], stdout=log, stderr=log)))
+                                                               f"rw,ids,max={most}:{tmp_path}/claim"], stdout=log, stderr=log)))
     end = time.monotonic() + 20
     while not all("mounted" in (tmp_path / f"{n}.log").read_text() for n in ("one", "two")):
         assert all(p.poll() is None for _, _, p in running) and time.monotonic() < end, [(tmp_path / f"{n}.log").read_text() for n in ("one", "two")]
         time.sleep(0.01)
     yield tmp_path / "one" / "0", tmp_path / "two" / "0", tmp_path / "claim"
-    for mnt, log, p in running:
+    for mnt, _, _ in running:
         subprocess.run(["umount", "-l", mnt], check=False)
-        p.wait(20)
+    for _, log, p in running:
+        p.wait(60)
         log.close()
 
 
@@ -207,6 +213,60 @@ def test_a_limit_in_a_deep_tree(limited):
     assert "No space left" in sh("! echo x >f", one).stderr
     subprocess.run(["rm", "-r", claim / "d"], check=True)
     assert sh("sleep 1.1; echo x >f", one).returncode == 0
+
+
+@pytest.mark.parametrize("limited", [1 << 18], indirect=True)
+def test_a_limit_counts_attributes(limited):
+    """Files that are empty but for their attributes: each takes a page of the disk."""
+    one, two, claim = limited
+    (one / "f").touch()
+    os.setxattr(one / "f", "user.a", bytes(2000))
+    with pytest.raises(OSError) as e:
+        os.setxattr(one / "f", "user.b", bytes(3000))
+    assert e.value.errno == errno.ENOSPC
+    os.setxattr(one / "f", "user.a", bytes(3000))  # in the place of the first
+    if not os.stat(claim / "f").st_blocks:
+        pytest.skip("this file system does not count attributes")
+    made = 0
+    with pytest.raises(OSError) as e:
+        for made in range(1000):
+            (one / f"f{made}").touch()
+            os.setxattr(one / f"f{made}", "user.a", bytes(3000))
+    assert e.value.errno == errno.ENOSPC and made > 20
+    assert used(claim) <= 1 << 19
+
+
+@pytest.mark.parametrize("limited", [1 << 18], indirect=True)
+def test_a_limit_counts_names(limited):
+    """Folders grow by links and renames, and take room of the disk although no file does."""
+    one, _, claim = limited
+    (one / "f").touch()
+    with pytest.raises(OSError) as e:
+        for made in range(10000):
+            os.link(one / "f", one / f"{made:0250}")
+    assert e.value.errno == errno.ENOSPC and used(claim) <= 1 << 19
+    with pytest.raises(OSError) as e:
+        os.rename(one / "f", one / ("g" * 250))
+    assert e.value.errno == errno.ENOSPC
+    # a full claim allows what needs no room
+    os.rename(one / f"{0:0250}", one / "f")
+    os.rename(one / f"{1:0250}", one / "h")
+
+
+def test_a_limit_counts_files_that_others_removed(limited):
+    """A file that one sandbox has open, and the other removed."""
+    one, two, claim = limited
+    held = []
+    try:
+        with pytest.raises(OSError) as e:
+            for i in range(60):
+                held.append(open(one / f"f{i}", "wb", 0))
+                held[-1].write(bytes(1 << 20))
+                os.unlink(two / f"f{i}")
+        assert e.value.errno == errno.ENOSPC and 10 < len(held) < 20
+    finally:
+        for f in held:
+            f.close()
 
 
 def test_nothing_dangerous_reaches_the_host(fs):
@@ -287,6 +347,77 @@ def test_open_files_outlive_the_process(fs):
     assert (fs.claim / "f").read_text() == "before after"
 
 
+def test_what_programs_rely_on(fs):
+    """Holes, times, the size of the disk, shared mappings, appends, truncation."""
+    path, there = fs.mnt / "0" / "f", fs.claim / "f"
+    with open(path, "w+b", 0) as f:
+        os.ftruncate(f.fileno(), 1 << 30)
+        os.pwrite(f.fileno(), b"end", (1 << 30) - 3)
+        assert os.stat(there).st_size == 1 << 30 and os.stat(there).st_blocks < 1000
+        assert os.lseek(f.fileno(), 0, os.SEEK_DATA) > (1 << 30) - (1 << 20) and os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 0
+        os.ftruncate(f.fileno(), 8192)
+        with mmap.mmap(f.fileno(), 8192) as m:
+            m[4096:4102] = b"mapped"
+            m.flush()
+        assert there.read_bytes()[4096:4102] == b"mapped"
+        os.fsync(f.fileno())
+    os.utime(path, ns=(1_000_000_007, 2_000_000_009))
+    assert (os.stat(there).st_atime_ns, os.stat(there).st_mtime_ns) == (1_000_000_007, 2_000_000_009)
+    mine, hosts = os.statvfs(path), os.statvfs(there)
+    assert (mine.f_blocks * mine.f_frsize, mine.f_files) == (hosts.f_blocks * hosts.f_frsize, hosts.f_files)
+    with open(path, "wb"):
+        pass
+    assert there.read_bytes() == b""
+    with open(path, "ab", 0) as a, open(path, "ab", 0) as b:
+        for i in range(50):
+            a.write(b"a\n")
+            b.write(b"b\n")
+    assert sorted(there.read_text().split()) == ["a"] * 50 + ["b"] * 50
+
+
+def test_locks(fs):
+    """They hold between the processes of one sandbox."""
+    path = fs.mnt / "0" / "f"
+    path.write_bytes(bytes(100))
+    tried = """
+import fcntl, sys
+f = open(sys.argv[1], "r+b")
+for how in (lambda: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB), lambda: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 0),
+            lambda: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 50)):
+    try:
+        how()
+        print("locked")
+    except BlockingIOError:
+        print("busy")
+"""
+    with open(path, "r+b") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        fcntl.lockf(f, fcntl.LOCK_EX, 20, 0)
+        for expect in ("busy busy locked", "locked locked locked"):
+            out = subprocess.run([sys.executable, "-c", tried, path], capture_output=True, text=True, check=True).stdout
+            assert out.split() == expect.split()
+            fcntl.flock(f, fcntl.LOCK_UN)
+            fcntl.lockf(f, fcntl.LOCK_UN)
+
+
+def test_files_without_a_name(fs):
+    """O_TMPFILE: such a file can be given a name; one without a name ends with the server that had it open."""
+    fd, gone = (os.open(fs.mnt / "0", os.O_TMPFILE | os.O_RDWR, 0o640) for _ in range(2))
+    os.write(fd, b"content")
+    assert os.listdir(fs.claim) == []
+    proc = os.open("/proc/self/fd", os.O_PATH)
+    os.link(str(fd), fs.mnt / "0" / "named", src_dir_fd=proc, follow_symlinks=True)
+    os.close(proc)
+    assert (fs.claim / "named").read_bytes() == b"content" and os.stat(fs.claim / "named").st_mode & 0o7777 == 0o640
+    fs.kill()
+    assert os.pread(fd, 100, 0) == b"content"
+    with pytest.raises(OSError) as e:
+        os.write(gone, b"x")
+    assert e.value.errno in (errno.ESTALE, errno.EIO)
+    os.close(fd)
+    os.close(gone)
+
+
 def test_killed_again_and_again_under_work(fs):
     script = "for i in $(seq 300); do mkdir -p d$i 2>/dev/null; echo $i > d$i/f 2>/dev/null; cat d$i/f 2>/dev/null; done | wc -l"
     work = subprocess.Popen(["bash", "-c", script], cwd=fs.mnt / "0", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -307,6 +438,59 @@ def test_behaves_like_the_hosts_file_system(fs, tmp_path):
         mine.mkdir()
         r = subprocess.run([TOP / "build/tools/fscompare", mine, ref, "60" if STRESS else "5", str(seed + 1)], capture_output=True, text=True)
         assert r.returncode == 0 and "no difference" in r.stdout, r.stdout
+
+
+# Random calls on few names, which other processes use at the same moment. What two processes may do to each other is no error.
+STORM = """
+import errno, os, random, sys
+rnd = random.Random(int(sys.argv[1]))
+allowed = {errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.EINVAL, errno.EPERM}
+def name():
+    return rnd.choice(("{0}", "d{0}", "d{0}/{1}", "d{0}/d{1}", "d{0}/d{1}/{2}")).format(rnd.randrange(5), rnd.randrange(5), rnd.randrange(5))
+def write():
+    with open(name(), rnd.choice(("wb", "ab", "r+b", "xb")), 0) as f:
+        f.write(bytes([rnd.randrange(256)]) * rnd.randrange(100000))
+        if rnd.randrange(4) == 0:
+            os.fsync(f.fileno())
+def read():
+    with open(name(), "rb", 0) as f:
+        f.read()
+calls = (write, write, read, read, lambda: os.rename(name(), name()), lambda: os.link(name(), name()), lambda: os.unlink(name()), lambda: os.mkdir(name()),
+         lambda: os.rmdir(name()), lambda: os.symlink(name(), name()), lambda: os.truncate(name(), rnd.randrange(100000)), lambda: os.chmod(name(), 0o700),
+         lambda: [os.lstat(e.path) for e in os.scandir(name())], lambda: os.utime(name()))
+for _ in range(int(sys.argv[2])):
+    try:
+        rnd.choice(calls)()
+    except OSError as e:
+        assert e.errno in allowed, e
+"""
+
+
+def tree(top):
+    """{path: (mode, links, mtime, content)}"""
+    out = {}
+    for folder, folders, files in os.walk(top):
+        for n in folders + files:
+            p = os.path.join(folder, n)
+            st = os.lstat(p)
+            content = os.readlink(p) if os.path.islink(p) else pathlib.Path(p).read_bytes() if os.path.isfile(p) else None
+            out[os.path.relpath(p, top)] = (st.st_mode, st.st_nlink, st.st_mtime_ns, content)
+    return out
+
+
+def test_many_work_in_one_tree(fs):
+    """Four processes storm the same few names; at the end the guest sees what is on the disk."""
+    calls = "20000" if STRESS else "300"
+    for seed in range(10 if STRESS else 1):
+        at = fs.mnt / "0" / f"storm{seed}"
+        at.mkdir()
+        storm = [subprocess.Popen([sys.executable, "-c", STORM, str(seed * 4 + i), calls], cwd=at, stderr=subprocess.PIPE, text=True)
+                 for i in range(4)]
+        for p in storm:
+            _, err = p.communicate()
+            assert p.returncode == 0, err
+        time.sleep(1)  # what a guest may believe
+        assert tree(at) == tree(fs.claim / f"storm{seed}")
 
 
 def test_git_and_databases(fs):

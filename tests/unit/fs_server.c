@@ -597,7 +597,61 @@ static void forged_while_it_runs(void)
 	}
 }
 
+struct node_in_file {
+	uint64_t ino;
+	int64_t btime_ns;
+	uint64_t lookups;
+	uint32_t parent, generation, name;
+	uint16_t name_len;
+	uint8_t volume, flags;
+};
+static_assert(sizeof(struct node_in_file) == 40, "file format");
+
+/* A guest that knows a million names and has all handles open is refused, and may go on when it gave one back. */
+static void a_full_table(void)
+{
+	const uint32_t first = 2 + FS_VOLUMES_MAX;
+	size_t n = FS_NODES_MAX - first;
+	struct node_in_file *nodes = calloc(n, sizeof(*nodes));
+	struct fuse_create_in in = {.flags = O_RDWR | O_CREAT, .mode = 0644};
+	struct fuse_open_in o = {.flags = O_RDONLY};
+	struct fuse_forget_in forget = {.nlookup = 1};
+	struct fuse_release_in rel = {.fh = 1};
+	uint64_t vol, id;
+
+	set_up(&t);
+	end_server(&t);
+	REQUIRE(nodes != NULL);
+	for (size_t i = 0; i < n; i++)
+		nodes[i] = (struct node_in_file){.ino = i + (1ull << 50), .lookups = 1, .flags = 3};
+	REQUIRE(pwrite_full(t.table, nodes, n * sizeof(*nodes), 4096 + first * sizeof(*nodes)) ==
+		0);
+	forge(12, FS_NODES_MAX, 4);
+	for (uint64_t i = 1; i < FS_HANDLES_MAX; i++) {
+		const uint32_t handle[] = {2, O_DIRECTORY};
+
+		REQUIRE(pwrite_full(t.table, handle, sizeof(handle),
+				(off_t)(AT_HANDLES + i * 12)) == 0);
+	}
+	forge(20, FS_HANDLES_MAX, 4);
+	begin_server(&t);
+	REQUIRE(look_up(&t, 1, "0", &vol) == 0);
+	CHECK_INT(look_up(&t, vol, "d", &id), -ENFILE);
+	CHECK_INT(ask(&t, FUSE_CREATE, vol, &in, sizeof(in), "new", 4), -ENFILE);
+	CHECK_INT(ask(&t, FUSE_OPENDIR, vol, &o, sizeof(o), NULL, 0), -ENFILE);
+	/* what was refused is not there */
+	CHECK_INT(look_up(&t, vol, "new", &id), -ENOENT);
+	CHECK_INT(ask(&t, FUSE_FORGET, first, &forget, sizeof(forget), NULL, 0), 0);
+	CHECK_INT(look_up(&t, vol, "d", &id), 0);
+	CHECK_INT(ask(&t, FUSE_RELEASEDIR, vol, &rel, sizeof(rel), NULL, 0), 0);
+	CHECK_INT(ask(&t, FUSE_OPENDIR, vol, &o, sizeof(o), NULL, 0), 0);
+	CHECK_INT(ask(&t, FUSE_OPENDIR, vol, &o, sizeof(o), NULL, 0), -ENFILE);
+	tear_down(&t);
+	free(nodes);
+}
+
 static const struct test tests[] = {
+	{"a_full_table", a_full_table},
 	{"volumes_are_named_by_number", volumes_are_named_by_number},
 	{"names_lead_nowhere_else", names_lead_nowhere_else},
 	{"folder_swapped_for_a_link", folder_swapped_for_a_link},

@@ -477,14 +477,18 @@ _noreturn_ static void job_child(const struct volumes *v, const struct volume_as
 int volume_start(struct volume_jobs *j, const struct volume_ask *a, const struct priv_msg *m)
 {
 	struct job *b = NULL;
+	unsigned int hosts = 0;
 	int pair[2];
 	pid_t pid;
 
 	volume_jobs_reap(j);
-	for (size_t i = 0; i < VOLUME_JOBS_MAX && !b; i++)
+	for (size_t i = 0; i < VOLUME_JOBS_MAX; i++) {
 		if (!j->job[i].pid)
 			b = &j->job[i];
-	if (!b)
+		else
+			hosts += j->job[i].m.what == PRIV_V_HOST;
+	}
+	if (!b || (m->what == PRIV_V_HOST && hosts >= VOLUME_HOST_JOBS))
 		return -EAGAIN;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;

@@ -13,6 +13,7 @@
 
 #define VOLUME_ROOTS_MAX 16u
 #define VOLUME_JOBS_MAX  16u
+#define VOLUME_HOST_JOBS 12u /* of them: folders of the host, which may hang for long */
 #define VOLUME_IDS       65536u
 
 struct volumes {

@@ -47,6 +47,7 @@ struct fileserver {
 	bool unwanted;  /* and the answer finds nobody */
 	int sock;       /* the monitor's end */
 	int table;      /* -1: the monitor has it */
+	uint64_t lost_ns; /* when the process was lost the last time; 0: never */
 	struct timer *again;
 	fileserver_fn fn;
 	void *arg;
@@ -243,7 +244,12 @@ static void on_source(void *arg, const struct priv_msg *m, int fd)
 		fileserver_free(f);
 		return;
 	}
-	if (!item_at(f, f->at, &i) || m->status < 0 || fd < 0) {
+	if (!item_at(f, f->at, &i)) {
+		close_fd(&fd);
+		fail(f, "volumes", -EBADMSG);
+		return;
+	}
+	if (m->status < 0 || fd < 0) {
 		close_fd(&fd);
 		source_refused(f, &i, m->status < 0 ? -m->status : EIO);
 		return;
@@ -517,11 +523,15 @@ void fileserver_table(struct fileserver *f, int fd)
 
 void fileserver_lost(struct fileserver *f, const char *why)
 {
+	uint64_t now = mono_ns();
+
 	log_limited(LOG_WARN, "vm%u: its file server is gone (%s) and is started again", f->monitor,
 		why);
 	process_kill(f);
 	f->attaching = true;
-	timer_after(f->again, 0);
+	/* A table or a request may end each new process at once. Its sources are opened by the helper, which all share. */
+	timer_after(f->again, f->lost_ns && now - f->lost_ns < AGAIN_NS ? AGAIN_NS : 0);
+	f->lost_ns = now;
 }
 
 void fileserver_exited(struct volumes *v, const struct priv_msg *ev)

@@ -147,6 +147,11 @@ static void bad_ones(void)
 		{"[" CLAIM("a/b") "]", "VOLUME::INVALID_PVC_NAME"},
 		{"[" CLAIM("a..b") "]", "VOLUME::INVALID_PVC_NAME"},
 		{"[" CLAIM("A") "]", "VOLUME::INVALID_PVC_NAME"},
+		{"[" CLAIM("a b") "]", "VOLUME::INVALID_PVC_NAME"},
+		{"[" CLAIM("a\\nb") "]", "VOLUME::INVALID_PVC_NAME"},
+		{"[" CLAIM("a\\u0001") "]", "VOLUME::INVALID_PVC_NAME"},
+		{"[" CLAIM("caf\xc3\xa9") "]", "VOLUME::INVALID_PVC_NAME"},
+		{"[" CLAIM("a\xff") "]", "VOLUME::INVALID_PVC_NAME"},
 		{"[" NAMED("a", "") "]", "VOLUME::INVALID_MOUNT_PATH"},
 		{"[" NAMED("a", "m") "]", "VOLUME::INVALID_MOUNT_PATH"},
 		{"[" NAMED("a", "/") "]", "VOLUME::INVALID_MOUNT_PATH"},
@@ -481,7 +486,7 @@ static void few_claims_are_emptied_at_a_time(void)
 		claim_delete(R.d.volumes, claim_made("one", name), NULL, NULL);
 	}
 	while (ended < CLAIMS) {
-		for (int i = 0; i < 200 && nopen < MIN(ended + AT_A_TIME, (unsigned int)CLAIMS);
+		for (int i = 0; i < 2000 && nopen < MIN(ended + AT_A_TIME, (unsigned int)CLAIMS);
 			i++) {
 			loop_turn(R.d.loop, 10);
 			nopen = asked(PRIV_VOLUME, open, nopen, CLAIMS + 1);
@@ -497,7 +502,7 @@ static void few_claims_are_emptied_at_a_time(void)
 		/* the folder is gone already: then it is only removed */
 		open[ended].status = -ENOENT;
 		REQUIRE(send(R.helper, &open[ended], sizeof(*open), 0) == sizeof(*open));
-		for (int i = 0, n = 0; i < 200 && !n; i++) {
+		for (int i = 0, n = 0; i < 2000 && !n; i++) {
 			loop_turn(R.d.loop, 10);
 			nremove = asked(PRIV_VOLUME_REMOVE, remove, 0, CLAIMS + 1);
 			n = (int)nremove;
@@ -507,7 +512,7 @@ static void few_claims_are_emptied_at_a_time(void)
 		REQUIRE(send(R.helper, &remove[0], sizeof(*remove), 0) == sizeof(*remove));
 		ended++;
 	}
-	for (int i = 0; i < 200 && claims_first(R.d.volumes); i++)
+	for (int i = 0; i < 2000 && claims_first(R.d.volumes); i++)
 		loop_turn(R.d.loop, 10);
 	CHECK(!claims_first(R.d.volumes));
 	CHECK_INT(asked(PRIV_VOLUME, open, 0, 1), 0);
@@ -581,7 +586,83 @@ static void a_limit_is_the_hosts_if_it_can(void)
 	rig_down();
 }
 
+static void source_refusal(void *arg, const struct refusal *x)
+{
+	ASSERT(x);
+	*(struct refusal *)arg = *x;
+}
+
+/* What the helper says of a source, and what the client is told. */
+static void a_source_that_is_refused(void)
+{
+	static const struct {
+		int err;
+		bool host, sub;
+		int status;
+		const char *code;
+	} rows[] = {
+		{EPERM, true, false, 400, "VOLUME::HOST_PATH_NOT_ALLOWED"},
+		{EXDEV, true, false, 400, "VOLUME::HOST_PATH_NOT_ALLOWED"},
+		{EXDEV, true, true, 400, "VOLUME::INVALID_SUB_PATH"},
+		{EXDEV, false, true, 400, "VOLUME::INVALID_SUB_PATH"},
+		{ELOOP, true, false, 400, "VOLUME::INVALID_HOST_PATH"},
+		{ENOTDIR, true, false, 400, "VOLUME::INVALID_HOST_PATH"},
+		{ENOTDIR, false, true, 400, "VOLUME::INVALID_SUB_PATH"},
+		{EMEDIUMTYPE, true, false, 400, "VOLUME::INVALID_HOST_PATH"},
+		{EOPNOTSUPP, true, false, 400, "VOLUME::INVALID_HOST_PATH"},
+		{ENOENT, true, false, 400, "VOLUME::HOST_PATH_NOT_FOUND"},
+		{ENOENT, false, false, 400, "VOLUME::PVC_INSPECT_FAILED"},
+		{ETIMEDOUT, true, false, 504, "VOLUME::HOST_PATH_NOT_FOUND"},
+		{EAGAIN, true, false, 503, "VOLUME::PVC_INSPECT_FAILED"},
+		{EACCES, true, false, 500, "VOLUME::HOST_PATH_CREATE_FAILED"},
+		{ENOSPC, true, false, 500, "VOLUME::HOST_PATH_CREATE_FAILED"},
+		{EROFS, true, false, 500, "VOLUME::HOST_PATH_CREATE_FAILED"},
+		{ENOSPC, false, false, 500, "VOLUME::PVC_INSPECT_FAILED"},
+	};
+	static char text[PRIV_TEXT_MAX];
+	struct refusal x = {0};
+	struct fileserver *f;
+	struct priv_msg m;
+
+	rig_up();
+	helper_up();
+	R.d.cfg.nallowed_host_paths = 1;
+	str_copy(R.d.cfg.allowed_host_paths[0], sizeof(R.d.cfg.allowed_host_paths[0]), "/srv");
+	claim_made("one", "mine");
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		char list_text[300];
+		cJSON *list;
+
+		snprintf(list_text, sizeof(list_text),
+			"[{\"name\":\"a\",%s\"source\":\"%s\",\"mount\":\"/a\",\"sub\":\"%s\","
+			"\"readOnly\":false}]",
+			rows[i].host ? "\"host\":true," : "", rows[i].host ? "/srv/x" : "mine",
+			rows[i].sub ? "s" : "");
+		list = cJSON_Parse(list_text);
+		REQUIRE(list && volumes_hold(R.d.volumes, list, "one", &x) == 0);
+		x = (struct refusal){0};
+		f = fileserver_open(R.d.volumes, list, true, source_refusal, &x, &x);
+		REQUIRE(f && next_ask(&m, text) && m.op == PRIV_VOLUME);
+		m.status = -rows[i].err;
+		REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+		for (int k = 0; k < 2000 && !x.status; k++)
+			loop_turn(R.d.loop, 10);
+		CHECK_INT(x.status, rows[i].status);
+		CHECK_STR(x.code, rows[i].code);
+		CHECK(strstr(x.msg, rows[i].host ? "/srv/x" : "mine"));
+		REQUIRE(next_ask(&m, text) && m.op == PRIV_FREE);
+		m.status = 0;
+		REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+		fileserver_destroy(f);
+		volumes_release(R.d.volumes, list, true);
+		CHECK_INT(claim_find(R.d.volumes, "one", "mine")->uses, 0);
+		cJSON_Delete(list);
+	}
+	rig_down();
+}
+
 static const struct test tests[] = {
+	{"a_source_that_is_refused", a_source_that_is_refused},
 	{"only_what_was_held_is_undone", only_what_was_held_is_undone},
 	{"the_record_says_who_holds", the_record_says_who_holds},
 	{"a_claim_outlives_its_writes", a_claim_outlives_its_writes},

@@ -592,7 +592,7 @@ static void source_refusal(void *arg, const struct refusal *x)
 	*(struct refusal *)arg = *x;
 }
 
-/* What the helper says of a source, and what the client is told. */
+/* What the helper says of a source, and what the client receives. */
 static void a_source_that_is_refused(void)
 {
 	static const struct {

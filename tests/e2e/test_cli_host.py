@@ -166,6 +166,8 @@ def test_what_this_host_is(mayfly):
     assert json.loads(mayfly("version", "--json").stdout)["version"] in mayfly("version").stdout
     looks = {f["name"]: f for f in json.loads(subprocess.run([MAYFLY, "doctor", "--json"], capture_output=True, text=True, timeout=60).stdout)}
     assert {"kernel", "memory", "kvm", "cgroups", "landlock", "qemu", "guest kernel"} <= set(looks)
+    # what two sandboxes can learn of each other (docs/security.md)
+    assert {"cpu flaws", "threads", "ksm"} <= set(looks)
     for f in looks.values():
         assert f["verdict"] in ("good", "limited", "bad") and f["found"] and (f["verdict"] == "good" or f["todo"]), "it says the next step"
     mayfly("doctor", "kernel")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A monitor that was taken over. No process that runs user code can write a file that another sandbox reads, and nothing is published before the kernel
 has said so: with scripted monitors on this host, and in the appliance with the descriptors of real ones, taken from outside."""
+import os
 import re
 import subprocess
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from conftest import TOP
-from hostdaemon import WAIT_S, HostDaemon
+from hostdaemon import BOX, WAIT_S, HostDaemon
 from test_lifecycle import SLOW, call, create, run
 from test_lifecycle import until as running
 
@@ -84,6 +85,37 @@ def test_garbage_is_no_working_set(host):
     ws = until(lambda: host.ask("GET", f"/v1/mayfly/points/{tpl['id']}")[1]["workingSet"], lambda w: w["rounds"])
     assert (ws["pagesRead"], ws["pagesWritten"]) == (0, 0)
     assert not [p for p in (host.dir / "state" / "blobs").iterdir() if p.suffix == ".ws"]
+
+
+# ---- what a client was promised
+
+def test_a_token_does_not_vanish_with_a_memory_snapshot(host):
+    """With mayfly.snapshot = memory the environment stays the source's: a token that the create gives would guard nothing."""
+    host.start({"runtime": {"templates": False}})
+    s = snapshot_of(host, host.create())
+    assert s["status"]["state"] == "Ready", s
+    body = {"snapshotId": s["id"], "resourceLimits": {"memory": "256Mi"}}
+    token = {"env": {"EXECD_ACCESS_TOKEN": "secret"}}
+    status, e, _ = host.ask("POST", "/v1/sandboxes", body | token | {"extensions": {"mayfly.snapshot": "memory"}})
+    assert status == 400 and "EXECD_ACCESS_TOKEN" in e["message"], e
+    # a boot of the snapshot's disk has the token
+    status, box, _ = host.ask("POST", "/v1/sandboxes", body | token)
+    assert status == 202, box
+    host.until(box["id"], "Running")
+    assert host.ask("POST", f"/{box['id']}/44772/command", {"command": "true"})[0] == 401
+
+
+def test_memory_is_not_promised_twice(host):
+    """Without limits.memory_mib there is as much as the host has."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    host.start({"runtime": {"templates": False}, "limits": {"memory_mib": 0}})
+    size = min(total // 4, 16384) >> 7 << 7  # no more is given to one sandbox
+    made = 0
+    while (answer := host.ask("POST", "/v1/sandboxes", BOX | {"resourceLimits": {"memory": f"{size}Mi"}}))[0] == 202:
+        made += 1
+        assert made * size <= total, (made, size, total)
+    assert answer[0] == 429 and made >= 2, answer
+    assert int(re.search(r"MiB free of (\d+)", answer[1]["message"])[1]) <= total, answer
 
 
 # ---- with real monitors

@@ -20,6 +20,8 @@
 #define WRITER_BYTES MIB(1)
 /* Two files for the private layer, two and an index for each frozen one, and those that a snapshot replaces. */
 #define LAYER_INODES 64u
+/* Sandboxes that are told a changed limit at one look. */
+#define LIMITS_AT_ONCE 32u
 
 struct sample {
 	char id[37], layer[BLOB_ID];
@@ -82,16 +84,48 @@ static void on_limit(void *arg, const struct vmm_answer *a)
 		log_limited(LOG_WARN, "a monitor has no disk limit: %s", a->text);
 }
 
-void disk_guard_monitor(struct sandbox *sb)
+static void limit_monitor(struct sandbox *sb)
 {
 	struct buf b;
 
-	if (!sb->d->cfg.sandbox_disk_mib || !sb->vm || !sb->vm->ctl)
-		return;
 	buf_init(&b, 16);
 	buf_u64(&b, quota_bytes(sb));
 	vmmctl_call(sb->vm->ctl, VMM_DISK_LIMIT, &b, NULL, 0, on_limit, NULL);
 	buf_fini(&b);
+}
+
+void disk_guard_monitor(struct sandbox *sb)
+{
+	sb->disk_use.limit = quota_bytes(sb);
+	if (sb->d->cfg.sandbox_disk_mib && sb->vm && sb->vm->ctl)
+		limit_monitor(sb);
+}
+
+/* A sandbox whose writes wait at its limit can be neither paused nor snapshotted: its processes cannot be frozen. So a running one is
+ * told when the limit has changed, and by a new daemon, which does not know what it was told. */
+static void limit_changed(struct sandbox *sb)
+{
+	_cleanup_close_ int data = blob_open(sb->d->blobs, sb->disk.data, "data", false);
+	_cleanup_close_ int bitmap = blob_open(sb->d->blobs, sb->disk.data, "bitmap", false);
+
+	if (data >= 0 && bitmap >= 0)
+		disk_guard_layer(sb, data, bitmap);
+	if (sb->d->cfg.sandbox_disk_mib || sb->disk_use.limit)
+		limit_monitor(sb);
+	sb->disk_use.limit = quota_bytes(sb);
+}
+
+static void limits_look(const struct daemon *d)
+{
+	unsigned int n = 0;
+
+	for (struct sandbox *sb = d->sandboxes; sb && n < LIMITS_AT_ONCE; sb = sb->next) {
+		if (sb->phase != PHASE_RUNNING || sb->op.kind != OP_NONE || !sb->vm ||
+			!sb->vm->ctl || !*sb->disk.data || sb->disk_use.limit == quota_bytes(sb))
+			continue;
+		limit_changed(sb);
+		n++;
+	}
 }
 
 /* ---- the watch */
@@ -181,6 +215,7 @@ static void guard_look(void *arg)
 {
 	struct disk_guard *g = arg;
 
+	limits_look(g->d);
 	if (!g->d->cfg.disk_reserve_mib || !g->d->nsandboxes) {
 		timer_after(g->timer, LOOK_NS);
 		return;

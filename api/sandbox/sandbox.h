@@ -70,10 +70,11 @@ struct sandbox {
 	uint64_t vm_start;
 	struct agentc *agent;
 	struct agent_exec *entry;
-	/* disk_guard.c: the private layer that was looked at last, its size then, what was written in the last seconds */
+	/* disk_guard.c: the private layer that was looked at last, its size then, what was written in the last seconds; the limit that its
+	 * monitor and the file system were told, 0: not by this daemon */
 	struct {
 		char layer[BLOB_ID];
-		uint64_t bytes, lately;
+		uint64_t bytes, lately, limit;
 	} disk_use;
 	uint64_t disk_waits_ns; /* when disk_waits changed last, by mono_ns(); 0: never */
 	bool disk_waits;        /* writes of its guest wait for room on this host */

@@ -342,6 +342,29 @@ def test_the_heaviest_writer_is_paused_when_the_disk_is_nearly_full(daemon):
     daemon.until(loud, "Running")
 
 
+def test_a_changed_disk_limit_is_told_to_running_sandboxes(daemon):
+    """One whose writes wait at its limit cannot be paused or snapshotted: nothing else would tell it."""
+    def told(n):
+        end = time.monotonic() + WAIT_S
+        while (seen := sum(what == "disk-limit" for _, what in daemon.steps())) < n:
+            assert time.monotonic() < end, daemon.log()
+            time.sleep(0.05)
+        assert seen == n
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create()
+    told(0)
+    daemon.reload({"limits": {"sandbox_disk_mib": 100}} | NO_TEMPLATES)
+    told(1)
+    daemon.reload({"limits": {"sandbox_disk_mib": 0}} | NO_TEMPLATES)
+    told(2)
+    # a new daemon does not know what the one before it told
+    daemon.end()
+    daemon.start({"limits": {"sandbox_disk_mib": 100}} | NO_TEMPLATES)
+    daemon.until(box, "Running")
+    told(3)
+    assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
 def test_processors_are_given_away_up_to_a_limit(daemon):
     daemon.start({"limits": {"cpu_overcommit": 1}})
     n = os.sysconf("SC_NPROCESSORS_ONLN")

@@ -124,6 +124,9 @@ LIBS_tool-ext4list := -lext2fs -lcom_err -lcrypto
 LIBS_tool-deny := -lseccomp
 $(B)/tools/%: $(O)/tests/tools/%.o $(O)/agent.a $(O)/lib.a
 	$(Q)$(call link,$^,,$(LIBS_tool-$*))
+# this one runs in guests
+$(B)/tools/guestflood: $(B)/musl/tests/tools/guestflood.o
+	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
 
 # unit tests: one program a file, linked with the real objects
 $(B)/unit/%: $(O)/tests/unit/%.o $(ALL_ARCHIVES)

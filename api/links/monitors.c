@@ -321,7 +321,8 @@ static bool ready_message(struct vm *vm)
 	} m;
 	struct cur c;
 	uint32_t magic, prepared;
-	ssize_t n = recv(vm->ready_fd, &m, sizeof(m), MSG_PEEK);
+	/* the monitor has this descriptor, too, and can make it block: its flags are not relied on */
+	ssize_t n = recv(vm->ready_fd, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT);
 
 	if (n < 0 && errno == EAGAIN)
 		return false;
@@ -329,7 +330,7 @@ static bool ready_message(struct vm *vm)
 		(size_t)n < sizeof(m.h) + m.h.len)
 		return false; /* the rest is on its way */
 	if (n >= (ssize_t)sizeof(m.h) && m.h.type == AGENT_READY && m.h.len <= sizeof(m.body)) {
-		(void)!recv(vm->ready_fd, &m, sizeof(m.h) + m.h.len, 0);
+		(void)!recv(vm->ready_fd, &m, sizeof(m.h) + m.h.len, MSG_DONTWAIT);
 		c = cur_of(m.body, m.h.len);
 		magic = cur_u32(&c);
 		(void)cur_u32(&c);
@@ -372,7 +373,6 @@ static void guest_connected(struct vm *vm, struct cur *body, int fd)
 	watch_remove(vm->ready_watch);
 	close_fd(&vm->ready_fd);
 	vm->ready_fd = fd;
-	fd_set_nonblock(fd, true);
 	vm->ready_watch =
 		loop_watch(vm->d->loop, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_ready_bytes, vm);
 }

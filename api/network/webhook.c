@@ -276,7 +276,7 @@ static void on_server(void *arg, uint32_t events)
 			watch_events(h->watch, EPOLLIN);
 		return;
 	}
-	n = recv(h->fd, text, sizeof(text), 0);
+	n = recv(h->fd, text, sizeof(text), MSG_DONTWAIT);
 	if (n < 0 && errno == EAGAIN)
 		return;
 	status = n > 0 ? webhook_status(text, (size_t)n) : 0;

@@ -87,6 +87,18 @@ def test_garbage_is_no_working_set(host):
     assert not [p for p in (host.dir / "state" / "blobs").iterdir() if p.suffix == ".ws"]
 
 
+def test_a_descriptor_that_its_monitor_makes_blocking(host):
+    """The daemon reads what somebody else opened without relying on its flags: its loop would stop for ever."""
+    host.plan(ready="hold")
+    host.start({"runtime": {"templates": False}})
+    box = host.create()
+    host.plan(go="yes")
+    until(host.steps, lambda steps: any(what == "held" for _, what in steps))
+    for _ in range(20):
+        assert host.ask("GET", "/health", timeout=20)[0] == 200
+    assert host.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
 # ---- what a client was promised
 
 def test_a_token_does_not_vanish_with_a_memory_snapshot(host):

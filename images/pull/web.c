@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "lib/netaddr.h"
+
 #define MAX_REDIRECTS 6
 #define CONNECT_S     15L
 #define SLOW_BYTES    1024L
@@ -32,51 +34,23 @@ struct web {
 	int stop; /* -errno of a callback */
 };
 
-static bool v4_private(uint32_t a)
-{
-	static const struct {
-		uint32_t net, mask;
-	} nets[] = {
-		{0x00000000, 0xff000000},
-		{0x0a000000, 0xff000000},
-		{0x64400000, 0xffc00000},
-		{0x7f000000, 0xff000000},
-		{0xa9fe0000, 0xffff0000},
-		{0xac100000, 0xfff00000},
-		{0xc0000000, 0xffffff00},
-		{0xc0a80000, 0xffff0000},
-		{0xc6120000, 0xfffe0000},
-		{0xe0000000, 0xe0000000},
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(nets); i++)
-		if ((a & nets[i].mask) == nets[i].net)
-			return true;
-	return false;
-}
-
+/* The same list of closed places as for sandboxes. */
 bool address_is_private(const struct sockaddr *sa)
 {
-	struct sockaddr_in6 v6;
-	struct sockaddr_in v4;
-	const uint8_t *b;
-	uint32_t a;
+	socklen_t len =
+		sa->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	struct net_addr a, carried[NET_CARRIED_MAX];
+	struct net_prefix place;
+	unsigned int n;
+	uint16_t port;
 
-	if (sa->sa_family == AF_INET) {
-		memcpy(&v4, sa, sizeof(v4));
-		return v4_private(ntohl(v4.sin_addr.s_addr));
-	}
-	if (sa->sa_family != AF_INET6)
+	if (!net_addr_of_sockaddr(sa, len, &a, &port) || net_kind_of(&a, &place) != NET_PUBLIC)
 		return true;
-	memcpy(&v6, sa, sizeof(v6));
-	b = v6.sin6_addr.s6_addr;
-	memcpy(&a, b + 12, 4);
-	if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) || IN6_IS_ADDR_V4COMPAT(&v6.sin6_addr))
-		return v4_private(ntohl(a));
-	if (memcmp(b, "\0\x64\xff\x9b", 4) == 0) /* 64:ff9b::/96 */
-		return v4_private(ntohl(a));
-	return (b[0] & 0xfe) == 0xfc || b[0] == 0xff || (b[0] == 0xfe && (b[1] & 0x80)) ||
-	       b[0] == 0;
+	n = net_addr_carried(&a, carried);
+	for (unsigned int i = 0; i < n; i++)
+		if (net_kind_of(&carried[i], &place) != NET_PUBLIC)
+			return true;
+	return false;
 }
 
 static bool peer_is_private(CURL *c)

@@ -86,10 +86,12 @@ static void private_addresses_are_known(void)
 	} v4[] = {{"127.0.0.1", true}, {"10.1.2.3", true}, {"172.16.0.1", true},
 		{"172.32.0.1", false}, {"192.168.1.1", true}, {"169.254.169.254", true},
 		{"100.64.0.1", true}, {"8.8.8.8", false}, {"0.0.0.0", true}, {"224.0.0.1", true},
-		{"255.255.255.255", true}},
+		{"255.255.255.255", true}, {"168.63.129.16", true}, {"203.0.113.1", true}},
 	  v6[] = {{"::1", true}, {"::", true}, {"fe80::1", true}, {"fd00::1", true},
 		  {"2001:4860::1", false}, {"::ffff:127.0.0.1", true}, {"::ffff:8.8.8.8", false},
-		  {"64:ff9b::a00:1", true}, {"ff02::1", true}};
+		  {"64:ff9b::a00:1", true}, {"64:ff9b::808:808", false}, {"ff02::1", true},
+		  {"2002:7f00:1::1", true}, {"2002:808:808::1", false}, {"2001::f5ff:fffe", true},
+		  {"64:ff9b:1::a00:1", true}, {"100::1", true}};
 
 	for (size_t i = 0; i < ARRAY_LEN(v4); i++) {
 		struct sockaddr_in a = {.sin_family = AF_INET};

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * quota: limits that the file system keeps for the files of one sandbox or claim, by the helper's own functions, as root, where the kernel and
- * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance's data disk is mounted without: skipped there. And what the
- * cgroup's io controller keeps of its traffic.
+ * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance's disk is mounted without: skipped there.
  */
 #include "lib/test.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "priv/groups.h"
 #include "priv/quota.h"
@@ -108,59 +104,6 @@ static void the_disk_has_a_name_for_io_max(void)
 	CHECK(!io_device_of("/proc", name, sizeof(name)));
 }
 
-/* Four mebibytes past the page cache, by a process in that cgroup. */
-static void write_in(int cgroup)
-{
-	void *block = aligned_alloc(4096, MIB(1));
-	char path[400];
-	int fd, procs, status = -1;
-	pid_t pid;
-
-	REQUIRE(block);
-	memset(block, 7, MIB(1));
-	snprintf(path, sizeof(path), "%s/other", dir);
-	pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		procs = openat(cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
-		fd = open(path, O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-		for (int i = 0; i < 4; i++)
-			if (procs < 0 || (i == 0 && write(procs, "0", 1) != 1) ||
-				pwrite(fd, block, MIB(1), (off_t)MIB(i)) != (ssize_t)MIB(1))
-				_exit(1);
-		_exit(0);
-	}
-	CHECK_INT(waitpid(pid, &status, 0), pid);
-	CHECK_INT(status, 0);
-	free(block);
-}
-
-static void writes_of_a_group_are_throttled(void)
-{
-	static const char at[] = "/sys/fs/cgroup/mayfly-quota-test";
-	static const struct priv_limits none = {0},
-					some = {.io_bytes_max = MIB(1), .io_ops_max = 500};
-	_cleanup_close_ int root = open("/sys/fs/cgroup", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_close_ int group = -1;
-	uint64_t before;
-	char name[24];
-
-	if (!io_device_of(dir, name, sizeof(name)) || root < 0 || !cgroup_has_io(root)) {
-		printf("(no io controller for %s here)\n", dir);
-		return;
-	}
-	REQUIRE(mkdir(at, 0700) == 0);
-	group = open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	REQUIRE(group >= 0);
-	CHECK_INT(cgroup_io_limits(group, name, &some), 0);
-	before = mono_ns();
-	write_in(group);
-	CHECK(mono_ns() - before > 2000000000ull); /* 4 MiB, 1 MiB a second */
-	CHECK_INT(cgroup_io_limits(group, name, &none), 0);
-	write_in(group);
-	CHECK_INT(rmdir(at), 0);
-}
-
 static void clean_up(void)
 {
 	static const char *const made[] = {
@@ -181,7 +124,6 @@ static const struct test tests[] = {
 		a_sandbox_has_its_bytes_and_others_keep_theirs},
 	{"a_folder_hands_its_project_down", a_folder_hands_its_project_down},
 	{"the_disk_has_a_name_for_io_max", the_disk_has_a_name_for_io_max},
-	{"writes_of_a_group_are_throttled", writes_of_a_group_are_throttled},
 };
 
 int main(int argc, char **argv)

@@ -653,6 +653,7 @@ static void a_source_that_is_refused(void)
 		REQUIRE(next_ask(&m, text) && m.op == PRIV_FREE);
 		m.status = 0;
 		REQUIRE(send(R.helper, &m, sizeof(m), 0) == sizeof(m));
+		loop_turn(R.d.loop, 10);
 		fileserver_destroy(f);
 		volumes_release(R.d.volumes, list, true);
 		CHECK_INT(claim_find(R.d.volumes, "one", "mine")->uses, 0);

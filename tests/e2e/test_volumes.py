@@ -464,7 +464,7 @@ def test_a_claim_with_a_limit(api, made):
     name = "c-" + uuid.uuid4().hex[:8]
     box = made(dict(claim(name), pvc={"claimName": name, "storage": "20Mi"}))
     assert next(c["storageBytes"] for c in api("GET", "/v1/mayfly/volumes")[1]["items"] if c["name"] == name) == 20 << 20
-    code, out = api.run(box, "dd if=/dev/zero of=/data/f bs=1M count=30 2>&1; df -m /data | tail -n 1; ls -l /data/f")
+    code, out = api.run(box, "dd if=/dev/zero of=/data/f bs=1M count=30 2>&1; dd if=/dev/zero of=/data/rest bs=4k count=1000 2>/dev/null; df -m /data | tail -n 1; ls -l /data/f")
     assert "No space left" in out, out
     # another sandbox meets the same limit, and what is removed makes room for both
     two = made(claim(name))

@@ -7,7 +7,7 @@ const { spawn } = require("child_process");
 const { Session } = require("inspector");
 const { parentPort, workerData: state } = require("worker_threads");
 const ANSWER_MS = 300;
-// `state` is what the kernel says: the number of the cell that runs, or 0, and how many signals its own handler saw.
+// `state` is what the kernel says: the number of the cell that runs, or 0.
 
 // Does the kernel execute code of a cell right now? The answer is made on its thread, in the middle of the loop. A kernel that only was slow has its own handler, and
 // one that compiles must not be ended: it could not compile again.
@@ -19,8 +19,8 @@ const IN_CELL = `(() => {
 	return stack.includes("evalmachine.<anonymous>") && !stack.includes("typescript-for-tslab");
 })()`;
 
-function end(cell, seen) {
-	if (Atomics.load(state, 0) !== cell || Atomics.load(state, 1) !== seen) return; // the cell has ended, or the kernel heard of it
+function end(cell) {
+	if (Atomics.load(state, 0) !== cell) return; // the cell has ended: the kernel heard of the signal
 	const session = new Session();
 	session.connectToMainThread();
 	session.post("Runtime.evaluate", { expression: IN_CELL, returnByValue: true }, (e, answer) => {
@@ -39,7 +39,7 @@ function end(cell, seen) {
 function listen() {
 	spawn("cat", [], { stdio: ["pipe", "ignore", "ignore"] }).on("exit", (code, signal) => {
 		if (signal !== "SIGINT") return;
-		setTimeout(end, ANSWER_MS, Atomics.load(state, 0), Atomics.load(state, 1));
+		setTimeout(end, ANSWER_MS, Atomics.load(state, 0));
 		listen();
 	});
 }

@@ -59,7 +59,8 @@ function failureOf(calls) {
 	return { ename: "CompileError", evalue: lines[0] || "the cell failed", traceback: lines.length ? lines : ["the cell failed"] };
 }
 
-const state = new Int32Array(new SharedArrayBuffer(8));
+const ANSWER_MS = 300; // for tslab's own handler
+const state = new Int32Array(new SharedArrayBuffer(4)); // the number of the cell that runs, or 0
 let cells = 0;
 let stop = () => {}; // ends the cell that runs now
 
@@ -99,6 +100,10 @@ startKernel({ configPath: process.argv[2], enableFindLocal: false, jsKernel: pro
 
 const interrupts = new Worker(require.resolve("./interrupt.js"), { workerData: state });
 interrupts.unref();
-process.on("SIGINT", () => Atomics.add(state, 1, 1));
+// Between the end of a cell's first piece of code and the moment at which tslab listens, nobody but this one hears of an interrupt.
+process.on("SIGINT", () => {
+	const cell = Atomics.load(state, 0);
+	setTimeout(() => cell && cell === Atomics.load(state, 0) && stop(), ANSWER_MS);
+});
 // what was executed has been ended, and nothing of it can say so
 interrupts.on("message", (cell) => cell === Atomics.load(state, 0) && stop());

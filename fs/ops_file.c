@@ -7,6 +7,7 @@
 #include <linux/falloc.h>
 #include <stdatomic.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 
 uint32_t open_answer_flags(const struct volume *v)
 {
@@ -82,23 +83,11 @@ int op_read(struct fs_call *c)
 
 #define LOOK_AGAIN_BYTES MIB(16)
 
-bool disk_is_full(const struct statfs *st, uint64_t max_bytes, uint64_t bytes)
-{
-	uint64_t block = (uint64_t)st->f_bsize, size = (uint64_t)st->f_blocks * block;
-
-	/* Where the file system keeps the claim's limit it tells a disk of that size. The limit says then what fits, not the reserve. */
-	if (max_bytes && size <= max_bytes && max_bytes - size < block)
-		return false;
-	/* f_files 0: this file system makes inodes as it needs them */
-	return (uint64_t)st->f_bavail * block < SERVER_RESERVE + bytes ||
-	       (st->f_files && st->f_ffree < SERVER_INODES);
-}
-
 static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
 {
 	struct server *s = c->s;
 	struct statfs st;
-	uint64_t charge;
+	uint64_t room, charge;
 
 	if (!v->keep_ids)
 		return 0;
@@ -111,7 +100,10 @@ static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd,
 		return -errno;
 	atomic_store(&s->unseen_bytes, 0);
 	atomic_store(&s->disk_seen, true);
-	atomic_store(&s->disk_full, disk_is_full(&st, v->max_bytes, LOOK_AGAIN_BYTES + bytes));
+	/* f_files 0: this file system makes inodes as it needs them */
+	room = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+	atomic_store(&s->disk_full, room < SERVER_RESERVE + LOOK_AGAIN_BYTES + bytes ||
+					    (st.f_files && st.f_ffree < SERVER_INODES));
 	return atomic_load(&s->disk_full) ? -ENOSPC : 0;
 }
 

@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/vfs.h>
 
 #define SERVER_THREADS 4u
 
@@ -93,8 +92,6 @@ int op_readdirplus(struct fs_call *c);
  * more than its own limit is used. 0 or -ENOSPC for what adds so many bytes. Host folders are the operator's affair. */
 #define SERVER_RESERVE MIB(512)
 #define SERVER_INODES  4096u
-/* What statfs told of a volume whose limit is max_bytes (0: none): is there no room for so many bytes and the reserve? */
-bool disk_is_full(const struct statfs *st, uint64_t max_bytes, uint64_t bytes);
 int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes);
 void fill_attr(struct fuse_attr *a, const struct volume *v, const struct statx *st);
 void fill_entry(

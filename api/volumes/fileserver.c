@@ -36,6 +36,7 @@ struct fileserver {
 	unsigned int n, at; /* volumes; the one that is being opened */
 	int fd[FS_VOLUMES_MAX];
 	bool is_file[FS_VOLUMES_MAX];
+	uint32_t counted; /* a bit for each volume whose limit the host's file system keeps */
 	uint32_t slot, monitor;
 	bool has_slot; /* and no process in it */
 	bool running;  /* a process in it */
@@ -208,17 +209,20 @@ static void on_quota(void *arg, const struct priv_msg *m, int fd)
 		fileserver_free(f);
 		return;
 	}
-	if (m->status < 0 && m->status != -EOPNOTSUPP)
+	if (m->status == 0)
+		f->counted |= 1u << (f->at - 1);
+	else if (m->status != -EOPNOTSUPP)
 		log_limited(LOG_WARN, "the disk quota of a claim cannot be set: %s",
 			strerror(-m->status));
 	open_next(f);
 }
 
-/* The claim that was opened last has a limit, which mayfly-fs keeps. The host's file system does, too, if it can: to the byte, for all sandboxes. */
+/* The claim that was opened last has a limit: the host's file system keeps it if it can. false: mayfly-fs does. */
 static bool quota_ask(struct fileserver *f, const struct volume_item *i)
 {
 	struct priv_msg m = {.op = PRIV_QUOTA, .what = PRIV_Q_CLAIM};
 
+	f->counted &= ~(1u << (f->at - 1));
 	if (i->host || (privctl_host_flags(f->v->d->priv) & PRIV_H_NO_QUOTA))
 		return false;
 	m.quota.bytes = claim_max(f->v, i->folder);
@@ -458,7 +462,7 @@ static void start_process(struct fileserver *f)
 			continue;
 		m.volumes_ro |= (uint32_t)i.read_only << k;
 		m.volumes_ids |= (uint32_t)!i.host << k;
-		if (!i.host)
+		if (!i.host && !(f->counted >> k & 1))
 			m.volumes_max[k] = claim_max(f->v, i.folder);
 	}
 	f->asked = true;

@@ -650,32 +650,7 @@ static void a_full_table(void)
 	free(nodes);
 }
 
-static void a_full_disk(void)
-{
-	struct statfs disk = {
-		.f_bsize = 4096, .f_blocks = GIB(10) / 4096, .f_files = 100000, .f_ffree = 50000};
-	struct statfs limited = {.f_bsize = 4096,
-		.f_blocks = MIB(20) / 4096,
-		.f_bavail = MIB(19) / 4096,
-		.f_files = 100,
-		.f_ffree = 90};
-
-	disk.f_bavail = GIB(1) / 4096;
-	CHECK(!disk_is_full(&disk, 0, MIB(1)) && !disk_is_full(&disk, GIB(20), MIB(1)));
-	CHECK(disk_is_full(&disk, 0, MIB(600)));
-	disk.f_ffree = SERVER_INODES - 1;
-	CHECK(disk_is_full(&disk, 0, 1));
-	disk.f_files = 0; /* makes them as it needs them */
-	CHECK(!disk_is_full(&disk, 0, 1));
-	disk.f_bavail = MIB(100) / 4096;
-	CHECK(disk_is_full(&disk, 0, 1) && disk_is_full(&disk, GIB(20), 1));
-	/* a small disk, and a claim's project, whose disk has the size of its limit to the block */
-	CHECK(disk_is_full(&limited, 0, 1) && disk_is_full(&limited, MIB(21), 1));
-	CHECK(!disk_is_full(&limited, MIB(20), 1) && !disk_is_full(&limited, MIB(20) + 1000, 1));
-}
-
 static const struct test tests[] = {
-	{"a_full_disk", a_full_disk},
 	{"a_full_table", a_full_table},
 	{"volumes_are_named_by_number", volumes_are_named_by_number},
 	{"names_lead_nowhere_else", names_lead_nowhere_else},

@@ -95,6 +95,7 @@ struct broker {
 	uint32_t fds, fds_max;
 	uint64_t committed, committed_max; /* bytes that the buffers of all flows may take */
 	struct timer *closing_timer;
+	bool closing_due; /* the timer runs */
 	uint64_t
 		closing_max_ns; /* a flow that was given back and sends nothing for this long is reset */
 	/* the host as it is now */

@@ -58,10 +58,15 @@ static void tcp_bytes(int fd, uint64_t *out, uint64_t *in)
 	*in += t.tcpi_bytes_received;
 }
 
-static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
+static void flow_count(struct net_sandbox *s, const struct net_flow_entry *f)
 {
 	if (f->kind == NET_FLOW_TCP)
 		tcp_bytes(f->fd, &s->count[NET_C_BYTES_OUT], &s->count[NET_C_BYTES_IN]);
+}
+
+/* Its bytes were counted. */
+static void flow_drop(struct net_sandbox *s, struct net_flow_entry *f)
+{
 	close_fd(&f->fd);
 	free(f->name);
 	s->committed -= f->committed;
@@ -71,7 +76,13 @@ static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
 	s->broker->fds--;
 }
 
-/* A shut socket keeps what it has received, for who has a duplicate: nobody is to have it, and it is not counted any more. */
+static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
+{
+	flow_count(s, f);
+	flow_drop(s, f);
+}
+
+/* After shutdown() received bytes stay in the socket, and mayfly-net's duplicate could read them. They are discarded: their memory is not counted any more. */
 static void flow_stop(const struct net_flow_entry *f)
 {
 	shutdown(f->fd, SHUT_RDWR);
@@ -98,40 +109,48 @@ static bool tcp_unsent(int fd, uint64_t *acked)
 	return t.tcpi_state != STATE_CLOSED && (t.tcpi_notsent_bytes || t.tcpi_unacked > 1);
 }
 
-static bool closing_over(const struct broker *b, struct net_flow_entry *f, uint64_t now)
+/* true: the flow has ended. */
+static bool closing_look(struct net_sandbox *s, struct net_flow_entry *f, uint64_t now)
 {
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
 	uint64_t acked;
 
-	if (!tcp_unsent(f->fd, &acked))
+	if (!tcp_unsent(f->fd, &acked)) {
+		flow_end(s, f);
 		return true;
+	}
 	if (acked != f->acked) {
 		f->acked = acked;
 		f->closing_ns = now;
 	}
-	if (now - f->closing_ns < b->closing_max_ns)
+	if (now - f->closing_ns < s->broker->closing_max_ns)
 		return false;
-	(void)!connect(f->fd, &none, sizeof(none)); /* empties it, for its duplicates, too */
+	/* empties it, for its duplicates, too, and the kernel's counts of it */
+	flow_count(s, f);
+	(void)!connect(f->fd, &none, sizeof(none));
+	flow_drop(s, f);
 	return true;
+}
+
+/* One timer for all sandboxes: who comes later does not put the look off. */
+static void closing_soon(struct broker *b)
+{
+	if (b->closing_due)
+		return;
+	b->closing_due = true;
+	timer_after(b->closing_timer, CLOSING_LOOK_NS);
 }
 
 void flows_closing(void *broker)
 {
 	struct broker *b = broker;
 	uint64_t now = mono_ns();
-	bool more = false;
 
+	b->closing_due = false;
 	for (struct net_sandbox *s = b->sandbox; s; s = s->next)
-		for (uint32_t i = 0; i < s->nflow; i++) {
-			if (!s->flow[i].closing_ns)
-				continue;
-			if (closing_over(b, &s->flow[i], now))
-				flow_end(s, &s->flow[i]);
-			else
-				more = true;
-		}
-	if (more)
-		timer_set(b->closing_timer, now + CLOSING_LOOK_NS);
+		for (uint32_t i = 0; i < s->nflow; i++)
+			if (s->flow[i].closing_ns && !closing_look(s, &s->flow[i], now))
+				closing_soon(b);
 }
 
 void flows_end(struct net_sandbox *s)
@@ -294,7 +313,8 @@ void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c)
 	if (!cur_copy(c, a.b, sizeof(a.b)))
 		c->bad = true;
 	port = cur_u16(c);
-	if (kind == NET_FLOW_ICMP) /* no rule is to judge a port that there is not */
+	if (kind ==
+		NET_FLOW_ICMP) /* no ports: a rule with ports must not match one that mayfly-net made up */
 		port = 0;
 	if (!cur_done(c) || kind >= NET_FLOW_KINDS || (!port && kind != NET_FLOW_ICMP)) {
 		s->count[NET_C_REFUSED]++;
@@ -329,7 +349,7 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 	flow_stop(f);
 	if (f->kind == NET_FLOW_TCP && tcp_unsent(f->fd, &f->acked)) {
 		f->closing_ns = mono_ns();
-		timer_set(s->broker->closing_timer, f->closing_ns + CLOSING_LOOK_NS);
+		closing_soon(s->broker);
 		return;
 	}
 	flow_end(s, f);

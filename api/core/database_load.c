@@ -142,7 +142,7 @@ static int reader_open(struct database *db, enum db_table t, struct err *e)
 			db->reader = NULL;
 			return -e->code;
 		}
-		sqlite3_busy_timeout(db->reader, 10000);
+		sqlite3_busy_timeout(db->reader, 2000);
 	}
 	snprintf(sql, sizeof(sql), "SELECT doc, local FROM %s WHERE id = ?1", db_table_names[t]);
 	if (!db->get[t] && sqlite3_prepare_v2(db->reader, sql, -1, &db->get[t], NULL) != SQLITE_OK)

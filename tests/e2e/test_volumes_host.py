@@ -364,7 +364,7 @@ def test_what_programs_rely_on(fs):
     os.utime(path, ns=(1_000_000_007, 2_000_000_009))
     assert (os.stat(there).st_atime_ns, os.stat(there).st_mtime_ns) == (1_000_000_007, 2_000_000_009)
     mine, hosts = os.statvfs(path), os.statvfs(there)
-    assert (mine.f_blocks * mine.f_frsize, mine.f_files) == (hosts.f_blocks * hosts.f_frsize, hosts.f_files)
+    assert mine.f_blocks * mine.f_frsize == hosts.f_blocks * hosts.f_frsize
     with open(path, "wb"):
         pass
     assert there.read_bytes() == b""

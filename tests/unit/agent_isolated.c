@@ -1064,16 +1064,16 @@ static void a_session_has_bounds(void)
 		run_in("s11", "( while :; do sleep 3 & done ) 2>/dev/null", 3000, NULL);
 		CHECK_STR(outside("echo fine"), "fine\n");
 		/* or nothing is left of the session that could be counted */
-		CHECK(count_of("cat /sys/fs/cgroup/sandbox/x*/pids.events | grep -c 'max [1-9]'") ==
+		CHECK(count_of("cat /sys/fs/cgroup/sandbox/x*/pids.events | grep -c 'max [1-9]'") >=
 				1 ||
 			state_of("s11", &runs) == AGENT_SE_DEAD);
 		CHECK_INT(drop("s11"), 0);
 		REQUIRE(make(&w2) == 0);
 		run_in("s11", "( x=$(head -c 100000000 /dev/zero | tr '\\000' a); echo ${#x} )",
-			20000, NULL);
+			60000, NULL);
 		CHECK_STR(outside("echo fine"), "fine\n");
 		CHECK(count_of("cat /sys/fs/cgroup/sandbox/x*/memory.events | grep -c '^oom_kill "
-			       "[1-9]'") == 1 ||
+			       "[1-9]'") >= 1 ||
 			state_of("s11", &runs) == AGENT_SE_DEAD);
 		CHECK_INT(drop("s11"), 0);
 	} else {

@@ -41,7 +41,7 @@ void relay_end(struct relay *x, int code, const char *reason)
 	http_upgrade_close(take_ptr(x->client));
 }
 
-/* Raw bytes are over when each side has ended and the client's last bytes have left. A WebSocket is over when each side was sent a close frame. */
+/* A raw relay ends when each side has ended and the client's last bytes have left. A WebSocket ends when each side was sent a close frame. */
 static void relay_look(struct relay *x)
 {
 	if (x->client_ended && x->backend_ended && x->dial && agent_dial_ending(x->dial))

@@ -455,7 +455,7 @@ static void change_committed(void *arg, const struct err *e)
 	changes_go_on(all);
 }
 
-/* false: it is over already. */
+/* false: the change has been answered, nothing is written. */
 static bool change_begin(struct pool_change *c)
 {
 	struct transaction *t;

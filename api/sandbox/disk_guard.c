@@ -110,8 +110,7 @@ static void limit_changed(struct sandbox *sb)
 
 	if (data >= 0 && bitmap >= 0)
 		disk_guard_layer(sb, data, bitmap);
-	if (sb->d->cfg.sandbox_disk_mib || sb->disk_use.limit)
-		limit_monitor(sb);
+	limit_monitor(sb); /* also without a limit: a daemon before this one may have told one */
 	sb->disk_use.limit = quota_bytes(sb);
 }
 

@@ -362,6 +362,11 @@ def test_a_changed_disk_limit_is_told_to_running_sandboxes(daemon):
     daemon.start({"limits": {"sandbox_disk_mib": 100}} | NO_TEMPLATES)
     daemon.until(box, "Running")
     told(3)
+    # nor does one that has no limit
+    daemon.end()
+    daemon.start(NO_TEMPLATES)
+    daemon.until(box, "Running")
+    told(4)
     assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
 
 

@@ -17,6 +17,9 @@
 #define OWNER 4711u
 #define SLOT  1000000u
 
+/* Of this kernel. test_platform_tests_inside wants none of them. */
+static unsigned int not_tried;
+
 static char dir[] = "/tmp/mayfly-volumes-XXXXXX", root[64];
 static struct volumes v = {.ids_base = 900000};
 
@@ -215,7 +218,8 @@ static void disks_that_take_nothing(void)
 
 	REQUIRE(mkdir(below("disk"), 0755) == 0);
 	if (mount("none", below("disk"), "tmpfs", 0, "nr_inodes=2") < 0) {
-		puts("  no tmpfs can be mounted here");
+		puts("not tried: no tmpfs can be mounted here");
+		not_tried++;
 		return;
 	}
 	REQUIRE(mkdir(below("disk/there"), 0755) == 0);
@@ -263,7 +267,8 @@ static void a_folder_that_hangs(void)
 	snprintf(path, sizeof(path), "%s", below("hung"));
 	snprintf(how, sizeof(how), "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
 	if (fuse < 0 || mount("none", path, "fuse", MS_NOSUID | MS_NODEV, how) < 0) {
-		puts("  FUSE cannot be mounted here");
+		puts("not tried: FUSE cannot be mounted here");
+		not_tried++;
 		close_fd(&fuse);
 		return;
 	}
@@ -351,9 +356,16 @@ static const struct test tests[] = {
 
 int main(int argc, char **argv)
 {
+	int rc;
+
 	if (geteuid() != 0) {
 		puts("needs root: it copies mounts");
 		return 77;
 	}
-	return test_main(argc, argv, tests, ARRAY_LEN(tests));
+	rc = test_main(argc, argv, tests, ARRAY_LEN(tests));
+	if (rc == 0 && not_tried) {
+		printf("passed, but for %u that this kernel cannot do (see above)\n", not_tried);
+		return 77;
+	}
+	return rc;
 }

@@ -590,18 +590,32 @@ def test_an_operator_pulls_lists_and_removes_images(daemon, private):
     assert "name" in image("pull", "NOT A NAME", code=1)
 
 
-def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private, tmp_path):
-    """A registry of one's own serves a manifest that names the digest of a private layer, and does not have the layer."""
-    name, layout, registry = private
-    forged = Serving()
+def fetched_by(store, namespace):
+    """(hex digest, manifest) of the one image that this namespace fetched. What a registry has may differ from what was pushed: skopeo compresses."""
+    (hex_digest,) = [n.name[:64] for n in (store / "grants").iterdir() if n.name.endswith("." + namespace) and (store / "images" / n.name[:64]).is_dir()]
+    return hex_digest, json.loads((store / "blobs" / "sha256" / hex_digest).read_text())
 
-    def answer(blob):
-        return forged.serve(layout, blob)
-    mine = answer(lambda h, data, n: h.reply(404))
+
+def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private):
+    """A registry of one's own serves a manifest that names the digest of a private layer. It has everything but that layer."""
+    name, _, _ = private
+    forged, blobs = Serving(), daemon.dir / "state" / "images" / "blobs" / "sha256"
+
+    def answer(h):
+        hex_digest = theirs if "/manifests/" in h.path else h.path[-64:]
+        if hex_digest in layers:
+            return h.reply(404)
+        return h.reply(200, (blobs / hex_digest).read_bytes(), Content_Type=manifest["mediaType"])
+    forged.answer = answer
+    mine = f"127.0.0.1:{forged.port}/x/y:1"
     try:
         daemon.start(KEYS | {"images": {"private_registries": f"{name.split('/')[0]} 127.0.0.1:{forged.port}"}}, api_key="root")
         assert image_fails(daemon, "key-a", name, username=WHO[0], password=WHO[1]) is None
-        assert "404" in image_fails(daemon, "key-b", mine)
+        theirs, manifest = fetched_by(daemon.dir / "state" / "images", "a")
+        layers = {d["digest"][7:] for d in manifest["layers"]}
+        assert all((blobs / hex_digest).is_file() for hex_digest in layers)
+        assert "404" in (image_fails(daemon, "key-b", mine) or "given")
+        assert {path[-64:] for path, *_ in forged.seen} & layers, "it was not even asked for"
         # an operator may declare the store shared, in so many words
         daemon.end()
         daemon.start(KEYS | {"images": {"private_registries": f"127.0.0.1:{forged.port}", "shared_store": True}}, api_key="root")
@@ -635,9 +649,7 @@ def test_a_job_that_lies_gives_nothing_of_another_key(daemon, private):
     daemon.start(KEYS | {"images": {"private_registries": host}}, api_key="root")
     assert image_fails(daemon, "key-a", name, username=WHO[0], password=WHO[1]) is None
     store = daemon.dir / "state" / "images"
-    (theirs,) = [n.name for n in (store / "grants").iterdir() if n.name.endswith(".a") and (store / "images" / n.name[:64]).is_dir()]
-    theirs = theirs[:64]
-    manifest = json.loads((store / "blobs" / "sha256" / theirs).read_text())
+    theirs, manifest = fetched_by(store, "a")
     real, plan = daemon.dir / "bin" / "mayfly-image", daemon.dir / "lies"
     program = os.path.realpath(real)
     real.unlink()

@@ -99,6 +99,25 @@ def test_a_descriptor_that_its_monitor_makes_blocking(host):
     assert host.run(box, "echo on")[-1]["type"] == "execution_complete"
 
 
+def test_verify_finds_a_changed_byte_of_a_layer(host):
+    """A layer has no checksums of its own, and another byte of a unit fits its header: only the digest of what was published can tell."""
+    host.start({"runtime": {"templates": False}})
+    s = snapshot_of(host, host.create())
+    assert s["status"]["state"] == "Ready", s
+    path, blobs = f"/v1/mayfly/points/{s['id']}", host.dir / "state" / "blobs"
+    layer = host.ask("GET", path)[1]["diskLayers"][-1]["id"]
+    until(lambda: (blobs / f"{layer}.sum").exists(), bool)
+
+    def said():
+        """Of the layer; the state file of a scripted monitor is none."""
+        return [f.get("error") for f in host.ask("POST", f"{path}/verify")[1]["files"] if f["id"] == layer]
+    assert said() == [None]
+    with open(blobs / f"{layer}.data", "r+b") as f:
+        f.seek(7)
+        f.write(b"X")
+    assert "not the one that was published" in (said()[0] or "good")
+
+
 # ---- what a client was promised
 
 def test_a_token_does_not_vanish_with_a_memory_snapshot(host):

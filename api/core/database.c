@@ -228,28 +228,3 @@ void db_commit_group(struct database *db, struct transaction *list)
 			t->err = e;
 	}
 }
-
-/* ---- single rows, numbers */
-
-int database_put(struct database *db, enum db_table t, const char *key, struct cJSON *doc,
-	bool sync, struct err *e)
-{
-	struct transaction *tx = transaction_new();
-
-	if (!tx)
-		return err_set(e, ENOMEM, "state");
-	transaction_put(tx, t, key, doc);
-	tx->sync = sync;
-	return database_commit_wait(db, tx, e);
-}
-
-int database_delete(struct database *db, enum db_table t, const char *key, bool sync, struct err *e)
-{
-	struct transaction *tx = transaction_new();
-
-	if (!tx)
-		return err_set(e, ENOMEM, "state");
-	transaction_delete(tx, t, key);
-	tx->sync = sync;
-	return database_commit_wait(db, tx, e);
-}

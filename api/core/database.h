@@ -69,13 +69,6 @@ typedef void (*commit_fn)(void *arg, const struct err *e);
 void database_commit(struct database *db, struct transaction *t, commit_fn done, void *arg);
 /* The callbacks with this argument are not called any more; the transactions are committed. */
 void database_forget(struct database *db, const void *arg);
-/* Takes t and waits, which holds up the loop: for tests. No request calls these three any more. */
-int database_commit_wait(struct database *db, struct transaction *t, struct err *e);
-/* The same with one row. */
-int database_put(struct database *db, enum db_table t, const char *key, struct cJSON *doc,
-	bool sync, struct err *e);
-int database_delete(
-	struct database *db, enum db_table t, const char *key, bool sync, struct err *e);
 
 /* ---- reading */
 

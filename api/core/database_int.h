@@ -26,8 +26,7 @@ struct transaction {
 	struct transaction *next;
 	struct change *first, **last;
 	bool sync, no_memory;
-	bool waited, ended; /* somebody waits for `over` instead of a callback */
-	struct err err;     /* code 0: committed */
+	struct err err; /* code 0: committed */
 	commit_fn done;
 	void *arg;
 };
@@ -51,12 +50,11 @@ struct database {
 
 	/* shared, under the lock */
 	pthread_mutex_t lock;
-	pthread_cond_t work, over;
+	pthread_cond_t work;
 	pthread_t thread;
 	bool started, ending;
 	struct transaction *todo, **todo_last;
-	struct transaction
-		*running; /* what is being committed now, by the thread or by one that waits */
+	struct transaction *running; /* the group that is being committed now */
 	struct transaction *done, **done_last;
 	int wake_fd;
 	struct watch *wake;

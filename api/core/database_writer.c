@@ -109,27 +109,19 @@ static struct transaction *todo_take(struct database *db)
 	return list;
 }
 
-/* Under the lock. A waiter frees its own transaction. */
+/* Under the lock. */
 static void group_ended(struct database *db, struct transaction *list)
 {
 	uint64_t one = 1;
-	bool due = false;
 
 	db->running = NULL;
 	while (list) {
 		struct transaction *t = list;
 
 		list = t->next;
-		if (t->waited) {
-			t->ended = true;
-			continue;
-		}
 		list_add(&db->done_last, t);
-		due = true;
 	}
-	pthread_cond_broadcast(&db->over);
-	if (due)
-		(void)!write(db->wake_fd, &one, sizeof(one));
+	(void)!write(db->wake_fd, &one, sizeof(one));
 }
 
 static void *writer_main(void *arg)
@@ -138,9 +130,9 @@ static void *writer_main(void *arg)
 
 	pthread_mutex_lock(&db->lock);
 	for (;;) {
-		struct transaction *list = db->running ? NULL : todo_take(db);
+		struct transaction *list = todo_take(db);
 
-		if (!list && !db->running && db->ending)
+		if (!list && db->ending)
 			break;
 		if (!list) {
 			pthread_cond_wait(&db->work, &db->lock);
@@ -185,8 +177,10 @@ static void completions(void *arg, uint32_t events)
 	}
 }
 
-static void submit(struct database *db, struct transaction *t)
+void database_commit(struct database *db, struct transaction *t, commit_fn done, void *arg)
 {
+	t->done = done;
+	t->arg = arg;
 	t->next = NULL;
 	pthread_mutex_lock(&db->lock);
 	if (db->started) {
@@ -197,53 +191,6 @@ static void submit(struct database *db, struct transaction *t)
 		group_ended(db, t);
 	}
 	pthread_mutex_unlock(&db->lock);
-}
-
-void database_commit(struct database *db, struct transaction *t, commit_fn done, void *arg)
-{
-	t->done = done;
-	t->arg = arg;
-	submit(db, t);
-}
-
-/* Nothing waits and nothing is being committed: the caller does it in its own thread, and the writer
- * stays away meanwhile. Two changes of thread on a busy host take longer than a commit without a sync. */
-static bool commit_here(struct database *db, struct transaction *t)
-{
-	pthread_mutex_lock(&db->lock);
-	if (db->todo || db->running) {
-		pthread_mutex_unlock(&db->lock);
-		return false;
-	}
-	t->next = NULL;
-	db->running = t;
-	pthread_mutex_unlock(&db->lock);
-	db_commit_group(db, t);
-	pthread_mutex_lock(&db->lock);
-	group_ended(db, t);
-	if (db->started)
-		pthread_cond_signal(&db->work);
-	pthread_mutex_unlock(&db->lock);
-	return true;
-}
-
-int database_commit_wait(struct database *db, struct transaction *t, struct err *e)
-{
-	int rc;
-
-	t->waited = true;
-	if (!commit_here(db, t)) {
-		submit(db, t);
-		pthread_mutex_lock(&db->lock);
-		while (!t->ended)
-			pthread_cond_wait(&db->over, &db->lock);
-		pthread_mutex_unlock(&db->lock);
-	}
-	rc = -t->err.code;
-	if (rc < 0 && e)
-		*e = t->err;
-	transaction_free(t);
-	return rc;
 }
 
 static void forget_nothing(void *arg, const struct err *e)
@@ -260,7 +207,7 @@ void database_forget(struct database *db, const void *arg)
 	lists[2] = db->done;
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		for (struct transaction *t = lists[i]; t; t = t->next)
-			if (t->arg == arg && !t->waited)
+			if (t->arg == arg)
 				t->done = forget_nothing;
 	pthread_mutex_unlock(&db->lock);
 }
@@ -273,7 +220,6 @@ int db_queue_init(struct database *db, struct err *e)
 	db->done_last = &db->done;
 	pthread_mutex_init(&db->lock, NULL);
 	pthread_cond_init(&db->work, NULL);
-	pthread_cond_init(&db->over, NULL);
 	db->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	db->wake = db->wake_fd < 0 ? NULL
 				   : loop_watch(db->loop, db->wake_fd, EPOLLIN, completions, db);
@@ -313,7 +259,6 @@ void db_queue_fini(struct database *db)
 	list_free(db->done);
 	watch_remove(db->wake);
 	close_fd(&db->wake_fd);
-	pthread_cond_destroy(&db->over);
 	pthread_cond_destroy(&db->work);
 	pthread_mutex_destroy(&db->lock);
 }

@@ -96,6 +96,43 @@ static void until(int n)
 	CHECK_INT(G.ended, n);
 }
 
+struct waiter {
+	bool over;
+	struct err err;
+};
+
+static void waiter_told(void *arg, const struct err *e)
+{
+	struct waiter *w = arg;
+
+	w->over = true;
+	if (e)
+		w->err = *e;
+}
+
+/* Takes t, and turns the loop until its callback came. */
+static int commit_wait(struct transaction *t, struct err *e)
+{
+	struct waiter w = {0};
+
+	database_commit(G.db, t, waiter_told, &w);
+	for (int i = 0; i < 1500 && !w.over; i++)
+		loop_turn(G.loop, 20);
+	ASSERT(w.over);
+	if (w.err.code)
+		*e = w.err;
+	return -w.err.code;
+}
+
+static int put_wait(enum db_table table, const char *key, cJSON *o, bool sync, struct err *e)
+{
+	struct transaction *t = transaction_new();
+
+	transaction_put(t, table, key, o);
+	t->sync = sync;
+	return commit_wait(t, e);
+}
+
 static int count_one(void *arg, const char *key, cJSON *o)
 {
 	if (!G.loaded++)
@@ -233,10 +270,12 @@ static void a_synced_one_needs_what_it_stands_on(void)
 	REQUIRE(database_start(G.db, &e) == 0);
 	t = row(DB_SANDBOX, "synced", 1);
 	transaction_sync(t);
-	CHECK(database_commit_wait(G.db, t, &e) == -EIO);
+	CHECK(commit_wait(t, &e) == -EIO);
 	CHECK(strstr(e.msg, "the folder"));
-	CHECK_INT(database_put(G.db, DB_SANDBOX, "other", NULL, false, &e), -ENOMEM);
-	CHECK_INT(database_delete(G.db, DB_SANDBOX, "nobody", false, &e), 0);
+	CHECK_INT(put_wait(DB_SANDBOX, "other", NULL, false, &e), -ENOMEM);
+	t = transaction_new();
+	transaction_delete(t, DB_SANDBOX, "nobody");
+	CHECK_INT(commit_wait(t, &e), 0);
 	CHECK(!has("synced"));
 	rig_down();
 }
@@ -292,16 +331,16 @@ static void keys_are_pruned_and_forgotten(void)
 	for (int i = 0; i < 3; i++) {
 		cJSON *o = cJSON_Parse(docs[i]);
 
-		CHECK_INT(database_put(G.db, DB_IDEMPOTENCY, docs[i] + 12, o, false, &e), 0);
+		CHECK_INT(put_wait(DB_IDEMPOTENCY, docs[i] + 12, o, false, &e), 0);
 		cJSON_Delete(o);
 	}
 	t = transaction_new();
 	transaction_query(t, DB_PRUNE_KEYS, "1750000000000000000");
-	CHECK_INT(database_commit_wait(G.db, t, &e), 0);
+	CHECK_INT(commit_wait(t, &e), 0);
 	CHECK_INT(count_rows(DB_IDEMPOTENCY), 2);
 	t = transaction_new();
 	transaction_query(t, DB_FORGET_SANDBOX_KEYS, "s2");
-	CHECK_INT(database_commit_wait(G.db, t, &e), 0);
+	CHECK_INT(commit_wait(t, &e), 0);
 	CHECK_INT(count_rows(DB_IDEMPOTENCY), 1);
 	rig_down();
 }
@@ -321,7 +360,7 @@ static bool many_rows(void)
 		transaction_put(t, DB_SANDBOX, key, o);
 		cJSON_Delete(o);
 	}
-	return database_commit_wait(G.db, t, &e) == 0;
+	return commit_wait(t, &e) == 0;
 }
 
 /* The page that holds this key, filled with zeros. */
@@ -422,8 +461,8 @@ static void a_failed_allocation_is_not_an_empty_table(void)
 	rig_down();
 }
 
-/* Some wait in the loop's thread while others are committed by the writer: all arrive, in their order. */
-static void waiting_and_not_waiting_together(void)
+/* Some are synced and some are not, and the groups are of every size: all arrive, in their order. */
+static void groups_of_every_size_keep_the_order(void)
 {
 	struct err e;
 	cJSON *o;
@@ -433,7 +472,7 @@ static void waiting_and_not_waiting_together(void)
 	for (int i = 0; i < 300; i++) {
 		if (i % 3 == 2) {
 			o = doc(i);
-			CHECK_INT(database_put(G.db, DB_SANDBOX, "same", o, i % 9 == 2, &e), 0);
+			CHECK_INT(put_wait(DB_SANDBOX, "same", o, i % 9 == 2, &e), 0);
 			cJSON_Delete(o);
 		} else {
 			database_commit(G.db, row(DB_SANDBOX, "same", i), ended, NULL);
@@ -450,7 +489,7 @@ static void waiting_and_not_waiting_together(void)
 }
 
 static const struct test tests[] = {
-	{"waiting_and_not_waiting_together", waiting_and_not_waiting_together},
+	{"groups_of_every_size_keep_the_order", groups_of_every_size_keep_the_order},
 	{"callbacks_come_from_the_loop_in_order", callbacks_come_from_the_loop_in_order},
 	{"before_the_start_the_callback_comes_from_the_loop_too",
 		before_the_start_the_callback_comes_from_the_loop_too},

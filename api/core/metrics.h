@@ -15,6 +15,7 @@ enum phase {
 	PH_RESTORE,
 	PH_AGENT,
 	PH_SETUP,
+	PH_COMMIT,
 	PH_CREATE,
 	PH_PAUSE,
 	PH_RESUME,

@@ -196,7 +196,10 @@ void launch_is_long(struct sandbox *sb)
 
 static void running_counted(struct sandbox *sb, bool resume)
 {
-	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = mono_ns() - sb->op.begun_ns;
+	uint64_t now = mono_ns();
+
+	sb->phase_ns[PH_COMMIT] += now - sb->op.step_ns;
+	sb->phase_ns[resume ? PH_RESUME : PH_CREATE] = now - sb->op.begun_ns;
 	for (int p = 0; p < PH_COUNT; p++)
 		if (sb->phase_ns[p])
 			hist_add(&sb->d->metrics.phase[p], sb->phase_ns[p]);
@@ -254,6 +257,8 @@ static void now_running(struct sandbox *sb)
 	operation_step(sb, STEP_RUN);
 	if (resuming(sb))
 		fault_at(sb, FAULT_RESUME_THAWED);
+	/* its VM is made: while the record is written, another create may make its own */
+	turn_end(&sb->op.launch->turn);
 	operation_commit(sb, EV_DONE, "CONTAINER_RUNNING", running_saved);
 }
 

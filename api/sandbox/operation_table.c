@@ -86,7 +86,7 @@ const struct op_step_desc op_steps[STEP_COUNT] = {
 		.holds = true,
 		.limited = true},
 	[STEP_BEGIN] = {.name = "writing the record", .phase = PH_COUNT},
-	[STEP_COMMIT] = {.name = "writing the record", .phase = PH_SETUP},
+	[STEP_COMMIT] = {.name = "writing the record", .phase = PH_COMMIT},
 	[STEP_RECORD] = {.name = "deleting the record", .phase = PH_COUNT},
 };
 

@@ -39,22 +39,24 @@ def rss_kib(pid):
 
 
 def test_a_long_listing_is_streamed(serve, tmp_path):
-    """Ten clients ask for 30,000 files each and read nothing: the server holds a page or two of each, not megabytes."""
+    """Ten clients list or search 30,000 files each and read nothing: the server holds a page or two of each, not megabytes."""
     for i in range(30000):
         (tmp_path / f"{i:05}-{'x' * 150}").touch()
-    path = f"/directories/list?path={tmp_path}&depth=1"
-    s = serve.call("GET", path, b"", "Connection: close")
-    whole = b"".join(iter(lambda: s.recv(1 << 20), b""))
-    assert whole.count(b'"path"') == 30000 and len(whole) > 9 << 20, len(whole)
+    ways = [f"/directories/list?path={tmp_path}&depth=1", f"/files/search?path={tmp_path}&pattern=*"]
+    for path in ways:
+        s = serve.call("GET", path, b"", "Connection: close")
+        whole = b"".join(iter(lambda: s.recv(1 << 20), b""))
+        assert whole.count(b'"path"') == 30000 and len(whole) > 9 << 20, len(whole)
     before = rss_kib(serve.proc.pid)
     stalled = []
-    for _ in range(10):
-        stalled.append(serve.call("GET", path, b"", "Connection: close"))
+    for n in range(10):
+        stalled.append(serve.call("GET", ways[n % 2], b"", "Connection: close"))
         time.sleep(0.5)
     grown = rss_kib(serve.proc.pid) - before
     assert grown < 32 << 10, f"{grown} KiB for ten listings of {len(whole) >> 10} KiB that nobody reads"
-    # one that goes on reading has all of it
-    assert b"".join(iter(lambda: stalled[0].recv(1 << 20), b"")).count(b'"path"') == 30000
+    # those that go on reading have all of it
+    for s in stalled[:2]:
+        assert b"".join(iter(lambda: s.recv(1 << 20), b"")).count(b'"path"') == 30000
     # and another client is served
     s = serve.call("GET", f"/directories/list?path={tmp_path.parent}&depth=1")
     assert s.recv(100).startswith(b"HTTP/1.1 200")
@@ -79,6 +81,20 @@ def test_metadata_is_bounded_and_a_patch_is_quick(daemon):
     have = list(daemon.ask("GET", f"/v1/sandboxes/{box}")[1]["metadata"])
     assert daemon.ask("PATCH", f"/v1/sandboxes/{box}/metadata", {k: None for k in have})[1]["metadata"] == {}
     assert time.monotonic() - begun < 20
+
+
+def test_events_of_a_sandbox_are_bounded(daemon):
+    """The last forty are kept, whatever its client does."""
+    box = daemon.create()
+
+    def events():
+        return daemon.ask("GET", f"/v1/sandboxes/{box}/diagnostics/events")[1].splitlines()
+    first = events()[0]
+    for _ in range(12):
+        for what in ("pause?mode=resident", "resume"):
+            assert daemon.ask("POST", f"/v1/sandboxes/{box}/{what}")[0] == 202
+    kept = events()
+    assert len(kept) == 40 and first not in kept and "Running" in kept[-1] and "Resuming" in kept[-2], kept
 
 
 def test_environment_and_extensions_are_bounded(daemon):

@@ -212,6 +212,7 @@ def late(daemon):
 
 def test_a_resident_pause_has_its_limit(daemon, late):
     daemon.plan(go="yes")  # it stops after all: it is let go on
+    step(daemon, "continue")
     post(daemon, late, "pause?mode=resident")
     assert daemon.state(late) == "Paused"
 

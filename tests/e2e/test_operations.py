@@ -80,6 +80,41 @@ def test_a_snapshot_and_a_pause_wait_behind_a_template(daemon):
     assert daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
 
 
+def test_one_pause_waits_and_leaves_with_its_client(daemon):
+    """A second pause is refused while one waits. One whose client left is not made, and gives its place back."""
+    daemon.start({"runtime": {"pending_after_seconds": WAIT_S}})
+    daemon.plan(snapshot="later")
+    box = daemon.create()
+    step(daemon, "snapshot")
+    with socket.create_connection(("127.0.0.1", daemon.port)) as s:
+        s.sendall(f"POST /v1/sandboxes/{box}/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        until(lambda: waiting(daemon))
+        assert "being changed by another request" in post(daemon, box, "pause", 409)["message"]
+    until(lambda: not waiting(daemon))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pause = pool.submit(post, daemon, box, "pause")
+        until(lambda: waiting(daemon))
+        assert not pause.done()
+        daemon.plan(go="yes")
+        pause.result()
+    daemon.until(box, "Paused")
+
+
+def test_a_pause_whose_client_left_is_not_made(daemon):
+    daemon.start({"runtime": {"pending_after_seconds": WAIT_S}})
+    daemon.plan(snapshot="later")
+    box = daemon.create()
+    step(daemon, "snapshot")
+    with socket.create_connection(("127.0.0.1", daemon.port)) as s:
+        s.sendall(f"POST /v1/sandboxes/{box}/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        until(lambda: waiting(daemon))
+    until(lambda: not waiting(daemon))
+    snap = snapshot(daemon, box)
+    daemon.plan(go="yes")
+    assert until(lambda: snapshot_state(daemon, snap) != "Creating" and snapshot_state(daemon, snap)) == "Ready"
+    assert daemon.state(box) == "Running" and daemon.run(box, "echo on")[-1]["type"] == "execution_complete"
+
+
 def test_a_delete_answers_everybody_who_waits(daemon):
     daemon.start()
     daemon.plan(snapshot="later")
@@ -153,13 +188,15 @@ def test_a_monitor_that_never_says_where_it_is(daemon):
 
 def test_a_pause_may_be_written_for_longer_than_a_step(daemon):
     """How long the disk takes has no limit: only the monitor's answers have one."""
-    daemon.start({"runtime": {"templates": False, "pending_after_seconds": 1}})
+    limits = {"runtime": {"templates": False, "pending_after_seconds": 1}}
+    daemon.start(limits)
     box = daemon.create()
+    limits["runtime"]["step_timeout_seconds"] = 3
+    daemon.reload(limits)
     daemon.plan(snapshot="later")
     post(daemon, box, "pause")
-    step(daemon, "go", 2)
-    daemon.reload({"runtime": {"templates": False, "step_timeout_seconds": 1}})
-    step(daemon, "go", 30)  # ten a second
+    n = sum(s == "go" for _, s in daemon.steps())
+    step(daemon, "go", n + 50)  # at most ten a second
     assert daemon.state(box) == "Pausing"
     daemon.plan(go="yes")
     assert daemon.until(box, "Paused", "Failed") == "Paused"
@@ -295,6 +332,25 @@ def test_a_record_written_behind_the_result_does_not_undo_it(daemon):
     daemon.again()
     after = daemon.ask("GET", f"/v1/sandboxes/{box['id']}")[1]
     assert after["status"]["state"] == "Running" and after["metadata"] == {"a": "b"}, after
+
+
+def test_an_end_while_a_change_is_written_loses_neither(daemon):
+    """The record of the end is made before the change is there, and is written behind it. What is written last has both."""
+    daemon.start(NO_TEMPLATES)
+    box = daemon.create(metadata={"a": "old"})
+    at = f"/v1/sandboxes/{box}"
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with held(daemon):
+            patch = pool.submit(daemon.ask, "PATCH", at + "/metadata", {"a": "new"})
+            until(lambda: waiting(daemon))
+            daemon.plan(entry="exit 3")
+            daemon.until(box, "Failed")
+            assert not patch.done()
+        assert patch.result()[0] == 200
+    daemon.end()
+    daemon.again()
+    after = daemon.ask("GET", at)[1]
+    assert after["status"]["state"] == "Failed" and after["metadata"] == {"a": "new"}, after
 
 
 @contextlib.contextmanager

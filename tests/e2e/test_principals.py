@@ -94,8 +94,18 @@ def test_snapshots_and_templates_have_owners_too(tenants):
     assert ids(tenants, "key-a", "snapshots") == ({snap["id"]}, 1) and ids(tenants, "key-b", "snapshots") == (set(), 0)
     status, tpl, _ = tenants.ask("POST", "/v1/templates", {"image": "tiny", "publish": "t"}, by("key-a"))
     assert status == 201, tpl
+    end = time.monotonic() + WAIT_S
+    while (tenants.ask("GET", f"/v1/snapshots/{snap['id']}", headers=by("key-a"))[1]["status"]["state"] != "Ready" or
+           tenants.ask("GET", f"/v1/templates/{tpl['templateId']}", headers=by("key-a"))[1]["status"]["phase"] != "Succeeded"):
+        assert time.monotonic() < end, tenants.log()
+        time.sleep(0.05)
+    # the records know it: the next daemon does
+    tenants.end()
+    tenants.again()
+    assert tenants.ask("GET", f"/v1/mayfly/points/{snap['id']}", headers=by("root"))[0] == 200
     for path in (f"/v1/snapshots/{snap['id']}", f"/v1/templates/{tpl['templateId']}", f"/v1/mayfly/points/{snap['id']}"):
         assert tenants.ask("GET", path, headers=by("key-b"))[0] == 404, path
+    assert ids(tenants, "key-a", "snapshots") == ({snap["id"]}, 1) and ids(tenants, "key-b", "snapshots") == (set(), 0)
     for path in (f"/v1/snapshots/{snap['id']}", f"/v1/templates/{tpl['templateId']}"):
         assert tenants.ask("DELETE", path, headers=by("key-b"))[0] == 404, path
         assert tenants.ask("GET", path, headers=by("key-a2"))[0] == 200, path
@@ -106,6 +116,21 @@ def test_snapshots_and_templates_have_owners_too(tenants):
     assert (status, e["code"]) == (404, "SNAPSHOT::NOT_FOUND"), e
     status, e, _ = tenants.ask("POST", "/v1/sandboxes", {"templateId": tpl["templateId"], "timeout": 60}, by("key-b"))
     assert (status, e["code"]) == (404, "FSB::TEMPLATE_NOT_FOUND") and "not found" in e["message"], e
+    for made in (made, {"templateId": tpl["templateId"], "timeout": 60}):
+        assert tenants.ask("POST", "/v1/sandboxes", made, by("key-a2"))[0] == 202
+
+
+def test_every_change_is_in_the_log_with_its_principal(tenants):
+    """Also one that was refused. Who only looks is not in it."""
+    a = create(tenants, "key-a2")
+    assert tenants.ask("PATCH", f"/v1/sandboxes/{a}/metadata", {"x": "y"}, by("key-b") | {"X-Request-ID": "from-b"})[0] == 404
+    assert tenants.ask("GET", f"/v1/sandboxes/{a}", headers=by("key-a") | {"X-Request-ID": "looks"})[0] == 200
+    assert tenants.ask("DELETE", f"/v1/sandboxes/{a}", headers={"Authorization": "Bearer root", "X-Request-ID": "last"})[0] == 204
+    said = [line.split(" info ", 1)[1].strip() for line in tenants.log_path.read_text().splitlines() if " info " in line and ", request " in line]
+    said = [line.removeprefix("mayflyd: ").rsplit(", request ", 1) for line in said]
+    assert [line for line, _ in said] == ["POST /v1/sandboxes: 202, by a/a2", f"PATCH /v1/sandboxes/{a}/metadata: 404, by b/b",
+                                          f"DELETE /v1/sandboxes/{a}: 204, by operator/operator"], said
+    assert [r for _, r in said][1:] == ["from-b", "last"], said
 
 
 def test_what_is_the_hosts_is_the_operators(tenants):

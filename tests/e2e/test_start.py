@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import sqlite3
 import struct
@@ -13,8 +15,8 @@ import subprocess
 import time
 
 import pytest
-from conftest import MAYFLY
-from hostdaemon import BOX, WAIT_S, HostDaemon
+from conftest import BIN, MAYFLY
+from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon
 from test_unwritten import again
 
 PARTS = {"runtime": {"templates": False}}
@@ -79,7 +81,7 @@ def test_a_row(daemon, how):
         good = db.execute("SELECT doc, local FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
         db.execute(BROKEN[how], (boxes[1],))
     daemon.again()
-    assert quarantined(daemon) == 1 and boxes[1] in daemon.log(), daemon.log()
+    assert quarantined(daemon) == 1 and f'record "{boxes[1]}" in table sandboxes is quarantined' in daemon.log(), daemon.log()
     assert blobs(daemon) == before
     assert daemon.state(boxes[0]) == daemon.state(boxes[2]) == "Paused" and daemon.state(boxes[1]) == 404
     goes_on(daemon, boxes[0])
@@ -114,6 +116,146 @@ def test_a_running_monitor_and_its_image_stay(daemon):
     daemon.again()
     for b in (box, other):
         assert daemon.state(b) == "Running" and daemon.run(b, "echo on")[-1]["type"] == "execution_complete"
+
+
+def test_an_image_that_a_lost_record_may_need_stays(daemon):
+    """A record that cannot be read may stand on any image: none is given free."""
+    box = paused(daemon)
+    ended(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM sandboxes").fetchone()
+        db.execute(BROKEN["cut"], (box,))
+    daemon.again()
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{daemon.create()}")[0] == 204
+    time.sleep(2)  # a look at the images follows each deletion within a second
+    status, e, _ = daemon.ask("DELETE", "/v1/mayfly/images?name=tiny")
+    assert status == 409, e
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE sandboxes SET doc = ?", (good,))
+    daemon.again()
+    goes_on(daemon, box)
+
+
+def test_ended_sandboxes_and_their_output_stay(daemon):
+    """As long as a record cannot be read, neither the output of an ended sandbox goes nor the oldest of too many that ended."""
+    boxes = []
+    for _ in range(3):
+        daemon.plan(entry="exit 3")
+        boxes.append(daemon.create())
+        daemon.until(boxes[-1], "Failed")
+        daemon.plan()
+    words = [daemon.ask("GET", f"/v1/sandboxes/{b}/diagnostics/logs?tail=1")[1] for b in boxes]
+    assert all("last words" in w for w in words), words
+    ended(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM sandboxes WHERE id = ?", (boxes[1],)).fetchone()
+        db.execute(BROKEN["cut"], (boxes[1],))
+    daemon.start(PARTS | {"limits": {"max_ended": 1}})
+    assert [daemon.state(b) for b in boxes] == ["Failed", 404, "Failed"]
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE sandboxes SET doc = ? WHERE id = ?", (good, boxes[1]))
+    daemon.start(PARTS)
+    assert [daemon.state(b) for b in boxes] == ["Failed"] * 3
+    assert [daemon.ask("GET", f"/v1/sandboxes/{b}/diagnostics/logs?tail=1")[1] for b in boxes] == words
+
+
+class Helped(HostDaemon):
+    """The daemon of a real mayfly-priv, in whose slots the monitors are (bench/scale/monitor.c, which does nothing)."""
+    USER = 65533
+
+    def again(self):
+        for p in (self.dir, self.dir.parent):
+            p.chmod(0o755)
+        vmm = self.dir / "bin" / "mayfly-vmm"
+        if vmm.is_symlink():
+            for p in (self.dir / "bin").iterdir():
+                p.unlink()
+            for name, at in (("mayflyd", PROGRAM), ("mayfly-image", BIN / "mayfly-image"), ("mayfly-vmm", BIN.parent / "bench" / "scale-monitor")):
+                shutil.copy(at, self.dir / "bin" / name)
+            (self.dir / "bin" / "stay").touch()
+        for p in (self.dir / "state", *(self.dir / "state").rglob("*")):
+            if self.dir / "state" / "volumes" not in (p, *p.parents):  # the helper's own
+                os.chown(p, self.USER, self.USER, follow_symlinks=False)
+        at, apart = self.log_path.stat().st_size if self.log_path.exists() else 0, os.getpid() % 400
+        with open(self.log_path, "ab") as log:
+            self.proc = subprocess.Popen([BIN / "mayfly-priv", "--bin-dir", self.dir / "bin", "--run-dir", self.dir / "run", "--state-dir", self.dir / "state",
+                                          "--user", str(self.USER), "--slots", "64", "--uid-base", str(50_000_000 + 1000 * apart), "--uid-count", "320",
+                                          "--volume-uid-base", str(100_000_000 + 5_000_000 * apart), "--show", self.dir / "root.tar", "--",
+                                          "--config", self.config_path, "-v"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        end = time.monotonic() + WAIT_S
+        while not (m := re.search(r"listening on \S+ port (\d+)", self.log_path.read_text()[at:])):
+            if self.proc.poll() is not None:
+                pytest.skip(f"mayfly-priv does not run on this host: {self.log()[-300:]}")
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.02)
+        self.port = int(m[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        return self
+
+    def children(self):
+        return {int(p) for p in pathlib.Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children").read_text().split()}
+
+    def monitors(self):
+        program, found = str(self.dir / "bin" / "mayfly-vmm"), set()
+        for p in pathlib.Path("/proc").glob("[0-9]*/exe"):
+            with contextlib.suppress(OSError):
+                if os.readlink(p) == program:
+                    found.add(int(p.parent.name))
+        return found
+
+    def end(self, sig=signal.SIGKILL):
+        """The helper and its daemon; the monitors stay."""
+        both = {self.proc.pid} | (self.children() - self.monitors())
+        for pid in both:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.proc.wait(WAIT_S)
+        end = time.monotonic() + WAIT_S
+        while any(os.path.exists(f"/proc/{pid}/exe") and os.access(f"/proc/{pid}/exe", os.R_OK) for pid in both):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def clean(self):
+        if self.proc and self.proc.poll() is None:
+            self.end()
+        for pid in self.monitors():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mayfly-priv runs as root")
+def test_a_monitor_in_a_slot_of_the_helper_stays(tmp_path):
+    """A monitor that no record names is ended, unless a record cannot be read: it may be that one's."""
+    d = Helped(tmp_path)
+    try:
+        d.start({"runtime": {"templates": False, "weaker_jail": True}})
+        box = d.create()
+        (pid,) = d.monitors()
+        d.end()
+        with database(d) as db:
+            (good,) = db.execute("SELECT doc FROM sandboxes").fetchone()
+            db.execute(BROKEN["cut"], (box,))
+        d.again()
+        assert quarantined(d) == 1 and d.state(box) == 404
+        other = d.create()
+        assert pid in d.monitors() and len(d.monitors()) == 2
+        d.end()
+        with database(d) as db:
+            db.execute("UPDATE sandboxes SET doc = ? WHERE id = ?", (good, box))
+        d.again()
+        for b in (box, other):
+            assert d.state(b) == "Running" and d.run(b, "true")[-1]["type"] == "execution_complete"
+        assert pid in d.monitors()
+        # what is nobody's for sure is ended
+        d.end()
+        with database(d) as db:
+            db.execute("DELETE FROM sandboxes WHERE id = ?", (box,))
+        d.again()
+        d.settled(1)
+        assert pid not in d.monitors() and d.state(other) == "Running"
+    finally:
+        d.clean()
 
 
 def damage(path, key):
@@ -268,20 +410,21 @@ def test_a_pool(daemon, doc):
     assert quarantined(daemon) == 0 and daemon.ask("GET", "/v1/pools/p")[1]["capacitySpec"] == POOL["capacitySpec"]
 
 
-def test_a_claim(daemon):
+@pytest.mark.parametrize("doc", ["{", "{}"])
+def test_a_claim(daemon, doc):
     """The record of a volume: nothing that it may name is removed."""
     box = paused(daemon)
     ended(daemon)
     before = blobs(daemon)
     key = "0123456789abcdef0123456789abcdef"
     with database(daemon) as db:
-        db.execute("INSERT INTO claims VALUES (?, '{', NULL)", (key,))
+        db.execute("INSERT INTO claims VALUES (?, ?, NULL)", (key, doc))
     daemon.again()
     assert quarantined(daemon) == 1 and blobs(daemon) == before
     goes_on(daemon, box)
     ended(daemon)
     with database(daemon) as db:
-        assert db.execute("SELECT id, doc FROM claims").fetchall() == [(key, "{")]
+        assert db.execute("SELECT id, doc FROM claims").fetchall() == [(key, doc)]
 
 
 def test_an_idempotency_key(daemon):

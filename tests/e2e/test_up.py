@@ -3,6 +3,7 @@
 import http.server
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import threading
@@ -20,7 +21,9 @@ printf '%s\\n' "$*" >>LOG/argv
 """
 
 
-def test_the_key_is_the_owners_and_never_an_argument(tmp_path):
+def up(tmp_path, key=None):
+    """(the key, arguments and standard input of what was run in the appliance); guest/up finds `key` kept from before, if there is one."""
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "guest").mkdir()
     (tmp_path / "build" / "bin").mkdir(parents=True)
     shutil.copy(TOP / "guest" / "up", tmp_path / "guest" / "up")
@@ -45,13 +48,25 @@ def test_the_key_is_the_owners_and_never_an_argument(tmp_path):
         f.chmod(0o755)
     left = pathlib.Path(tmp_path / "state" / "mayfly")
     left.mkdir(parents=True)
-    (left / "client.env").write_text("OPEN_SANDBOX_API_KEY=kept-from-before\n")
-    (left / "client.env").chmod(0o644)
+    if key:
+        (left / "client.env").write_text(f"OPEN_SANDBOX_API_KEY={key}\n")
+        (left / "client.env").chmod(0o644)
     r = subprocess.run([tmp_path / "guest" / "up"], env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "MAYFLY_CACHE": str(tmp_path)},
                        capture_output=True, text=True, timeout=60)
     server.shutdown()
     assert r.returncode == 0, r.stderr
     argv, stdin = (tmp_path / "argv").read_text(), (tmp_path / "stdin").read_text()
-    assert 'api_key = "kept-from-before"' in stdin and "kept-from-before" not in argv + r.stdout + r.stderr
-    assert "umask 077" in argv and "chmod 400" in argv and "644" not in argv
     assert (left / "client.env").stat().st_mode & 0o777 == 0o600
+    now = re.search("^OPEN_SANDBOX_API_KEY=(.*)$", (left / "client.env").read_text(), re.M)[1]
+    assert f'api_key = "{now}"' in stdin and now not in argv + r.stdout + r.stderr
+    assert "umask 077" in argv and "chmod 400" in argv and "644" not in argv
+    return now
+
+
+def test_the_key_is_the_owners_and_never_an_argument(tmp_path):
+    assert up(tmp_path, "kept-from-before") == "kept-from-before"
+
+
+def test_each_user_has_a_key_of_its_own(tmp_path):
+    keys = {up(tmp_path / name) for name in ("a", "b")}
+    assert len(keys) == 2 and all(re.fullmatch("[0-9a-f]{48}", k) for k in keys), keys

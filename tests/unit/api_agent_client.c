@@ -416,6 +416,54 @@ static void what_waits_for_an_agent_has_a_budget(void)
 	finish(p);
 }
 
+static void p_answer(struct peer *p, size_t bytes)
+{
+	struct buf b;
+
+	buf_init(&b, AGENT_FRAME_MAX);
+	buf_u32(&b, 7);
+	memset(buf_room(&b, bytes), 'x', bytes);
+	b.len += bytes;
+	p_send(p, AGENT_OK, 0, p->h.id, &b);
+	buf_fini(&b);
+}
+
+static void script_large_answer(struct peer *p)
+{
+	for (int i = 0; i < 2; i++) {
+		p_accept(p, false);
+		p_hello(p);
+		p_recv(p);
+		p_answer(p, i ? 10 : KIB(200));
+		if (i == 0)
+			close_fd(&p->fd);
+	}
+}
+
+/* What arrives is charged before it is read on: a guest's answer cannot make the daemon larger than its budget. */
+static void an_answer_over_the_budget_is_refused(void)
+{
+	struct peer *p = begin(script_large_answer, 0);
+	struct account all = {.whose = "all", .limit = KIB(160)};
+
+	agentc_destroy(T.a);
+	T.a = agentc_create(T.l, p->path, 0, &all);
+	REQUIRE(T.a);
+	agentc_pace(T.a, PACE_RECONNECT_NS, PACE_UNREAD_NS);
+	agentc_up(T.a);
+	CHECK(agentc_call(T.a, AGENT_STAT, NULL, 0, on_reply, tag("large")));
+	run(1);
+	CHECK(strstr(T.log, "large:105/"));
+	CHECK_INT(all.used, 0);
+	CHECK(all.refused > 0);
+	CHECK(agentc_call(T.a, AGENT_STAT, NULL, 0, on_reply, tag("small")));
+	run(1);
+	CHECK(strstr(T.log, "small:0/0//7 "));
+	T.pending = 9;
+	finish(p);
+	CHECK_INT(all.used, 0);
+}
+
 /* ---- EXEC */
 
 static _Atomic size_t flooded;
@@ -991,6 +1039,7 @@ static const struct test tests[] = {
 	{"an_agent_that_leaves_is_asked_later_and_later",
 		an_agent_that_leaves_is_asked_later_and_later},
 	{"what_waits_for_an_agent_has_a_budget", what_waits_for_an_agent_has_a_budget},
+	{"an_answer_over_the_budget_is_refused", an_answer_over_the_budget_is_refused},
 	{"output_that_nobody_reads_is_slow", output_that_nobody_reads_is_slow},
 	{"files_go_both_ways", files_go_both_ways},
 	{"a_dial_keeps_half_close", a_dial_keeps_half_close},

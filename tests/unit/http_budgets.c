@@ -58,6 +58,12 @@ static void h_hello(struct http_req *r)
 	http_reply(r, 200, "text/plain", "hello", 5);
 }
 
+/* It waits for something that does not come. */
+static void h_wait(struct http_req *r)
+{
+	http_on_gone(r, gone);
+}
+
 static void h_long(struct http_req *r)
 {
 	static char text[BLOCK * 8];
@@ -80,6 +86,7 @@ static const struct http_route routes[] = {
 	{"GET", "/stream", h_stream, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/body", h_hello, HTTP_BODY_WHOLE, 0, 0},
 	{"GET", "/hello", h_hello, HTTP_BODY_NONE, 0, 0},
+	{"GET", "/wait", h_wait, HTTP_BODY_NONE, 0, 0},
 };
 
 static const struct http_route *dispatch(struct http_req *r)
@@ -299,6 +306,27 @@ static void long_answers_that_nobody_takes_are_refused(void)
 	stop();
 }
 
+/* The heads of requests that wait are held, too. */
+static void long_heads_have_a_budget_together(void)
+{
+	static char head[20000];
+	int s[CLIENTS];
+
+	snprintf(
+		head, sizeof(head), "GET /wait HTTP/1.1\r\nHost: a\r\nX-Long: %019000d\r\n\r\n", 1);
+	start(600, MIB(64), KIB(256));
+	for (int i = 0; i < CLIENTS; i++)
+		s[i] = say(head);
+	turns(50);
+	CHECK(S.greedy.used > KIB(128) && S.greedy.used <= KIB(256));
+	CHECK(hears(s[CLIENTS - 1], "429"));
+	CHECK(is_served());
+	for (int i = 0; i < CLIENTS; i++)
+		close(s[i]);
+	turns(200);
+	stop();
+}
+
 static void open_connections_have_a_limit(void)
 {
 	int s[4];
@@ -344,6 +372,7 @@ static const struct test tests[] = {
 		what_was_taken_is_given_back_to_whom_it_was_taken_from},
 	{"nobody_pays_for_another", nobody_pays_for_another},
 	{"long_answers_that_nobody_takes_are_refused", long_answers_that_nobody_takes_are_refused},
+	{"long_heads_have_a_budget_together", long_heads_have_a_budget_together},
 	{"open_connections_have_a_limit", open_connections_have_a_limit},
 	{"who_takes_nothing_is_cut_off_in_time", who_takes_nothing_is_cut_off_in_time},
 	{"streams_have_a_budget_together", streams_have_a_budget_together},

@@ -367,10 +367,18 @@ static void ask_specs(struct context_ask *k, void (*begin)(struct context_ask *k
 
 /* ---- sessions */
 
+static bool session_is_default(struct json_slice s, const char *language)
+{
+	char name[sizeof(CONTEXT_DEFAULT_NAME) + CONTEXT_LANGUAGE_MAX];
+
+	snprintf(name, sizeof(name), CONTEXT_DEFAULT_NAME "%s", language);
+	return json_slice_is(json_slice_member(s, "name"), name);
+}
+
 static bool session_read(const struct contexts *cs, struct json_slice s, struct context_item *i)
 {
 	struct json_slice kernel = json_slice_member(s, "kernel");
-	char name[JUPYTER_ID_MAX + 1], title[sizeof(CONTEXT_DEFAULT_NAME) + CONTEXT_LANGUAGE_MAX];
+	char name[JUPYTER_ID_MAX + 1];
 
 	*i = (struct context_item){0};
 	if (!json_slice_copy(json_slice_member(s, "id"), i->id, sizeof(i->id)) ||
@@ -380,9 +388,7 @@ static bool session_read(const struct contexts *cs, struct json_slice s, struct 
 		!json_slice_copy(json_slice_member(kernel, "name"), name, sizeof(name)))
 		return false;
 	str_copy(i->language, sizeof(i->language), language_of(cs, name));
-	i->is_default = json_slice_copy(json_slice_member(s, "name"), title, sizeof(title)) &&
-			!strncmp(title, CONTEXT_DEFAULT_NAME, strlen(CONTEXT_DEFAULT_NAME)) &&
-			!strcmp(title + strlen(CONTEXT_DEFAULT_NAME), i->language);
+	i->is_default = session_is_default(s, i->language);
 	return true;
 }
 
@@ -538,25 +544,22 @@ static void ask_find_default(struct context_ask *k, const struct jupyter_answer 
 		return;
 	}
 	while (json_walk_next(&w, NULL, &value)) {
-		if (!session_read(k->cs, value, &i) || !i.is_default ||
-			strcmp(i.language, k->language) != 0)
+		if (!session_is_default(value, k->language) || !session_read(k->cs, value, &i))
 			continue;
+		str_copy(i.language, sizeof(i.language), k->language);
+		i.is_default = true;
 		ask_remembers(k, &i);
 		return;
 	}
-	ask_make_folder(k);
+	ask_specs(k, ask_make_folder);
 }
 
-static void ask_default(struct context_ask *k)
-{
-	ask_server(k, "GET", "/api/sessions", NULL, ask_find_default);
-}
-
+/* A default context's name says its language: the kernels' specs are asked for only to make one. */
 static void ask_resolve_begin(struct context_ask *k)
 {
 	k->ctx = find_default(k->cs, k->language);
 	if (!k->ctx)
-		ask_specs(k, ask_default);
+		ask_server(k, "GET", "/api/sessions", NULL, ask_find_default);
 	else if (loop_defer(agentc_loop(k->cs->agent), ask_told, k) < 0)
 		ask_out_of_memory(k);
 }

@@ -3,20 +3,26 @@
 adds is tried by test_code.py."""
 import base64
 import concurrent.futures
+import hashlib
 import http.client
 import json
 import os
+import pathlib
 import pty
+import re
 import select
 import signal
+import socketserver
+import struct
 import subprocess
+import threading
 import time
 
 import pytest
 
 from conftest import MAYFLY
-from hostdaemon import HostDaemon
-from jupyterkit import Jupyter
+from hostdaemon import HostDaemon, stop
+from jupyterkit import ROOT, Jupyter
 
 LIMIT_S = 120
 
@@ -318,6 +324,108 @@ def test_a_cell_that_closes_its_output_and_one_that_forks(box):
     assert results(box.python("5")) == [{"text": "5"}]
 
 
+class Hostile(socketserver.ThreadingTCPServer):
+    """A Jupyter server of an enemy: `answers` says what it sends for the beginning of a request, `frames` what after a WebSocket's handshake."""
+    allow_reuse_address = daemon_threads = True
+    SESSION = {"id": "s", "name": "mayfly-default-python", "kernel": {"id": "k", "name": "python"}}
+
+    def __init__(self):
+        self.answers, self.frames = {}, b""
+        super().__init__(("127.0.0.1", 0), self.serve_one)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def serve_one(self, conn, peer, server):
+        head = b""
+        try:
+            while b"\r\n\r\n" not in head:
+                if not (got := conn.recv(65536)):
+                    return
+                head += got
+            line = head.split(b"\r\n")[0].decode()
+            for begin, answer in self.answers.items():
+                if line.startswith(begin):
+                    return conn.sendall(answer)
+            if "/channels" not in line:
+                return conn.sendall(self.http([self.SESSION] if "sessions" in line else {"kernelspecs": {"python": {"spec": {"language": "python"}}}}))
+            key = re.search(rb"(?i)sec-websocket-key: (\S+)", head)[1]
+            accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+            conn.sendall(b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+            conn.recv(65536)  # the cell
+            conn.sendall(self.frames)
+            while conn.recv(65536):
+                pass
+        except OSError:
+            pass
+
+    @staticmethod
+    def http(body):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    @staticmethod
+    def frame(data, op=1, size=None):
+        size = len(data) if size is None else size
+        return bytes([0x80 | op]) + (bytes([size]) if size < 126 else b"\x7e" + struct.pack(">H", size) if size < 65536 else b"\x7f" + struct.pack(">Q", size)) + data
+
+
+@pytest.fixture(scope="module")
+def hostile(daemon):
+    with Hostile() as server:
+        server.box = Box(daemon, JUPYTER_HOST=f"http://127.0.0.1:{server.server_address[1]}", JUPYTER_TOKEN="t")
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("answers", [
+    {"GET /api/sessions": b"nonsense\r\n\r\n"}, {"GET /api/sessions": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"},
+    {"GET /api/sessions": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nContent-Length: 1\r\n\r\n"}, {"GET /api/sessions": b""},
+    {"GET /api/sessions": Hostile.http(b"[" * 500000)}, {"GET /api/sessions": Hostile.http(b'"' + b"x" * (9 << 20) + b'"')},
+    {"GET /api/sessions": Hostile.http([{"name": "mayfly-default-python"}, 1, None, {"id": "../x", "name": "mayfly-default-python", "kernel": {"id": "k"}}]), "POST": Hostile.http({})},
+    {"GET /api/sessions": b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"},
+    {"GET /api/sessions": Hostile.http([{"id": "s", "name": "mayfly-default-python", "kernel": {"id": "../../k\r\nX: y", "name": "python"}}]), "POST": Hostile.http({})},
+    {"GET /api/sessions": Hostile.http([]), "POST": b"HTTP/1.1 201 x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n"},
+    {"GET /api/kernels": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"}, {"GET /api/kernels": b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\n\r\n"}],
+    ids=lambda a: "-".join(a)[:20])
+def test_a_server_of_an_enemy(hostile, answers):
+    hostile.answers = answers
+    status, e = hostile.box.python("1")
+    assert status in (400, 500) and e["message"] and len(e["message"]) < 1000, e
+    assert hostile.box.daemon.ask("GET", "/health")[0] == 200
+
+
+MINE = '"parent_header":{"msg_id":"x"},"content":'
+
+
+@pytest.mark.parametrize("frames, ename", [
+    (Hostile.frame(b"nonsense"), "KernelLost"), (Hostile.frame(b"{}"), "KernelLost"), (Hostile.frame(b"\xff\xfe"), "KernelLost"), (Hostile.frame(b"[" * 100000), "KernelLost"),
+    (Hostile.frame(b"x", size=1 << 40), "KernelLost"), (Hostile.frame(b"", op=8), "KernelLost"), (Hostile.frame(b"x", op=3), "KernelLost"),
+    (Hostile.frame(b'{"header":{"msg_type":"status"},' + MINE.encode() + b'{"execution_state":"dead"}}'), "KernelDied"),
+    (b"".join(Hostile.frame(b'{"header":{"msg_type":"stream"},' + MINE.encode() + b'{"name":"stdout","text":"not of this cell"}}') for _ in range(1000)) + Hostile.frame(b"", op=8), "KernelLost"),
+    (Hostile.frame(b"widget", op=2) + Hostile.frame(b'{"header":{"msg_type":"error"},"parent_header":[],"content":{"ename":[],"traceback":"x"}}') + Hostile.frame(b"", op=8), "KernelLost")],
+    ids=range(10))
+def test_a_kernel_of_an_enemy(hostile, frames, ename):
+    hostile.answers, hostile.frames = {}, frames
+    e = hostile.box.python("1")
+    assert hostile.box.ask("DELETE", "/code/contexts/s") == (200, ""), "the next one has a connection of its own"
+    assert error(e)["ename"] == ename and "not of this cell" not in str(e), e
+    assert hostile.box.daemon.ask("GET", "/health")[0] == 200
+
+
+def test_a_kernel_that_hangs(box, jupyter):
+    before = set(jupyter.kernels())
+    c = box.context()
+    cell = Cell(box, "import time\nprint('begun', flush=True)\ntime.sleep(600)", c)
+    cell.until("begun")
+    pid = (set(jupyter.kernels()) - before).pop()
+    stop(pid)
+    assert box.ask("DELETE", f"/code?id={c}") == (200, ""), "the signal waits with the kernel"
+    assert kinds(box.events("1", id=c)) == ["init", "error"]
+    # the server ends it by force
+    assert box.ask("DELETE", f"/code/contexts/{c}") == (200, "")
+    assert error(cell.rest())["ename"] in ("KernelLost", "KernelDied")
+    assert not pathlib.Path(f"/proc/{pid}").exists()
+
+
 def test_input_is_refused(box):
     assert "input" in error(box.python("input()"))["evalue"]
 
@@ -412,6 +520,42 @@ def test_a_kernel_that_cannot_be_seeded_again_ends(daemon, tmp_path):
         assert error(box.python("1"))["ename"] == "KernelDied"
     finally:
         j.stop()
+
+
+@pytest.mark.parametrize("variable, version, says", [
+    ("PYTHON_VERSION", "1.2.3", "python 1.2.3 was requested"), ("PYTHON_VERSION", "3x", "python 3x was requested"), ("JAVA_VERSION", "1", "java 1 was requested"),
+    ("NODE_VERSION", "v1", "node 1 was requested"), ("GO_VERSION", "1.0", "go 1.0 was requested"), ("PYTHON_VERSION", "3", None)])
+def test_a_version_is_honoured_or_refused(tmp_path, variable, version, says):
+    """By the start script, as it is in the image, with this host's languages."""
+    at = ROOT / "opt" / "code-interpreter"
+    script = (at / "code-interpreter.sh").read_text().replace("here=/opt/code-interpreter\n", f"here={at}\n")
+    script = script.replace("mkdir -p /workspace", "mkdir -p").replace("cd /workspace", f"cd {tmp_path}").replace('exec "$here/server"', "echo started; exit 0 #")
+    r = subprocess.run(["bash", "-c", script], env=os.environ | {variable: version, "JUPYTER_RUNTIME_DIR": f"{tmp_path}/run", "EXECD_ENVS": f"{tmp_path}/envs"},
+                       capture_output=True, text=True, timeout=LIMIT_S)
+    if says:
+        assert r.returncode == 64 and says in r.stderr and " only. Leave " in r.stderr and "started" not in r.stdout, r
+    else:
+        assert r.returncode == 0 and r.stdout.startswith("Switched to python 3.") and "started" in r.stdout and "PATH=" in (tmp_path / "envs").read_text(), r
+
+
+def test_an_alias_shows(tmp_path):
+    d = HostDaemon(tmp_path).start({"runtime": {"templates": False}, "images": {"aliases": "opensandbox/code-interpreter:*=tiny"}})
+    try:
+        body = {"image": {"uri": "opensandbox/code-interpreter:v9"}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": {"memory": "256Mi"}}
+        status, made, _ = d.ask("POST", "/v1/sandboxes", body)
+        assert status == 202, made
+        _, got, _ = d.ask("GET", f"/v1/sandboxes/{made['id']}")
+        _, listed, _ = d.ask("GET", "/v1/sandboxes")
+        for answer in (made, got, listed["items"][0]):
+            assert answer["extensions"]["opensandbox.extensions.mayfly.image"] == "tiny", answer
+        assert got["image"]["uri"] == "opensandbox/code-interpreter:v9"
+        assert "image opensandbox/code-interpreter:v9 stands for tiny" in d.log()
+        r = subprocess.run([MAYFLY, "image", "ls", "--url", d.url], capture_output=True, text=True, timeout=LIMIT_S)
+        assert ["opensandbox/code-interpreter:*", "alias", "tiny"] in [line.split() for line in r.stdout.splitlines()], r
+        plain = d.create()
+        assert "opensandbox.extensions.mayfly.image" not in d.ask("GET", f"/v1/sandboxes/{plain}")[1].get("extensions", {})
+    finally:
+        d.clean()
 
 
 def test_the_command_line_runs_code(daemon, box, tmp_path):

@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import os
+import pathlib
 import time
 from datetime import timedelta
 
@@ -54,8 +55,9 @@ LANGUAGES = {
         also=(JS.also[0], JS.also[1].replace("await", "import * as fs from 'fs'\nawait", 1).replace("require('fs')", "fs")), meet="import * as fs from 'fs'\n" + JS_WAIT),
     "java": Language(
         keep="int n = 41; int twice(int x) { return 2 * x; }", show="System.out.println(n + twice(1) - 1);", fails='throw new RuntimeException("boom");', ename="EvalException",
-        # one block: jjava loses an interrupt that comes between two statements
-        spin='{ System.out.println("begun"); while (true) {} }', also=('{ System.out.println("begun"); Thread.sleep(600000); }',),
+        spin='{ System.out.println("begun"); while (true) {} }',
+        # an interrupt may come between two statements, or while the second one is compiled
+        also=('{ System.out.println("begun"); Thread.sleep(600000); }', 'System.out.println("begun");\nwhile (true) {}'),
         meet='import java.nio.file.*;\nFiles.createFile(Path.of("A"));\nwhile (!Files.exists(Path.of("B"))) Thread.sleep(20);\nSystem.out.println("met");',
         odd=r'System.out.println("a\u2028\uD83D\uDE00é")', sum="2 + 2", sum_is_result=True),
     "go": Language(
@@ -132,8 +134,30 @@ def test_an_error_is_whole_and_the_next_cell_runs(box, contexts, language):
         assert kinds(e)[-1] == "execution_complete", e
 
 
+def cpu_ticks(pid):
+    """Of a process, with all that it has started."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12]) + sum(map(cpu_ticks, children))
+
+
+def until_idle(jupyter):
+    """No kernel works: what was interrupted does not go on unseen. A tick is 10 ms."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        before = sum(map(cpu_ticks, jupyter.kernels()))
+        time.sleep(0.5)
+        used = sum(map(cpu_ticks, jupyter.kernels())) - before
+        if used <= 3:
+            return
+        assert time.monotonic() < end, f"the kernels use {used} ticks in half a second"
+
+
 @all_languages
-def test_an_interrupt_ends_a_cell(box, contexts, language, tmp_path):
+def test_an_interrupt_ends_a_cell(box, jupyter, contexts, language, tmp_path):
     flag = tmp_path / "flag"
     code, (one, _) = LANGUAGES[language], contexts(language)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -155,6 +179,7 @@ def test_an_interrupt_ends_a_cell(box, contexts, language, tmp_path):
             assert took < 20  # 3 s on a machine that is not loaded
             e = box.events(code.sum, id=one)
             assert kinds(e)[-1] == "execution_complete", e
+    until_idle(jupyter)
 
 
 @all_languages
@@ -226,23 +251,88 @@ def test_go_keeps_declarations(box, contexts):
     assert "undefined: T" in error(go("var t T"))["evalue"]
 
 
-def test_a_prepared_go_kernel_waits(daemon, tmp_path):
+JAVA_MEMBER = """static Object member(Class<?> c, String name, Object in) throws Exception { var f = c.getDeclaredField(name); f.setAccessible(true); return f.get(in); }
+static java.util.Random math(Class<?> c) throws Exception { return (java.util.Random) member(Class.forName(c.getName() + "$RandomNumberGeneratorHolder"), "randomNumberGenerator", null); }
+static void seed(Class<?> c, String name) throws Exception { ((java.util.concurrent.atomic.AtomicLong) member(c, name, null)).set(42); }
+static void fix() throws Exception {
+  math(Math.class).setSeed(42); math(StrictMath.class).setSeed(42);
+  seed(java.util.SplittableRandom.class, "defaultGen"); seed(java.util.concurrent.ThreadLocalRandom.class, "seeder");
+  ((java.util.Random) member(java.util.Collections.class, "r", null)).setSeed(42);
+}
+static String draw() throws Exception {
+  // other threads take seeds as well: which one is next is not known
+  var next = ((java.util.concurrent.atomic.AtomicLong) member(java.util.concurrent.ThreadLocalRandom.class, "seeder", null)).get();
+  var kept = false; for (int i = 0; i < 10000; i++) kept |= next == 42 + i * 0xbb67ae8584caa73bL;
+  var list = new ArrayList<Integer>(); for (int i = 0; i < 100; i++) list.add(i);
+  Collections.shuffle(list);
+  return Math.random() + " " + StrictMath.random() + " " + new SplittableRandom().nextLong() + " " + kept + " " + list.hashCode();
+}
+Collections.shuffle(new ArrayList<>(List.of(1, 2)));"""
+# What sets the generators of a prepared kernel, and what then draws from each of them; the cell before both.
+GENERATORS = {
+    "bash": ("", "RANDOM=42", "echo $RANDOM"),
+    "java": (JAVA_MEMBER, "fix();", "System.out.println(draw());"),
+}
+
+
+def test_prepared_kernels_wait(daemon, tmp_path):
+    """As in a template: one of each language. A restore brings a new machine id. Real clones: test_code.py and test_code_whole.py."""
     os.environ["GOCACHE"] = str(CACHE / "e2e" / "go-cache")
-    j = Jupyter(tmp_path / "jupyter", languages=("go",)).start().wait()
+    j = Jupyter(tmp_path / "jupyter", languages=("javascript", "typescript", "java", "go")).start().wait()
     try:
         box = Box(daemon, **j.env)
         for _ in range(2):  # a probe may come again
             r = j.warm()
             assert r.returncode == 0, r.stderr
         kernels = j.kernels()
-        assert len(kernels) == 2
+        assert len(kernels) == len(LANGUAGES)
+        # nothing of the preparation is seen
         e = box.events("fmt.Println(1)", language="go")
-        assert error(e)["ename"] == "CompileError" and "undefined: fmt" in error(e)["evalue"], "nothing of the preparation is seen"
-        e = box.events('import "fmt"\nfmt.Println(1)', language="go")
-        assert text(e) == "1\n" and e[1]["execution_count"] == 2, e
+        assert error(e)["ename"] == "CompileError" and "undefined: fmt" in error(e)["evalue"], e
+        for language, code in LANGUAGES.items():
+            e = box.events(code.sum, language=language)
+            # tslab does not say which cell it took
+            assert kinds(e)[-1] == "execution_complete" and e[1].get("execution_count", 1) == (2 if language == "go" else 1), e
+        before = {}
+        for language, (cell, fix, draw) in GENERATORS.items():
+            assert not cell or kinds(box.events(cell, language=language))[-1] == "execution_complete"
+            box.events(fix, language=language)
+            before[language] = text(box.events(draw, language=language)).split()
+            box.events(fix, language=language)
+            assert text(box.events(draw, language=language)).split() == before[language], "the same machine, as after a resume: what was seeded stays"
+            box.events(fix, language=language)
+        j.machine_id.write_text("b" * 32)
+        for language, (_, fix, draw) in GENERATORS.items():
+            other = text(box.events(draw, language=language)).split()
+            assert all(a != b for a, b in zip(before[language], other, strict=True)), f"{language}: {before[language]} {other}"
+            box.events(fix, language=language)
+            assert text(box.events(draw, language=language)).split() == before[language], "once: who seeds after that gets what was asked for"
+            box.events(fix, language=language)
+        j.machine_id.write_text("c" * 32)
+        for language, (_, _, draw) in GENERATORS.items():
+            assert text(box.events(draw, language=language)).split() == before[language], "a later snapshot is not a template"
+        for language in ("javascript", "typescript"):
+            e = box.events("console.log(Math.random() < 1)", language=language)
+            assert text(e) == "true\n", e
         assert j.kernels() == kernels, "no other kernel was started"
     finally:
         j.stop()
+
+
+@pytest.mark.parametrize("language", ["bash", "javascript", "java"])
+def test_a_kernel_that_cannot_be_seeded_again_ends(daemon, prepared, language):
+    prepared.machine_id.unlink(missing_ok=True)
+    assert error(prepared.box.events(LANGUAGES[language].sum, language=language))["ename"] == "KernelDied"
+
+
+@pytest.fixture(scope="module")
+def prepared(daemon, tmp_path_factory):
+    j = Jupyter(tmp_path_factory.mktemp("prepared"), languages=("javascript", "java")).start().wait()
+    r = j.warm()
+    assert r.returncode == 0, r.stderr
+    j.box = Box(daemon, **j.env)
+    yield j
+    j.stop()
 
 
 @pytest.mark.parametrize("language", ["javascript", "typescript"])

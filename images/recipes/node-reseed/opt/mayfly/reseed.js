@@ -109,6 +109,11 @@ Math.random = function random() {
 	left -= 2;
 	return ((pool[left] >>> 5) * 2 ** 26 + (pool[left + 1] >>> 6)) / 2 ** 53;
 };
+function emptyPool() {
+	left = 0;
+	pool.fill(0);
+}
+module.exports = { emptyPool }; // for a program that checks the generation itself (docs/images.md)
 
 // ---- a restore
 
@@ -126,8 +131,7 @@ function reseeded() {
 	if (now === '' || now === seen) // it is being written
 		return;
 	seen = now;
-	left = 0;
-	pool.fill(0);
+	emptyPool();
 	fs.writeFileSync(mine, now);
 }
 function register() {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kernel.js CONNECTION_FILE javascript|typescript: the kernel of tslab, with four differences. What ends a cell is its error (name, text, stack) and no text on
+// kernel.js CONNECTION_FILE javascript|typescript: the kernel of tslab, with five differences. What ends a cell is its error (name, text, stack) and no text on
 // standard error. The cell after one that failed is run: tslab refuses every cell for 200 ms, in which a client sends the next one. And a file that changes in
-// the working directory does not end the kernel's work. An interrupt ends every loop (interrupt.js).
+// the working directory does not end the kernel's work. An interrupt ends every loop (interrupt.js). A kernel that a template holds seeds its random generators
+// again, before the first cell that runs in another machine.
 "use strict";
+const fs = require("fs");
 const util = require("util");
 const { Worker } = require("worker_threads");
 const ts = require("@tslab/typescript-for-tslab");
 const executor = require("tslab/dist/executor.js");
 const jupyter = require("tslab/dist/jupyter.js");
 const { startKernel } = require("tslab/dist/main.js");
+const { emptyPool } = require("./reseed.js");
 
 // The compiler watches folders, and asks for a second timer when a file in one changes. tslab knows one timer and fails at the next cell. The second timer's work
 // is also done by the first one's, when the next cell is compiled. package-lock.json pins the version whose function is named here.
@@ -59,13 +62,59 @@ function failureOf(calls) {
 	return { ename: "CompileError", evalue: lines[0] || "the cell failed", traceback: lines.length ? lines : ["the cell failed"] };
 }
 
+// ---- random numbers
+
+const PREPARE = "// code-interpreter: prepare"; // what `warm` sends: it compiles something, and is not counted as a cell
+const MACHINE_ID = process.env.CODE_INTERPRETER_MACHINE_ID || "/etc/machine-id";
+let pollOpenssl; // new entropy for the primary generator of this process, and so for those of all its threads
+
+function machine() {
+	try {
+		return fs.readFileSync(MACHINE_ID, "utf8").trim();
+	} catch {
+		return "";
+	}
+}
+
+function reseed() {
+	emptyPool();
+	pollOpenssl = pollOpenssl || require(`@koromix/koffi-linux-${process.arch}`).load(null).func("int RAND_poll()");
+	if (pollOpenssl() !== 1) throw new Error("RAND_poll() failed");
+}
+
+let here = machine();
+/** Before a cell. No cell may run with numbers that another sandbox draws as well. */
+function seedForThisMachine() {
+	const now = machine();
+	if (now === here) return;
+	try {
+		if (now === "") throw new Error(`cannot read ${MACHINE_ID}`);
+		reseed();
+		here = now;
+	} catch (e) {
+		fs.writeSync(2, `code-interpreter: cannot seed the random generators again: ${e}\n`);
+		process.exit(70);
+	}
+}
+
+// ---- cells
+
 const ANSWER_MS = 300; // for tslab's own handler
 const state = new Int32Array(new SharedArrayBuffer(4)); // the number of the cell that runs, or 0
 let cells = 0;
 let stop = () => {}; // ends the cell that runs now
 
 jupyter.JupyterHandlerImpl = class extends Handler {
+	/** The compiler and all that a cell needs are in memory then. */
+	async prepare() {
+		reseed();
+		if (!(await this.executor.execute("void 0"))) throw new Error("a cell cannot be compiled");
+		return { status: "ok", execution_count: this.execCount, payload: [], user_expressions: {} };
+	}
+
 	async handleExecute(req, writeStream, writeDisplayData) {
+		if (req.code === PREPARE) return this.prepare();
+		seedForThisMachine();
 		let ok = false;
 		const stopped = new Promise((_, reject) => {
 			stop = () => reject(new Error("Interrupted asynchronously"));

@@ -45,6 +45,7 @@ int cmd_resume(int argc, char **argv);
 int cmd_renew(int argc, char **argv);
 int cmd_fork(int argc, char **argv);
 int cmd_pool(int argc, char **argv);
+int cmd_worker(int argc, char **argv);
 int cmd_rollback(int argc, char **argv);
 int cmd_port_forward(int argc, char **argv);
 int cmd_egress(int argc, char **argv);

@@ -35,6 +35,7 @@ static const struct command commands[] = {
 	{"volume", cmd_volume, "folders that sandboxes share and that outlive them"},
 	{"snapshot", cmd_snapshot, "create, list and remove snapshots"},
 	{"pool", cmd_pool, "machines that wait for their creates"},
+	{"worker", cmd_worker, "run a worker's task: bounded, and once for each run id"},
 	{"template", cmd_template, "create, list and remove templates"},
 	{"machine", cmd_machine, "the appliance: run mayfly where there is no usable KVM"},
 	{"disk", cmd_disk, "layered disks: create, measure, flatten, check, index"},

@@ -63,6 +63,9 @@ struct config {
 	/* [idle] */
 	bool idle_enabled;
 	int64_t idle_min_timeout_seconds, idle_activity_ttl_seconds, idle_disk_after_seconds;
+	/* [runs] */
+	int64_t runs_timeout_seconds, runs_max_timeout_seconds, runs_max_attempts, runs_max_running,
+		runs_keep, runs_keep_seconds;
 	/* [images] */
 	char default_registry[128];
 	char private_registries[1024], image_aliases[4096];

@@ -19,6 +19,7 @@ struct images;
 struct io_pool;
 struct networks;
 struct pools;
+struct runs;
 struct privctl;
 struct http;
 struct idempotency;
@@ -57,6 +58,7 @@ struct daemon {
 	struct blobs *blobs;
 	struct images *images;
 	struct pools *pools;
+	struct runs *runs;
 	/* a sandbox was deleted, or no create waits for its turn any more. Of the room above; may be NULL */
 	void (*capacity_changed)(struct daemon *d);
 	struct sandbox *sandboxes; /* all of them, newest first */

@@ -15,7 +15,8 @@ const char *const db_table_names[DB_TABLES] = {[DB_SANDBOX] = "sandboxes",
 	[DB_CHECKPOINT] = "checkpoints",
 	[DB_IDEMPOTENCY] = "idempotency",
 	[DB_CLAIM] = "claims",
-	[DB_POOL] = "pools"};
+	[DB_POOL] = "pools",
+	[DB_RUN] = "runs"};
 
 #define PUT_RECORD(table)                                                                          \
 	"INSERT INTO " table " (id, doc, local) VALUES (?1, ?2, ?3)"                               \
@@ -25,6 +26,7 @@ static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandb
 	[DB_CHECKPOINT] = PUT_RECORD("checkpoints"),
 	[DB_CLAIM] = PUT_RECORD("claims"),
 	[DB_POOL] = PUT_RECORD("pools"),
+	[DB_RUN] = PUT_RECORD("runs"),
 	/* what keys are searched by stands in columns with an index */
 	[DB_IDEMPOTENCY] =
 		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"

@@ -22,7 +22,7 @@ struct database;
 struct loop;
 struct transaction;
 
-enum db_table { DB_SANDBOX, DB_CHECKPOINT, DB_IDEMPOTENCY, DB_CLAIM, DB_POOL, DB_TABLES };
+enum db_table { DB_SANDBOX, DB_CHECKPOINT, DB_IDEMPOTENCY, DB_CLAIM, DB_POOL, DB_RUN, DB_TABLES };
 
 /* A document's member of this name is its local part: what is true on this host only (slot, process,
  * files). It stands in a column of its own; the rest is the portable part. */

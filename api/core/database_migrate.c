@@ -32,6 +32,8 @@ static const char added_tables[] =
 	"CREATE TABLE IF NOT EXISTS claims (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
 	"WITHOUT ROWID;"
 	"CREATE TABLE IF NOT EXISTS pools (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
+	"WITHOUT ROWID;"
+	"CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, doc TEXT NOT NULL, local TEXT) "
 	"WITHOUT ROWID";
 
 /* ---- documents */

@@ -35,11 +35,14 @@ struct handler_time {
 	uint64_t count, sum_ns, max_ns;
 };
 
+/* how a run of a worker ended (api/fleet/worker_run.h) */
+enum run_status { RUN_OK, RUN_RETRYABLE, RUN_INVALID_REQUEST, RUN_INVALID_OUTPUT, RUN_STATUSES };
+
 struct metrics {
 	struct hist phase[PH_COUNT];
 	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
 		idle_pauses, idle_wakes, disk_pauses, http_by_class[6], sdk_events, sdk_failures,
-		execs, execs_failed;
+		execs, execs_failed, runs[RUN_STATUSES];
 	struct hist sdk_create, http;
 	struct hist loop; /* turns of the event loop */
 	struct handler_time handlers[HANDLERS_MAX];

@@ -173,7 +173,10 @@ static void prometheus_reply(void *arg, struct cur *network)
 		{"http_bytes_out", hs->bytes_out}, {"http_clients_gone", hs->gone},
 		{"http_refused", hs->refused}, {"http_clients_cut_off", hs->cut_off},
 		{"sdk_create_events", m->sdk_events}, {"sdk_create_failures", m->sdk_failures},
-		{"execs", m->execs}, {"execs_failed", m->execs_failed}};
+		{"execs", m->execs}, {"execs_failed", m->execs_failed},
+		{"runs_ok", m->runs[RUN_OK]}, {"runs_retryable_error", m->runs[RUN_RETRYABLE]},
+		{"runs_invalid_request", m->runs[RUN_INVALID_REQUEST]},
+		{"runs_invalid_output", m->runs[RUN_INVALID_OUTPUT]}};
 	uint64_t given = 0;
 	struct buf b;
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/core/daemon.h"
+#include "api/fleet/worker_run.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/http/router.h"
 #include "api/lifecycle/spec.h"
@@ -96,6 +97,7 @@ static const struct http_route v1[] = {
 	{"POST", "/mayfly/volumes", route_volume_create, WHOLE},
 	{"GET", "/mayfly/volumes/{name}", route_volume_get, NONE},
 	{"DELETE", "/mayfly/volumes/{name}", route_volume_delete, NONE},
+	{"POST", "/mayfly/runs", runs_submit, WHOLE},
 	{"GET", "/mayfly/quarantine", route_quarantine_list, OPERATORS},
 	{"DELETE", "/mayfly/quarantine/{table}/{id}", route_quarantine_delete, OPERATORS},
 };

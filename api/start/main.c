@@ -25,6 +25,7 @@
 #include "api/sandbox/disk_guard.h"
 #include "api/sandbox/entrypoint_log.h"
 #include "api/fleet/pool.h"
+#include "api/fleet/worker_run.h"
 #include "api/lifecycle/idempotency.h"
 #include "api/lifecycle/route_pool.h"
 #include "api/links/images.h"
@@ -461,6 +462,7 @@ static void take_up_all(void)
 	snapshots_go_on(&D);
 	utemplates_go_on(&D);
 	pools_load(&D);
+	runs_load(&D);
 }
 
 static void process_exited(void *arg, const struct priv_msg *ev)
@@ -652,7 +654,8 @@ static void start(bool no_jail)
 	D.priv = privctl_create(D.loop, priv_socket(no_jail), bin_dir(), process_exited, NULL, &e);
 	if (!D.priv || !(D.vms = vms_create(&D, &e)) || !(D.networks = networks_create(&D, &e)) ||
 		!(D.volumes = volumes_create(&D, &e)) ||
-		!(D.pools = pools_create(&D, pool_spec_read)))
+		!(D.pools = pools_create(&D, pool_spec_read)) ||
+		!(D.runs = runs_create(&D, pool_spec_read)))
 		die("processes", &e);
 	privctl_state_dir(D.priv, D.cfg.state_dir);
 	accept_host(privctl_host_flags(D.priv));

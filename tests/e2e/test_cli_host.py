@@ -11,7 +11,7 @@ import pytest
 from conftest import MAYFLY
 from hostdaemon import HostDaemon
 
-COMMANDS = ("run", "create", "ls", "exec", "logs", "events", "stats", "stop", "kill", "wait", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "pool", "template", "machine", "disk", "image",
+COMMANDS = ("run", "create", "ls", "exec", "logs", "events", "stats", "stop", "kill", "wait", "cp", "inspect", "rm", "pause", "resume", "fork", "rollback", "renew", "port-forward", "snapshot", "pool", "worker", "template", "machine", "disk", "image",
             "doctor", "env", "completion", "version")
 
 
@@ -95,6 +95,38 @@ def test_pool(mayfly):
     assert "There is a pool" in mayfly("pool", "create", "warm", "tiny", code=1).stderr
     assert mayfly("pool", "rm", "warm").stdout == "warm\n"
     assert "not found" in mayfly("pool", "rm", "warm", code=1).stderr
+
+
+WORKER = """---
+id: a
+name: A
+version: 1.0.0
+image: tiny
+resource_limits: {memory: 256Mi}
+task: '{"n": 1}'
+constraints: {timeout_seconds: 30, max_attempts: 2, idempotency_key: run_id, status_enum: [ok, retryable_error, invalid_request, invalid_output]}
+output_schema: {type: object, properties: {result: {type: object, required: [value]}}}
+---
+text
+"""
+
+
+def test_worker(mayfly, tmp_path):
+    f = tmp_path / "worker.md"
+    f.write_text(WORKER)
+    a = json.loads(mayfly("worker", "run", "--run-id", "r", f).stdout)
+    assert a["run_id"] == "r" and a["status"] == "ok" and a["result"]["value"] == {"n": 1}
+    assert json.loads(mayfly("worker", "run", "--run-id", "r", f).stdout) == a
+    assert json.loads(mayfly("worker", "run", "--task", "no JSON", f, code=1).stdout)["status"] == "invalid_output"
+    (tmp_path / "in").write_text(json.dumps({"run_id": "i", "task": '{"n": 2}', "context": {}}))
+    assert json.loads(mayfly("worker", "run", "--input", tmp_path / "in", f).stdout)["result"]["value"] == {"n": 2}
+    (tmp_path / "in").write_text(json.dumps({"run_id": "i", "task": "x", "context": {}, "more": 1}))
+    assert json.loads(mayfly("worker", "run", "--input", tmp_path / "in", f, code=2).stdout)["status"] == "invalid_request"
+    for text, why in (("no front matter", "begins with a line"), (WORKER.replace("id: a\n", ""), "has no 'id'"), (WORKER.replace("idempotency_key: run_id", "idempotency_key: x"), "only be run_id"),
+                      (WORKER.replace("[ok,", "[fine,"), "status that a run cannot have"), (WORKER.replace("image: tiny", "image: *x"), "line 5")):
+        f.write_text(text)
+        assert why in mayfly("worker", "run", f, code=2).stderr
+    assert "name one FILE" in mayfly("worker", "run", f, "--run-id", code=2).stderr
 
 
 def test_life_of_a_sandbox_for_scripts(mayfly):

@@ -81,6 +81,7 @@ GET /v1/mayfly/volumes 200 401
 POST /v1/mayfly/volumes 201 400 401 409
 GET /v1/mayfly/volumes/{name} 200 401 404
 DELETE /v1/mayfly/volumes/{name} 204 401 404
+POST /v1/mayfly/runs 200 401
 POST /v1/sandboxes/{id}/fork 202 400 401 404 409 429 500
 POST /v1/snapshots/{id}/fork 202 400 401 404 409
 POST /v1/sandboxes/{id}/restore 202 400 401 404 409 500
@@ -426,6 +427,13 @@ def automatic_templates(seen, d):
     ask("DELETE", f"/v1/mayfly/templates/{t}", 204)
 
 
+def runs(seen, d):
+    """The four statuses: test_runs_host.py."""
+    body = {"run_id": "r", "task": "hello", "context": {"worker": {"image": "tiny", "resource_limits": {"memory": "256Mi"}}}}
+    assert seen.ask("POST", "/v1/mayfly/runs", 200, body)[0]["status"] == "ok"
+    assert seen.ask("POST", "/v1/mayfly/runs", 200, body | {"more": 1})[0]["status"] == "invalid_request"
+
+
 def volumes(seen, d):
     """What is wrong with volumes, by the documented codes. Volumes that are right: test_volumes.py, in a real VM."""
     ask = seen.ask
@@ -623,6 +631,7 @@ def doc_and_seen(tmp_path_factory):
         tables["runtime"] |= {"templates": True, "template_max": 64}
         d.start(tables)
         automatic_templates(seen, d)
+        runs(seen, d)
         yield doc, seen
     finally:
         d.clean()

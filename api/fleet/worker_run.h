@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * worker_run.h: the worker contract (POST /v1/mayfly/runs): one bounded, idempotent task. A run creates a sandbox, runs the task's command in it and
+ * deletes it, by the same operations as a client's. mayflyd's loop.
+ *
+ * A run belongs to its principal and its run_id. While it runs, the same input waits for its answer. Once the task's command was started, the answer is
+ * stored and given again. A daemon that dies leaves no answer and no sandbox (they are `internal`): the same run_id then runs again.
+ */
+#pragma once
+
+#include "api/fleet/pool.h"
+#include "api/http/http.h"
+
+struct runs;
+
+/* NULL: no memory. Lives as long as the daemon. parse: of a create request. */
+struct runs *runs_create(struct daemon *d, pool_spec_fn parse);
+/* Reads the stored answers. */
+void runs_load(struct daemon *d);
+/* Answers r, sooner or later: {run_id, status, result}, with HTTP status 200 whatever the run's status is. */
+void runs_submit(struct http_req *r);

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the worker contract (POST /v1/mayfly/runs), with monitors that are played by fake/mayfly-vmm: the four statuses, idempotency, attempts, what a
+full host, a timeout, a lost sandbox and a killed daemon leave. The fake's command prints its own text; "exit N" ends with N. A real task: test_runs.py."""
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from hostdaemon import HostDaemon
+
+CONF = {"runtime": {"templates": False}}
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = HostDaemon(tmp_path)
+    yield d
+    d.clean()
+
+
+def given(run_id="r1", task="hello", context=None, **worker):
+    return {"run_id": run_id, "task": task, "context": (context or {}) | {"worker": {"image": "tiny", "resource_limits": {"memory": "256Mi"}} | worker}}
+
+
+def run(d, *args, headers=None, **more):
+    status, answer, _ = d.ask("POST", "/v1/mayfly/runs", given(*args, **more), headers)
+    assert sorted(answer) == ["result", "run_id", "status"], answer
+    assert status == 200, answer
+    return answer
+
+
+def boots(d):
+    return [s for _, s in d.steps()].count("boot")
+
+
+def until_boots(d, n):
+    end = time.monotonic() + 60
+    while boots(d) < n:
+        assert time.monotonic() < end, d.log()
+        time.sleep(0.02)
+
+
+def nothing_is_left(d):
+    d.settled(0)
+    d.cleared("blobs/*")
+    assert d.ask("GET", "/v1/sandboxes")[1]["items"] == []
+
+
+def test_ok(daemon):
+    daemon.start(CONF)
+    assert run(daemon) == {"run_id": "r1", "status": "ok", "result": {"attempts": 1, "exit_code": 0, "stdout": "hello\n", "stderr": ""}}
+    nothing_is_left(daemon)
+    text = '{"answer": [1, 2]}'
+    assert run(daemon, "r2", text)["result"]["value"] == {"answer": [1, 2]}
+    # the same run_id: the stored answer, and nothing is run
+    assert boots(daemon) == 2
+    assert run(daemon)["result"]["stdout"] == "hello\n" and boots(daemon) == 2
+    # another input under it is refused, and changes nothing
+    a = run(daemon, task="other")
+    assert a["status"] == "invalid_request" and a["run_id"] == "r1" and "another input" in a["result"]["message"]
+    assert run(daemon)["status"] == "ok" and boots(daemon) == 2
+    assert "mayfly_runs_ok_total 2\n" in daemon.ask("GET", "/metrics")[1]
+
+
+def test_a_task_that_fails_has_no_valid_output(daemon):
+    daemon.start(CONF)
+    a = run(daemon, task="exit 3")
+    assert a["status"] == "invalid_output" and a["result"] == {"attempts": 1, "message": "The task ended with code 3.", "exit_code": 3, "stdout": "exit 3\n", "stderr": ""}
+    assert run(daemon, task="exit 3") == a and boots(daemon) == 1
+    a = run(daemon, "r2", "endless")
+    assert a["status"] == "invalid_output" and "more than 256 KiB" in a["result"]["message"] and "stdout" not in a["result"]
+    nothing_is_left(daemon)
+
+
+OUTPUT = {"type": "object", "required": ["run_id", "status", "result"], "additionalProperties": False, "properties": {
+    "run_id": {"type": "string"}, "status": {"enum": ["ok", "retryable_error", "invalid_request", "invalid_output"]},
+    "result": {"type": "object", "required": ["value"], "properties": {"value": {"type": "object", "required": ["sum"], "properties": {"sum": {"type": "integer"}}}}}}}
+INPUT = {"type": "object", "required": ["run_id", "task", "context"], "additionalProperties": False, "properties": {
+    "run_id": {"type": "string"}, "task": {"type": "string"}, "context": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "maximum": 9}}}}}
+
+
+def test_a_result_that_fails_its_schema(daemon):
+    daemon.start(CONF)
+    a = run(daemon, "good", '{"sum": 7}', output_schema=OUTPUT)
+    assert a["status"] == "ok" and a["result"]["value"] == {"sum": 7}
+    a = run(daemon, "bad", '{"sum": 7.5}', output_schema=OUTPUT)
+    assert a["status"] == "invalid_output" and a["result"]["message"] == "output.result.value.sum is not of the type integer", a
+    assert run(daemon, "none", "no JSON", output_schema=OUTPUT)["result"]["message"] == "output.result.value is missing"
+
+
+def test_an_input_that_fails_its_schema_never_runs(daemon):
+    daemon.start(CONF)
+    a = run(daemon, context={"n": 10}, input_schema=INPUT)
+    assert a["status"] == "invalid_request" and a["result"]["message"] == "input.context.n is outside of its schema's minimum and maximum"
+    assert boots(daemon) == 0
+    # nothing was run: the run_id may be used again
+    assert run(daemon, context={"n": 9}, input_schema=INPUT)["status"] == "ok"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"run_id":"a","run_id":"b"}', {}, {"run_id": "", "task": "x", "context": {}}, {"run_id": "a" * 129, "task": "x", "context": {}},
+                                  {"run_id": 1, "task": "x", "context": {}}, {"run_id": "a", "task": "", "context": {}}, {"run_id": "a", "task": "x" * 100000, "context": {}},
+                                  given() | {"more": 1}, {"run_id": "a", "task": "x", "context": {}}, given(image=None), given(template="tpl-x"), given(image="UPPER CASE"), given(language="cobol"),
+                                  given(env={"A": 1}), given(env={"A=B": "1"}), given(env={"A": "x" * 40000}), given(timeout_seconds=0), given(timeout_seconds=3601), given(max_attempts=11),
+                                  given(max_attempts="2"), given(unknown=1), given(resource_limits={"memory": "no"}), given(context={"x": "y" * 100000}), given(input_schema=[]),
+                                  given(output_schema={"pattern": "x"}), given(output_schema={"properties": {"a": {"oneOf": []}}})], ids=lambda b: None)
+def test_bad_requests(daemon, body):
+    daemon.start(CONF)
+    status, answer, _ = daemon.ask("POST", "/v1/mayfly/runs", body)
+    assert status == 200 and answer["status"] == "invalid_request" and answer["result"]["message"], answer
+    assert boots(daemon) == 0
+
+
+def test_what_does_not_exist(daemon):
+    daemon.start(CONF)
+    body = {"run_id": "a", "task": "x", "context": {"worker": {"template": "tpl-00000000-0000-4000-8000-000000000000"}}}
+    status, answer, _ = daemon.ask("POST", "/v1/mayfly/runs", body)
+    assert status == 200 and answer["status"] == "invalid_request" and "not found" in answer["result"]["message"]
+
+
+def test_a_timeout_is_tried_again_and_then_retryable(daemon):
+    daemon.start(CONF)
+    daemon.plan(agent="silent")
+    a = run(daemon, timeout_seconds=2)
+    # the fake never says that it began: so nothing is stored, and the same run_id runs again
+    assert a == {"run_id": "r1", "status": "retryable_error", "result": {"message": "The task did not end within 2 s."}}
+    assert boots(daemon) == 2
+    daemon.plan()
+    assert run(daemon, timeout_seconds=2)["status"] == "ok"
+    nothing_is_left(daemon)
+
+
+def test_a_task_that_never_ends(daemon):
+    daemon.start(CONF)
+    a = run(daemon, task="forever", timeout_seconds=1)
+    assert a == {"run_id": "r1", "status": "retryable_error", "result": {"attempts": 2, "message": "The task did not end within 1 s."}}
+    # it began: what it did is not done again under this run_id
+    assert run(daemon, task="forever", timeout_seconds=1) == a and boots(daemon) == 2
+    nothing_is_left(daemon)
+
+
+def test_the_second_attempt_may_succeed(daemon):
+    daemon.start(CONF)
+    daemon.plan(boot=["error", "ok"])
+    a = run(daemon)
+    assert a["status"] == "ok" and a["result"]["attempts"] == 2
+    nothing_is_left(daemon)
+
+
+def test_a_full_host(daemon):
+    daemon.start(CONF | {"limits": {"memory_mib": 300}})
+    box = daemon.create()
+    a = run(daemon, max_attempts=1)
+    assert a["status"] == "retryable_error" and "This host is full" in a["result"]["message"]
+    # nothing was run for it: the same run_id may try again
+    assert daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
+    daemon.settled(0)
+    assert run(daemon, max_attempts=1)["status"] == "ok"
+
+
+def until_runs(d):
+    """Until the task's command was started: the fake logs what the agent is asked."""
+    end = time.monotonic() + 60
+    while "agent" not in [s for _, s in d.steps()]:
+        assert time.monotonic() < end, d.log()
+        time.sleep(0.02)
+
+
+def test_a_lost_sandbox(daemon):
+    daemon.start(CONF)
+    daemon.plan(agent="silent")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(run, daemon)
+        until_runs(daemon)
+        daemon.plan()
+        for pid in daemon.monitors():
+            os.kill(pid, signal.SIGKILL)
+        a = answer.result()
+    assert a["status"] == "ok" and a["result"]["attempts"] == 2, a
+    nothing_is_left(daemon)
+
+
+def test_twenty_with_one_run_id(daemon):
+    daemon.start(CONF)
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: json.dumps(run(daemon)), range(20)))
+    assert len(set(answers)) == 1 and boots(daemon) == 1
+    nothing_is_left(daemon)
+
+
+def test_a_client_that_leaves_gets_the_answer_later(daemon):
+    daemon.start(CONF)
+    daemon.plan(setup="later")
+    with pytest.raises(OSError):
+        daemon.ask("POST", "/v1/mayfly/runs", given(), timeout=1)
+    until_boots(daemon, 1)
+    daemon.plan(go="yes")
+    assert run(daemon)["status"] == "ok" and boots(daemon) == 1
+    nothing_is_left(daemon)
+
+
+def test_each_key_has_its_own(daemon):
+    daemon.start(CONF | {f"server.keys.{n}": {"key": f"secret of {n}, long enough", "namespace": n} for n in ("alice", "bob")})
+    heads = [{"OPEN-SANDBOX-API-KEY": f"secret of {n}, long enough"} for n in ("alice", "bob")]
+    for h in heads:
+        assert run(daemon, headers=h)["status"] == "ok"
+    assert boots(daemon) == 2
+    # one key's use of a run_id says nothing to another
+    assert run(daemon, "r2", "one", headers=heads[0])["status"] == run(daemon, "r2", "two", headers=heads[1])["status"] == "ok"
+
+
+def test_limits(daemon):
+    daemon.start(CONF | {"runs": {"max_running": 1, "keep": 1}})
+    daemon.plan(setup="later")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, daemon)
+        until_boots(daemon, 1)
+        a = run(daemon, "r2")
+        assert a["status"] == "retryable_error" and "runs.max_running" in a["result"]["message"]
+        daemon.plan(go="yes")
+        assert first.result()["status"] == "ok"
+    # the newest answer is kept, the older one is not
+    assert run(daemon, "r2")["status"] == "ok" and boots(daemon) == 2
+    assert run(daemon, "r2")["status"] == "ok" and boots(daemon) == 2
+    assert run(daemon)["status"] == "ok" and boots(daemon) == 3
+
+
+def test_an_answer_that_cannot_be_stored(daemon):
+    daemon.start(CONF)
+    with daemon.unwritable("runs"):
+        a = run(daemon)
+        assert a["status"] == "retryable_error" and "cannot be stored" in a["result"]["message"]
+    nothing_is_left(daemon)
+    assert run(daemon)["status"] == "ok"
+
+
+@pytest.mark.parametrize("step", ["boot", "setup", "agent"])
+def test_a_killed_daemon_leaves_nothing_and_runs_again(daemon, step):
+    daemon.start(CONF)
+    stored = run(daemon, "before")
+    daemon.plan(**{step: "silent" if step == "agent" else "later" if step == "setup" else "hang"})
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(run, daemon)
+        end = time.monotonic() + 60
+        while [s for _, s in daemon.steps()].count(step) < 2:
+            assert time.monotonic() < end, daemon.log()
+            time.sleep(0.02)
+        daemon.end()
+        with pytest.raises((OSError, AssertionError)):
+            lost.result()
+    daemon.plan()
+    # the helper ends the lost monitor, and there is none here: test_runs.py sees it
+    for pid in daemon.monitors():
+        os.kill(pid, signal.SIGKILL)
+    daemon.again()
+    nothing_is_left(daemon)
+    with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db")) as db:
+        end = time.monotonic() + 60
+        while db.execute("SELECT count(*) FROM sandboxes").fetchone() != (0,):
+            assert time.monotonic() < end, daemon.log()
+            time.sleep(0.02)
+    n = boots(daemon)
+    assert run(daemon, "before") == stored and boots(daemon) == n, "what was answered is answered again"
+    assert run(daemon)["status"] == "ok" and boots(daemon) == n + 1
+    nothing_is_left(daemon)

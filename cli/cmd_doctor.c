@@ -21,6 +21,9 @@
 #include "cli/client.h"
 #include "cli/kvm_probe.h"
 #include "cli/run.h"
+#include "lib/host_limits.h"
+
+#define LIMITS_FOR 1000u
 
 struct finding {
 	enum { GOOD, SO_SO, BAD } how;
@@ -141,6 +144,32 @@ static void look_cgroup(struct finding *f)
 			"set");
 }
 
+/* For as many sandboxes as a daemon has by default. The daemon says the same for its own configuration when it starts. */
+static void look_limits(struct finding *f)
+{
+	struct host_limit l[HOST_LIMITS];
+	size_t n = host_limits_read(l, LIMITS_FOR), low = 0, at = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (l[i].have >= l[i].want)
+			continue;
+		at += (size_t)snprintf(f->what + at, sizeof(f->what) - at, "%s%s %llu of %llu",
+			low ? ", " : "too low: ", l[i].name, (unsigned long long)l[i].have,
+			(unsigned long long)l[i].want);
+		if (!low++)
+			snprintf(f->todo, sizeof(f->todo), "raise %s to %llu", l[i].knob,
+				(unsigned long long)l[i].want);
+		if (at >= sizeof(f->what))
+			break;
+	}
+	f->how = low ? SO_SO : GOOD;
+	if (!low)
+		snprintf(f->what, sizeof(f->what),
+			"enough for %u sandboxes: files, mappings, processes, cgroups, epoll, "
+			"ports",
+			LIMITS_FOR);
+}
+
 static void look_landlock(struct finding *f)
 {
 	long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -250,6 +279,7 @@ static const struct {
 	{"cpu flaws", look_flaws},
 	{"threads", look_smt},
 	{"ksm", look_ksm},
+	{"limits", look_limits},
 	{"landlock", look_landlock},
 	{"qemu", look_qemu},
 	{"guest kernel", look_guest},

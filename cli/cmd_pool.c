@@ -10,7 +10,7 @@
 
 struct pool_opts {
 	struct client_opts co;
-	uint64_t min, max, pool_min, pool_max;
+	uint64_t min, max, pool_min, pool_max, adapt;
 	const char *cpus, *memory;
 	struct opt_list env;
 };
@@ -20,9 +20,11 @@ struct pool_opts {
 		{"max", 0, OPT_UINT, &(o).max, "N", "and no more than so many (the least)"},       \
 		{"total-min", 0, OPT_UINT, &(o).pool_min, "N",                                     \
 			"have so many, with those in use (0)"},                                    \
+		{"total", 0, OPT_UINT, &(o).pool_max, "N",                                         \
+			"and no more than so many, with those in use (100)"},                      \
 	{                                                                                          \
-		"total", 0, OPT_UINT, &(o).pool_max, "N",                                          \
-			"and no more than so many, with those in use (100)"                        \
+		"adaptive", 0, OPT_UINT, &(o).adapt, "SECONDS",                                    \
+			"keep as many ready as were taken in that time, from --min to --max"       \
 	}
 
 static cJSON *pool_capacity(const struct pool_opts *o)
@@ -33,6 +35,8 @@ static cJSON *pool_capacity(const struct pool_opts *o)
 	cJSON_AddNumberToObject(c, "bufferMax", (double)MAX(o->max, o->min));
 	cJSON_AddNumberToObject(c, "poolMin", (double)o->pool_min);
 	cJSON_AddNumberToObject(c, "poolMax", (double)o->pool_max);
+	if (o->adapt)
+		cJSON_AddNumberToObject(c, "adaptiveSeconds", (double)o->adapt);
 	return c;
 }
 

@@ -46,6 +46,7 @@
 #include "api/sandbox/user_template.h"
 #include "api/checkpoint/verify.h"
 #include "lib/fdpass.h"
+#include "lib/host_limits.h"
 #include "lib/jail.h"
 #include "lib/log.h"
 #include "lib/opt.h"
@@ -617,6 +618,21 @@ static int start_gateway(const struct http_config *api)
 	return fd;
 }
 
+/* Before anybody needs more than that: a create that fails for want of a process id is hard to explain. */
+static void name_low_limits(void)
+{
+	struct host_limit l[HOST_LIMITS];
+	size_t n = host_limits_read(l, (uint64_t)D.cfg.max_sandboxes);
+
+	for (size_t i = 0; i < n; i++)
+		if (l[i].have < l[i].want)
+			log_warn("this host allows %llu %s; %lld sandboxes (limits.max_sandboxes) "
+				 "may take %llu: raise %s",
+				(unsigned long long)l[i].have, l[i].name,
+				(long long)D.cfg.max_sandboxes, (unsigned long long)l[i].want,
+				l[i].knob);
+}
+
 static void start(bool no_jail)
 {
 	struct http_config hc = {.app = &D,
@@ -629,6 +645,7 @@ static void start(bool no_jail)
 	struct err e;
 
 	fd_limit_raise(1ul << 18);
+	name_low_limits();
 	D.start_ns = mono_ns();
 	D.cpus = (unsigned int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l);
 	D.loop = loop_create();

@@ -197,11 +197,14 @@ def test_completion_is_made_for(mayfly, shell):
 def test_what_this_host_is(mayfly):
     assert json.loads(mayfly("version", "--json").stdout)["version"] in mayfly("version").stdout
     looks = {f["name"]: f for f in json.loads(subprocess.run([MAYFLY, "doctor", "--json"], capture_output=True, text=True, timeout=60).stdout)}
-    assert {"kernel", "memory", "kvm", "cgroups", "landlock", "qemu", "guest kernel"} <= set(looks)
+    assert {"kernel", "memory", "kvm", "cgroups", "limits", "landlock", "qemu", "guest kernel"} <= set(looks)
     # what two sandboxes can learn of each other (docs/security.md)
     assert {"cpu flaws", "threads", "ksm"} <= set(looks)
     for f in looks.values():
         assert f["verdict"] in ("good", "limited", "bad") and f["found"] and (f["verdict"] == "good" or f["todo"]), "it says the next step"
+    # a limit of the host that is too low for a thousand sandboxes is named, and what to raise
+    low = subprocess.run(["bash", "-c", f"ulimit -n 1024 && {MAYFLY} doctor limits"], capture_output=True, text=True, timeout=60)
+    assert low.returncode == 1 and "open files of a process 1024 of 20000" in low.stdout and "LimitNOFILE" in low.stdout, low
     mayfly("doctor", "kernel")
     mayfly("doctor", "nonsense", code=2)
 

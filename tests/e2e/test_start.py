@@ -561,3 +561,18 @@ def test_published_files_have_digests(daemon):
     assert sums() == [memory]
     assert daemon.ask("DELETE", f"/v1/snapshots/{snapshot}")[0] == 204 and daemon.ask("DELETE", f"/v1/sandboxes/{box}")[0] == 204
     daemon.cleared("blobs/*")
+
+
+def test_a_limit_of_the_host_that_is_too_low_is_named(tmp_path):
+    """For the sandboxes that the configuration allows; `mayfly doctor limits` says the same for a thousand."""
+    d = HostDaemon(tmp_path)
+    try:
+        few = tmp_path / "few"
+        few.write_text(f'#!/bin/sh\nulimit -n 4096\nexec {d.PROGRAM} "$@"\n')
+        few.chmod(0o755)
+        d.program = few
+        d.start({"limits": {"max_sandboxes": 500}})
+        assert "this host allows 4096 open files of a process; 500 sandboxes (limits.max_sandboxes) may take 16000: raise LimitNOFILE" in d.log()
+        d.end(signal.SIGTERM)
+    finally:
+        d.clean()

@@ -25,12 +25,14 @@
 #define RETRY_S       5u    /* after a machine could not be made */
 #define WAITING_MAX   1000u /* of one pool */
 #define POOL_NAME_MAX 254u
+#define ADAPT_MAX_S   3600u
+#define TAKES_MAX     WAITING_MAX /* remembered: no pool wants more */
 
 struct pools {
 	struct daemon *d;
 	pool_spec_fn parse;
 	struct pool *first;
-	struct timer *retry;
+	struct timer *retry, *adapt;
 	bool filling;                /* a look at all pools is due */
 	struct pool_change *changes; /* the first one is being written */
 };
@@ -60,6 +62,9 @@ struct pool {
 	struct sandbox *making;               /* with a reference */
 	struct sandbox *waiting[WAITING_MAX]; /* with references, the oldest first */
 	unsigned int nwaiting;
+	/* of an adaptive pool: when machines were asked for, by mono_ns(); a ring, the oldest at takes_at */
+	uint64_t takes[TAKES_MAX];
+	unsigned int takes_at, ntakes;
 };
 
 static void pools_fill(void *arg);
@@ -87,17 +92,50 @@ static uint64_t pool_total(const struct pool *p)
 	return pool_allocated(p) + p->nwaiting + (p->making != NULL);
 }
 
+/* ---- how many shall wait */
+
+static void take_note(struct pool *p)
+{
+	if (!p->cap.adapt_s)
+		return;
+	p->takes[(p->takes_at + p->ntakes) % TAKES_MAX] = mono_ns();
+	if (p->ntakes < TAKES_MAX)
+		p->ntakes++;
+	else
+		p->takes_at = (p->takes_at + 1) % TAKES_MAX;
+}
+
+/* Drops what is older than the pool looks back. */
+static void takes_forget(struct pool *p)
+{
+	uint64_t now = mono_ns(), back = p->cap.adapt_s * SEC;
+
+	while (p->ntakes && p->takes[p->takes_at] + back <= now) {
+		p->takes_at = (p->takes_at + 1) % TAKES_MAX;
+		p->ntakes--;
+	}
+}
+
+/* So many are kept ready. */
+static uint64_t pool_target(const struct pool *p)
+{
+	return MIN(MAX(p->cap.buffer_min, (uint64_t)p->ntakes), p->cap.buffer_max);
+}
+
 static bool pool_wants_more(const struct pool *p)
 {
 	uint64_t have = p->nwaiting + (p->making != NULL), total = pool_total(p);
 
 	return total < p->cap.pool_max && have < WAITING_MAX &&
-	       (have < p->cap.buffer_min || (total < p->cap.pool_min && have < p->cap.buffer_max));
+	       (have < pool_target(p) || (total < p->cap.pool_min && have < p->cap.buffer_max));
 }
 
 static bool pool_has_too_many(const struct pool *p)
 {
-	return p->nwaiting > p->cap.buffer_max || (p->nwaiting && pool_total(p) > p->cap.pool_max);
+	uint64_t total = pool_total(p);
+
+	return p->nwaiting > p->cap.buffer_max || (p->nwaiting && total > p->cap.pool_max) ||
+	       (p->cap.adapt_s && p->nwaiting > pool_target(p) && total > p->cap.pool_min);
 }
 
 /* ---- one machine */
@@ -199,11 +237,28 @@ static void pool_fill(struct pool *p)
 		machine_make(p);
 }
 
+/* Sets the timer for the moment at which a pool wants fewer machines. */
+static void pools_adapt(struct pools *all)
+{
+	uint64_t next = 0;
+
+	for (struct pool *p = all->first; p; p = p->next) {
+		takes_forget(p);
+		if (p->ntakes) {
+			uint64_t at = p->takes[p->takes_at] + p->cap.adapt_s * SEC;
+
+			next = next ? MIN(next, at) : at;
+		}
+	}
+	timer_set(all->adapt, next);
+}
+
 static void pools_fill(void *arg)
 {
 	struct pools *all = arg;
 
 	all->filling = false;
+	pools_adapt(all);
 	for (struct pool *p = all->first; p && !all->d->ending; p = p->next)
 		pool_fill(p);
 }
@@ -222,6 +277,7 @@ struct pools *pools_create(struct daemon *d, pool_spec_fn parse)
 		return NULL;
 	*all = (struct pools){.d = d, .parse = parse};
 	all->retry = loop_timer(d->loop, pools_fill, all);
+	all->adapt = loop_timer(d->loop, pools_fill, all);
 	d->capacity_changed = pools_look_again;
 	return all;
 }
@@ -270,6 +326,9 @@ static cJSON *capacity_json(const struct pool_capacity *c)
 		memcpy(&n, (const char *)c + capacity_members[i].at, sizeof(n));
 		cJSON_AddNumberToObject(o, capacity_members[i].name, (double)n);
 	}
+	/* ours: clients that did not ask for it do not see it */
+	if (c->adapt_s)
+		cJSON_AddNumberToObject(o, "adaptiveSeconds", (double)c->adapt_s);
 	return o;
 }
 
@@ -282,6 +341,10 @@ int pool_capacity_read(const cJSON *o, struct pool_capacity *c)
 			return -EINVAL;
 		memcpy((char *)c + capacity_members[i].at, &n, sizeof(n));
 	}
+	c->adapt_s = 0;
+	if (json_field(o, "adaptiveSeconds") &&
+		!json_whole(json_field(o, "adaptiveSeconds"), ADAPT_MAX_S, &c->adapt_s))
+		return -EINVAL;
 	return c->buffer_min <= c->buffer_max && c->pool_min <= c->pool_max ? 0 : -EINVAL;
 }
 
@@ -418,6 +481,8 @@ static void change_apply(struct pool_change *c)
 		return;
 	}
 	c->pool->cap = c->cap;
+	if (!c->cap.adapt_s)
+		c->pool->ntakes = 0;
 	c->pool->revision++;
 	if (c->kind == POOL_CHANGE_CREATE) {
 		c->pool->next = all->first;
@@ -551,6 +616,7 @@ struct sandbox *pool_take(struct pool *p, struct refusal *x)
 	struct sandbox *sb = machine_next(p);
 
 	x->status = 0;
+	take_note(p);
 	pools_fill_soon(p->all);
 	if (sb) {
 		sb->created = NULL;

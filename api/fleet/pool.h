@@ -17,6 +17,8 @@ struct sandbox;
 struct pool_capacity {
 	uint64_t buffer_min, buffer_max; /* machines that wait */
 	uint64_t pool_min, pool_max; /* machines that wait and sandboxes that were made of such */
+	/* Not 0: as many wait as were taken in so many seconds, from buffer_min to buffer_max. */
+	uint64_t adapt_s;
 };
 
 /* Checks a create request that a pool keeps. From the room above, which has the parser. */
@@ -39,7 +41,7 @@ void pool_resize(struct daemon *d, const char *name, const struct pool_capacity 
 	pool_change_fn done, void *arg);
 /* Machines that wait end; sandboxes go on. */
 void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *arg);
-/* {bufferMin, bufferMax, poolMin, poolMax}: 0 or -EINVAL. */
+/* {bufferMin, bufferMax, poolMin, poolMax}, and maybe adaptiveSeconds: 0 or -EINVAL. */
 int pool_capacity_read(const struct cJSON *o, struct pool_capacity *c);
 struct cJSON *pool_json(const struct pool *p);
 const char *pool_name(const struct pool *p);

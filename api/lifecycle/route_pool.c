@@ -193,7 +193,8 @@ static int capacity_of(const cJSON *body, struct pool_capacity *c, struct refusa
 		       : refuse(x, 400, PARAM,
 				 "capacitySpec needs bufferMin, bufferMax, poolMin and poolMax: "
 				 "whole "
-				 "numbers, no minimum above its maximum.");
+				 "numbers, no minimum above its maximum. adaptiveSeconds is a "
+				 "whole number up to 3600.");
 }
 
 /* ---- a change, and the client that waits for it */

@@ -115,6 +115,28 @@ def test_an_empty_pool_creates(daemon):
     until(daemon, (1, 1, 0))
 
 
+def test_an_adaptive_pool_follows_its_creates(daemon):
+    daemon.start(CONF)
+    size = cap(1, 4, 50) | {"adaptiveSeconds": 3600}
+    status_, p, _ = daemon.ask("POST", "/v1/pools", {"name": "p", "template": TEMPLATE, "capacitySpec": size})
+    assert status_ == 201 and p["capacitySpec"] == size
+    until(daemon, (1, 0, 1))
+    boxes = [take(daemon)[1]["id"] for _ in range(3)]
+    # as many wait as were taken in the last seconds
+    until(daemon, (6, 3, 3))
+    boxes += [take(daemon)[1]["id"] for _ in range(3)]
+    until(daemon, (10, 6, 4))  # bufferMax
+    # it looks back a second, and nobody came in that: the least
+    assert daemon.ask("PUT", "/v1/pools/p", {"capacitySpec": size | {"adaptiveSeconds": 1}})[0] == 200
+    until(daemon, (7, 6, 1))
+    assert all(daemon.state(b) == "Running" for b in boxes)
+    # without it the pool keeps its least, whatever is taken
+    assert daemon.ask("PUT", "/v1/pools/p", {"capacitySpec": cap(1, 4, 50)})[1]["capacitySpec"] == cap(1, 4, 50)
+    take(daemon)
+    until(daemon, (8, 7, 1))
+    assert daemon.ask("PUT", "/v1/pools/p", {"capacitySpec": size | {"adaptiveSeconds": 3601}})[0] == 400
+
+
 def test_twenty_at_once(daemon):
     daemon.start(CONF)
     make(daemon, low=5, high=5, most=30)

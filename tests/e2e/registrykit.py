@@ -93,6 +93,25 @@ class Serving:
         self.answer = answer
         return f"127.0.0.1:{self.port}/x/y:1"
 
+    def forge(self, store, namespace):
+        """Answers with the manifest of the one image that this namespace fetched into a store, and with all of it but the layers. Those are returned."""
+        name, manifest = fetched_by(store, namespace)
+        layers = {d["digest"][7:] for d in manifest["layers"]}
+
+        def answer(h):
+            what = name if "/manifests/" in h.path else h.path[-64:]
+            if what in layers:
+                return h.reply(404)
+            return h.reply(200, (store / "blobs" / "sha256" / what).read_bytes(), Content_Type=manifest["mediaType"])
+        self.answer = answer
+        return layers
+
+
+def fetched_by(store, namespace):
+    """(hex digest, manifest) of the one image that this namespace fetched. What a registry has may differ from what was pushed: skopeo compresses."""
+    (name,) = [n.name[:64] for n in (store / "grants").iterdir() if n.name.endswith("." + namespace) and (store / "images" / n.name[:64]).is_dir()]
+    return name, json.loads((store / "blobs" / "sha256" / name).read_text())
+
 
 def range_of(h):
     """The first byte asked for."""

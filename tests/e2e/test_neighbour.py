@@ -16,8 +16,10 @@ import pytest
 
 from conftest import TOP
 from hostdaemon import BOX, HostDaemon
-from registrykit import Serving
+from imagekit import small_layout
+from registrykit import WHO, Registry, Serving
 from test_lifecycle import call, create, run
+from test_walls import until
 
 ROUNDS = 8
 LIMIT_S = 5
@@ -66,17 +68,17 @@ class Client:
         finally:
             c.close()
 
-    def flood(self, name, *ask):
-        self.again(name, lambda: self.ask(*ask))
+    def flood(self, name, *ask, pause=0):
+        self.again(name, lambda: self.ask(*ask), pause)
 
     def also(self, loop):
         self.threads.append(threading.Thread(target=loop, daemon=True))
         self.threads[-1].start()
 
-    def again(self, name, ask):
+    def again(self, name, ask, pause=0):
         """ask() again and again: what it was answered, and how often."""
         def loop():
-            while not self.over.is_set():
+            while not self.over.wait(pause):
                 answer = ask()
                 counts = self.answers.setdefault(name, {})
                 counts[answer] = counts.get(answer, 0) + 1
@@ -154,23 +156,69 @@ def silences(client, port):
     client.also(loop)
 
 
-def test_a_hostile_client_and_its_neighbour(host):
-    """The client's key and its sandbox's agent are both hostile. What each attack does by itself is tried elsewhere (docs/security.md); here they come together."""
-    closed, slow, quick = Serving(lambda h: h.reply(404)), Serving(), Serving(lambda h: h.reply(404))
+# what a page of one sandbox would do to all others: their pages have one origin
+FOR_THE_ORIGIN = {"Set_Cookie": "all=mine; Path=/", "Service_Worker_Allowed": "/", "Clear_Site_Data": '"*"'}
+
+
+class Page(Serving):
+    """The web server of a hostile sandbox. saw: what reached it of a visitor's secrets."""
+
+    def __init__(self):
+        self.saw = set()
+        super().__init__(self.page)
+
+    def page(self, h):
+        self.saw |= {(name, h.headers[name]) for name in ("Cookie", "Authorization", "OPEN-SANDBOX-API-KEY") if h.headers[name]}
+        h.reply(200, b"come in", **FOR_THE_ORIGIN)
+
+
+def visit(at, path):
+    """A browser with cookies of this origin, and what a page asked it to send: the status, and what passed of that page's headers."""
+    c = http.client.HTTPConnection(at, timeout=20)
+    try:
+        c.request("GET", path, headers={"Cookie": "session=good", "Authorization": "Bearer good"})
+        r = c.getresponse()
+        r.read()
+        return (r.status, *(name for name in FOR_THE_ORIGIN if name.replace("_", "-") in r.headers))
+    except (OSError, http.client.HTTPException):
+        return "cut off"
+    finally:
+        c.close()
+
+
+def passed(client):
+    """Of each kind of visit that a hostile page has answered: what passed of its headers."""
+    return [answer[1:] for answer in list(client.answers.get("page", {})) if answer[0] == 200]
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """The name of an image in a registry with a password."""
+    registry = Registry(tmp_path / "registry", "htpasswd")
+    yield registry.push(small_layout(tmp_path / "layout", 5000), "secret/app:1")
+    registry.close()
+
+
+def test_a_hostile_client_and_its_neighbour(host, secret):
+    """Two keys, a sandbox's agent and its web server are hostile. What each attack does by itself is tried elsewhere (docs/security.md); here they come together."""
+    closed, slow, quick, forged, page = Serving(lambda h: h.reply(404)), Serving(), Serving(lambda h: h.reply(404)), Serving(), Page()
     slow.answer = slow.hang
-    host.start({"runtime": {"templates": False}, "server.keys.bad": {"key": "bad", "namespace": "bad"}, "server.keys.good": {"key": "good", "namespace": "good"},
-                "images": {"private_registries": f"127.0.0.1:{slow.port} 127.0.0.1:{quick.port}"}}, max_connections=300, header_timeout_seconds=300)
+    host.start({"runtime": {"templates": False}, **{f"server.keys.{k}": {"key": k, "namespace": k} for k in ("bad", "worse", "good")},
+                "images": {"private_registries": f"127.0.0.1:{slow.port} 127.0.0.1:{quick.port} 127.0.0.1:{forged.port} {secret.split('/')[0]}"}},
+               max_connections=300, header_timeout_seconds=300)
     host.headers = {"OPEN-SANDBOX-API-KEY": "bad"}
     victim, dealt = host.create(), host.create()
     host.headers = {"OPEN-SANDBOX-API-KEY": "good"}
     good = host.create()
+    host.until(host.create(image={"uri": secret, "auth": {"username": WHO[0], "password": WHO[1]}}), "Running")
+    layers = forged.forge(host.dir / "state" / "images", "good")
 
     def work():
         assert host.run(good, "echo works")[-1]["type"] == "execution_complete"
         assert host.ask("GET", f"/v1/sandboxes/{good}")[0] == 200
     quiet = [spent(work) for _ in range(ROUNDS)]
     before = resident_kib(host.proc.pid)
-    client, unread, attacked = Client(host.url, "bad"), [], []
+    client, other, unread, attacked = Client(host.url, "bad"), Client(host.url, "worse"), [], []
     # a monitor that keeps write access to what it froze; nobody else takes a snapshot here
     host.plan(**{"read-only": "keep"})
     try:
@@ -182,6 +230,11 @@ def test_a_hostile_client_and_its_neighbour(host):
         client.flood("another's sandbox", "GET", f"/v1/sandboxes/{good}")
         client.flood("snapshot", "POST", f"/v1/sandboxes/{dealt}/snapshots")
         client.again("fold", lambda: raw(host.port, FOLDS))
+        client.again("page", lambda: visit(client.at, f"/{victim}/{page.port}/"))
+        client.flood("memory", "POST", "/v1/sandboxes", BOX | {"resourceLimits": {"memory": "2Ti"}})
+        # a key of its own: the slow registries hold the places of the first. With pauses: each costs this host a process
+        other.flood("another's image", "POST", "/v1/sandboxes", BOX | {"image": {"uri": secret}}, pause=0.2)
+        other.flood("another's layer", "POST", "/v1/sandboxes", BOX | {"image": {"uri": f"127.0.0.1:{forged.port}/a/b:1"}}, pause=0.2)
         for i in range(6):
             client.flood("slow registry", "POST", "/v1/sandboxes", BOX | {"image": {"uri": f"127.0.0.1:{slow.port}/a/b{i}:1"}})
         silences(client, host.port)
@@ -189,8 +242,8 @@ def test_a_hostile_client_and_its_neighbour(host):
         attacked = [spent(work) for _ in range(ROUNDS * 3)]
         # the attack has begun, and is refused where it must be
         end = time.monotonic() + 120
-        while len(client.answers) < 9 or len(slow.seen) < 3:
-            assert time.monotonic() < end, client.answers
+        while len(client.answers) < 11 or len(slow.seen) < 3 or not forged.seen or "another's image" not in other.answers or not passed(client):
+            assert time.monotonic() < end, (client.answers, other.answers)
             attacked.append(spent(work))
         # slow registries of one key leave a place for another's image
         attacked.append(spent(lambda: host.ask("POST", "/v1/sandboxes", BOX | {"image": {"uri": f"127.0.0.1:{quick.port}/a/b:1"}})))
@@ -203,20 +256,28 @@ def test_a_hostile_client_and_its_neighbour(host):
     finally:
         slow.gone.set()
         client.end()
+        other.end()
         for c in unread:
             c.close()
-    print(f"slowest request: {max(quiet):.2f} s in peace, {max(attacked):.2f} s attacked;", client.answers)
+    print(f"slowest request: {max(quiet):.2f} s in peace, {max(attacked):.2f} s attacked;", client.answers, other.answers)
     assert max(attacked) < max(LIMIT_S, FACTOR * max(quiet)), (quiet, attacked)
     assert set(client.answers["metadata"]) <= {400, 413, 429, "cut off"}, client.answers
     assert 202 not in client.answers["garbage"], client.answers
     assert set(client.answers["fold"]) <= {400, "cut off"}, client.answers
     assert set(client.answers["another's sandbox"]) <= {404, 429, "cut off"}, client.answers
+    # a page of the hostile sandbox is answered without what would hold for the whole origin, and sees no visitor's secrets
+    assert set(passed(client)) == {()} and not page.saw, (client.answers["page"], page.saw)
+    # the private image is nobody else's, and its layer is asked for at the registry that names it
+    theirs = until(lambda: other.get("/v1/sandboxes?pageSize=200").get("items"), lambda items: items is not None)
+    assert "Running" not in [s["status"]["state"] for s in theirs], theirs
+    assert {path[-64:] for path, *_ in forged.seen} & layers, forged.seen[-4:]
+    assert 202 not in client.answers["memory"], client.answers
     assert not closed.seen, "an image's name reached this host's own services"
     assert "Ready" not in states, states
     if "asan" not in str(host.PROGRAM):  # which keeps what was freed
         assert resident_kib(host.proc.pid) - before < 128 << 10, "the daemon keeps what a hostile client sent"
     work()
-    for s in (closed, slow, quick):
+    for s in (closed, slow, quick, forged, page):
         s.close()
 
 

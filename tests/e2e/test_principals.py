@@ -21,7 +21,7 @@ import pytest
 from conftest import MAYFLY
 from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon, stop
 from imagekit import small_layout
-from registrykit import WHO, Registry, Serving
+from registrykit import WHO, Registry, Serving, fetched_by
 
 KEYS = {"server.keys.a": {"key": "key-a"}, "server.keys.a2": {"key": "key-a2", "namespace": "a"}, "server.keys.b": {"key": "key-b"},
         "server.keys.node": {"key": "key-node", "role": "peer"}, "runtime": {"templates": False}}
@@ -615,30 +615,16 @@ def test_an_operator_pulls_lists_and_removes_images(daemon, private):
     assert "name" in image("pull", "NOT A NAME", code=1)
 
 
-def fetched_by(store, namespace):
-    """(hex digest, manifest) of the one image that this namespace fetched. What a registry has may differ from what was pushed: skopeo compresses."""
-    (hex_digest,) = [n.name[:64] for n in (store / "grants").iterdir() if n.name.endswith("." + namespace) and (store / "images" / n.name[:64]).is_dir()]
-    return hex_digest, json.loads((store / "blobs" / "sha256" / hex_digest).read_text())
-
-
 def test_naming_a_private_layer_does_not_give_its_bytes(daemon, private):
     """A registry of one's own serves a manifest that names the digest of a private layer. It has everything but that layer."""
     name, _, _ = private
-    forged, blobs = Serving(), daemon.dir / "state" / "images" / "blobs" / "sha256"
-
-    def answer(h):
-        hex_digest = theirs if "/manifests/" in h.path else h.path[-64:]
-        if hex_digest in layers:
-            return h.reply(404)
-        return h.reply(200, (blobs / hex_digest).read_bytes(), Content_Type=manifest["mediaType"])
-    forged.answer = answer
+    forged, store = Serving(), daemon.dir / "state" / "images"
     mine = f"127.0.0.1:{forged.port}/x/y:1"
     try:
         daemon.start(KEYS | {"images": {"private_registries": f"{name.split('/')[0]} 127.0.0.1:{forged.port}"}}, api_key="root")
         assert image_fails(daemon, "key-a", name, username=WHO[0], password=WHO[1]) is None
-        theirs, manifest = fetched_by(daemon.dir / "state" / "images", "a")
-        layers = {d["digest"][7:] for d in manifest["layers"]}
-        assert all((blobs / hex_digest).is_file() for hex_digest in layers)
+        layers = forged.forge(store, "a")
+        assert all((store / "blobs" / "sha256" / hex_digest).is_file() for hex_digest in layers)
         assert "404" in (image_fails(daemon, "key-b", mine) or "given")
         assert {path[-64:] for path, *_ in forged.seen} & layers, "it was not even asked for"
         # an operator may declare the store shared, in so many words

@@ -66,9 +66,9 @@ static void a_missing_feature_is_named(void)
 		unsigned int entry;
 		uint32_t ecx, ebx;
 		const char *says;
-	} cases[] = {{1, 1u << 20, 0, "leaf 1 ecx, bits 0x100000"},
-		{1, 1u << 28, 0, "leaf 1 ecx, bits 0x10000000"},
-		{2, 0, 1u << 5, "leaf 7 ebx, bits 0x20"}};
+	} cases[] = {{1, 1u << 20, 0, "leaf 0x1 index 0 register ecx bits 0x100000"},
+		{1, 1u << 28, 0, "leaf 0x1 index 0 register ecx bits 0x10000000"},
+		{2, 0, 1u << 5, "leaf 0x7 index 0 register ebx bits 0x20"}};
 	struct err e;
 	struct buf b;
 

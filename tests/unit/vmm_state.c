@@ -239,6 +239,126 @@ static void each_msr_refused_for_writing(void)
 	buf_fini(&b);
 }
 
+static unsigned int bits_shown(const struct cpuid_list *l)
+{
+	unsigned int n = 0;
+
+	for (uint32_t i = 0; i < l->h.nent; i++)
+		n += (unsigned int)(__builtin_popcount(l->e[i].eax) +
+				    __builtin_popcount(l->e[i].ebx) +
+				    __builtin_popcount(l->e[i].ecx) +
+				    __builtin_popcount(l->e[i].edx));
+	return n;
+}
+
+static bool is_planned(const struct arch_cpu *c, uint32_t index)
+{
+	for (uint32_t i = 0; c && i < c->nmsrs; i++)
+		if (c->msrs[i] == index)
+			return true;
+	return false;
+}
+
+/* Each register of the table that comes with a CPUID bit, unreadable: the guest is shown less, and the vCPU has the shorter list. A
+ * register that nothing announces is left out, and the guest is shown the same. */
+static void each_msr_refused_hides_its_feature(void)
+{
+	static const uint32_t unannounced[] = {
+		0x8b, 0xce, 0x3a, 0xc0010015, 0xc0011029, 0x140, 0x1d9, 0x122};
+	static struct cpuid_list all;
+	struct arch_cpu *whole;
+	uint32_t index;
+	unsigned int hidden = 0;
+	struct machine m;
+	struct err e = {0};
+	bool must;
+
+	machine_start(&m);
+	CHECK_INT(machine_make(&m, &e), 0);
+	whole = memcpy(malloc(sizeof(*whole)), m.cpu, sizeof(*whole));
+	machine_stop(&m);
+	all = whole->guest;
+	for (size_t at = msr_table_next(0, &index, &must); at;
+		at = msr_table_next(at, &index, &must)) {
+		bool silent = must || !is_planned(whole, index);
+		uint32_t n = 0;
+
+		for (size_t i = 0; i < ARRAY_LEN(unannounced); i++)
+			silent |= unannounced[i] == index;
+		machine_start(&m);
+		fake_refuse_msr(m.f, index, FAKE_MSR_READ);
+		CHECK_INT(machine_make(&m, &e) < 0, must);
+		if (m.cpu && !must) {
+			n = m.f->vcpu[0].ncpuid;
+			CHECK(silent == (bits_shown(&m.cpu->guest) == bits_shown(&all)));
+			CHECK_INT(n, m.cpu->guest.h.nent);
+			for (uint32_t i = 0; i < n; i++)
+				CHECK(m.f->vcpu[0].cpuid[i].ecx == m.cpu->guest.e[i].ecx &&
+					m.f->vcpu[0].cpuid[i].edx == m.cpu->guest.e[i].edx);
+			hidden += !silent;
+		}
+		machine_stop(&m);
+	}
+	/* memory types, TSC_AUX, speculation, machine checks, clocks, the deadline */
+	CHECK(hidden > 30);
+	free(whole);
+}
+
+/* A processor whose state is larger than a page (AMX): another ioctl, and all of it comes back. */
+static void a_large_processor_state(void)
+{
+	struct machine m;
+	struct err e = {0};
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	machine_start(&m);
+	m.f->xsave_bytes = FAKE_XSAVE_MAX;
+	CHECK_INT(machine_make(&m, &e), 0);
+	m.f->vcpu[0].xsave[FAKE_XSAVE_MAX - 1] = 7;
+	CHECK_INT(machine_save(&m, &b, &e), 0);
+	m.f->vcpu[0].xsave[FAKE_XSAVE_MAX - 1] = 0;
+	CHECK_INT(machine_load(&m, &b, &e), 0);
+	CHECK_INT(m.f->vcpu[0].xsave[FAKE_XSAVE_MAX - 1], 7);
+	m.f->no_call[0] = KVM_GET_XSAVE2;
+	CHECK(machine_save(&m, &b, &e) < 0);
+	says(&e, "KVM_GET_XSAVE2");
+	machine_stop(&m);
+	/* and one of a smaller processor, whose record is shorter than what KVM reads */
+	saved(&b);
+	machine_start(&m);
+	m.f->xsave_bytes = FAKE_XSAVE_MAX;
+	CHECK_INT(machine_make(&m, &e), 0);
+	memset(m.f->vcpu[0].xsave, 9, FAKE_XSAVE_MAX);
+	CHECK_INT(machine_load(&m, &b, &e), 0);
+	CHECK_INT(m.f->vcpu[0].xsave[FAKE_XSAVE_MAX - 1], 0);
+	machine_stop(&m);
+	buf_fini(&b);
+}
+
+/* Another clock rate: the TSC is scaled. A KVM that says that it can and does not is refused with both rates. */
+static void a_tsc_that_kvm_does_not_scale(void)
+{
+	struct machine m;
+	struct err e = {0};
+	struct buf b;
+
+	buf_init(&b, MIB(1));
+	saved(&b);
+	machine_start(&m);
+	m.f->tsc_khz = 2500000;
+	CHECK_INT(machine_make(&m, &e), 0);
+	m.f->no_call[0] = KVM_SET_TSC_KHZ;
+	CHECK(machine_load(&m, &b, &e) < 0);
+	says(&e, "2500000");
+	says(&e, "3000000");
+	m.f->no_call[0] = 0;
+	CHECK_INT(machine_load(&m, &b, &e), 0);
+	CHECK_INT(m.f->tsc_khz, 3000000);
+	machine_stop(&m);
+	buf_fini(&b);
+}
+
 /* What the builds before wrote: KVM's list in KVM's order, 0x345 among it, which Intel's KVM then refuses. */
 static void a_snapshot_of_before_loads(void)
 {
@@ -444,6 +564,78 @@ static void nothing_beyond_the_list_is_shown(void)
 	fake_kvm_stop(f);
 }
 
+/* A host with everything that could ever be shown. Each bit of what its guests see, missing on the host that restores: refused by name. */
+static void each_feature_of_a_snapshot_missing(void)
+{
+	/* KVM emulates these whatever it lists, or sets them itself */
+	static const struct {
+		uint32_t leaf, ecx, edx;
+	} emulated[] = {{1, 1u << 31 | 1u << 27 | 1u << 24 | 1u << 21, 1u << 28}};
+	static const struct {
+		uint32_t leaf, index;
+		enum cpuid_reg reg;
+	} words[] = {{1, 0, CPUID_ECX}, {1, 0, CPUID_EDX}, {7, 0, CPUID_EBX}, {7, 0, CPUID_ECX},
+		{7, 0, CPUID_EDX}, {7, 1, CPUID_EAX}, {7, 1, CPUID_EDX}, {7, 2, CPUID_EDX},
+		{0xd, 0, CPUID_EAX}, {0xd, 1, CPUID_EAX}, {CPUID_KVM, 0, CPUID_EAX},
+		{0x80000001, 0, CPUID_ECX}, {0x80000001, 0, CPUID_EDX}, {0x80000008, 0, CPUID_EBX},
+		{0x80000021, 0, CPUID_EAX}, {0x80000021, 0, CPUID_ECX}};
+	struct fake_kvm *f = fake_kvm_start();
+	static struct cpuid_list host, shown;
+	unsigned int refused = 0;
+	struct err e;
+
+	f->cpuid[f->ncpuid++] = (struct kvm_cpuid_entry2){.function = 0x80000021};
+	f->cpuid[f->ncpuid++] = (struct kvm_cpuid_entry2){.function = 7, .index = 2, .flags = 1};
+	for (uint32_t i = 0; i < f->ncpuid; i++)
+		if (f->cpuid[i].function && f->cpuid[i].function != 0x80000000)
+			f->cpuid[i].eax = f->cpuid[i].ebx = f->cpuid[i].ecx = f->cpuid[i].edx = ~0u;
+	CHECK_INT(cpuid_of(f, "", &shown, &e), 0);
+	host = (struct cpuid_list){.h.nent = f->ncpuid};
+	memcpy(host.e, f->cpuid, f->ncpuid * sizeof(f->cpuid[0]));
+	CHECK_INT(cpuid_compatible(&host, &shown, &e), 0);
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		struct kvm_cpuid_entry2 *h = NULL, *s = NULL;
+
+		for (uint32_t k = 0; k < host.h.nent; k++)
+			if (host.e[k].function == words[i].leaf &&
+				host.e[k].index == words[i].index)
+				h = &host.e[k];
+		for (uint32_t k = 0; k < shown.h.nent; k++)
+			if (shown.e[k].function == words[i].leaf &&
+				shown.e[k].index == words[i].index)
+				s = &shown.e[k];
+		REQUIRE(h && s);
+		for (unsigned int bit = 0; bit < 32; bit++) {
+			uint32_t free_bits = words[i].leaf != emulated[0].leaf ? 0
+					     : words[i].reg == CPUID_ECX       ? emulated[0].ecx
+									       : emulated[0].edx;
+			char text[80];
+
+			if (!(*word(s, words[i].reg) >> bit & 1))
+				continue;
+			*word(h, words[i].reg) &= ~(1u << bit);
+			e = (struct err){0};
+			if (free_bits >> bit & 1) {
+				CHECK_INT(cpuid_compatible(&host, &shown, &e), 0);
+			} else if (cpuid_compatible(&host, &shown, &e) == 0) {
+				printf("leaf %#x.%u register %d bit %u is not missed\n",
+					words[i].leaf, words[i].index, (int)words[i].reg, bit);
+				test_failures++;
+			} else {
+				snprintf(text, sizeof(text),
+					"leaf %#x index %u register e%cx bits %#x", words[i].leaf,
+					words[i].index, "abcd"[words[i].reg], 1u << bit);
+				says(&e, text);
+				refused++;
+			}
+			*word(h, words[i].reg) |= 1u << bit;
+		}
+	}
+	CHECK(refused > 150);
+	close(f->fd);
+	fake_kvm_stop(f);
+}
+
 /* The ioctl ran on another CPU of the same host: its APIC id and topology stand in KVM's list. */
 static void the_cpu_that_answers_does_not_matter(void)
 {
@@ -519,7 +711,7 @@ static void each_call_refused(void)
 {
 	/* not on this way, or done without */
 	static const unsigned long other[] = {KVM_IRQFD, KVM_IOEVENTFD, KVM_SET_TSC_KHZ, KVM_RUN,
-		KVM_PRE_FAULT_MEMORY, KVM_KVMCLOCK_CTRL, KVM_NMI, KVM_GET_TSC_KHZ};
+		KVM_PRE_FAULT_MEMORY, KVM_KVMCLOCK_CTRL, KVM_NMI, KVM_GET_TSC_KHZ, KVM_GET_XSAVE2};
 	/* says it in other words */
 	static const struct {
 		unsigned long nr;
@@ -568,11 +760,15 @@ static const struct test tests[] = {
 	{"a_deadline_that_passed_still_fires", a_deadline_that_passed_still_fires},
 	{"each_msr_refused_for_reading", each_msr_refused_for_reading},
 	{"a_feature_without_its_register_is_hidden", a_feature_without_its_register_is_hidden},
+	{"each_msr_refused_hides_its_feature", each_msr_refused_hides_its_feature},
 	{"each_msr_refused_for_writing", each_msr_refused_for_writing},
+	{"a_large_processor_state", a_large_processor_state},
+	{"a_tsc_that_kvm_does_not_scale", a_tsc_that_kvm_does_not_scale},
 	{"a_snapshot_of_before_loads", a_snapshot_of_before_loads},
 	{"a_class_is_the_same_everywhere", a_class_is_the_same_everywhere},
 	{"each_feature_of_a_class_missing", each_feature_of_a_class_missing},
 	{"nothing_beyond_the_list_is_shown", nothing_beyond_the_list_is_shown},
+	{"each_feature_of_a_snapshot_missing", each_feature_of_a_snapshot_missing},
 	{"the_cpu_that_answers_does_not_matter", the_cpu_that_answers_does_not_matter},
 	{"each_capability_refused", each_capability_refused},
 	{"each_call_refused", each_call_refused},

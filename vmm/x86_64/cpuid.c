@@ -441,27 +441,15 @@ const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t l
 	return NULL;
 }
 
-/* The leaves whose bits are features: each bit the guest was shown must be there. Those of earlier builds are among them. */
-static const struct {
-	uint32_t leaf, index;
-	enum cpuid_reg reg;
-	uint32_t ignore; /* ours, or emulated whatever the host says */
-	const char *name;
-} compared[] = {
-	{1, 0, CPUID_ECX, BIT(HYP_BIT) | BIT(DL_BIT) | BIT(X2_BIT) | BIT(27), "leaf 1 ecx"},
-	{1, 0, CPUID_EDX, BIT(28), "leaf 1 edx"},
-	{7, 0, CPUID_EBX, 0, "leaf 7 ebx"},
-	{7, 0, CPUID_ECX, BIT(4), "leaf 7 ecx"},
-	{7, 0, CPUID_EDX, 0, "leaf 7 edx"},
-	{7, 1, CPUID_EAX, 0, "leaf 7.1 eax"},
-	{7, 1, CPUID_EDX, 0, "leaf 7.1 edx"},
-	{0xd, 0, CPUID_EAX, 0, "leaf 0xd eax (state components)"},
-	{0xd, 1, CPUID_EAX, 0, "leaf 0xd.1 eax"},
-	{0x80000001, 0, CPUID_ECX, 0, "leaf 0x80000001 ecx"},
-	{0x80000001, 0, CPUID_EDX, 0, "leaf 0x80000001 edx"},
-	{0x80000008, 0, CPUID_EBX, 0, "leaf 0x80000008 ebx"},
-	{CPUID_KVM, 0, CPUID_EAX, 0, "KVM's own features"},
-};
+/* Bits that a guest is shown whatever its host lists: those of always_there(), and those that are made while it runs. */
+static uint32_t not_compared(uint32_t leaf, enum cpuid_reg reg)
+{
+	if (leaf == 1 && reg == CPUID_EDX)
+		return BIT(28); /* HTT: the topology is ours */
+	if (leaf == 7 && reg == CPUID_ECX)
+		return BIT(4); /* OSPKE: the guest's own CR4 */
+	return always_there(leaf, reg);
+}
 
 int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *want, struct err *e)
 {
@@ -470,18 +458,18 @@ int cpuid_compatible(const struct cpuid_list *host, const struct cpuid_list *wan
 	if (!a || !b || a->ebx != b->ebx || a->ecx != b->ecx || a->edx != b->edx)
 		return err_plain(
 			e, EOPNOTSUPP, "the snapshot is from a processor of another vendor");
-	for (size_t i = 0; i < ARRAY_LEN(compared); i++) {
-		uint32_t have = read_reg(
-			cpuid_find(host, compared[i].leaf, compared[i].index), compared[i].reg);
-		uint32_t need = read_reg(
-			cpuid_find(want, compared[i].leaf, compared[i].index), compared[i].reg);
-		uint32_t missing = need & ~have & ~compared[i].ignore;
+	/* whole registers, not only the bits that this build shows: earlier builds showed more */
+	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
+		const struct feature_row *f = &features[i];
+		uint32_t have = read_reg(cpuid_find(host, f->leaf, f->index), f->reg);
+		uint32_t need = read_reg(cpuid_find(want, f->leaf, f->index), f->reg);
+		uint32_t missing = need & ~have & ~not_compared(f->leaf, f->reg);
 
 		if (missing)
 			return err_plain(e, EOPNOTSUPP,
-				"this host lacks CPU features that the snapshot uses: CPUID %s, "
-				"bits %#x",
-				compared[i].name, missing);
+				"this host lacks CPU features that the snapshot uses: CPUID leaf "
+				"%#x index %u register e%cx bits %#x",
+				f->leaf, f->index, "abcd"[f->reg], missing);
 	}
 	return 0;
 }

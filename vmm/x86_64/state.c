@@ -322,7 +322,7 @@ static int save_xsave(struct kvm *k, int fd, struct buf *out, struct err *e)
 	int rc = x ? kvm_ioctl(fd, big ? KVM_GET_XSAVE2 : KVM_GET_XSAVE, x) : -1;
 
 	if (rc < 0)
-		rc = err_set(e, x ? errno : ENOMEM, "KVM_GET_XSAVE");
+		rc = err_set(e, x ? errno : ENOMEM, "KVM_GET_XSAVE%s", big ? "2" : "");
 	else
 		put_rec(out, T_XSAVE, x, k->xsave_bytes);
 	free(x);

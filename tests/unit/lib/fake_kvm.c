@@ -114,7 +114,7 @@ static int check_extension(struct call *c)
 	for (unsigned int i = 0; i < FAKE_REFUSED; i++)
 		if (c->f->no_cap[i] == c->num + 1)
 			return 0;
-	return c->num == KVM_CAP_XSAVE2 ? (int)sizeof(struct kvm_xsave) : 1;
+	return c->num == KVM_CAP_XSAVE2 ? (int)c->f->xsave_bytes : 1;
 }
 
 static int run_bytes(struct call *c)
@@ -204,6 +204,27 @@ static int set_chip(struct call *c)
 	return 0;
 }
 
+/* As KVM: KVM_GET_XSAVE is the old call, which fails where the state is larger than a page. */
+static int get_xsave(struct call *c)
+{
+	if (c->f->xsave_bytes > sizeof(struct kvm_xsave))
+		return fail(EINVAL);
+	memcpy(c->arg, c->v->xsave, sizeof(struct kvm_xsave));
+	return 0;
+}
+
+static int get_xsave2(struct call *c)
+{
+	memcpy(c->arg, c->v->xsave, c->f->xsave_bytes);
+	return 0;
+}
+
+static int set_xsave(struct call *c)
+{
+	memcpy(c->v->xsave, c->arg, c->f->xsave_bytes);
+	return 0;
+}
+
 static int nothing(struct call *c)
 {
 	return 0;
@@ -281,8 +302,9 @@ static const struct answer {
 	SET(KVM_SET_SREGS, sregs),
 	GET(KVM_GET_REGS, regs),
 	SET(KVM_SET_REGS, regs),
-	GET(KVM_GET_XSAVE, xsave),
-	SET(KVM_SET_XSAVE, xsave),
+	ROW(KVM_GET_XSAVE, VCPU, get_xsave),
+	ROW(KVM_GET_XSAVE2, VCPU, get_xsave2),
+	ROW(KVM_SET_XSAVE, VCPU, set_xsave),
 	GET(KVM_GET_XCRS, xcrs),
 	SET(KVM_SET_XCRS, xcrs),
 	GET(KVM_GET_DEBUGREGS, debug),
@@ -447,6 +469,7 @@ struct fake_kvm *fake_kvm_start(void)
 	f->fd = new_fd();
 	f->vm_fd = -1;
 	f->tsc_khz = 3000000;
+	f->xsave_bytes = sizeof(struct kvm_xsave);
 	f->no_call_errno = EPERM;
 	memcpy(f->cpuid, intel, sizeof(intel));
 	f->ncpuid = ARRAY_LEN(intel);

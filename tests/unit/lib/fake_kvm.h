@@ -16,6 +16,7 @@
 #define FAKE_REFUSED   8u
 #define FAKE_MSR_LOG   256u
 #define FAKE_RUN_BYTES 12288u /* what KVM_GET_VCPU_MMAP_SIZE says on x86 */
+#define FAKE_XSAVE_MAX 11008u /* a processor with AMX */
 
 enum fake_msr_refuses { FAKE_MSR_READ = 1, FAKE_MSR_WRITE = 2 };
 
@@ -30,7 +31,7 @@ struct fake_vcpu {
 	struct kvm_mp_state mp;
 	struct kvm_sregs sregs;
 	struct kvm_regs regs;
-	uint8_t xsave[4096];
+	uint8_t xsave[FAKE_XSAVE_MAX];
 	struct kvm_xcrs xcrs;
 	struct kvm_debugregs debug;
 	struct kvm_lapic_state lapic;
@@ -59,6 +60,7 @@ struct fake_kvm {
 	struct kvm_cpuid_entry2 cpuid[256]; /* KVM_GET_SUPPORTED_CPUID */
 	uint32_t ncpuid;
 	uint32_t tsc_khz;
+	uint32_t xsave_bytes; /* KVM_CAP_XSAVE2; KVM_SET_XSAVE reads as many */
 	struct kvm_irqchip chip[3];
 	struct kvm_clock_data clock;
 	unsigned long unknown; /* an ioctl that has no row: the last one */

@@ -238,39 +238,75 @@ static uint32_t state(void)
 	return (uint32_t)r.vm.state;
 }
 
-static int set_up(void)
+static void set_up_blank(void)
 {
 	struct vm_hooks h = {.ctx = &r, .event = on_event, .over = on_over};
-	struct vm_size s = {.mem_bytes = MIB(128), .vcpus = VCPUS};
 	struct err e = {0};
-	int sp[2], kernel = kernel_fd(), rc;
-	struct buf b;
+	int sp[2];
 
 	r = (struct rig){.f = fake_kvm_start(), .loop = loop_create()};
-	rc = vm_init(&r.vm, r.loop, &h, &e);
+	CHECK_INT(vm_init(&r.vm, r.loop, &h, &e), 0);
 	r.vm.kvm_fd_given = r.f->fd;
 	r.vm.proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (rc == 0)
-		rc = vm_prepare(&r.vm, &s, &e);
+	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sp), 0);
+	r.sock = sp[0];
+	r.ctl = control_create(&r.vm, sp[1], &e);
+}
+
+static uint32_t ask_prepare(void)
+{
+	struct buf b;
+	uint32_t id;
+
+	buf_init(&b, 64);
+	buf_u64(&b, MIB(128));
+	buf_u32(&b, VCPUS);
+	buf_str(&b, "");
+	buf_u32(&b, 0);
+	id = ask_with(VMM_PREPARE, b.p, b.len, NULL, 0);
+	buf_fini(&b);
+	return id;
+}
+
+static uint32_t ask_boot(void)
+{
+	int kernel = kernel_fd();
+	struct buf b;
+	uint32_t id;
+
+	buf_init(&b, 256);
+	buf_str(&b, "");
+	buf_u32(&b, 0);
+	buf_u16(&b, 0);
+	id = ask_with(VMM_BOOT, b.p, b.len, (int[]){kernel, kernel}, 2);
+	buf_fini(&b);
+	close(kernel);
+	return id;
+}
+
+static int set_up_prepared(void)
+{
+	struct err e = {0};
+	int rc;
+
+	set_up_blank();
+	rc = status_of(ask_prepare());
 	r.slow = calloc(1, sizeof(*r.slow));
 	if (rc == 0)
 		rc = virtio_init(&r.slow->dev, &slow_ops, &r.vm.board.env, SLOT_BALLOON, &e);
 	if (rc == 0)
 		rc = board_attach(&r.vm.board, SLOT_BALLOON, &r.slow->dev, slow_destroy, &e);
-	if (rc < 0) {
+	if (rc < 0)
 		printf("set up: %s\n", e.msg);
-		return rc;
-	}
-	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sp), 0);
-	r.sock = sp[0];
-	r.ctl = control_create(&r.vm, sp[1], &e);
-	buf_init(&b, 256);
-	buf_str(&b, "");
-	buf_u32(&b, 0);
-	buf_u16(&b, 0);
-	rc = status_of(ask_with(VMM_BOOT, b.p, b.len, (int[]){kernel, kernel}, 2));
-	buf_fini(&b);
-	close(kernel);
+	return rc;
+}
+
+static int set_up(void)
+{
+	int rc = set_up_prepared();
+
+	if (rc == 0)
+		rc = status_of(ask_boot());
 	return rc == 0 && settles(guests_run) ? 0 : -EIO;
 }
 
@@ -354,9 +390,20 @@ static void many_changes_of_mind(void)
 	tear_down();
 }
 
-static uint32_t ask_snapshot(uint32_t flags)
+static void files_make(int fds[2])
 {
-	int fds[2] = {memfd_create("state", MFD_CLOEXEC), memfd_create("mem", MFD_CLOEXEC)};
+	fds[0] = memfd_create("state", MFD_CLOEXEC);
+	fds[1] = memfd_create("mem", MFD_CLOEXEC);
+}
+
+static void files_close(int fds[2])
+{
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static uint32_t ask_snapshot_into(uint32_t flags, const int fds[2])
+{
 	struct buf b;
 	uint32_t id;
 
@@ -365,8 +412,31 @@ static uint32_t ask_snapshot(uint32_t flags)
 	buf_u16(&b, 0);
 	id = ask_with(VMM_SNAPSHOT, b.p, b.len, fds, 2);
 	buf_fini(&b);
-	close(fds[0]);
-	close(fds[1]);
+	return id;
+}
+
+static uint32_t ask_snapshot(uint32_t flags)
+{
+	uint32_t id;
+	int fds[2];
+
+	files_make(fds);
+	id = ask_snapshot_into(flags, fds);
+	files_close(fds);
+	return id;
+}
+
+static uint32_t ask_restore(const int fds[2])
+{
+	struct buf b;
+	uint32_t id;
+
+	buf_init(&b, 64);
+	buf_u32(&b, VMM_F_RUN);
+	buf_u16(&b, 1);
+	buf_u16(&b, 0);
+	id = ask_with(VMM_RESTORE, b.p, b.len, fds, 2);
+	buf_fini(&b);
 	return id;
 }
 
@@ -433,6 +503,25 @@ static void requests_that_never_end(void)
 	CHECK_INT(state(), VMM_S_RUNNING);
 	requests_end();
 	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+	tear_down();
+}
+
+/* The same for a snapshot: it fails with that reason, the VM runs, and the next one is written. */
+static void a_snapshot_whose_requests_never_end(void)
+{
+	uint32_t snapshot;
+
+	REQUIRE(set_up() == 0);
+	r.vm.stop.limit_ns = 100000000;
+	r.slow->in_flight = 1;
+	snapshot = ask_snapshot(VMM_F_LIVE);
+	CHECK_INT(status_of(ask(VMM_STATS)), 0);
+	CHECK_INT(status_of(snapshot), -ETIMEDOUT);
+	CHECK(strstr(answer_of(snapshot)->text, "did not stop in time"));
+	CHECK(settles(guests_run));
+	CHECK_INT(state(), VMM_S_RUNNING);
+	requests_end();
+	CHECK_INT(status_of(ask_snapshot(VMM_F_LIVE)), 0);
 	tear_down();
 }
 
@@ -576,65 +665,262 @@ static void a_pause_that_is_written_answers(void)
 	tear_down();
 }
 
-/* Every request that moves a VM, in every state that a peer can meet. */
+/* ---- every request in every state */
+
+static int kept_files[2]; /* a snapshot to restore from */
+
+static void to_blank(void)
+{
+	set_up_blank();
+}
+
+static void to_prepared(void)
+{
+	CHECK_INT(set_up_prepared(), 0);
+}
+
 static void to_running(void)
 {
+	CHECK_INT(set_up(), 0);
 }
+
 static void to_pausing(void)
 {
+	to_running();
 	r.slow->in_flight = 1;
 	ask(VMM_PAUSE);
 	CHECK(settles(guests_stand));
 }
+
 static void to_paused(void)
 {
+	to_running();
 	CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
 }
+
 static void to_stopping(void)
 {
+	to_running();
 	r.slow->in_flight = 1;
 	ask_snapshot(VMM_F_LIVE);
 	CHECK(settles(guests_stand));
 }
-static void to_ended(void)
+
+static void to_snapshotting(void)
 {
-	vm_end(&r.vm, VMM_X_POWEROFF, "the guest powered off");
-	turn(50);
+	to_running();
+	r.vm.fault_step = FAULT_VMM_WRITE;
+	r.vm.fault_action = FAULT_WAIT;
+	CHECK_INT(status_of(ask_snapshot(VMM_F_EXIT)), 0);
 }
 
+static void to_ended(void)
+{
+	to_running();
+	vm_end(&r.vm, VMM_X_POWEROFF, "the guest powered off");
+	for (uint64_t end = mono_ns() + 30000000000ull; mono_ns() < end && !r.over;)
+		turn(10);
+}
+
+static uint32_t ask_pause(void)
+{
+	return ask(VMM_PAUSE);
+}
+
+static uint32_t ask_continue(void)
+{
+	return ask(VMM_CONTINUE);
+}
+
+static uint32_t ask_live(void)
+{
+	return ask_snapshot(VMM_F_LIVE);
+}
+
+static uint32_t ask_kept(void)
+{
+	return ask_restore(kept_files);
+}
+
+static uint32_t ask_regs(void)
+{
+	struct buf b;
+	uint32_t id;
+
+	buf_init(&b, 16);
+	buf_u32(&b, VMM_DBG_REGS);
+	buf_u64(&b, 0);
+	id = ask_with(VMM_DEBUG, b.p, b.len, NULL, 0);
+	buf_fini(&b);
+	return id;
+}
+
+static uint32_t ask_stats(void)
+{
+	return ask(VMM_STATS);
+}
+
+static uint32_t ask_layers(void)
+{
+	return ask(VMM_LAYERS);
+}
+
+static uint32_t ask_end(void)
+{
+	return ask_with(VMM_SHUTDOWN, &(uint32_t){1}, 4, NULL, 0);
+}
+
+/* A state is met anew for each request that moves the VM; all that are refused, or only look, share one. */
 static void every_request_in_every_state(void)
 {
+	enum { PREPARE, BOOT, RESTORE, PAUSE, CONTINUE, SNAPSHOT, REGS, STATS, LAYERS, END, N };
+	static uint32_t (*const requests[N])(void) = {[PREPARE] = ask_prepare,
+		[BOOT] = ask_boot,
+		[RESTORE] = ask_kept,
+		[PAUSE] = ask_pause,
+		[CONTINUE] = ask_continue,
+		[SNAPSHOT] = ask_live,
+		[REGS] = ask_regs,
+		[STATS] = ask_stats,
+		[LAYERS] = ask_layers,
+		[END] = ask_end};
 	static const struct {
 		void (*get_there)(void);
-		enum vmm_state is;
-		int pause, go, snapshot; /* status; 1: no answer yet */
-	} rows[] = {
-		{to_running, VMM_S_RUNNING, 0, -EBUSY, 0},
-		{to_pausing, VMM_S_PAUSING, -EBUSY, 0, -EBUSY},
-		{to_paused, VMM_S_PAUSED, -EBUSY, 0, 0},
-		{to_stopping, VMM_S_STOPPING, -EAGAIN, -EAGAIN, -EBUSY},
-		{to_ended, VMM_S_ENDED, -ESRCH, -ESRCH, -ESRCH},
+		int status[N];
+		int becomes[N]; /* where the status is 0; -1: it stays */
+	} rows[VMM_S_COUNT] = {
+#define STAYS  -1
+#define LOOKS  0, 0, 0, 0
+#define LOOKED STAYS, STAYS, STAYS, VMM_S_ENDED
+		[VMM_S_BLANK] = {to_blank, {0, -EBUSY, -EBUSY, -EBUSY, -EBUSY, -EBUSY, LOOKS},
+			{VMM_S_PREPARED, 0, 0, 0, 0, 0, LOOKED}},
+		[VMM_S_PREPARED] = {to_prepared, {-EBUSY, 0, 0, -EBUSY, -EBUSY, -EBUSY, LOOKS},
+			{0, VMM_S_RUNNING, VMM_S_RUNNING, 0, 0, 0, LOOKED}},
+		[VMM_S_RUNNING] = {to_running, {-EBUSY, -EBUSY, -EBUSY, 0, -EBUSY, 0, LOOKS},
+			{0, 0, 0, VMM_S_PAUSED, 0, VMM_S_RUNNING, LOOKED}},
+		[VMM_S_PAUSING] = {to_pausing, {-EBUSY, -EBUSY, -EBUSY, -EBUSY, 0, -EBUSY, LOOKS},
+			{0, 0, 0, 0, VMM_S_RUNNING, 0, LOOKED}},
+		[VMM_S_PAUSED] = {to_paused, {-EBUSY, -EBUSY, -EBUSY, -EBUSY, 0, 0, LOOKS},
+			{0, 0, 0, 0, VMM_S_RUNNING, VMM_S_PAUSED, LOOKED}},
+		[VMM_S_STOPPING] = {to_stopping,
+			{-EBUSY, -EBUSY, -EBUSY, -EAGAIN, -EAGAIN, -EBUSY, LOOKS},
+			{0, 0, 0, 0, 0, 0, LOOKED}},
+		[VMM_S_SNAPSHOTTING] = {to_snapshotting,
+			{-EBUSY, -EBUSY, -EBUSY, -EAGAIN, -EAGAIN, -EBUSY, LOOKS},
+			{0, 0, 0, 0, 0, 0, LOOKED}},
+		[VMM_S_ENDED] = {to_ended, {-EBUSY, -EBUSY, -EBUSY, -ESRCH, -ESRCH, -ESRCH, LOOKS},
+			{0, 0, 0, 0, 0, 0, LOOKED}},
 	};
 
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-		for (int what = 0; what < 3; what++) {
-			int want = what == 0   ? rows[i].pause
-				   : what == 1 ? rows[i].go
-					       : rows[i].snapshot;
-			uint32_t id;
+	REQUIRE(set_up() == 0);
+	files_make(kept_files);
+	CHECK_INT(status_of(ask_snapshot_into(VMM_F_LIVE, kept_files)), 0);
+	tear_down();
+	for (int s = 0; s < VMM_S_COUNT; s++)
+		for (int moves = -1; moves < N; moves++) {
+			bool moved = moves >= 0 && rows[s].status[moves] == 0 &&
+				     rows[s].becomes[moves] != STAYS;
 
-			REQUIRE(set_up() == 0);
-			rows[i].get_there();
-			CHECK_INT(state(), rows[i].is);
-			id = what == 2 ? ask_snapshot(VMM_F_LIVE)
-				       : ask(what == 0 ? VMM_PAUSE : VMM_CONTINUE);
-			CHECK_INT(status_of(id), want);
-			requests_end();
-			turn(20);
-			CHECK(state() == VMM_S_RUNNING || state() == VMM_S_PAUSED ||
-				state() == VMM_S_ENDED);
+			if (moves >= 0 && !moved)
+				continue;
+			rows[s].get_there();
+			CHECK_INT(state(), s);
+			for (int i = 0; i < N; i++)
+				if (moved ? i == moves
+					  : rows[s].status[i] || rows[s].becomes[i] == STAYS) {
+					CHECK_INT(status_of(requests[i]()), rows[s].status[i]);
+					CHECK(moved || state() == (uint32_t)s);
+				}
+			if (r.slow)
+				requests_end();
+			if (writer() > 0 && s == VMM_S_SNAPSHOTTING)
+				kill(writer(), SIGKILL);
+			if (moved) {
+				for (uint64_t end = mono_ns() + 30000000000ull;
+					mono_ns() < end && (int)state() != rows[s].becomes[moves];)
+					turn(5);
+				CHECK_INT(state(), rows[s].becomes[moves]);
+			}
 			tear_down();
 		}
+	files_close(kept_files);
+}
+
+/* ---- a KVM that refuses what a VM needs */
+
+static void a_vm_without_its_event_descriptors(void)
+{
+	static const struct {
+		unsigned long nr;
+		const char *name;
+	} calls[] = {{KVM_IRQFD, "KVM_IRQFD"}, {KVM_IOEVENTFD, "KVM_IOEVENTFD"}};
+
+	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+		uint32_t id;
+
+		set_up_blank();
+		r.f->no_call[0] = calls[i].nr;
+		id = ask_prepare();
+		CHECK_INT(status_of(id), -EPERM);
+		CHECK(strstr(answer_of(id)->text, calls[i].name));
+		tear_down();
+	}
+}
+
+/* The guest cannot run: the VM ends with that reason, and everybody hears it. */
+static void a_guest_that_kvm_does_not_run(void)
+{
+	static const struct {
+		int err;
+		enum vmm_exit why;
+		const char *text;
+	} cases[] = {{EINVAL, VMM_X_KVM_ERROR, "KVM_RUN: Invalid argument"},
+		{ENOMEM, VMM_X_HOST_ERROR, "KVM_RUN: Cannot allocate memory"},
+		{EFAULT, VMM_X_HOST_ERROR, "guest memory cannot be read"}};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		REQUIRE(set_up_prepared() == 0);
+		r.f->no_call[0] = KVM_RUN;
+		r.f->no_call_errno = cases[i].err;
+		CHECK_INT(status_of(ask_boot()), 0);
+		for (uint64_t end = mono_ns() + 30000000000ull; mono_ns() < end && !r.over;)
+			turn(10);
+		CHECK_INT(state(), VMM_S_ENDED);
+		CHECK_INT(r.vm.end_why, cases[i].why);
+		CHECK(strstr(r.vm.end_text, cases[i].text));
+		tear_down();
+	}
+}
+
+/* Refused, and done without: the guest runs, is restored, pauses and goes on. Only who asks for an interrupt hears of it. */
+static void calls_that_are_done_without(void)
+{
+	static const unsigned long calls[] = {KVM_KVMCLOCK_CTRL, KVM_PRE_FAULT_MEMORY, KVM_NMI};
+	struct buf b;
+	int fds[2];
+
+	files_make(fds);
+	REQUIRE(set_up() == 0);
+	CHECK_INT(status_of(ask_snapshot_into(VMM_F_LIVE, fds)), 0);
+	tear_down();
+	buf_init(&b, 16);
+	buf_u32(&b, VMM_DBG_NMI);
+	buf_u64(&b, 0);
+	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+		REQUIRE(set_up_prepared() == 0);
+		r.f->no_call[0] = calls[i];
+		CHECK_INT(status_of(ask_restore(fds)), 0);
+		CHECK(settles(guests_run));
+		CHECK_INT(status_of(ask(VMM_PAUSE)), 0);
+		CHECK_INT(status_of(ask(VMM_CONTINUE)), 0);
+		CHECK(settles(guests_run));
+		CHECK_INT(status_of(ask_with(VMM_DEBUG, b.p, b.len, NULL, 0)),
+			calls[i] == KVM_NMI ? -EPERM : 0);
+		CHECK(settles(guests_run));
+		tear_down();
+	}
+	buf_fini(&b);
+	files_close(fds);
 }
 
 static const struct test tests[] = {
@@ -644,11 +930,15 @@ static const struct test tests[] = {
 	{"snapshot_during_a_pause", snapshot_during_a_pause},
 	{"debug_during_a_pause", debug_during_a_pause},
 	{"requests_that_never_end", requests_that_never_end},
+	{"a_snapshot_whose_requests_never_end", a_snapshot_whose_requests_never_end},
 	{"a_vcpu_that_does_not_come", a_vcpu_that_does_not_come},
 	{"an_end_during_a_pause", an_end_during_a_pause},
 	{"a_live_snapshot_leaves_nothing", a_live_snapshot_leaves_nothing},
 	{"a_pause_that_is_written_answers", a_pause_that_is_written_answers},
 	{"every_request_in_every_state", every_request_in_every_state},
+	{"a_vm_without_its_event_descriptors", a_vm_without_its_event_descriptors},
+	{"a_guest_that_kvm_does_not_run", a_guest_that_kvm_does_not_run},
+	{"calls_that_are_done_without", calls_that_are_done_without},
 };
 
 int main(int argc, char **argv)

@@ -41,7 +41,7 @@ struct http_upgrade {
 	struct buf out, early; /* early: what came with the request's head */
 	size_t out_at;
 	int err, in_call;
-	/* hung_up: both directions are over, and what came before is still to be read */
+	/* hung_up: the kernel said so. Both directions are over, or the client broke off; what came before may still be to be read */
 	bool held, full, end, ended, got_eof, told_eof, hung_up, late, closed;
 };
 
@@ -158,16 +158,25 @@ static int upgrade_flush(struct http_upgrade *u)
 	return 0;
 }
 
+/* No event follows: the kernel would report a hang-up again and again. The owner still has use for what came before, but not for ever: the server in the
+ * sandbox may hang. Each turn, that is each piece that the owner took, begins the limit again. */
+static void upgrade_unwatch(struct http_upgrade *u)
+{
+	watch_remove(u->watch);
+	u->watch = NULL;
+	if (u->state == UP_OPEN)
+		timer_after(u->timer, upgrade_write_limit(u));
+}
+
 static void upgrade_want(struct http_upgrade *u)
 {
 	uint32_t ev = 0;
 
 	if (!u->watch)
 		return;
-	/* Both directions are over, but the owner still has use for what it read. The kernel would report the hang-up again and again. */
+	/* both directions are over */
 	if (u->got_eof && u->ended) {
-		watch_remove(u->watch);
-		u->watch = NULL;
+		upgrade_unwatch(u);
 		return;
 	}
 	if (!u->got_eof && (!u->held || u->state == UP_LINGERING))
@@ -300,6 +309,9 @@ static void upgrade_turn(struct http_upgrade *u, uint32_t events)
 	upgrade_tell_eof(u);
 	if (!rc && u->state != UP_OVER)
 		rc = upgrade_flush(u);
+	/* it ended its side, and we did not end ours: nobody is there to hear the rest */
+	if (!rc && u->hung_up && u->got_eof && !u->ended && !u->held && u->state == UP_OPEN)
+		rc = ECONNRESET;
 	if (rc)
 		upgrade_over(u, rc);
 	/* its end of file came before ours was sent: no further event will say so */
@@ -308,6 +320,8 @@ static void upgrade_turn(struct http_upgrade *u, uint32_t events)
 	if (u->state == UP_OPEN)
 		upgrade_tell_drained(u);
 	upgrade_want(u);
+	if (!u->watch && u->state == UP_OPEN)
+		timer_after(u->timer, upgrade_write_limit(u));
 	if (u->hung_up && !u->held && !u->got_eof && u->state != UP_OVER)
 		upgrade_later(u);
 	u->in_call--;
@@ -320,14 +334,15 @@ static void upgrade_event(void *arg, uint32_t events)
 
 	/* Reported as long as it is watched, and a held connection is not read: what the client sent before is read later, without the watch. */
 	if ((events & (EPOLLHUP | EPOLLERR)) && u->held && u->state == UP_OPEN) {
-		watch_remove(u->watch);
-		u->watch = NULL;
+		upgrade_unwatch(u);
 		u->hung_up = true;
 		/* Bytes that nobody will take: the send fails and ends it. Its owner may hold the other side until they have left. */
 		if (upgrade_unsent(u))
 			upgrade_turn(u, 0);
 		return;
 	}
+	if ((events & (EPOLLHUP | EPOLLERR)) && u->got_eof)
+		u->hung_up = true;
 	upgrade_turn(u, events);
 }
 
@@ -345,8 +360,9 @@ static void upgrade_on_time(void *arg)
 	struct http_upgrade *u = arg;
 
 	if (u->state != UP_LINGERING) {
-		log_info("%s %s%s: cut off: its client took nothing for %llu s, request %s",
+		log_info("%s %s%s: cut off: %s took nothing for %llu s, request %s",
 			u->r->pub.method, u->r->pub.log_prefix, u->r->pub.path,
+			u->watch ? "its client" : "its client has left and the sandbox",
 			(unsigned long long)(upgrade_write_limit(u) / SEC), u->r->pub.id);
 		u->r->pub.http->stats.cut_off++;
 	}

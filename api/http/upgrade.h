@@ -22,7 +22,8 @@ struct http_upgrade_ops {
 	void (*drained)(void *arg);
 	/* The daemon ends: say goodbye and close. May be NULL; http_upgrade_close() is then called. */
 	void (*leave)(void *arg);
-	/* The connection broke, or its client took nothing for the server's write limit. The last call: the connection is gone when it returns. */
+	/* The connection broke; or for the server's write limit its client took nothing, or the owner took nothing of what a client left behind. The last call: the
+	 * connection is gone when it returns. */
 	void (*closed)(void *arg, int err);
 };
 

@@ -11,6 +11,7 @@ import pathlib
 import re
 import select
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -185,6 +186,30 @@ def test_peers_that_stall_or_flood(daemon, servers, way, protocol):
         servers.open.clear()
         until(lambda: descriptors(pid) <= idle + 2, "descriptors are left")
     until(lambda: memory(pid) - before < LEFT, "memory is left")
+
+
+@pytest.mark.parametrize("way, protocol", (("label", "websocket"), ("forward", "mayfly-stream")))
+def test_clients_that_left_their_bytes_to_servers_that_hang(daemon, servers, way, protocol):
+    """The servers read nothing and never end. The bytes of a client are kept while it is there, and for the write limit when it has left."""
+    daemon.gateway("wildcard", server={"write_timeout_seconds": 1})
+    box, n, pid = daemon.box(), servers.port, daemon.proc.pid
+    host, path = {"label": (daemon.label(box, n), "/sink"), "forward": ("localhost", f"/{box}/44772/stream?port={n}")}[way]
+    clients = []
+    for _ in range(3):
+        s = dial(daemon.gate if way == "label" else daemon.port)
+        if way == "forward":
+            servers.raw_kinds.append("sink")
+        s.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n".encode())
+        assert head_of(s).startswith(b"HTTP/1.1 101 ")
+        assert flood(s, ENDLESS_MASKED if protocol == "websocket" else b"") < ENOUGH
+        clients.append(s)
+    held = descriptors(pid)
+    time.sleep(2)
+    assert descriptors(pid) >= held - 2, "a client that is there waits as long as it likes"
+    for s in clients:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+    until(lambda: descriptors(pid) <= held - 2 * len(clients) + 2, "descriptors are left")
 
 
 def gone(c):

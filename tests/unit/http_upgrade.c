@@ -388,6 +388,72 @@ static void a_client_that_breaks_off(void)
 	server_stop();
 }
 
+/* Processor time of this process. */
+static uint64_t used_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000000ull +
+	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1000;
+}
+
+/* A client that ended its side and then breaks off while the owner still has something to say. */
+static void a_client_that_breaks_off_after_its_end(void)
+{
+	struct linger hard = {.l_onoff = 1};
+
+	for (int held = 0; held < 2; held++) {
+		int s;
+
+		server_start();
+		s = upgraded("");
+		shutdown(s, SHUT_WR);
+		PUMP(S.eof == 1);
+		http_upgrade_hold(S.up, held);
+		setsockopt(s, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+		close(s);
+		if (held) {
+			uint64_t end = mono_ns() + 200000000ull, used = used_ns();
+
+			while (mono_ns() < end)
+				loop_turn(S.loop, 10);
+			CHECK(used_ns() - used < 100000000ull);
+			http_upgrade_hold(S.up, false);
+		}
+		PUMP(S.closed == 1 && S.freed == 1);
+		CHECK_INT(S.err, ECONNRESET);
+		server_stop();
+	}
+}
+
+/* Both directions have ended, or the client broke off, and the owner still keeps the connection: it has the write limit. */
+static void an_owner_that_never_closes_has_a_limit(void)
+{
+	struct linger hard = {.l_onoff = 1};
+	int s;
+
+	server_start();
+	s = upgraded("");
+	close(s);
+	PUMP(S.eof == 1);
+	http_upgrade_end(S.up);
+	PUMP(S.closed == 1 && S.freed == 1);
+	CHECK_INT(S.err, ETIMEDOUT);
+	server_stop();
+
+	server_start();
+	s = upgraded("");
+	http_upgrade_hold(S.up, true);
+	CHECK(send(s, "tail", 4, MSG_NOSIGNAL) == 4);
+	setsockopt(s, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+	close(s);
+	PUMP(S.closed == 1 && S.freed == 1);
+	CHECK_INT(S.err, ETIMEDOUT);
+	CHECK_INT(http_stats(S.http)->cut_off, 1);
+	server_stop();
+}
+
 static void what_cannot_be_upgraded(void)
 {
 	static const char *const asks[] = {
@@ -519,6 +585,8 @@ static const struct test tests[] = {
 	{"back_pressure_both_ways", back_pressure_both_ways},
 	{"a_client_that_takes_nothing_is_cut_off", a_client_that_takes_nothing_is_cut_off},
 	{"a_client_that_breaks_off", a_client_that_breaks_off},
+	{"a_client_that_breaks_off_after_its_end", a_client_that_breaks_off_after_its_end},
+	{"an_owner_that_never_closes_has_a_limit", an_owner_that_never_closes_has_a_limit},
 	{"what_cannot_be_upgraded", what_cannot_be_upgraded},
 	{"a_websocket_is_refused_with_a_code", a_websocket_is_refused_with_a_code},
 	{"the_daemon_ends", the_daemon_ends},

@@ -194,11 +194,10 @@ static const struct key {
 		"Client connections of the gateway open at a time"},
 	{"ingress", "max_connections_per_address", K_INT, AT(ingress_max_connections_per_address),
 		0, 65536, "256",
-		"Of these, connections from one address. 0: no limit, for a gateway behind a "
-		"proxy"},
+		"Of these, connections from one address. 0: no limit, as behind_proxy needs it"},
 	{"ingress", "behind_proxy", K_BOOL, AT(ingress_behind_proxy), 0, 0, "false",
 		"Only a proxy of yours reaches the gateway: believe its X-Forwarded-For and "
-		"X-Forwarded-Proto"},
+		"X-Forwarded-Proto. Needs max_connections_per_address = 0"},
 	{"ingress.gateway", "address", STR(ingress_address), "*.localhost:8090",
 		"Address by which clients reach the gateway. Endpoints in answers use it. It "
 		"begins with \"*.\" for the route mode wildcard"},
@@ -768,6 +767,14 @@ static int ingress_check(const struct config *c, struct err *e)
 			"ingress.host %s is reachable from outside and there is no key: set "
 			"server.api_key",
 			c->ingress_host);
+	/* every connection comes from the proxy: all clients together would have the share of one */
+	if (c->ingress_behind_proxy && c->ingress_max_connections_per_address)
+		return err_plain(e, EINVAL,
+			"ingress.max_connections_per_address: %lld would limit the proxy, which is "
+			"the "
+			"only address behind ingress.behind_proxy: set it to 0, and limit "
+			"addresses in the proxy",
+			(long long)c->ingress_max_connections_per_address);
 	return 0;
 }
 

@@ -348,7 +348,7 @@ def test_an_origin_of_its_own(daemon):
 def test_behind_a_proxy(daemon, app):
     headers = {"X-Forwarded-For": "6.6.6.6, 9.9.9.9", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil", "X_Forwarded_For": "6.6.6.6", "OPENSANDBOX-EGRESS-AUTH": "t"}
     for behind in (False, True):
-        daemon.gateway("uri", {"behind_proxy": behind})
+        daemon.gateway("uri", {"behind_proxy": behind, "max_connections_per_address": 0})
         box = daemon.box()
         got = seen(daemon.via(f"/{box}/{app.port}/", headers=headers)[1])["headers"]
         assert (got["x-forwarded-for"], got["x-forwarded-proto"]) == (("9.9.9.9", "https") if behind else ("127.0.0.1", "http"))

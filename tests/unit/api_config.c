@@ -249,7 +249,34 @@ static void what_cannot_be_read_is_not_empty(void)
 	CHECK_INT(conf_load(&c, "/tmp", &e), -EISDIR);
 }
 
+/* Behind a proxy every connection has the proxy's address, so the share of an address would be everybody's. */
+static void a_proxy_has_no_share_of_an_address(void)
+{
+	static const struct {
+		const char *more;
+		int want;
+	} t[] = {
+		{"behind_proxy = true\n", -EINVAL},
+		{"behind_proxy = true\nmax_connections_per_address = 4096\n", -EINVAL},
+		{"behind_proxy = true\nmax_connections_per_address = 0\n", 0},
+		{"max_connections_per_address = 0\n", 0},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+		struct config c;
+		struct err e;
+		char text[200];
+
+		snprintf(text, sizeof(text), "[ingress]\nmode = \"gateway\"\n%s", t[i].more);
+		CHECK_INT(parse(&c, text, &e), 0);
+		CHECK_INT(conf_check(&c, &e), t[i].want);
+		CHECK(!t[i].want || (strstr(e.msg, "ingress.max_connections_per_address") &&
+					    strstr(e.msg, "set it to 0")));
+	}
+}
+
 static const struct test tests[] = {
+	{"a_proxy_has_no_share_of_an_address", a_proxy_has_no_share_of_an_address},
 	{"what_may_change_while_it_serves", what_may_change_while_it_serves},
 	{"what_cannot_be_read_is_not_empty", what_cannot_be_read_is_not_empty},
 	{"reads_what_it_says", reads_what_it_says},

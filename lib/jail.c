@@ -396,9 +396,16 @@ int jail_landlock_abi(void)
 	return abi < 0 ? 0 : (int)abi;
 }
 
+static int landlock_create(const struct ll_attr *a, int abi, struct err *e)
+{
+	int fd = (int)syscall(SYS_landlock_create_ruleset, a, abi >= 6 ? 24 : abi >= 4 ? 16 : 8, 0);
+
+	return fd < 0 ? err_set(e, errno, "landlock_create_ruleset") : fd;
+}
+
 static int landlock_ruleset(uint64_t *fs, bool net, struct err *e)
 {
-	int abi = jail_landlock_abi(), fd;
+	int abi = jail_landlock_abi();
 	struct ll_attr a = {.fs = (1ULL << 13) - 1};
 
 	if (abi == 0)
@@ -415,8 +422,7 @@ static int landlock_ruleset(uint64_t *fs, bool net, struct err *e)
 	if (abi >= 6)
 		a.scoped = LL_SCOPE_ABSTRACT | LL_SCOPE_SIGNAL;
 	*fs = a.fs;
-	fd = (int)syscall(SYS_landlock_create_ruleset, &a, abi >= 6 ? 24 : abi >= 4 ? 16 : 8, 0);
-	return fd < 0 ? err_set(e, errno, "landlock_create_ruleset") : fd;
+	return landlock_create(&a, abi, e);
 }
 
 static int landlock_allow(int rules, int fd, uint64_t access, struct err *e)
@@ -462,6 +468,18 @@ int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err 
 			return err_wrap(e, "%s", paths[i].path);
 	}
 	return landlock_enforce(rules, e);
+}
+
+int jail_landlock_tcp(struct err *e)
+{
+	const struct ll_attr a = {.net = LL_NET_BIND | LL_NET_CONNECT};
+	int abi = jail_landlock_abi();
+	_cleanup_close_ int rules = -1;
+
+	if (abi < 4)
+		return err_plain(e, EOPNOTSUPP, "Landlock of this kernel has no rules for TCP");
+	rules = landlock_create(&a, abi, e);
+	return rules < 0 ? rules : landlock_enforce(rules, e);
 }
 
 /* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any

@@ -62,6 +62,9 @@ struct jail_path {
 	bool writable;
 };
 int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
+/* No TCP socket connects or is bound from now on. Those that listen do so, but a listener or an accepted connection that is shut down cannot become a
+ * connection to somewhere else. -EOPNOTSUPP: this kernel (before 6.7) cannot say so. */
+int jail_landlock_tcp(struct err *e);
 int jail_landlock_abi(void); /* 0: none */
 
 /* seccomp: an allow-list. Each system call names what needs it, and, if the test suite never makes

@@ -131,5 +131,10 @@ size_t daemon_rules(struct jail_rule to[static DAEMON_RULES_MAX])
 
 int daemon_seal(struct err *e)
 {
+	/* seccomp cannot see the family of a connect's address, and the listeners are TCP sockets */
+	int rc = jail_landlock_tcp(e);
+
+	if (rc < 0 && rc != -EOPNOTSUPP)
+		return rc;
 	return jail_seccomp(rules, ARRAY_LEN(rules), JAIL_REFUSE, e);
 }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/fsverity.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -33,6 +34,8 @@
 
 static pid_t neighbour, helper;
 static const char *dir;
+static int listener, serving, accepted; /* TCP sockets that it had before it was sealed */
+static bool tcp_rules;
 
 static long opened(int fd)
 {
@@ -43,6 +46,22 @@ static long opened(int fd)
 static long mapped(void *p)
 {
 	return p == MAP_FAILED ? -1 : 0;
+}
+/* A TCP socket that exists becomes a connection to a port of this host. */
+static long turned(int fd)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t n = sizeof(a);
+
+	if (!tcp_rules) {
+		errno = EACCES; /* this kernel cannot say so: docs/security.md */
+		return -1;
+	}
+	if (getsockname(serving, (struct sockaddr *)&a, &n) < 0)
+		return -1;
+	shutdown(fd, SHUT_RDWR);
+	connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
+	return connect(fd, (struct sockaddr *)&a, n);
 }
 static char *of_process(pid_t p, const char *what)
 {
@@ -103,6 +122,10 @@ TRY(do_mprotect_code, syscall(SYS_mprotect, NULL, 0, PROT_EXEC))
 TRY(do_inet, opened(socket(AF_INET, SOCK_STREAM, 0)))
 TRY(do_packet, opened(socket(AF_PACKET, SOCK_RAW, 0)))
 TRY(do_netlink, opened(socket(AF_NETLINK, SOCK_RAW, 0)))
+/* the gateway's listener: shut down, it could be connected to somewhere else */
+TRY(do_reach_out, turned(listener))
+TRY(do_accepted, turned(accepted))
+TRY(do_serve, opened(accept4(serving, NULL, NULL, SOCK_CLOEXEC)))
 TRY(do_tty, ioctl(2, TIOCSTI, "x"))
 /* verify.c's two, which it may: this file system has no such thing */
 TRY(do_verity, ioctl(STDIN_FILENO, FS_IOC_ENABLE_VERITY, NULL))
@@ -161,6 +184,9 @@ static const struct {
 	{"make memory code", do_mprotect_code, LIST_ONLY, {ENOSYS}},
 	{"make an internet socket", do_inet, LIST_ONLY, {ENOSYS}},
 	{"make a packet socket", do_packet, {EPERM}, {ENOSYS}},
+	{"serve its listener", do_serve, LIST_ONLY, {0}},
+	{"reach out by its listener", do_reach_out, LIST_ONLY, {EACCES}},
+	{"reach out by an accepted connection", do_accepted, LIST_ONLY, {EACCES}},
 	{"make a netlink socket", do_netlink, LIST_ONLY, {ENOSYS}},
 	{"type on a terminal", do_tty, LIST_ONLY, {ENOSYS}},
 	{"let the kernel watch a file", do_verity, LIST_ONLY, {ENOTTY, EOPNOTSUPP}},
@@ -202,6 +228,40 @@ static bool all_are_refused(bool sealed)
 }
 
 /* ---- in the place of mayflyd */
+static int listening(struct sockaddr_in *at)
+{
+	socklen_t n = sizeof(*at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	*at = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	if (bind(fd, (struct sockaddr *)at, n) < 0 || listen(fd, 8) < 0 ||
+		getsockname(fd, (struct sockaddr *)at, &n) < 0)
+		return -1;
+	return fd;
+}
+
+static int connected(const struct sockaddr_in *to)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	return connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 ? -1 : fd;
+}
+
+/* As a gateway has them: one listener to attack, one with a client that waits, one accepted connection. */
+static bool have_listeners(void)
+{
+	struct sockaddr_in a, b;
+
+	tcp_rules = jail_landlock_abi() >= 4;
+	listener = listening(&a);
+	serving = listening(&b);
+	if (listener < 0 || serving < 0 || connected(&a) < 0 || connected(&b) < 0)
+		return false;
+	accepted = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	return accepted >= 0;
+}
+
 static int be_daemon(const char *folder, const char *pid)
 {
 	char state[80], run[80];
@@ -218,7 +278,7 @@ static int be_daemon(const char *folder, const char *pid)
 	rc = daemon_landlock(state, run, &e);
 	if (rc < 0 && rc != -EOPNOTSUPP)
 		printf("%s\n", e.msg);
-	ok = rc == 0 || rc == -EOPNOTSUPP;
+	ok = (rc == 0 || rc == -EOPNOTSUPP) && have_listeners();
 	ok = all_are_refused(false) && ok;
 	if (daemon_seal(&e) < 0) {
 		printf("%s\n", e.msg);

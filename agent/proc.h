@@ -46,10 +46,10 @@ struct proc {
 	int in_fd;
 	struct watch *in_w;
 	struct buf in;
-	uint64_t in_taken, in_came,
-		in_base; /* in_base: of in_came, what earlier holders of a terminal session sent */
-	bool in_eof;     /* close in_fd once `in` is empty */
-	int file_fd;     /* AGENT_X_BACKGROUND: its output */
+	uint64_t in_taken, in_came, in_told; /* in_told: of in_taken, what the host knows */
+	uint64_t in_base;  /* of in_came, what earlier holders of a terminal session sent */
+	bool in_eof;       /* close in_fd once `in` is empty */
+	int file_fd;       /* AGENT_X_BACKGROUND: its output */
 	struct conn *conn; /* its EXEC connection */
 	/* terminals: others' connections, served as far as they keep up */
 	struct conn *watchers[WATCHERS_MAX];

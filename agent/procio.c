@@ -531,12 +531,14 @@ void procio_conn_gone(struct proc *p, struct conn *c)
 		procio_pump(p);
 }
 
+/* Each acknowledgement wakes the host, so there is none for each key: only when it gives back a good part of the window. */
 static void ack_stdin(struct proc *p)
 {
 	struct buf b;
 
-	if (!p->conn || !p->started)
+	if (!p->conn || !p->started || p->in_taken - p->in_told < AGENT_TAKEN_EVERY)
 		return;
+	p->in_told = p->in_taken;
 	buf_init(&b, 16);
 	/* a terminal's ^D was not the host's byte */
 	buf_u64(&b, MAX(MIN(p->in_taken, p->in_came), p->in_base) - p->in_base);
@@ -549,8 +551,6 @@ static void in_event(void *arg, uint32_t events);
 /* Writes what waits; true if something went. */
 static void write_in(struct proc *p)
 {
-	uint64_t before = p->in_taken;
-
 	while (p->in_fd >= 0 && p->in.len) {
 		ssize_t k = write(p->in_fd, p->in.p, MIN(p->in.len, READ_MAX));
 
@@ -579,8 +579,7 @@ static void write_in(struct proc *p)
 	} else if (!p->in_w) {
 		p->in_w = loop_watch(p->a->loop, p->in_fd, EPOLLOUT, in_event, p);
 	}
-	if (p->in_taken != before)
-		ack_stdin(p);
+	ack_stdin(p);
 }
 
 static void in_event(void *arg, uint32_t events)
@@ -599,6 +598,7 @@ void procio_stdin(struct proc *p, struct conn *c, const void *bytes, size_t n)
 	p->in_came += n;
 	if (p->in_fd < 0 || p->in_eof) {
 		p->in_taken += n;
+		ack_stdin(p);
 		return;
 	}
 	if (n == 0 && (p->flags & AGENT_X_PTY))

@@ -20,9 +20,11 @@
 #define AGENT_VERSION_MIN 1u
 #define AGENT_FRAME_MAX   (256u * 1024) /* payload */
 /* output bytes not yet acknowledged, per process, before its pipe is left to fill */
-#define AGENT_WINDOW   (1024u * 1024)
-#define AGENT_PATH_MAX 4096u
-#define AGENT_ARGS_MAX (1024u * 1024) /* argv and environment together */
+#define AGENT_WINDOW (1024u * 1024)
+/* of input: AGENT_STDIN_TAKEN comes after so many bytes */
+#define AGENT_TAKEN_EVERY (AGENT_WINDOW / 4)
+#define AGENT_PATH_MAX    4096u
+#define AGENT_ARGS_MAX    (1024u * 1024) /* argv and environment together */
 
 struct agent_hdr {
 	uint32_t len;
@@ -107,8 +109,9 @@ enum agent_type {
 	 * after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_OUT = 50,
 	AGENT_STDIN_TAKEN =
-		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. The host sends at most AGENT_WINDOW beyond it, or its
-				 * acknowledgements may stand behind input that nobody takes */
+		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. It comes when AGENT_TAKEN_EVERY or
+				 * more were taken since the last one. The host sends at most AGENT_WINDOW beyond it, or its acknowledgements may stand behind input that
+				 * nobody takes */
 	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 	AGENT_EXIT = 51,
 

@@ -22,6 +22,9 @@
 #define FRAGMENTS_MAX    1024u /* of one message: libwslay allocates memory for each */
 #define FRAGMENT_COST    64u   /* beside its bytes */
 
+#define WS_HEAD_MAX 14    /* of a frame */
+#define WS_TOGETHER 4096u /* payloads up to this leave in one piece with their head */
+
 enum ws_state { WS_S_HANDSHAKE, WS_S_OPEN, WS_S_CLOSING, WS_S_OVER };
 
 /* Only until the server has answered. */
@@ -45,6 +48,8 @@ struct ws {
 	int code; /* of the end; 0: not known yet */
 	char reason[REASON_MAX + 1];
 	int in_call;
+	uint8_t head[WS_HEAD_MAX]; /* of a frame whose payload comes next */
+	size_t head_n;
 	unsigned int fragments; /* of the message that comes in */
 	size_t partial;         /* bytes of it */
 	bool wire_over, held, dead;
@@ -181,6 +186,22 @@ static ssize_t ws_pull(wslay_event_context_ptr x, uint8_t *to, size_t max, int f
 	return (ssize_t)n;
 }
 
+/* libwslay pushes head and payload apart. Sent apart, a key's echo would be two packets and two wake-ups. */
+static bool ws_push_whole(struct ws *w, const uint8_t *p, size_t n)
+{
+	uint8_t frame[WS_HEAD_MAX + WS_TOGETHER];
+	size_t head_n = w->head_n;
+
+	w->head_n = 0;
+	if (!head_n)
+		return w->wire.send(w->wire.to, p, n);
+	if (n > WS_TOGETHER)
+		return w->wire.send(w->wire.to, w->head, head_n) && w->wire.send(w->wire.to, p, n);
+	memcpy(frame, w->head, head_n);
+	memcpy(frame + head_n, p, n);
+	return w->wire.send(w->wire.to, frame, head_n + n);
+}
+
 static ssize_t ws_push(wslay_event_context_ptr x, const uint8_t *p, size_t n, int flags, void *arg)
 {
 	struct ws *w = arg;
@@ -188,7 +209,12 @@ static ssize_t ws_push(wslay_event_context_ptr x, const uint8_t *p, size_t n, in
 	/* its owner destroyed it from inside message(), and the wire may be freed */
 	if (w->dead || w->state == WS_S_OVER)
 		w->wire_over = true;
-	if (w->wire_over || !w->wire.send(w->wire.to, p, n)) {
+	if (!w->wire_over && (flags & WSLAY_MSG_MORE) && !w->head_n && n <= sizeof(w->head)) {
+		memcpy(w->head, p, n);
+		w->head_n = n;
+		return (ssize_t)n;
+	}
+	if (w->wire_over || !ws_push_whole(w, p, n)) {
 		w->wire_over = true;
 		wslay_event_set_error(x, WSLAY_ERR_CALLBACK_FAILURE);
 		return -1;

@@ -197,18 +197,39 @@ static void upgrade_tell_drained(struct http_upgrade *u)
 		u->ops->drained(u->arg);
 }
 
+/* What the socket takes at once needs no buffer: how much that was. An error shows again when the rest is flushed. */
+static size_t upgrade_send_now(struct http_upgrade *u, const uint8_t *p, size_t n)
+{
+	size_t done = 0;
+
+	while (done < n && u->state == UP_OPEN && !upgrade_unsent(u)) {
+		ssize_t k = send(u->fd, p + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (k <= 0)
+			break;
+		done += (size_t)k;
+	}
+	u->r->pub.http->stats.bytes_out += done;
+	return done;
+}
+
 bool http_upgrade_send(struct http_upgrade *u, const void *p, size_t n)
 {
+	size_t done;
 	int rc;
 
 	if (u->state == UP_OVER || u->state == UP_LINGERING || u->end || u->err ||
 		upgrade_unsent(u) + n > HTTP_UPGRADE_MAX)
 		return false;
+	done = upgrade_send_now(u, p, n);
+	if (done == n)
+		return true;
+	n -= done;
 	if (!account_take(u->r->account, n))
 		return false;
 	if (!upgrade_unsent(u) && u->state == UP_OPEN)
 		timer_after(u->timer, upgrade_write_limit(u));
-	buf_put(&u->out, p, n);
+	buf_put(&u->out, (const uint8_t *)p + done, n);
 	if (u->out.bad) {
 		u->out.bad = false;
 		account_give(u->r->account, n);

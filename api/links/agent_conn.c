@@ -32,6 +32,7 @@ struct aconn {
 	size_t high;
 	int fd;
 	struct watch *watch;
+	uint32_t events; /* that it watches for */
 	struct timer *timer;
 	uint64_t deadline_ns;
 	int pending_err; /* connect failed at once: told from the timer */
@@ -98,7 +99,9 @@ static void want(struct aconn *c)
 		ev |= EPOLLIN;
 	if ((queued || c->was_full) && c->state != AC_OPENING)
 		ev |= EPOLLOUT;
-	watch_events(c->watch, ev);
+	if (ev != c->events)
+		watch_events(c->watch, ev);
+	c->events = ev;
 }
 
 static int flush(struct aconn *c)
@@ -293,9 +296,39 @@ static void deliver_eof(struct aconn *c)
 		fail(c, 0);
 }
 
+/* Raw bytes that nothing stands before need no buffer. One turn; false: not so, or nothing more is there now. */
+static bool pass_raw(struct aconn *c)
+{
+	static uint8_t scratch[IN_CHUNK]; /* the loop has one thread, and nothing is kept in it */
+	ssize_t n;
+
+	if (c->state != AC_RAW || c->in.len || c->held || c->got_eof)
+		return false;
+	n = recv(c->fd, scratch, sizeof(scratch), MSG_DONTWAIT);
+	if (n < 0 && errno != EAGAIN && errno != EINTR)
+		fail(c, errno);
+	if (n > 0)
+		c->ops->bytes(c->arg, scratch, (size_t)n);
+	c->got_eof = n == 0;
+	return n == sizeof(scratch);
+}
+
+static void read_raw(struct aconn *c)
+{
+	for (int i = 0; i < 2 && !c->closing && pass_raw(c); i++)
+		;
+	if (!c->closing && c->got_eof)
+		deliver_eof(c);
+}
+
 static void on_readable(struct aconn *c)
 {
 	int rc = 0;
+
+	if (c->state == AC_RAW && !c->in.len && !c->held) {
+		read_raw(c);
+		return;
+	}
 
 	/* one chunk a turn, or two: nobody else's stream waits for this one */
 	for (int i = 0; i < 2 && !c->closing && c->state != AC_OVER; i++) {
@@ -387,6 +420,7 @@ static int try_connect(struct aconn *c)
 	c->watch = loop_watch(c->loop, fd, EPOLLIN, on_event, c);
 	if (!c->watch)
 		return errno;
+	c->events = EPOLLIN;
 	c->fd = take_fd(&fd);
 	return say_open(c);
 }
@@ -533,13 +567,26 @@ void aconn_make_raw(struct aconn *c)
 
 bool aconn_send_raw(struct aconn *c, const void *p, size_t n)
 {
+	const uint8_t *at = p;
+
 	if (c->state != AC_RAW || c->send_end || c->out.len - c->out_at + n > ACONN_MAX)
 		return false;
+	/* what fits into the socket needs no buffer; an error shows again when the rest is flushed */
+	while (n > 0 && !c->in_call && c->out.len == c->out_at) {
+		ssize_t k = send(c->fd, at, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (k <= 0)
+			break;
+		at += k;
+		n -= (size_t)k;
+	}
+	if (!n)
+		return true;
 	if (!buf_room(&c->out, n) || !aconn_fits(c)) {
 		c->out.bad = false;
 		return false;
 	}
-	buf_put(&c->out, p, n);
+	buf_put(&c->out, at, n);
 	return queued(c);
 }
 

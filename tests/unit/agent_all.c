@@ -81,7 +81,7 @@ static void life(void)
 
 static void processes(void)
 {
-	static const char *const argv[] = {"read x; echo $x $LATER", NULL},
+	static const char *const argv[] = {"read x; cat >/dev/null; echo $x $LATER", NULL},
 				 *const bg[] = {"echo kept; sleep 100", NULL};
 	uint32_t code = 0;
 
@@ -92,10 +92,13 @@ static void processes(void)
 	CHECK_INT(ask(AGENT_USAGE), 0);
 	CHECK_INT(cur_u32(&G.c), 1);
 	buf_put(&B, "in\n", 3);
+	while (B.len < AGENT_TAKEN_EVERY)
+		buf_u8(&B, 'y');
 	host_send(exec_fd, AGENT_STDIN, 0, &B);
 	buf_reset(&B);
+	host_send(exec_fd, AGENT_STDIN, 0, &B);
 	CHECK(host_recv(exec_fd, &G) && G.h.type == AGENT_STDIN_TAKEN);
-	CHECK_INT(cur_u64(&G.c), 3);
+	CHECK_INT(cur_u64(&G.c), AGENT_TAKEN_EVERY);
 	CHECK(host_recv(exec_fd, &G) && G.h.type == AGENT_OUT);
 	CHECK(G.h.len == 9 + 5 && !memcmp(G.p + 9, "in 1\n", 5));
 	CHECK(host_recv(exec_fd, &G) && G.h.type == AGENT_EXIT);

@@ -198,14 +198,14 @@ $(B)/bench/bench-krun: $(O)/bench/krun.o
 $(B)/bench/delay/mayfly-vmm: $(O)/vmm/main.o $(O)/bench/delay.o $(O)/vmm.a $(O)/lib.a
 $(BENCH_BINS):
 	$(Q)$(call link,$^,$(if $(findstring delay,$@),$(WRAP)),$(LIBS_mayfly-vmm))
-$(B)/bench/forkexec $(B)/bench/netload: $(B)/bench/%: $(B)/musl/bench/%.o
+$(B)/bench/forkexec $(B)/bench/netload $(B)/bench/wayload: $(B)/bench/%: $(B)/musl/bench/%.o
 	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
 # the daemon alone, with monitors that do nothing (bench/daemon-scale)
 $(B)/bench/scale-monitor: $(B)/musl/bench/scale/monitor.o
 	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
 $(B)/bench/scale-load: $(O)/bench/scale/load.o
 	$(Q)$(call link,$^,,-pthread)
-bench-bins: $(BENCH_BINS) $(B)/bench/forkexec $(B)/bench/netload $(B)/bench/scale-monitor $(B)/bench/scale-load
+bench-bins: $(BENCH_BINS) $(B)/bench/forkexec $(B)/bench/netload $(B)/bench/wayload $(B)/bench/scale-monitor $(B)/bench/scale-load
 bench: all kernels
 	$(Q)bench/all $(BENCH)
 bench-deps: ; $(Q)bench/deps $(B)/bench

@@ -1,12 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terminal sessions on this very host: the real server, the real agent as a process, Python's `websockets` as the client. A test per sentence of the protocol.
-What a pause, a snapshot and a killed daemon leave: test_ways.py."""
+What a pause, a snapshot and a killed daemon leave: test_ways.py.
+
+Each sentence of the protocol about terminals, and its test (ways: test_ways.py, a real sandbox):
+
+POST /pty gives 201 and a session_id, a uuid; the body may be empty         create_look_delete
+an unreadable body is 400 INVALID_REQUEST_BODY                              create_look_delete
+`cwd`                                                                       a_shell_with_a_terminal, what_does_not_start
+`command` is run by `bash -c`                                               a_command_is_bashs_and_knows_its_terminal
+without a bash by `sh -c`                                                   ways: a_terminal_without_bash_has_the_sandboxs_variables
+without a command it is a plain shell                                       a_shell_with_a_terminal
+nothing starts before the first WebSocket                                   nothing_runs_before_the_first_websocket
+the environment is a command's, with the file of EXECD_ENVS                 ways: a_terminal_without_bash_has_the_sandboxs_variables
+no TERM is set (ours: xterm-256color)                                       a_command_is_bashs_and_knows_its_terminal
+GET gives session_id, running, output_offset                                create_look_delete, a_shell_with_a_terminal
+output_offset counts every byte ever written                                a_shell_with_a_terminal, the_replay_keeps_a_megabyte
+DELETE gives 200 or 404                                                     create_look_delete, a_deleted_session_ends_its_clients
+an unknown session is 404 before the upgrade                                unknown_is_404_before_the_upgrade
+a second client is 409 ALREADY_CONNECTED                                    one_holder_and_take_over
+takeover=1 closes the first with 4001 TAKEN_OVER                            one_holder_and_take_over, a_take_over_needs_a_handshake
+pty=0: pipes, stderr apart, both streams in one replay                      pipe_mode
+the first size is 80 x 24                                                   a_shell_with_a_terminal, size_of_the_first_terminal
+frames 0x01 stdout, 0x02 stderr                                             a_shell_with_a_terminal, pipe_mode
+frame 0x03: an offset of eight bytes, then the replay                       replay_and_a_lost_client, the_replay_keeps_a_megabyte
+live frames have at most 32 KiB                                             a_shell_with_a_terminal
+`connected` with session_id, mode, role                                     a_shell_with_a_terminal, pipe_mode, viewers
+first the replay (if there is one), then `connected`, then what is live     a_shell_with_a_terminal, replay_and_a_lost_client
+`since` beyond what is kept begins at the oldest byte                       the_replay_keeps_a_megabyte
+replay and attach are one step                                              replay_and_attach_are_one_step
+the replay keeps 1 MiB                                                      the_replay_keeps_a_megabyte
+`exit` with exit_code, then close 1000 "process exited"                     a_shell_with_a_terminal, signals_and_control_characters
+a new WebSocket on an ended session: a new shell behind the old replay      the_replay_keeps_a_megabyte
+`error` with error and code                                                 frames_that_are_nothing, what_does_not_start
+`ping` is answered by `pong`                                                a_shell_with_a_terminal, viewers
+stdin as binary 0x00 and as JSON                                            a_shell_with_a_terminal
+`resize`                                                                    a_shell_with_a_terminal
+`signal`, SIGINT among them                                                 an_interrupt_by_a_frame, signals_and_control_characters
+a WebSocket ping after 30 s, the end after 60 s without an answer           a_client_that_is_silent_for_a_minute; with short times unit lib_websocket
+mode=viewer: any number, only of a running shell, else 409                  viewers
+a viewer has old and live output as 0x03                                    viewers
+a viewer that writes: READ_ONLY, closed after five; `ping` is allowed       viewers
+a viewer sees `exit`, then the close                                        viewers
+START_FAILED, INVALID_FRAME, ALREADY_CONNECTED, TAKEN_OVER, READ_ONLY       what_does_not_start, frames_that_are_nothing, one_holder_and_take_over, viewers
+a session survives a lost client                                            replay_and_a_lost_client
+a session survives a pause, a resume, a killed daemon                       ways: a_session_survives_a_pause_and_a_killed_daemon
+a session is in a sandbox made from a snapshot, with its replay             ways: a_sandbox_from_a_snapshot_has_the_session_and_its_replay
+"""
 import asyncio
 import contextlib
 import hashlib
 import http.client
 import json
+import os
 import re
+import time
 import uuid
 
 import pytest
@@ -107,6 +154,20 @@ def test_create_look_delete(port):
     assert status == 404, "a shell session is no terminal"
 
 
+def test_nothing_runs_before_the_first_websocket(port, tmp_path):
+    """Not the shell, and not its command."""
+    async def go():
+        id = make(port, command=f"echo began >{tmp_path}/file; cat {tmp_path}/file")
+        assert ask(port, "GET", f"/pty/{id}") == (200, {"session_id": id, "running": False, "output_offset": 0})
+        # what is asked later is answered later
+        assert ask(port, "POST", "/session", {})[0] == 200 and not (tmp_path / "file").exists()
+        async with attach(port, id) as t:
+            await t.until(rb"began\r\n")
+            assert (await t.told("exit"))["exit_code"] == 0
+        ask(port, "DELETE", f"/pty/{id}")
+    run(go())
+
+
 def test_unknown_is_404_before_the_upgrade(port):
     async def go():
         for form in (AT, "/v1/sandboxes/x/proxy/44772"):
@@ -176,6 +237,18 @@ def test_signals_and_control_characters(port):
     run(go())
 
 
+def test_an_interrupt_by_a_frame(port):
+    async def go():
+        id = make(port, command="trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.1; done")
+        async with attach(port, id) as t:
+            await t.until(rb"ready\r\n")
+            await t.say(type="signal", signal="SIGINT")
+            await t.until(rb"interrupted\r\n")
+            assert await t.told("exit") == {"type": "exit", "exit_code": 3}
+        ask(port, "DELETE", f"/pty/{id}")
+    run(go())
+
+
 def test_frames_that_are_nothing(port):
     """Unknown JSON types are INVALID_FRAME; unparseable JSON and other binary types are ignored."""
     async def go():
@@ -222,6 +295,31 @@ def test_replay_and_a_lost_client(port):
             await v.until(rb"[\r\n]three\r\n")
         async with attach(port, id, f"since={10 ** 12}&takeover=1") as w:
             assert json.loads(await w.next())["type"] == "connected"
+        ask(port, "DELETE", f"/pty/{id}")
+    run(go())
+
+
+def test_replay_and_attach_are_one_step(port):
+    """Clients take over while the shell writes. From the offset that one has reached the next one has every byte once."""
+    last = 60000
+
+    async def go():
+        id, seen = make(port, command=f"i=0; while [ $i -lt {last} ]; do i=$((i + 1)); echo $i; done"), b""
+        for n in range(20):
+            async with attach(port, id, f"since={len(seen)}&takeover=1") as t:
+                await t.told("connected")
+                while len(t.seen()) < 1000 * n and not any(j["type"] == "exit" for j in t.json):
+                    await t.next()
+                offsets = [o for o, _ in t.replay]
+                assert offsets == sorted(offsets) and (not offsets or offsets[0] == len(seen))
+                seen += t.seen()
+                if any(j["type"] == "exit" for j in t.json):
+                    break
+        else:
+            async with attach(port, id, f"since={len(seen)}&takeover=1") as t:
+                await t.told("exit")
+                seen += t.seen()
+        assert seen.split() == [b"%d" % i for i in range(1, last + 1)]
         ask(port, "DELETE", f"/pty/{id}")
     run(go())
 
@@ -370,6 +468,28 @@ def test_what_does_not_start(port, tmp_path):
             assert (await t.end())[0] == 1011
         ask(port, "DELETE", f"/pty/{id}")
     run(go())
+
+
+@pytest.mark.skipif(not os.environ.get("MAYFLY_STRESS"), reason="a minute: MAYFLY_STRESS=1; with short times tests/unit/lib_websocket.c")
+def test_a_client_that_is_silent_for_a_minute(port):
+    """A ping after 30 s; a client that answers it stays, one that does not is over after 60 s."""
+    async def go():
+        id = make(port, envs={"PS1": "$ "})
+        s = await asyncio.to_thread(raw, port, f"GET {AT}/pty/{id}/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                                    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+        s.settimeout(120)
+        began, got = time.monotonic(), b""
+        async with attach(port, id, "mode=viewer") as viewer:
+            while b"\x89\x00" not in got:
+                got += await asyncio.to_thread(s.recv, 4096)
+            assert 25 < time.monotonic() - began < 55
+            while piece := await asyncio.to_thread(s.recv, 4096):
+                got += piece
+            assert 55 < time.monotonic() - began < 100
+            await viewer.say(type="ping")
+            await viewer.told("pong")
+        ask(port, "DELETE", f"/pty/{id}")
+    asyncio.run(asyncio.wait_for(go(), 150))
 
 
 def test_a_deleted_session_ends_its_clients(port):

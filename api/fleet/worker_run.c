@@ -30,6 +30,7 @@
 #define AGAIN_NS   SEC           /* before another attempt at a host that was full */
 #define PRUNE_NS   (600 * SEC)
 #define EXEC_ID    "run"
+#define KEY_CHARS  40u /* one that is quarantined is shown whole */
 
 static const char *const status_names[RUN_STATUSES] = {[RUN_OK] = "ok",
 	[RUN_RETRYABLE] = "retryable_error",
@@ -55,7 +56,7 @@ struct attempt {
 struct run {
 	struct run *next;
 	struct runs *all;
-	char key[65]; /* of its owner and run_id */
+	char key[KEY_CHARS + 1]; /* of its owner and run_id */
 	char owner[OWNER_MAX];
 	struct account *account; /* its owner's */
 	uint64_t charged;
@@ -178,7 +179,7 @@ static void run_unlink(struct run *run)
 	*at = run->next;
 }
 
-static void run_key(const char *owner, const char *run_id, char out[static 65])
+static void run_key(const char *owner, const char *run_id, char out[static KEY_CHARS + 1])
 {
 	uint8_t md[SHA256_DIGEST_LENGTH];
 	char both[OWNER_MAX + WORKER_ID_MAX + 1];
@@ -188,7 +189,7 @@ static void run_key(const char *owner, const char *run_id, char out[static 65])
 	str_copy(both, OWNER_MAX, owner);
 	str_copy(both + n, sizeof(both) - n, run_id);
 	SHA256((const unsigned char *)both, n + strlen(run_id), md);
-	for (size_t i = 0; i < sizeof(md); i++)
+	for (size_t i = 0; i < KEY_CHARS / 2; i++)
 		snprintf(out + 2 * i, 3, "%02x", md[i]);
 }
 
@@ -706,6 +707,16 @@ static struct run *run_new(struct http_req *r, const char *owner, const char *ke
 	return run;
 }
 
+/* What cannot be read is no leave to run the task again. */
+static bool run_is_quarantined(const struct daemon *d, const char *key)
+{
+	const struct quarantined *q = database_quarantine(d->database);
+
+	while (q && (q->in != DB_RUN || strcmp(q->key, key) != 0))
+		q = q->next;
+	return q != NULL;
+}
+
 static void run_again(struct run *run, struct http_req *r, const struct worker_task *t)
 {
 	if (strcmp(run->digest, t->digest) != 0)
@@ -721,7 +732,7 @@ void runs_submit(struct http_req *r)
 {
 	_cleanup_(worker_task_fini) struct worker_task t = {0};
 	struct daemon *d = r->app;
-	char owner[OWNER_MAX], key[65];
+	char owner[OWNER_MAX], key[KEY_CHARS + 1];
 	const char *why = "";
 	struct err e = {0};
 	struct run *run;
@@ -735,6 +746,12 @@ void runs_submit(struct http_req *r)
 	run = run_find(d->runs, key);
 	if (run) {
 		run_again(run, r, &t);
+		return;
+	}
+	if (run_is_quarantined(d, key)) {
+		answer_now(r, t.run_id, RUN_RETRYABLE,
+			"The stored answer of this run_id cannot be read: an operator sees it with "
+			"`mayfly doctor records`.");
 		return;
 	}
 	run = run_new(r, owner, key, &t, &why);
@@ -755,8 +772,8 @@ static int run_load(void *arg, const char *key, cJSON *doc)
 	struct runs *all = arg;
 	const char *owner = json_str(doc, "owner"), *digest = json_str(doc, "input"),
 		   *answer = json_str(doc, "answer");
-	bool ok = owner && digest && answer && strlen(key) == 64 && strlen(owner) < OWNER_MAX &&
-		  strlen(digest) == 64;
+	bool ok = owner && digest && answer && strlen(key) == KEY_CHARS &&
+		  strlen(owner) < OWNER_MAX && strlen(digest) == 64;
 	struct run *run = ok ? calloc(1, sizeof(*run)) : NULL;
 
 	if (run && !(run->answer = strdup(answer)))

@@ -447,6 +447,34 @@ def test_an_idempotency_key(daemon):
     assert daemon.ask("POST", "/v1/sandboxes", BOX, key)[1]["id"] == box
 
 
+@pytest.mark.parametrize("doc", ["'{'", "'{}'", "replace(doc, 'input', 'in')"])
+def test_the_answer_of_a_run(daemon, doc):
+    """What cannot be read is no leave to run the task again."""
+    body = {"run_id": "r", "task": "hello", "context": {"worker": {"image": "tiny", "resource_limits": {"memory": "256Mi"}}}}
+    answer = daemon.ask("POST", "/v1/mayfly/runs", body)[1]
+    assert answer["status"] == "ok"
+    ended(daemon)
+    with database(daemon) as db:
+        (good,) = db.execute("SELECT doc FROM runs").fetchone()
+        db.execute(f"UPDATE runs SET doc = {doc}")
+    daemon.again()
+    assert quarantined(daemon) == 1
+    bad = daemon.ask("POST", "/v1/mayfly/runs", body)[1]
+    assert bad["status"] == "retryable_error" and "cannot be read" in bad["result"]["message"]
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute("UPDATE runs SET doc = ?", (good,))
+    daemon.again()
+    assert daemon.ask("POST", "/v1/mayfly/runs", body)[1] == answer
+    # the operator gives one up: the run_id is free again
+    ended(daemon)
+    with database(daemon) as db:
+        db.execute(f"UPDATE runs SET doc = {doc}")
+    daemon.again()
+    (item,) = daemon.ask("GET", "/v1/mayfly/quarantine")[1]["items"]
+    assert daemon.ask("DELETE", f"/v1/mayfly/quarantine/{item['table']}/{item['id']}")[0] == 204
+
+
 @pytest.mark.parametrize("doc", ["{", '{"purpose": "none of ours", "state": "Ready"}', '{"purpose": "snapshot", "state": "Ready"}',
                                  '{"purpose": "user-template", "state": "odd"}'])
 def test_a_checkpoint(daemon, doc):

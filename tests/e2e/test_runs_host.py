@@ -12,6 +12,7 @@ import time
 import pytest
 
 from hostdaemon import HostDaemon
+from test_template_steps import TPL, built
 
 CONF = {"runtime": {"templates": False}}
 
@@ -120,6 +121,18 @@ def test_what_does_not_exist(daemon):
     body = {"run_id": "a", "task": "x", "context": {"worker": {"template": "tpl-00000000-0000-4000-8000-000000000000"}}}
     status, answer, _ = daemon.ask("POST", "/v1/mayfly/runs", body)
     assert status == 200 and answer["status"] == "invalid_request" and "not found" in answer["result"]["message"]
+
+
+def test_from_a_template(daemon):
+    daemon.start()
+    status, tpl, _ = daemon.ask("POST", "/v1/templates", TPL)
+    assert status == 201 and built(daemon, tpl["templateId"])["phase"] == "Succeeded", tpl
+    n, body = boots(daemon), {"run_id": "t", "task": "hello", "context": {"worker": {"template": tpl["templateId"]}}}
+    answer = daemon.ask("POST", "/v1/mayfly/runs", body)[1]
+    assert answer["status"] == "ok" and answer["result"]["stdout"] == "hello\n" and boots(daemon) == n, answer
+    # with what a create from a template may not have
+    body["context"]["worker"]["resource_limits"] = {"cpu": "1"}
+    assert daemon.ask("POST", "/v1/mayfly/runs", body | {"run_id": "u"})[1]["status"] == "invalid_request"
 
 
 def test_a_timeout_is_tried_again_and_then_retryable(daemon):

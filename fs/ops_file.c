@@ -4,8 +4,10 @@
  */
 #include "fs/server.h"
 
+#include <fcntl.h>
 #include <linux/falloc.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
 
@@ -83,6 +85,29 @@ int op_read(struct fs_call *c)
 
 #define LOOK_AGAIN_BYTES MIB(16)
 
+/* What is asked for the room on the disk itself. A folder of a claim whose limit the host's file system keeps is no good: there statfs tells
+ * of the limit, and the reserve would be taken off each claim. A regular file never has that flag. Nobody guesses who keeps a limit from what
+ * statfs says: a client chooses the limit, and could choose the disk's size. */
+static int disk_fd(struct server *s, const struct volume *v, int fd)
+{
+	int none = 0, own = atomic_load(&s->disk_fd1);
+	char path[16];
+
+	if (!v->is_folder)
+		return v->root_fd;
+	if (own)
+		return own - 1;
+	snprintf(path, sizeof(path), "%d", v->root_fd);
+	own = open(path, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0) + 1;
+	/* not even room for this, or a file system without such files */
+	if (!own)
+		return fd;
+	if (atomic_compare_exchange_strong(&s->disk_fd1, &none, own))
+		return own - 1;
+	close(own - 1);
+	return none - 1;
+}
+
 static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)
 {
 	struct server *s = c->s;
@@ -96,7 +121,7 @@ static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd,
 	if (atomic_load(&s->disk_seen) && !atomic_load(&s->disk_full) && bytes < LOOK_AGAIN_BYTES &&
 		atomic_fetch_add(&s->unseen_bytes, charge) + charge < LOOK_AGAIN_BYTES)
 		return 0;
-	if (fstatfs(fd, &st) < 0)
+	if (fstatfs(disk_fd(s, v, fd), &st) < 0)
 		return -errno;
 	atomic_store(&s->unseen_bytes, 0);
 	atomic_store(&s->disk_seen, true);

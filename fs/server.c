@@ -218,5 +218,13 @@ int server_run(struct server *s)
 		pthread_join(t[i], NULL);
 	for (unsigned int i = 0; i < SERVER_THREADS; i++)
 		worker_fini(&w[i]);
+	server_close(s);
 	return rc;
+}
+
+void server_close(struct server *s)
+{
+	if (s->disk_fd1)
+		close(s->disk_fd1 - 1);
+	s->disk_fd1 = 0;
 }

@@ -23,11 +23,15 @@ struct server {
 	/* room_for(). unseen_bytes: charged since the last statfs; disk_full: what that one said; disk_seen: there was one */
 	_Atomic uint64_t unseen_bytes;
 	_Atomic bool disk_full, disk_seen;
+	_Atomic int disk_fd1; /* a file of ours on the disk of the claims; 0: none yet */
 	struct usages usages;
 };
 
 /* Serves until the monitor's end closes: 0, or -errno. The working folder must be /proc/self/fd (nodes are opened again through it). */
 int server_run(struct server *s);
+
+/* What requests opened. server_run() does it at its end. */
+void server_close(struct server *s);
 
 /* One request: the bytes of the reply in `out`, which has room for FS_MESSAGE_MAX; 0 if FUSE does not answer it. Both are 8-byte aligned. */
 size_t server_answer(

@@ -83,6 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 		ASSERT(got == 0 || (got >= sizeof(struct fuse_out_header) &&
 					   got == ((struct fuse_out_header *)(void *)out)->len));
 	}
+	server_close(&s);
 	nodes_close(s.nodes);
 	ASSERT(nodes_open(&s.nodes, table, &vols, 16, &e) == 0);
 	nodes_close(s.nodes);

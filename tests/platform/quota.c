@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "priv/groups.h"
 #include "priv/quota.h"
@@ -66,20 +67,27 @@ static void a_sandbox_has_its_bytes_and_others_keep_theirs(void)
 	close(other);
 }
 
-/* A claim's folder: what is made in it belongs to it. */
+/* A claim's folder with its limit; -1: there is none, which is a failure. */
+static int claim_make(const char *name, uint32_t claim, const struct priv_quota *limit)
+{
+	char path[400];
+	int folder;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	folder = mkdir(path, 0700) == 0 ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	CHECK(folder >= 0);
+	CHECK_INT(quota_limit(folder, claim, limit), 0);
+	CHECK_INT(quota_give(folder, claim), 0);
+	return folder;
+}
+
+/* What is made in a claim's folder belongs to it. */
 static void a_folder_hands_its_project_down(void)
 {
-	uint32_t claim = quota_project(true, 0xfedcba1);
 	struct priv_quota few = {.bytes = MIB(4), .inodes = 3};
-	char path[400];
-	int folder, fds[4], err;
+	int folder = claim_make("claim", quota_project(true, 0xfedcba1), &few), fds[4], err;
 
-	snprintf(path, sizeof(path), "%s/claim", dir);
-	REQUIRE(mkdir(path, 0700) == 0);
-	folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(folder >= 0);
-	CHECK_INT(quota_limit(folder, claim, &few), 0);
-	CHECK_INT(quota_give(folder, claim), 0);
 	fds[0] = make("claim/a");
 	fds[1] = make("claim/b");
 	CHECK(fds[0] >= 0 && fds[1] >= 0);
@@ -88,6 +96,33 @@ static void a_folder_hands_its_project_down(void)
 	CHECK(fill(fds[0], 0, &err) <= MIB(4));
 	close(fds[0]);
 	close(fds[1]);
+	close(folder);
+}
+
+static uint64_t disk_size(int fd)
+{
+	struct statfs st = {0};
+
+	CHECK_INT(fstatfs(fd, &st), 0);
+	return (uint64_t)st.f_blocks * (uint64_t)st.f_bsize;
+}
+
+/* What mayfly-fs relies on: statfs of a claim's folders tells of the claim's limit, that of its files, one without a name included, of the disk. */
+static void a_file_tells_of_the_disk(void)
+{
+	struct priv_quota few = {.bytes = MIB(4)};
+	int folder = claim_make("told", quota_project(true, 0xfedcba3), &few), sub, file, unnamed;
+
+	REQUIRE(folder >= 0);
+	REQUIRE(mkdirat(folder, "sub", 0700) == 0);
+	sub = openat(folder, "sub", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	file = openat(sub, "file", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	unnamed = openat(folder, ".", O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0);
+	CHECK(disk_size(folder) <= MIB(4) && disk_size(sub) <= MIB(4));
+	CHECK(disk_size(file) > MIB(64) && disk_size(unnamed) > MIB(64));
+	close(file);
+	close(unnamed);
+	close(sub);
 	close(folder);
 }
 
@@ -107,15 +142,18 @@ static void the_disk_has_a_name_for_io_max(void)
 static void clean_up(void)
 {
 	static const char *const made[] = {
-		"data", "bitmap", "other", "claim/a", "claim/b", "claim/c"};
+		"data", "bitmap", "other", "claim/a", "claim/b", "claim/c", "told/sub/file"};
+	static const char *const folders[] = {"told/sub", "told", "claim"};
 	char path[400];
 
 	for (size_t i = 0; i < ARRAY_LEN(made); i++) {
 		snprintf(path, sizeof(path), "%s/%s", dir, made[i]);
 		unlink(path);
 	}
-	snprintf(path, sizeof(path), "%s/claim", dir);
-	rmdir(path);
+	for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, folders[i]);
+		rmdir(path);
+	}
 	rmdir(dir);
 }
 
@@ -123,6 +161,7 @@ static const struct test tests[] = {
 	{"a_sandbox_has_its_bytes_and_others_keep_theirs",
 		a_sandbox_has_its_bytes_and_others_keep_theirs},
 	{"a_folder_hands_its_project_down", a_folder_hands_its_project_down},
+	{"a_file_tells_of_the_disk", a_file_tells_of_the_disk},
 	{"the_disk_has_a_name_for_io_max", the_disk_has_a_name_for_io_max},
 };
 

@@ -923,7 +923,30 @@ static void calls_that_are_done_without(void)
 	files_close(fds);
 }
 
+/* A sealed monitor that was taken over cannot make a file of its longer than its disks and its memory ever need. */
+static void files_have_a_longest_length(void)
+{
+	static struct vm vm = {
+		.state = VMM_S_PREPARED, .sealed = true, .size = {.mem_bytes = MIB(128)}};
+	int st = -1, fd = memfd_create("file", MFD_CLOEXEC);
+	pid_t pid = fork(); /* the limit is for ever */
+	struct err e;
+
+	if (pid == 0) {
+		signal(SIGXFSZ, SIG_IGN);
+		if (vm_add_disks(&vm, NULL, 0, &e) < 0)
+			_exit(2);
+		if (ftruncate(fd, MIB(128)) < 0)
+			_exit(3);
+		_exit(ftruncate(fd, GIB(64)) < 0 && errno == EFBIG ? 0 : 4);
+	}
+	CHECK(waitpid(pid, &st, 0) == pid && WIFEXITED(st));
+	CHECK_INT(WEXITSTATUS(st), 0);
+	close(fd);
+}
+
 static const struct test tests[] = {
+	{"files_have_a_longest_length", files_have_a_longest_length},
 	{"it_pauses_and_goes_on", it_pauses_and_goes_on},
 	{"continue_while_requests_end", continue_while_requests_end},
 	{"many_changes_of_mind", many_changes_of_mind},

@@ -918,6 +918,7 @@ def test_what_is_measured(daemon):
                  'mayfly_phase_seconds_count{phase="restore"}': 1, 'mayfly_phase_seconds_count{phase="pause"}': 1, "mayfly_templates": 1,
                  "mayfly_sandbox_memory_bytes": 256 << 20}.items():
         assert values.get(k) == v, (k, values.get(k))
+    assert types["mayfly_loop_seconds"] == "histogram" and values["mayfly_loop_seconds_count"] > 10
     for name in {k.split("{")[0] for k in values if "_seconds_bucket{" in k}:
         for labels in {re.sub(r',?le="[^"]*"', "", k.split("{")[1][:-1]) for k in values if k.startswith(name)}:
             row = [v for k, v in values.items() if k.startswith(name) and re.sub(r',?le="[^"]*"', "", k.split("{")[1][:-1]) == labels]

@@ -72,10 +72,14 @@ static void depth_is_bounded(void)
 
 static void nul_bytes_are_refused(void)
 {
-	static const char text[] = "{\"a\":\"b\0c\"}";
+	static const char inside[] = "{\"a\":\"b\0c\"}", behind[] = "{\"a\":\"b\"}\0";
+	static const unsigned int wants[] = {JSON_OBJECT, JSON_OBJECT | JSON_ANY_BYTES};
 	cJSON *j = NULL;
 
-	CHECK_INT(json_read(&j, text, sizeof(text) - 1, JSON_OBJECT, NULL), -EBADMSG);
+	for (size_t i = 0; i < ARRAY_LEN(wants); i++) {
+		CHECK_INT(json_read(&j, inside, sizeof(inside) - 1, wants[i], NULL), -EBADMSG);
+		CHECK_INT(json_read(&j, behind, sizeof(behind) - 1, wants[i], NULL), -EBADMSG);
+	}
 }
 
 /* 40,000 members, the last one twice: looked at in n log n */

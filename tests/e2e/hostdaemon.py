@@ -120,12 +120,17 @@ class HostDaemon:
             self.end()
         # also those that were only just started and have logged nothing yet, or are still what the daemon was when it forked
         ours = os.fsencode(self.dir / "bin" / "mayfly-vmm"), os.fsencode(self.config_path)
-        for p in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if any(o in p.read_bytes() for o in ours):
-                    os.kill(int(p.parent.name), signal.SIGKILL)
-            except OSError:
-                pass
+        left, end = set(pathlib.Path("/proc").glob("[0-9]*")), time.monotonic() + 1
+        while left and time.monotonic() < end:
+            for p in list(left):
+                with contextlib.suppress(OSError):
+                    line = (p / "cmdline").read_bytes()
+                    if not line and os.readlink(p / "exe"):
+                        continue  # in the middle of an exec: its command line comes in a moment
+                    if any(o in line for o in ours):
+                        os.kill(int(p.name), signal.SIGKILL)
+                left.discard(p)
+            time.sleep(0.01 if left else 0)
 
     @contextlib.contextmanager
     def unwritable(self, *tables):

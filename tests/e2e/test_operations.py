@@ -21,8 +21,9 @@ NO_TEMPLATES = {"runtime": {"templates": False}}
 def daemon(tmp_path):
     d = HostDaemon(tmp_path)
     yield d
-    assert d.proc is None or d.proc.poll() is None, d.log()
+    alive = d.proc is None or d.proc.poll() is None
     d.clean()
+    assert alive, d.log()
 
 
 def until(look):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the worker contract (POST /v1/mayfly/runs), with monitors that are played by fake/mayfly-vmm: the four statuses, idempotency, attempts, what a
-full host, a timeout, a lost sandbox and a killed daemon leave. The fake's command prints its own text; "exit N" ends with N. A real task: test_runs.py."""
+full host, a timeout, a lost sandbox and a killed daemon leave. The fake's command prints its own text; "exit N" ends with N."""
 import concurrent.futures
 import contextlib
 import json
@@ -266,7 +266,7 @@ def test_a_killed_daemon_leaves_nothing_and_runs_again(daemon, step):
         with pytest.raises((OSError, AssertionError)):
             lost.result()
     daemon.plan()
-    # the helper ends the lost monitor, and there is none here: test_runs.py sees it
+    # the helper ends the lost monitor, and there is none here
     for pid in daemon.monitors():
         os.kill(pid, signal.SIGKILL)
     daemon.again()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_worker: the input of a run and the part of JSON Schema that the worker contract uses. What a run does: test_runs_host.py, test_runs.py.
+ * api_worker: the input of a run and the part of JSON Schema that the worker contract uses. What a run does: test_runs_host.py.
  */
 #include "lib/test.h"
 

@@ -85,6 +85,9 @@ enum vmm_type {
 	/* u64 bytes -> {}: at most so many in the private layer of each writable disk; 0: no limit. A write beyond it waits, as one without room on
 	 * the host (VMM_EV_DISK_FULL), until the guest discards something or the limit is raised. */
 	VMM_DISK_LIMIT = 17,
+	/* u64 bytes -> u64 bytes. The guest shall give so much of its memory away; 0: none, it takes back what it gave. Answered at once, with
+	 * what it has given away so far, by its own word. A restored guest is asked for nothing. -ENODEV: the VM has no balloon. */
+	VMM_BALLOON = 18,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,
@@ -129,6 +132,8 @@ enum vmm_flags {
 	/* snapshot: bit VMM_F_CARRY_SHIFT + i: the new memory file takes over everything that memory file i of this VM's
 	 * restore still holds. The snapshot does not refer to that file. */
 	VMM_F_CARRY = 0xf << 16,
+	VMM_F_BALLOON =
+		2048, /* boot: with a memory balloon; a restore has one if the snapshot has */
 };
 
 #define VMM_F_CARRY_SHIFT 16u

@@ -282,6 +282,8 @@ static int do_boot(struct request *r, struct err *e)
 		rc = err_plain(e, EBUSY, "boot: the VM is not in the prepared state");
 	if (rc == 0 && (b->flags & VMM_F_NET))
 		rc = devices_add_net(vm, e);
+	if (rc == 0 && (b->flags & VMM_F_BALLOON))
+		rc = devices_add_balloon(vm, e);
 	if (rc == 0)
 		rc = vm_add_disks(vm, b->disk, b->ndisks, e);
 	if (rc < 0)
@@ -628,6 +630,18 @@ static int do_disk_limit(struct request *r, struct err *e)
 	return vm->ndisks ? 0 : err_plain(e, EAGAIN, "disk limit: there is no disk yet");
 }
 
+static int do_balloon(struct request *r, struct err *e)
+{
+	uint64_t bytes = cur_u64(&r->in), actual = 0;
+	int rc;
+
+	if (!cur_done(&r->in) || r->nfds)
+		return err_plain(e, EBADMSG, "balloon: a number of bytes");
+	rc = devices_balloon(r->ctl->vm, bytes, &actual, e);
+	buf_u64(&r->out, actual);
+	return rc;
+}
+
 static const struct {
 	int (*fn)(struct request *r, struct err *e);
 	const char *name;
@@ -649,6 +663,7 @@ static const struct {
 	[VMM_FS] = {do_fs, "file server"},
 	[VMM_READ_ONLY] = {do_read_only, "read-only layers"},
 	[VMM_DISK_LIMIT] = {do_disk_limit, "disk limit"},
+	[VMM_BALLOON] = {do_balloon, "balloon"},
 };
 
 static void on_message(struct control *ctl, uint64_t conn, struct request *r, size_t n)

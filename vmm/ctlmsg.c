@@ -116,7 +116,8 @@ static int boot_tail(struct cur *c, const int *fds, size_t nfds, struct ctl_boot
 	b->initrd_fd = next_fd(&f);
 	read_disks(c, &f, b->disk, b->ndisks);
 	rc = finish(c, &f, "boot", e);
-	return rc ? rc : only_flags(b->flags, VMM_F_WITH_PREPARE | VMM_F_NET, "boot", e);
+	return rc ? rc
+		  : only_flags(b->flags, VMM_F_WITH_PREPARE | VMM_F_NET | VMM_F_BALLOON, "boot", e);
 }
 
 int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e)

@@ -21,7 +21,7 @@
 #define BOARD_VIRTIO_BASE 0xd0000000ull
 #define BOARD_VIRTIO_IRQ  5
 #define BOARD_VIRTIO_SLOTS                                                                         \
-	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console, net, fs; room for balloon */
+	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console, net, balloon, fs */
 #define BOARD_PVPANIC_ADDR                                                                         \
 	0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
 #define BOARD_VMGENID_ADDR 0xe0000ull /* 16 bytes in the hole below 1 MiB */
@@ -68,6 +68,8 @@ struct virtio_ops {
 	uint16_t queue_max; /* size offered */
 	uint64_t features;  /* beyond the transport's own */
 	uint32_t config_bytes;
+	/* A restore need not interrupt the guest if it has acknowledged every interrupt before: each costs it two exits. */
+	bool quiet_restore;
 	/* All on the device thread with the device's lock held, except config_read, config_write
 	 * and busy (a vCPU thread, lock held). Those marked "may be NULL" need not be there. */
 	void (*config_read)(struct virtio_dev *d, uint32_t off, void *to,

@@ -11,6 +11,7 @@
 
 #include "lib/log.h"
 #include "lib/snap.h"
+#include "vmm/balloon.h"
 #include "vmm/bio.h"
 #include "vmm/console.h"
 #include "vmm/rng.h"
@@ -224,6 +225,25 @@ int devices_link_fs(struct vm *vm, int sock, int table, struct err *e)
 		return err_set(e, -rc, "file server");
 	close_fd(&vm->fs_table_fd);
 	vm->fs_table_fd = take_fd(&table_fd);
+	return 0;
+}
+
+int devices_add_balloon(struct vm *vm, struct err *e)
+{
+	struct virtio_dev *d;
+
+	if (vm->state != VMM_S_PREPARED || vm->board.dev[SLOT_BALLOON])
+		return err_plain(e, EBUSY, "the balloon is attached once, to a prepared VM");
+	d = balloon_create(&vm->board.env, e);
+	return d ? board_attach(&vm->board, SLOT_BALLOON, d, balloon_destroy, e) : -e->code;
+}
+
+int devices_balloon(struct vm *vm, uint64_t bytes, uint64_t *actual, struct err *e)
+{
+	if (!vm->board_up || !vm->board.dev[SLOT_BALLOON])
+		return err_plain(e, ENODEV, "this VM has no balloon");
+	balloon_set_target(vm->board.dev[SLOT_BALLOON], bytes);
+	*actual = balloon_actual(vm->board.dev[SLOT_BALLOON]);
 	return 0;
 }
 

@@ -17,6 +17,10 @@ int devices_link_net(
 	struct vm *vm, int fd, uint64_t bytes_per_s, uint64_t packets_per_s, struct err *e);
 /* The device for volumes: as devices_add_net(). Every VM that is booted has it; a snapshot of an earlier build has not. */
 int devices_add_fs(struct vm *vm, struct err *e);
+/* The balloon: as devices_add_net(). */
+int devices_add_balloon(struct vm *vm, struct err *e);
+/* How much memory the guest shall give away; *actual: what it has given away so far. */
+int devices_balloon(struct vm *vm, uint64_t bytes, uint64_t *actual, struct err *e);
 /* A file server for it: its socket, and the memory file with its table of nodes, which is only kept. Takes both. */
 int devices_link_fs(struct vm *vm, int sock, int table, struct err *e);
 /* That memory file is said with VMM_EV_FS_TABLE, if there is one. */

@@ -128,8 +128,34 @@ int mem_discard(struct mem *m, gpa_t gpa, uint64_t len, struct err *e)
 	return 0;
 }
 
+void mem_give_back(const struct mem *m, gpa_t gpa, uint64_t len)
+{
+	uint64_t at = gpa.v, end = at + len;
+	unsigned int lo = 0, hi = m->ncopied;
+
+	ASSERT(mem_ptr(m, gpa, len) && (gpa.v | len) % PAGE_BYTES == 0);
+	/* the first copied piece that ends behind `at` */
+	while (lo < hi) {
+		unsigned int mid = lo + (hi - lo) / 2;
+
+		if (m->copied[mid].gpa + m->copied[mid].len <= at)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; at < end; lo++) {
+		bool last = lo == m->ncopied || m->copied[lo].gpa >= end;
+		uint64_t to = last ? end : m->copied[lo].gpa;
+
+		if (to > at)
+			madvise(m->base + at, to - at, MADV_DONTNEED);
+		at = last ? end : m->copied[lo].gpa + m->copied[lo].len;
+	}
+}
+
 void mem_fini(struct mem *m)
 {
+	free(m->copied);
 	if (m->base)
 		munmap(m->base, m->span_bytes);
 	memtable_fini(&m->table);

@@ -18,12 +18,19 @@ typedef struct {
 #define MEM_HOLE_START GIB(3) /* devices, APICs; RAM goes on at 4 GiB */
 #define MEM_HOLE_END   GIB(4)
 
+/* Memory that a restore copied: the table says that a file stands behind it, but it is anonymous. */
+struct mem_copied {
+	uint64_t gpa, len;
+};
+
 struct mem {
 	uint8_t *base; /* host address of guest-physical 0; the hole is reserved but never mapped */
-	uint64_t ram_bytes;     /* what the guest has, hole not counted */
-	uint64_t low_bytes;     /* below the hole */
-	uint64_t span_bytes;    /* address range reserved, hole included */
-	struct mem_table table; /* what stands behind each piece; the device thread's */
+	uint64_t ram_bytes;        /* what the guest has, hole not counted */
+	uint64_t low_bytes;        /* below the hole */
+	uint64_t span_bytes;       /* address range reserved, hole included */
+	struct mem_table table;    /* what stands behind each piece; the device thread's */
+	struct mem_copied *copied; /* ascending */
+	unsigned int ncopied;
 };
 
 /* The range [gpa, gpa+len) as a host pointer, or NULL if any byte of it is not RAM. len 0 is NULL.
@@ -45,6 +52,10 @@ int mem_map_files(
 /* The guest gave the range back: it reads as zeros from now on and holds no host memory. Whole
  * pages, all of it RAM. Later snapshots leave it out. */
 int mem_discard(struct mem *m, gpa_t gpa, uint64_t len, struct err *e);
+/* The guest does not need what it wrote there: whole pages, all of it RAM. They hold no private memory afterwards, and read as the table says:
+ * as zeros, or as the bytes of the file behind them. So snapshots need not know of it. What a restore copied stays: it would read as
+ * zeros, and a difference would say that the file's bytes are there. */
+void mem_give_back(const struct mem *m, gpa_t gpa, uint64_t len);
 void mem_fini(struct mem *m);
 
 /* Does this extent lie in its file so that the kernel can map 2 MiB of it with one entry? Guest

@@ -113,6 +113,12 @@ static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
 		if (rc < 0)
 			return rc;
 	}
+	if (snap_has(s, SNAP_S_DEVICE, SLOT_BALLOON) && !vm->board.dev[SLOT_BALLOON]) {
+		int rc = devices_add_balloon(vm, e);
+
+		if (rc < 0)
+			return rc;
+	}
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		if (snap_has(s, SNAP_S_DEVICE, i) != (vm->board.dev[i] != NULL))
 			return err_plain(e, EINVAL, "device in slot %u: %s", i,
@@ -198,11 +204,26 @@ static void remember(struct vm *vm, struct plan *p)
 	memcpy(m->file, p->snap.head.file, sizeof(m->file));
 }
 
+/* What populate_start() copies from files. */
+static int note_copies(struct mem *m, const struct populate_plan *p)
+{
+	m->copied = malloc((p->ncopy + 1) * sizeof(*m->copied));
+	if (!m->copied)
+		return -ENOMEM;
+	for (unsigned int i = 0; i < p->ncopy; i++)
+		if (p->copy[i].file != POPULATE_NO_FILE)
+			m->copied[m->ncopied++] =
+				(struct mem_copied){p->copy[i].gpa, p->copy[i].len};
+	return 0;
+}
+
 static int populate(struct vm *vm, struct plan *p, const int *mem_fd, struct err *e)
 {
 	int rc = populate_plan_make(
 		&p->populate, &vm->mem.table, p->ws, p->nws, populate_room(vm->populate));
 
+	if (rc == 0)
+		rc = note_copies(&vm->mem, &p->populate);
 	if (rc < 0)
 		return err_set(e, -rc, "restore");
 	p->vm = vm;

@@ -182,6 +182,13 @@ void virtio_signal(struct virtio_dev *d)
 		interrupt(d, ISR_USED);
 }
 
+void virtio_config_changed(struct virtio_dev *d)
+{
+	d->config_gen++;
+	if (d->status & VIRTIO_S_DRIVER_OK)
+		interrupt(d, ISR_CONFIG);
+}
+
 void virtio_broken(struct virtio_dev *d, const char *why)
 {
 	if (d->status & VIRTIO_S_NEEDS_RESET)
@@ -508,9 +515,11 @@ void virtio_resume(struct virtio_dev *d, bool restored)
 			d->ops->after_restore(d);
 		/* the bit may stand in a snapshot whose pulse was lost: pulse whether it stands or
 		 * not */
-		atomic_store(&d->isr, ISR_USED);
-		atomic_fetch_add(&d->n.irqs, 1);
-		d->env->irq(d->env->ctx, BOARD_VIRTIO_IRQ + d->slot);
+		if (!d->ops->quiet_restore || atomic_load(&d->isr)) {
+			atomic_store(&d->isr, ISR_USED);
+			atomic_fetch_add(&d->n.irqs, 1);
+			d->env->irq(d->env->ctx, BOARD_VIRTIO_IRQ + d->slot);
+		}
 	}
 	if (d->ops->resume)
 		d->ops->resume(d);

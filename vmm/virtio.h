@@ -29,6 +29,7 @@ enum {
 	VIRTIO_ID_BLOCK = 2,
 	VIRTIO_ID_CONSOLE = 3,
 	VIRTIO_ID_RNG = 4,
+	VIRTIO_ID_BALLOON = 5,
 	VIRTIO_ID_VSOCK = 19,
 	VIRTIO_ID_FS = 26
 };
@@ -105,6 +106,8 @@ static inline bool virtio_runs(const struct virtio_dev *d)
 }
 /* Shows what was pushed on all queues and interrupts at most once. */
 void virtio_signal(struct virtio_dev *d);
+/* The configuration space has changed: the driver reads it again, if there is one. Lock held. */
+void virtio_config_changed(struct virtio_dev *d);
 /* The device asks for a reset; why is a literal. No queue work until the driver has reset it. */
 void virtio_broken(struct virtio_dev *d, const char *why);
 /* Another turn of all queues, as soon as the other devices had theirs. */

@@ -136,10 +136,49 @@ static void discarded_memory_is_zero(void)
 	free(page);
 }
 
+/* Memory that was given back reads as the table says, and private pages are gone. What a restore copied stays. */
+static void given_back_memory_is_as_the_table_says(void)
+{
+	int fd = memfd_create("mem", MFD_CLOEXEC);
+	struct snap_extent x = {.gpa = 0, .len = MIB(1), .off = 0, .file = 0};
+	uint8_t *file = malloc(MIB(1) + SNAP_HEAD_PAGE);
+	struct mem m;
+	struct err e;
+
+	memset(file, 9, MIB(1) + SNAP_HEAD_PAGE);
+	CHECK_INT(pwrite_full(fd, file, MIB(1) + SNAP_HEAD_PAGE, 0), 0);
+	CHECK_INT(mem_reserve(&m, MIB(2), &e), 0);
+	CHECK_INT(mem_map_files(&m, &x, 1, &fd, &e), 0);
+	m.copied = malloc(2 * sizeof(*m.copied));
+	m.copied[0] = (struct mem_copied){8192, 8192};
+	m.copied[1] = (struct mem_copied){65536, 4096};
+	m.ncopied = 2;
+	for (unsigned int round = 0; round < 2; round++) {
+		uint64_t from = round ? 12288 : 0, to = round ? 65536 : MIB(2);
+
+		memset(m.base, 1, MIB(2));
+		mem_give_back(&m, GPA(from), to - from);
+		for (uint64_t at = 0; at < MIB(2); at += 4096) {
+			bool stays =
+				at < from || at >= to || (at >= 8192 && at < 16384) || at == 65536;
+
+			CHECK_INT(m.base[at], stays ? 1 : at < MIB(1) ? 9 : 0);
+		}
+	}
+	/* inside a copied piece */
+	memset(m.base, 1, MIB(2));
+	mem_give_back(&m, GPA(8192), 4096);
+	CHECK_INT(m.base[8192], 1);
+	mem_fini(&m);
+	close(fd);
+	free(file);
+}
+
 static const struct test tests[] = {
 	{"random_changes_match_a_model", random_changes_match_a_model},
 	{"extents_become_ranges_around_the_hole", extents_become_ranges_around_the_hole},
 	{"a_table_has_a_largest_size", a_table_has_a_largest_size},
 	{"discarded_memory_is_zero", discarded_memory_is_zero},
+	{"given_back_memory_is_as_the_table_says", given_back_memory_is_as_the_table_says},
 };
 TEST_MAIN(tests)

@@ -59,6 +59,12 @@ def test_disks_freeze_with_memory(drive):
     assert "ok ten freezes in a chain" in out and "each with its list of system calls" in out
 
 
+@pytest.mark.skipif(not STRESS, reason="hours: MAYFLY_STRESS=1")
+def test_freed_memory_is_given_back(drive):
+    """What a guest used and freed comes back to the host, by free page reports and by inflating; a difference taken then is small, and right."""
+    assert "ok 100 rounds of 1024 MiB used, freed and given back" in drive("balloon", 1024, 100, limit=36000)
+
+
 def test_every_end_has_its_reason(drive):
     out = drive("ends")
     assert "FAILED" not in out and "refused the next time" in out

@@ -2,7 +2,7 @@
  *
  * drive.c: the memory model, the rates and the ends of real VMs, driven as the daemon drives them.
  * Runs where KVM is (inside the appliance). drive VMM KERNEL INITRD DIR model CLONES | rate
- * RESTORES | rounds SECONDS | classes | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS. Prints one line a
+ * RESTORES | rounds SECONDS | classes | boots N VCPUS | sizes [all] | disks | ends | busy CLONES VCPUS | balloon MIB ROUNDS. Prints one line a
  * step; exits 1 at the first thing that is not as it must be.
  */
 #include <dirent.h>
@@ -391,6 +391,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[5], "busy"))
 		busy((unsigned int)atoi(argc > 6 ? argv[6] : "20"),
 			(uint32_t)atoi(argc > 7 ? argv[7] : "2"));
+	else if (!strcmp(argv[5], "balloon"))
+		balloon((uint64_t)atoi(argc > 6 ? argv[6] : "128"),
+			(unsigned int)atoi(argc > 7 ? argv[7] : "1"));
 	else
 		return 2;
 	return 0;

@@ -48,6 +48,36 @@ static void check(struct tg_msg *m)
 	}
 }
 
+/* ---- memory that is used for a while */
+
+static uint64_t *used;
+static uint64_t used_pages;
+
+static void use(uint64_t mib)
+{
+	used_pages = mib * 256;
+	used = mmap(NULL, used_pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (uint64_t p = 0; p < used_pages; p++)
+		for (unsigned int i = 0; i < 512; i += 64)
+			used[p * 512 + i] = tg_word(p, 77, i);
+}
+
+static void drop(struct tg_msg *m)
+{
+	m->a = 0;
+	m->b = used_pages;
+	for (uint64_t p = 0; p < used_pages; p++) {
+		bool bad = false;
+
+		for (unsigned int i = 0; i < 512; i++)
+			bad |= used[p * 512 + i] != (i % 64 ? 0 : tg_word(p, 77, i));
+		m->a += bad;
+	}
+	munmap(used, used_pages * PAGE_BYTES);
+	used_pages = 0;
+}
+
 /* Two halves that are only ever apart by the one store between them; in vector registers as well
  * where the compiler uses them. */
 static void *counting(void *arg)
@@ -306,6 +336,12 @@ static void serve(int s)
 			m.a = streams;
 			m.b = stream_wrong;
 			m.c = stream_bytes;
+			break;
+		case TG_USE:
+			use(m.a);
+			break;
+		case TG_DROP:
+			drop(&m);
 			break;
 		case TG_CPUS:
 			m.a = (uint64_t)get_nprocs();

@@ -53,7 +53,8 @@ struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags, 
 /* Closes those memory files and the state of `old` that `now` does not stand on. */
 void close_stored(const struct stored *old, const struct stored *now);
 
-/* scenarios: busy.c, ends.c, hardware.c */
+/* scenarios: balloon.c, busy.c, ends.c, hardware.c */
+void balloon(uint64_t mib, unsigned int rounds);
 void rounds(unsigned int seconds);
 void classes(void);
 void busy(unsigned int clones, uint32_t vcpus);

@@ -27,6 +27,8 @@ enum tg_cmd {
 	TG_BUSY_SUM, /* waits for the writers -> a: checksum of all they wrote, b: wrong, c: writes
 		      */
 	TG_STREAM,   /* no answer: this connection now echoes word()s until it ends */
+	TG_USE,      /* a: MiB of new memory, filled: held until -> */
+	TG_DROP,     /* frees it -> a: pages that did not hold what was written, b: pages */
 	TG_STREAMS,  /* -> a: streams at it, b: wrong bytes seen on any, c: bytes echoed in all */
 };
 enum tg_end { TG_POWEROFF, TG_RESET, TG_PANIC, TG_EXIT, TG_HANG, TG_TRIPLE };

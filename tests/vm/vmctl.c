@@ -19,6 +19,7 @@
 #include "lib/fdpass.h"
 
 const char *vmctl_template = "";
+uint32_t vmctl_boot_flags;
 const char *vmctl_program = "mayfly-vmm";
 
 static int listen_at(const char *path)
@@ -201,7 +202,7 @@ int vmctl_boot(struct vmctl *v, int kernel, int initrd, const char *cmdline)
 
 	buf_init(&b, 4096);
 	buf_str(&b, cmdline);
-	buf_u32(&b, 0);
+	buf_u32(&b, vmctl_boot_flags);
 	k += put_disk(&b, v->disk, fds + k);
 	rc = vmctl_call(v, VMM_BOOT, &b, fds, k, NULL);
 	buf_fini(&b);

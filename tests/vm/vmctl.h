@@ -41,7 +41,8 @@ struct vmctl {
 
 extern const char *vmctl_program; /* path of mayfly-vmm */
 extern const char
-	*vmctl_template; /* CPU template of what is prepared from now on; "": the host's */
+	*vmctl_template;          /* CPU template of what is prepared from now on; "": the host's */
+extern uint32_t vmctl_boot_flags; /* VMM_F_* of what is booted from now on */
 
 void vmctl_start(struct vmctl *v);
 /* Sends and waits for the reply (events on the way are noted). Returns its status; out, if not

@@ -31,6 +31,9 @@ SIDE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + 1
 LONG_FIRST = ("points", "vm", "faults", "rounds", "image_boot", "agent", "sdks", "pull", "daemon", "images", "hostile", "soak", "guest_kernel", "lifecycle",
               "machine", "disk", "previous", "templates", "wire", "vsock", "exec", "burst", "jail", "vmm_cli", "bench", "cli", "hooks")
 
+# half an hour in large sandboxes
+collect_ignore = [] if os.environ.get("MAYFLY_STRESS") else ["test_code_whole.py"]
+
 
 class Machine:
     """One appliance by name, driven through the command line, as a user would."""

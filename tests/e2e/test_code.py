@@ -81,14 +81,18 @@ def aliased(daemon):
     daemon.restart()
 
 
-def test_the_readme_example(aliased, sdk_env, tmp_path):
-    script = tmp_path / "example.py"
+def readme_example(daemon, sdk_env, folder):
+    script = folder / "example.py"
     script.write_text(EXAMPLE % PYTHON)
     r = subprocess.run([sys.executable, script], env=os.environ | sdk_env, capture_output=True, text=True, timeout=LIMIT_S)
     assert r.returncode == 0, r.stdout + r.stderr
     lines = r.stdout.split("\n")
     assert lines[0] == "Hello OpenSandbox!" and "Content: Hello World" in lines and "4" in lines and PYTHON in r.stdout.rsplit("\n4\n")[1]
-    assert f"image {IMAGE} stands for code-interpreter-python" in aliased.log(400)
+    return daemon.log(400)
+
+
+def test_the_readme_example(aliased, sdk_env, tmp_path):
+    assert f"image {IMAGE} stands for code-interpreter-python" in readme_example(aliased, sdk_env, tmp_path)
     listed = aliased.machine.run(f"{aliased.bin}/mayfly", "image", "ls", "--store", "/var/lib/mayfly/state/images").stdout
     assert ["opensandbox/code-interpreter:*", "alias", "code-interpreter-python"] in [line.split() for line in listed.splitlines()]
 

@@ -22,6 +22,7 @@
 #include "agent/harden.h"
 #include "agent/hooks.h"
 #include "agent/inward.h"
+#include "agent/isolate.h"
 #include "agent/jobs.h"
 #include "agent/life.h"
 #include "agent/ports.h"
@@ -175,6 +176,7 @@ void agent_fini(struct agent *a)
 	jobs_fini(a);
 	conn_close_all(a); /* what jobs gave back */
 	procs_free(a);
+	isolate_fini(a);
 	sessions_free(a);
 	session_drop(a->pre_script);
 	cgroups_fini(a);

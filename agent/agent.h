@@ -30,7 +30,7 @@ struct session;
 struct agent_counters {
 	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
 	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, stores,
-		jobs_total, dials;
+		ahead, jobs_total, dials;
 };
 
 /* what the command line says; a test fills it itself */
@@ -86,6 +86,8 @@ struct agent {
 	uint64_t next_cgroup, next_store;
 	/* isolated sessions that live or end; the cgroups of those that ended last, which are never used again */
 	struct iso *isos;
+	struct iso *spare_iso; /* made ahead, of no session; also in isos. NULL: none */
+	struct timer *spare_timer;
 	uint64_t ended[AGENT_ENDED_MAX], nended;
 	int ready_fd;
 	struct watch *ready_w;

@@ -515,7 +515,7 @@ static int keep_fd(struct launch *l, size_t i, int *fd, int as)
 	return 0;
 }
 
-static int keep_inner(struct launch *l, struct proc *p, const struct exec_inner *in)
+static void keep_inner(struct launch *l, const struct exec_inner *in)
 {
 	l->s.keep_fd[0] = l->a->exe_fd;
 	l->s.keep_as[0] = SESSION_HELPER_FD;
@@ -525,9 +525,6 @@ static int keep_inner(struct launch *l, struct proc *p, const struct exec_inner 
 	}
 	l->s.new_namespaces = in->new_namespaces;
 	l->s.drop_caps = 0; /* it gives them up itself */
-	return in->memory_bytes || in->pids
-		       ? cgroup_limit(l->a, &p->cgroup, in->memory_bytes, in->pids)
-		       : 0;
 }
 
 static int launch_spawn(
@@ -557,9 +554,7 @@ static int launch_spawn(
 	}
 	cgroup_make(l->a, &p->cgroup);
 	if (r->inner)
-		rc = keep_inner(l, p, r->inner);
-	if (rc < 0)
-		return rc;
+		keep_inner(l, r->inner);
 	l->s.cgroup_fd = p->cgroup.dir_fd;
 	pid = spawn_child(&l->s);
 	if (pid < 0)

@@ -17,8 +17,6 @@
 struct exec_inner {
 	uint64_t new_namespaces;
 	int fd[3], as[3]; /* further descriptors, borrowed; -1 none */
-	uint64_t memory_bytes;
-	uint32_t pids; /* limits of its cgroup; 0 none */
 };
 
 struct exec_req {

@@ -2,6 +2,10 @@
  *
  * isolate.c: life of isolated sessions. The loop's thread, with jobs for storage. Hostile here: the lines on the status pipe, which the
  * session's programs can write. A struct iso outlives its session until its first process was reaped and its storage given to a job.
+ *
+ * After each session the next one is begun ahead (the spare): storage, namespaces, first process and the part of the view that is the same for all.
+ * It waits without a program of the image and without anybody's data, for SPARE_MS; a change of the sandbox's mounts ends it, because its view would
+ * lack the change.
  */
 #include "agent/isolate_int.h"
 
@@ -21,9 +25,15 @@
 #include "agent/fsutil.h"
 #include "agent/jobs.h"
 #include "agent/procio.h"
+#include "agent/text.h"
 #include "agent/tree.h"
 
+#define SPARE_MS 5000u
+#define SPARE_ID "session made ahead"
+
 static void iso_died(struct iso *i, const char *why);
+static void iso_failed(struct iso *i, int code, const char *text);
+static void spare_begin(void *arg);
 
 bool isolate_is_dead(const struct iso *i)
 {
@@ -104,28 +114,12 @@ static void iso_forget(void *arg)
 	struct iso *i = arg;
 
 	iso_conf_free(&i->conf);
-	env_unref(i->env);
 	free(i);
-}
-
-/* Callers up the stack still look at it. */
-static void iso_finally(struct iso *i)
-{
-	if (i->finished)
-		return;
-	i->finished = true;
-	for (struct iso **l = &i->a->isos; *l; l = &(*l)->next)
-		if (*l == i) {
-			*l = i->next;
-			break;
-		}
-	if (loop_defer(i->a->loop, iso_forget, i) < 0)
-		log_limited(LOG_WARN, "no memory to free a session");
 }
 
 struct storage {
 	char dir[512];
-	bool tmpfs;
+	bool tmpfs, counted;
 };
 
 static void run_remove(struct job *j)
@@ -143,7 +137,9 @@ static void run_remove(struct job *j)
 
 static void removed(struct agent *a, struct job *j)
 {
-	a->n.stores--;
+	const struct storage *st = j->arg;
+
+	a->n.stores -= st->counted;
 	free(j->arg);
 }
 
@@ -160,6 +156,7 @@ static void iso_remove_storage(struct iso *i)
 	if (st) {
 		snprintf(st->dir, sizeof(st->dir), "%s", i->conf.dir);
 		st->tmpfs = i->tmpfs;
+		st->counted = i->counted;
 		j->arg = st;
 		j->done = removed;
 	}
@@ -182,10 +179,31 @@ static void iso_close(struct iso *i)
 	close_fd(&i->view_fd);
 	close_fd(&i->root_fd);
 	close_fd(&i->run_fd);
+	close_fd(&i->conf_fd);
+	close_fd(&i->mounts_fd);
 	timer_remove(i->idle);
 	timer_remove(i->prod);
 	i->idle = i->prod = NULL;
 	buf_fini(&i->line);
+}
+
+/* Callers up the stack still look at it. */
+static void iso_finally(struct iso *i)
+{
+	if (i->finished)
+		return;
+	i->finished = true;
+	/* one made ahead was not freed before its process ended */
+	iso_close(i);
+	if (i->a->spare_iso == i)
+		i->a->spare_iso = NULL;
+	for (struct iso **l = &i->a->isos; *l; l = &(*l)->next)
+		if (*l == i) {
+			*l = i->next;
+			break;
+		}
+	if (loop_defer(i->a->loop, iso_forget, i) < 0)
+		log_limited(LOG_WARN, "no memory to free a session");
 }
 
 void isolate_free(struct iso *i)
@@ -193,6 +211,8 @@ void isolate_free(struct iso *i)
 	if (!i)
 		return;
 	i->s = NULL;
+	if (i->a->spare_iso == i)
+		i->a->spare_iso = NULL;
 	for (struct proc *p = i->a->procs, *next; p; p = next) {
 		next = p->next;
 		if (p->iso != i || p == i->first)
@@ -250,9 +270,16 @@ static void iso_ready(struct iso *i)
 		return;
 	}
 	i->state = ISO_LIVES;
+	/* the shell was forked before, and stays the first choice when memory is short */
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", i->pid);
+	text_poke(path, "-500");
 	iso_drop_output(i);
 	iso_idle(i);
 	iso_answer(i, 0, "");
+	/* when the answer is on its way */
+	loop_undefer(i->a->loop, spare_begin, i->a);
+	if (loop_defer(i->a->loop, spare_begin, i->a) < 0)
+		log_debug("no session is made ahead");
 }
 
 /* The shell, or all of it, has ended. */
@@ -302,6 +329,8 @@ static void iso_hear(struct iso *i, const char *line)
 		iso_ready(i);
 		break;
 	case ISO_FAILED:
+		if (i->state == ISO_WAITS)
+			iso_failed(i, (int)l.a, l.text);
 		if (i->state != ISO_MAKES)
 			break;
 		i->exit_code = l.a;
@@ -370,7 +399,8 @@ static void first_ended(struct agent *a, struct proc *p)
 		status_event(i, EPOLLIN);
 	}
 	/* all of its processes are gone. Connections of theirs may still wait (inward.c) */
-	i->a->ended[i->a->nended++ % AGENT_ENDED_MAX] = i->cgroup;
+	if (i->was_told)
+		i->a->ended[i->a->nended++ % AGENT_ENDED_MAX] = i->cgroup;
 	i->first = NULL;
 	p->iso = NULL;
 	p->forget = true;
@@ -400,26 +430,54 @@ static void first_started(struct agent *a, struct proc *p, void *arg, int code,
 		return;
 	}
 	p->on_end = first_ended;
-	if (!i->s)
+	if (!i->s && i->state != ISO_WAITS)
 		return;
 	i->out_fd = take_fd(&p->out[0].fd);
 	fd_set_nonblock(i->out_fd, true);
 }
 
-/* The configuration, in a file without a name. */
-static int put_conf(struct iso *i)
+/* A file without a name, with the storage's directory. */
+static int make_conf(struct iso *i)
 {
-	struct buf b;
 	int fd = memfd_create("session", MFD_CLOEXEC), rc = fd < 0 ? -errno : 0;
 
-	buf_init(&b, AGENT_FRAME_MAX * 2);
-	iso_conf_put(&b, &i->conf);
 	if (rc == 0)
-		rc = b.bad ? -E2BIG : pwrite_full(fd, b.p, b.len, 0);
-	buf_fini(&b);
+		rc = pwrite_full(fd, i->conf.dir, sizeof(i->conf.dir), 0);
 	if (rc < 0 && fd >= 0)
 		close(fd);
 	return rc < 0 ? rc : fd;
+}
+
+static int put_conf(struct iso *i)
+{
+	struct buf b;
+	int rc;
+
+	buf_init(&b, MIB(4));
+	iso_conf_put(&b, &i->conf);
+	rc = b.bad ? -E2BIG : pwrite_full(i->conf_fd, b.p, b.len, ISO_CONF_AT);
+	buf_fini(&b);
+	return rc;
+}
+
+/* Tells the first process which session it is. */
+static int iso_go(struct iso *i, struct err *e)
+{
+	const struct iso_req *r = &i->conf.r;
+	int rc = put_conf(i);
+
+	if (rc == 0 && fchown(i->run_fd, i->conf.user.uid, i->conf.user.gid) < 0)
+		rc = -errno;
+	if (rc == 0 && (r->memory_bytes || r->pids))
+		rc = cgroup_limit(i->a, &i->first->cgroup, r->memory_bytes, r->pids);
+	if (rc < 0)
+		return err_set(e, -rc, "start");
+	close_fd(&i->conf_fd);
+	i->was_told = true;
+	/* the pipe is empty */
+	if (write(i->cmd_fd, ISO_GO, strlen(ISO_GO)) != (ssize_t)strlen(ISO_GO))
+		return err_set(e, EPIPE, "start");
+	return 0;
 }
 
 /* Numbers that the child does not use itself. */
@@ -444,13 +502,12 @@ static int iso_spawn(struct iso *i, enum agent_step *step, struct err *e)
 {
 	static char program[] = "/proc/self/fd/198", option[] = "--isolate";
 	char *argv[] = {program, option, NULL}, cwd[] = "/";
-	int cmd[2] = {-1, -1}, status[2] = {-1, -1}, low = put_conf(i);
+	int cmd[2] = {-1, -1}, status[2] = {-1, -1}, low = make_conf(i);
 	_cleanup_close_ int conf = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, SESSION_DUMP_FD + 1);
 	struct exec_inner in = {
 		.new_namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC |
-				  (i->conf.r.flags & AGENT_IS_NO_NET ? CLONE_NEWNET : 0),
-		.memory_bytes = i->conf.r.memory_bytes,
-		.pids = i->conf.r.pids};
+				  (i->conf.r.flags & AGENT_IS_NO_NET ? CLONE_NEWNET : 0)};
+	struct envset *none = env_new(); /* the shell has its own, by the configuration */
 	struct exec_req r = {.inner = &in,
 		.flags = AGENT_X_MERGE,
 		.uid = 0,
@@ -458,16 +515,16 @@ static int iso_spawn(struct iso *i, enum agent_step *step, struct err *e)
 		.cwd = cwd,
 		.argc = 2,
 		.argv = argv,
-		.env = i->env};
-	int rc = conf < 0 ? -EMFILE : pipe_above(cmd);
+		.env = none};
+	int rc = !none ? -ENOMEM : conf < 0 ? -EMFILE : pipe_above(cmd);
 
-	if (low >= 0)
-		close(low);
+	i->conf_fd = low;
 	if (rc == 0)
 		rc = pipe_above(status);
 	if (rc < 0) {
 		close_fd(&cmd[0]);
 		close_fd(&cmd[1]);
+		env_unref(none);
 		return err_set(e, -rc, "descriptors for a session");
 	}
 	in.fd[0] = conf;
@@ -481,11 +538,12 @@ static int iso_spawn(struct iso *i, enum agent_step *step, struct err *e)
 	fd_set_nonblock(i->cmd_fd, true);
 	fd_set_nonblock(i->status_fd, true);
 	i->status_w = loop_watch(i->a->loop, i->status_fd, EPOLLIN, status_event, i);
-	snprintf(r.id, sizeof(r.id), "%s", i->s->id);
+	snprintf(r.id, sizeof(r.id), "%s", i->s ? i->s->id : SPARE_ID);
 	rc = i->status_w ? exec_start(i->a, &r, first_started, i, step, e)
 			 : err_set(e, errno, "watching a session");
 	close(cmd[0]);
 	close(status[1]);
+	env_unref(none);
 	if (rc < 0)
 		return rc;
 	i->first = proc_find(i->a, r.id);
@@ -497,8 +555,19 @@ static int iso_spawn(struct iso *i, enum agent_step *step, struct err *e)
 
 static void iso_failed(struct iso *i, int code, const char *text)
 {
+	if (!i->s) {
+		log_debug("no session is made ahead: %s", text);
+		isolate_free(i);
+		return;
+	}
 	iso_answer(i, code, text);
 	(void)session_destroy(i->a, i->s->id);
+}
+
+static void iso_count(struct iso *i)
+{
+	i->counted = i->stored;
+	i->a->n.stores += i->stored;
 }
 
 /* In a thread: DIR and what must be there before the session's first process begins. Nobody else touches i meanwhile, but its `s`. */
@@ -541,8 +610,9 @@ static void stored(struct agent *a, struct job *j)
 	char path[600];
 
 	i->storing = false;
-	a->n.stores += i->stored;
-	if (!i->s) { /* deleted meanwhile */
+	if (i->state != ISO_WAITS)
+		iso_count(i);
+	if (!i->s && i->state != ISO_WAITS) { /* deleted meanwhile */
 		iso_remove_storage(i);
 		iso_finally(i);
 		return;
@@ -553,9 +623,9 @@ static void stored(struct agent *a, struct job *j)
 	}
 	snprintf(path, sizeof(path), "%s/run", i->conf.dir);
 	i->run_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (i->run_fd < 0 || fchown(i->run_fd, i->conf.user.uid, i->conf.user.gid) < 0)
+	if (i->run_fd < 0)
 		iso_failed(i, errno, "the session's storage");
-	else if (iso_spawn(i, &step, &e) < 0)
+	else if (iso_spawn(i, &step, &e) < 0 || (i->s && iso_go(i, &e) < 0))
 		iso_failed(i, e.code, e.msg);
 }
 
@@ -569,48 +639,49 @@ static int iso_configure(struct iso *i, struct iso_req *r, struct err *e)
 
 	c->r = *r;
 	*r = (struct iso_req){0};
-	snprintf(c->state_dir, sizeof(c->state_dir), "%s", a->opts.state_dir);
-	snprintf(c->dir, sizeof(c->dir), "%.400s/%llu", a->opts.state_dir,
-		(unsigned long long)++a->next_store);
 	snprintf(c->env_file, sizeof(c->env_file), "%s", file ? file : ENV_FILE_DEFAULT);
 	snprintf(c->cwd, sizeof(c->cwd), "%s", i->s->cwd);
 	if (rc == 0 && base)
-		i->env = iso_env(base, &c->r, c->user.home);
+		c->env = iso_env(base, &c->r, c->user.home);
 	env_unref(base);
-	return rc < 0 ? rc : i->env ? 0 : err_plain(e, ENOMEM, "no memory for a session");
+	return rc < 0 ? rc : c->env ? 0 : err_plain(e, ENOMEM, "no memory for a session");
 }
 
-int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req *r, struct err *e)
+static struct iso *iso_new(struct agent *a)
 {
 	struct iso *i = calloc(1, sizeof(*i));
-	struct job *j = NULL;
-	int rc;
+	struct iso_conf *c;
 
 	if (!i)
-		return err_plain(e, ENOMEM, "no memory for a session");
-	*i = (struct iso){.a = s->a,
-		.s = s,
-		.conn = conn_number(c),
-		.id = id,
+		return NULL;
+	*i = (struct iso){.a = a,
 		.cmd_fd = -1,
 		.status_fd = -1,
 		.out_fd = -1,
 		.view_fd = -1,
 		.root_fd = -1,
-		.run_fd = -1};
+		.run_fd = -1,
+		.conf_fd = -1,
+		.mounts_fd = -1};
+	c = &i->conf;
+	snprintf(c->state_dir, sizeof(c->state_dir), "%s", a->opts.state_dir);
+	snprintf(c->dir, sizeof(c->dir), "%.400s/%llu", a->opts.state_dir,
+		(unsigned long long)++a->next_store);
 	buf_init(&i->line, KIB(16));
-	i->next = s->a->isos;
-	s->a->isos = i;
-	s->iso = i;
-	i->idle = loop_timer(s->a->loop, iso_idle_fired, i);
-	i->prod = loop_timer(s->a->loop, iso_prod_fired, i);
-	rc = iso_configure(i, r, e);
-	if (rc == 0 && i->idle && i->prod)
-		j = job_own(s->a, run_store);
-	if (rc == 0 && !j)
-		rc = err_plain(e, ENOMEM, "no memory for a session");
-	if (rc < 0)
-		return rc;
+	i->next = a->isos;
+	a->isos = i;
+	i->idle = loop_timer(a->loop, iso_idle_fired, i);
+	i->prod = loop_timer(a->loop, iso_prod_fired, i);
+	return i;
+}
+
+/* In a thread: its storage. Then its first process. */
+static int iso_begin(struct iso *i, struct err *e)
+{
+	struct job *j = i->idle && i->prod ? job_own(i->a, run_store) : NULL;
+
+	if (!j)
+		return err_plain(e, ENOMEM, "no memory for a session");
 	j->arg = i;
 	j->done = stored;
 	i->storing = true;
@@ -619,4 +690,101 @@ int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req 
 	i->storing = false;
 	job_free(j);
 	return err_plain(e, EAGAIN, "no thread for a session");
+}
+
+static void spare_end(struct agent *a)
+{
+	isolate_free(a->spare_iso);
+	if (a->spare_timer)
+		timer_set(a->spare_timer, 0);
+}
+
+static void spare_late(void *arg)
+{
+	struct agent *a = arg;
+
+	if (a->frozen)
+		timer_after(a->spare_timer, 1000000000);
+	else
+		spare_end(a);
+}
+
+/* Of /proc/self/mountinfo: something was mounted or unmounted since it was opened. */
+static bool spare_is_stale(const struct iso *i)
+{
+	struct pollfd p = {.fd = i->mounts_fd, .events = POLLPRI};
+
+	return i->mounts_fd < 0 || poll(&p, 1, 0) != 0;
+}
+
+static void spare_begin(void *arg)
+{
+	struct agent *a = arg;
+	struct err e = {0};
+	struct iso *i;
+
+	if (a->frozen || a->shutting_down || !a->jobs)
+		return;
+	if (!a->spare_timer && !(a->spare_timer = loop_timer(a->loop, spare_late, a)))
+		return;
+	timer_after(a->spare_timer, SPARE_MS * 1000000ull);
+	if (a->spare_iso && !spare_is_stale(a->spare_iso))
+		return;
+	spare_end(a);
+	timer_after(a->spare_timer, SPARE_MS * 1000000ull);
+	i = iso_new(a);
+	if (!i)
+		return;
+	a->spare_iso = i;
+	i->mounts_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	if (iso_begin(i, &e) < 0)
+		isolate_free(i);
+}
+
+/* The one made ahead, if it can be what r asks for. */
+static struct iso *spare_take(struct agent *a, const struct session *s, const struct iso_req *r)
+{
+	struct iso *i = a->spare_iso;
+
+	/* its storage and its network are made before it; what is half made is a thread's */
+	if (!i || i->storing || r->upper_bytes || (r->flags & AGENT_IS_NO_NET) ||
+		proc_find(a, s->id))
+		return NULL;
+	if (spare_is_stale(i)) {
+		spare_end(a);
+		return NULL;
+	}
+	a->spare_iso = NULL;
+	timer_set(a->spare_timer, 0);
+	close_fd(&i->mounts_fd);
+	iso_count(i);
+	a->n.ahead++;
+	snprintf(i->first->id, sizeof(i->first->id), "%s", s->id);
+	return i;
+}
+
+void isolate_fini(struct agent *a)
+{
+	spare_end(a);
+	loop_undefer(a->loop, spare_begin, a);
+	timer_remove(a->spare_timer);
+	a->spare_timer = NULL;
+}
+
+int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req *r, struct err *e)
+{
+	struct iso *ahead = spare_take(s->a, s, r), *i = ahead ? ahead : iso_new(s->a);
+	int rc;
+
+	if (!i)
+		return err_plain(e, ENOMEM, "no memory for a session");
+	i->s = s;
+	i->state = ISO_MAKES;
+	i->conn = conn_number(c);
+	i->id = id;
+	s->iso = i;
+	rc = iso_configure(i, r, e);
+	if (rc < 0)
+		return rc;
+	return ahead ? iso_go(i, e) : iso_begin(i, e);
 }

@@ -17,6 +17,8 @@ int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req 
 /* The session goes: kills everything in it and removes what it stored. NULL is fine. */
 void isolate_free(struct iso *i);
 
+/* The one made ahead goes, too. */
+void isolate_fini(struct agent *a);
 /* As exec_start, for a run. */
 int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e);

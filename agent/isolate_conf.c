@@ -147,6 +147,13 @@ void iso_conf_put(struct buf *b, const struct iso_conf *c)
 		buf_str(b, c->r.mounts[i].source);
 		buf_str(b, c->r.mounts[i].dest);
 	}
+	buf_u32(b, (uint32_t)c->env->n);
+	for (size_t i = 0; i < c->env->n; i++) {
+		const char *kv = c->env->kv[i], *eq = strchr(kv, '=');
+
+		buf_blob(b, kv, (size_t)(eq - kv));
+		buf_str(b, eq + 1);
+	}
 }
 
 int iso_conf_parse(struct cur *b, struct iso_conf *c)
@@ -164,7 +171,8 @@ int iso_conf_parse(struct cur *b, struct iso_conf *c)
 	cur_str(b, c->env_file, sizeof(c->env_file));
 	cur_str(b, c->cwd, sizeof(c->cwd));
 	take_core(b, &c->r);
-	if (cur_done(b))
+	c->env = env_new();
+	if (c->env && !b->bad && env_parse(c->env, b) == 0 && cur_done(b))
 		return 0;
 	iso_conf_free(c);
 	return -EPROTO;
@@ -173,6 +181,8 @@ int iso_conf_parse(struct cur *b, struct iso_conf *c)
 void iso_conf_free(struct iso_conf *c)
 {
 	iso_req_free(&c->r);
+	env_unref(c->env);
+	c->env = NULL;
 }
 
 /* A star stands for any text, at the beginning or at the end. */

@@ -30,14 +30,18 @@ struct iso_req {
 int iso_req_parse(struct cur *c, struct iso_req *r);
 void iso_req_free(struct iso_req *r);
 
-/* Agent to first process, in a memfd. */
+/* Agent to first process, in a memfd. The directory of the storage is at its beginning, as text that ends with 0: the first process needs it before it
+ * is told what session it is to be. The rest is at ISO_CONF_AT, and is there when ISO_GO has come on ISO_FD_CMD. */
+#define ISO_CONF_AT 512
+#define ISO_GO      "g\n"
 struct iso_conf {
 	struct user user;
-	char dir[512];       /* the session's storage: DIR/root, DIR/run, DIR/uN, DIR/wN */
-	char state_dir[512]; /* storage of all sessions: hidden in each */
-	char env_file[512];  /* $EXECD_ENVS: hidden, as its variables were filtered */
+	char dir[ISO_CONF_AT]; /* the session's storage: DIR/root, DIR/run, DIR/uN, DIR/wN */
+	char state_dir[512];   /* storage of all sessions: hidden in each */
+	char env_file[512];    /* $EXECD_ENVS: hidden, as its variables were filtered */
 	char cwd[AGENT_PATH_MAX];
-	struct iso_req r; /* without names and env */
+	struct envset *env; /* the shell's */
+	struct iso_req r;   /* without names and env */
 };
 void iso_conf_put(struct buf *b, const struct iso_conf *c);
 int iso_conf_parse(struct cur *b, struct iso_conf *c);
@@ -77,5 +81,12 @@ bool iso_line_parse(const char *s, struct iso_line *l);
 
 /* The session's first process (mayfly-agent --isolate). Returns its exit code. */
 int isolate_main(void);
-/* In it: makes the session's view the root. 0 or -errno with words. */
-int isolate_view(const struct iso_conf *c, struct err *e);
+/* In it: makes the session's view the root. 0 or -errno with words. _begin makes what is the same for all sessions, out of dir; _end the rest. */
+struct iso_view {
+	const char *dir;
+	const struct iso_conf *c; /* _end */
+	int old, root;            /* O_PATH of the sandbox's root and of the session's */
+	struct err *e;
+};
+int isolate_view_begin(struct iso_view *v);
+int isolate_view_end(struct iso_view *v, const struct iso_conf *c);

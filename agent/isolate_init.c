@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * isolate_init.c: process 1 of an isolated session. The agent clones it into the session's namespaces and executes this very program with
- * --isolate, so none of the agent's memory is there. It builds the view, starts the shell as process 2, gives up everything, and reaps until the
- * shell ends; the kernel then kills what is left in the session.
+ * --isolate, so none of the agent's memory is there. It builds the part of the view that is the same for all sessions, waits until the agent says
+ * which session it is, builds the rest, gives up everything, starts the shell as process 2, and reaps until the shell ends; the kernel then kills
+ * what is left in the session. Nothing of the image runs in it before it was told.
  *
  * The shell is one for all runs. It reads the name of a file to run from ISO_SHELL_CMD, sources it with that descriptor closed, and writes
  * the exit code to ISO_SHELL_STATUS: no program of a run inherits the two.
@@ -63,35 +64,58 @@ static int failed(int code, const char *text)
 	return 1;
 }
 
+/* Until the agent says which session this is. False: none, it needs this process no more. */
+static bool wait_for_go(void)
+{
+	char got[sizeof(ISO_GO)] = "";
+
+	/* no byte more than that: what follows is for the shell */
+	for (size_t n = 0; n < strlen(ISO_GO);) {
+		ssize_t k = read(ISO_FD_CMD, got + n, strlen(ISO_GO) - n);
+
+		if (k <= 0 && !(k < 0 && errno == EINTR))
+			return false;
+		n += (size_t)MAX(k, 0);
+	}
+	return !strcmp(got, ISO_GO);
+}
+
 static int read_conf(struct iso_conf *c)
 {
 	_cleanup_free_ uint8_t *p = NULL;
 	struct stat st;
 	struct cur b;
+	size_t n;
 
 	if (fstat(ISO_FD_CONF, &st) < 0)
 		return -errno;
-	p = malloc((size_t)st.st_size + 1);
-	if (!p || pread_full(ISO_FD_CONF, p, (size_t)st.st_size, 0) < 0)
+	if (st.st_size < ISO_CONF_AT)
+		return -EPROTO;
+	n = (size_t)st.st_size - ISO_CONF_AT;
+	p = malloc(n + 1);
+	if (!p || pread_full(ISO_FD_CONF, p, n, ISO_CONF_AT) < 0)
 		return -EIO;
-	b = cur_of(p, (size_t)st.st_size);
+	b = cur_of(p, n);
 	return iso_conf_parse(&b, c);
 }
 
 /* bash, or sh, from the environment's PATH. */
-static void exec_shell(void)
+static void exec_shell(const struct envset *env)
 {
 	static const char *const names[] = {"bash", "sh"};
-	const char *path = getenv("PATH");
+	const char *path = env_get(env, "PATH");
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {
 			size_t n = strcspn(p, ":");
 			char file[AGENT_PATH_MAX];
 
+			char *argv[] = {(char *)(uintptr_t)names[i], (char *)(uintptr_t) "-c",
+				(char *)(uintptr_t)driver, (char *)(uintptr_t)names[i], NULL};
+
 			if (*p == '/' && snprintf(file, sizeof(file), "%.*s/%s", (int)n, p,
 						 names[i]) < (int)sizeof(file))
-				execl(file, names[i], "-c", driver, names[i], (char *)NULL);
+				execve(file, argv, env->kv);
 			p += n + (p[n] == ':');
 		}
 	}
@@ -105,10 +129,10 @@ _noreturn_ static void shell_child(const struct iso_conf *c)
 	/* above the two it is to have, whatever their numbers */
 	dup2(ISO_FD_CMD, ISO_SHELL_CMD);
 	dup2(ISO_FD_STATUS, ISO_SHELL_STATUS);
-	text_poke("/proc/self/oom_score_adj", "0");
-	rc = seal_session(c->user.uid, c->user.gid, c->user.groups, c->user.ngroups);
+	/* everything else was given up before the fork; this keeps the shell from the first process */
+	rc = seal_apart();
 	if (rc < 0) {
-		failed(rc, "sealing the session");
+		failed(rc, "sealing the session's shell");
 		_exit(127);
 	}
 	if (chdir(c->cwd) < 0) {
@@ -126,7 +150,7 @@ _noreturn_ static void shell_child(const struct iso_conf *c)
 	syscall(SYS_close_range, ISO_SHELL_STATUS + 1, ~0u, CLOSE_CLOEXEC);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	exec_shell();
+	exec_shell(c->env);
 	failed(errno, "no shell in the session's PATH");
 	_exit(127);
 }
@@ -148,7 +172,9 @@ static int reap(pid_t shell)
 int isolate_main(void)
 {
 	static struct iso_conf c;
+	static char dir[ISO_CONF_AT];
 	struct err e = {0};
+	struct iso_view v = {.dir = dir, .old = -1, .root = -1, .e = &e};
 	char line[40];
 	sigset_t all;
 	pid_t shell;
@@ -159,18 +185,28 @@ int isolate_main(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, "execd-session");
 	prctl(PR_SET_DUMPABLE, 0);
-	rc = read_conf(&c);
-	if (rc < 0)
-		return failed(rc, "the session's configuration");
+	if (pread_full(ISO_FD_CONF, dir, sizeof(dir), 0) < 0 || dir[sizeof(dir) - 1])
+		return failed(EPROTO, "the session's directory");
 	if (unshare(CLONE_NEWCGROUP) < 0 && errno != EINVAL)
 		return failed(errno, "a cgroup namespace");
 	if (sethostname("sandbox", 7) < 0)
 		return failed(errno, "a host name");
-	rc = isolate_view(&c, &e);
+	rc = isolate_view_begin(&v);
 	if (rc < 0)
 		return failed(rc, e.msg);
-	text_poke("/proc/self/oom_score_adj", "-500");
+	if (!wait_for_go())
+		return 0;
+	rc = read_conf(&c);
+	if (rc < 0)
+		return failed(rc, "the session's configuration");
+	rc = isolate_view_end(&v, &c);
+	if (rc < 0)
+		return failed(rc, e.msg);
 	close(ISO_FD_CONF);
+	/* once, for this process and for the shell */
+	rc = seal_session(c.user.uid, c.user.gid, c.user.groups, c.user.ngroups);
+	if (rc < 0)
+		return failed(rc, "sealing the session");
 	shell = fork();
 	if (shell == 0)
 		shell_child(&c);
@@ -180,9 +216,6 @@ int isolate_main(void)
 		close(fd);
 	syscall(SYS_close_range, 3, ISO_FD_STATUS - 1, 0);
 	syscall(SYS_close_range, ISO_FD_STATUS + 1, ~0u, 0);
-	rc = seal_session(c.user.uid, c.user.gid, c.user.groups, c.user.ngroups);
-	if (rc < 0)
-		return failed(rc, "sealing the session's first process");
 	snprintf(line, sizeof(line), "x %d\n", reap(shell));
 	say(line);
 	return 0;

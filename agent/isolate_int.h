@@ -6,14 +6,13 @@
 
 #include "agent/isolate.h"
 
-enum iso_state { ISO_MAKES, ISO_LIVES, ISO_DEAD };
+enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD }; /* WAITS: made ahead */
 
 struct iso {
 	struct iso *next; /* in the agent's list, until its storage is given away */
 	struct agent *a;
 	struct session *s; /* NULL: deleted */
 	struct iso_conf conf;
-	struct envset *env;
 	enum iso_state state;
 	uint64_t conn; /* who waits for it, while it is made */
 	uint32_t id;
@@ -21,6 +20,8 @@ struct iso {
 	pid_t pid;
 	uint64_t cgroup;
 	int cmd_fd, status_fd, out_fd, view_fd, root_fd, run_fd;
+	int conf_fd;   /* until the first process was told which session it is */
+	int mounts_fd; /* of one made ahead: tells that the sandbox's mounts changed since */
 	struct watch *status_w, *out_w;
 	struct buf line;
 	uint64_t nruns;
@@ -29,7 +30,9 @@ struct iso {
 	uint64_t idle_at_ns;
 	unsigned prods;
 	bool storing, stored, tmpfs; /* a job makes DIR; it is there; a tmpfs is mounted on it */
-	bool finished;
+	bool counted;                /* its storage is, as one of a session's */
+	bool finished,
+		was_told; /* the first process was told what it is: programs of the image may run */
 	uint32_t exit_state, exit_code;
 };
 

@@ -42,12 +42,6 @@ struct view_attr {
 	uint64_t set, clear, propagation, userns_fd;
 };
 
-struct view {
-	const struct iso_conf *c;
-	int old, root; /* O_PATH of the sandbox's root and of the session's */
-	struct err *e;
-};
-
 static int in_root(int root, const char *path, int flags)
 {
 	struct open_how how = {.flags = (uint64_t)flags | O_CLOEXEC,
@@ -98,8 +92,8 @@ static int mount_fd(int to, const char *type, unsigned long flags, const char *d
 	return mount(type, path, type, flags, data) < 0 ? -errno : 0;
 }
 
-static int mount_in(
-	struct view *v, const char *dir, const char *type, unsigned long flags, const char *data)
+static int mount_in(struct iso_view *v, const char *dir, const char *type, unsigned long flags,
+	const char *data)
 {
 	_cleanup_close_ int to = in_root(v->root, dir, O_PATH | O_DIRECTORY);
 	int rc = to < 0 ? to : mount_fd(to, type, flags, data);
@@ -108,13 +102,13 @@ static int mount_in(
 }
 
 /* The whole root, read-only, at DIR/root. */
-static int make_root(struct view *v)
+static int make_root(struct iso_view *v)
 {
 	_cleanup_close_ int at = -1, tree = -1;
 	char path[600];
 	int rc;
 
-	snprintf(path, sizeof(path), "%s/root", v->c->dir);
+	snprintf(path, sizeof(path), "%s/root", v->dir);
 	v->old = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	at = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (v->old < 0 || at < 0)
@@ -130,7 +124,7 @@ static int make_root(struct view *v)
 }
 
 /* One of the kernel's files or folders: not writable, or not to be seen at all. Absent ones are fine. */
-static int guard(struct view *v, const char *path, bool hide)
+static int guard(struct iso_view *v, const char *path, bool hide)
 {
 	_cleanup_close_ int at = in_root(v->root, path, O_PATH), null = -1;
 	struct stat st;
@@ -151,7 +145,7 @@ static int guard(struct view *v, const char *path, bool hide)
 	return rc < 0 ? err_set(v->e, -rc, "guarding %s", path) : 0;
 }
 
-static int make_proc(struct view *v)
+static int make_proc(struct iso_view *v)
 {
 	/* files of uid 0 that need no capability to be written: core_pattern would run a program outside */
 	static const struct {
@@ -173,7 +167,7 @@ static int make_proc(struct view *v)
 }
 
 /* Only the session's own part of the hierarchy, or nothing. Over an empty file system, because the same one is not mounted onto itself. */
-static int make_cgroup(struct view *v)
+static int make_cgroup(struct iso_view *v)
 {
 	_cleanup_close_ int at = -1;
 	int rc = guard(v, "/sys/fs/cgroup", true);
@@ -186,7 +180,7 @@ static int make_cgroup(struct view *v)
 	return rc;
 }
 
-static int make_dev(struct view *v)
+static int make_dev(struct iso_view *v)
 {
 	static const struct {
 		const char *name;
@@ -218,7 +212,7 @@ static int make_dev(struct view *v)
 				v, "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "size=25%,mode=1777");
 }
 
-static bool is_dest(const struct view *v, const char *path)
+static bool is_dest(const struct iso_view *v, const char *path)
 {
 	for (size_t i = 0; i < v->c->r.nmounts; i++)
 		if (!strcmp(v->c->r.mounts[i].dest, path))
@@ -226,39 +220,44 @@ static bool is_dest(const struct view *v, const char *path)
 	return false;
 }
 
-static int make_tmp(struct view *v)
+static int make_tmp(struct iso_view *v)
+{
+	_cleanup_close_ int to = in_root(v->root, "/tmp", O_PATH | O_DIRECTORY);
+	int rc = to;
+
+	if (to == -ENOENT)
+		return 0;
+	if (to >= 0)
+		rc = mount_fd(to, "tmpfs", MS_NOSUID | MS_NODEV, "size=50%,mode=1777");
+	return rc < 0 ? err_set(v->e, -rc, "/tmp") : 0;
+}
+
+/* The sandbox's over the new one. A workspace that is /tmp is mounted over it as well. */
+static int share_tmp(struct iso_view *v)
 {
 	_cleanup_close_ int from = -1, to = -1;
 	int rc;
 
-	if (is_dest(v, "/tmp"))
+	if (v->c->r.profile != AGENT_BALANCED || is_dest(v, "/tmp"))
 		return 0;
+	from = in_root(v->old, "/tmp", O_PATH | O_DIRECTORY);
 	to = in_root(v->root, "/tmp", O_PATH | O_DIRECTORY);
-	if (to == -ENOENT)
+	if (from == -ENOENT || to == -ENOENT)
 		return 0;
-	if (to >= 0 && v->c->r.profile == AGENT_BALANCED) {
-		from = in_root(v->old, "/tmp", O_PATH | O_DIRECTORY);
-		rc = from < 0 ? from : bind_fd(from, to, ATTR_NOSUID | ATTR_NODEV);
-	} else {
-		rc = to < 0 ? to
-			    : mount_fd(to, "tmpfs", MS_NOSUID | MS_NODEV, "size=50%,mode=1777");
-	}
+	rc = from < 0 ? from : to < 0 ? to : bind_fd(from, to, ATTR_NOSUID | ATTR_NODEV);
 	return rc < 0 ? err_set(v->e, -rc, "/tmp") : 0;
 }
 
 /* /run, and in it DIR/run, where the agent puts what is to be run. */
-static int make_run(struct view *v)
+static int make_run(struct iso_view *v)
 {
 	_cleanup_close_ int from = -1, to = -1, run = -1;
-	char data[100], path[600];
-	int rc;
+	char path[600];
+	int rc = mount_in(v, "/run", "tmpfs", MS_NOSUID | MS_NODEV, "size=25%,mode=0755");
 
-	snprintf(data, sizeof(data), "size=25%%,mode=0755,uid=%u,gid=%u", v->c->user.uid,
-		v->c->user.gid);
-	rc = mount_in(v, "/run", "tmpfs", MS_NOSUID | MS_NODEV, data);
 	if (rc < 0)
 		return rc;
-	snprintf(path, sizeof(path), "%s/run", v->c->dir);
+	snprintf(path, sizeof(path), "%s/run", v->dir);
 	from = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	run = in_root(v->root, "/run", O_RDONLY | O_DIRECTORY);
 	if (run < 0 || mkdirat(run, strrchr(ISO_RUN_DIR, '/') + 1, 0755) < 0)
@@ -296,7 +295,7 @@ static int path_of(int fd, char to[AGENT_PATH_MAX])
 /* May a mount's source, or a folder on the way to it, be what path turned out to be? Sessions can write below a workspace: a link there leads only
  * to the directories of the allowlist, or a session could choose what the next one gets. */
 static int check_source(
-	struct view *v, const struct iso_mount *m, int fd, const char *path, char *real)
+	struct iso_view *v, const struct iso_mount *m, int fd, const char *path, char *real)
 {
 	static const char *const never[] = {"/proc", "/sys", "/dev"};
 	bool allowed = false;
@@ -324,7 +323,7 @@ static int check_source(
 
 /* Makes what path lacks, in the session's root, or in the sandbox's (m is given: a source's way there is checked). */
 static int make_missing(
-	struct view *v, int root, const char *path, bool is_dir, const struct iso_mount *m)
+	struct iso_view *v, int root, const char *path, bool is_dir, const struct iso_mount *m)
 {
 	char p[AGENT_PATH_MAX], real[AGENT_PATH_MAX];
 	_cleanup_close_ int dir = -1;
@@ -363,7 +362,7 @@ static int make_missing(
 }
 
 /* The descriptor of a mount's source, when it is one that may be shown. */
-static int open_source(struct view *v, const struct iso_mount *m)
+static int open_source(struct iso_view *v, const struct iso_mount *m)
 {
 	_cleanup_close_ int fd = in_root(v->old, m->source, O_PATH);
 	char real[AGENT_PATH_MAX];
@@ -386,7 +385,7 @@ static int open_source(struct view *v, const struct iso_mount *m)
 	return take_fd(&fd);
 }
 
-static int open_dest(struct view *v, const struct iso_mount *m, bool is_dir)
+static int open_dest(struct iso_view *v, const struct iso_mount *m, bool is_dir)
 {
 	static const char *const never[] = {"/proc", "/sys", "/dev"};
 	int fd = in_root(v->root, m->dest, O_PATH), rc;
@@ -408,7 +407,7 @@ static int open_dest(struct view *v, const struct iso_mount *m, bool is_dir)
 	return fd;
 }
 
-static int make_overlay(struct view *v, size_t i, const struct iso_mount *m, int from, int to)
+static int make_overlay(struct iso_view *v, size_t i, const struct iso_mount *m, int from, int to)
 {
 	char base[600], data[1600], up[700], work[700];
 	struct stat st;
@@ -443,7 +442,7 @@ static int make_overlay(struct view *v, size_t i, const struct iso_mount *m, int
 	return rc < 0 ? err_set(v->e, -rc, "overlay on %s", m->dest) : 0;
 }
 
-static int make_mount(struct view *v, size_t i)
+static int make_mount(struct iso_view *v, size_t i)
 {
 	const struct iso_mount *m = &v->c->r.mounts[i];
 	_cleanup_close_ int from = open_source(v, m), to = -1;
@@ -464,7 +463,7 @@ static int make_mount(struct view *v, size_t i)
 	return rc < 0 ? err_set(v->e, -rc, "%s on %s", m->source, m->dest) : 0;
 }
 
-static int enter(struct view *v)
+static int enter(struct iso_view *v)
 {
 	if (fchdir(v->root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 ||
 		umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
@@ -472,36 +471,58 @@ static int enter(struct view *v)
 	return 0;
 }
 
-int isolate_view(const struct iso_conf *c, struct err *e)
+int isolate_view_begin(struct iso_view *v)
 {
-	struct view v = {.c = c, .old = -1, .root = -1, .e = e};
 	mode_t mask = umask(0);
 	int rc;
 
 	/* what is mounted in the sandbox later does not appear here, nor the other way round */
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-		return err_set(e, errno, "private mounts");
-	rc = make_root(&v);
+		return err_set(v->e, errno, "private mounts");
+	rc = make_root(v);
 	if (rc == 0)
-		rc = make_dev(&v);
+		rc = make_dev(v);
 	if (rc == 0)
-		rc = make_proc(&v);
+		rc = make_proc(v);
 	if (rc == 0)
-		rc = make_cgroup(&v);
+		rc = make_cgroup(v);
 	if (rc == 0)
-		rc = make_tmp(&v);
+		rc = make_tmp(v);
 	if (rc == 0)
-		rc = make_run(&v);
+		rc = make_run(v);
+	umask(mask);
+	return rc;
+}
+
+/* /run was made before its user was known. */
+static int give_run(struct iso_view *v)
+{
+	_cleanup_close_ int run = in_root(v->root, "/run", O_RDONLY | O_DIRECTORY);
+
+	if (run < 0 || fchown(run, v->c->user.uid, v->c->user.gid) < 0)
+		return err_set(v->e, run < 0 ? -run : errno, "/run");
+	return 0;
+}
+
+int isolate_view_end(struct iso_view *v, const struct iso_conf *c)
+{
+	mode_t mask = umask(0);
+	int rc;
+
+	v->c = c;
+	rc = give_run(v);
+	if (rc == 0)
+		rc = share_tmp(v);
 	for (size_t i = 0; i < c->r.nmounts && rc == 0; i++)
-		rc = make_mount(&v, i);
+		rc = make_mount(v, i);
 	if (rc == 0)
-		rc = guard(&v, c->state_dir, true);
+		rc = guard(v, c->state_dir, true);
 	if (rc == 0)
-		rc = guard(&v, c->env_file, true);
+		rc = guard(v, c->env_file, true);
 	if (rc == 0)
-		rc = enter(&v);
-	close_fd(&v.old);
-	close_fd(&v.root);
+		rc = enter(v);
+	close_fd(&v->old);
+	close_fd(&v->root);
 	umask(mask);
 	return rc;
 }

@@ -175,6 +175,8 @@ void req_self(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		{"sinks", a->n.sinks},
 		{"cgroups", a->n.cgroups},
 		{"session_stores", a->n.stores},
+		{"sessions_ahead", a->spare_iso != NULL},
+		{"sessions_taken_ahead", a->n.ahead},
 		{"jobs_total", a->n.jobs_total},
 		{"jobs_running", jobs_running(a)},
 		{"dials", a->n.dials},

@@ -153,6 +153,19 @@ static int drop_capabilities(void)
 	return syscall(SYS_capset, &head, none) < 0 ? -errno : 0;
 }
 
+int seal_apart(void)
+{
+	int scope = seal_scope(), rc = 0;
+
+	/* kernels without it: as seal_session() goes on without it */
+	if (scope < 0)
+		return 0;
+	if (syscall(NR_LANDLOCK_RESTRICT, scope, 0) < 0)
+		rc = -errno;
+	close(scope);
+	return rc;
+}
+
 int seal_session(uint32_t uid, uint32_t gid, const uint32_t *groups, size_t ngroups)
 {
 	const struct sock_fprog *f = seal_filter();

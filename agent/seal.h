@@ -17,3 +17,5 @@ int seal_scope(void);
 /* All of it, for the calling thread, for ever: every capability out, no new privileges, filter, scope (where the kernel has it). uid, gid and
  * groups are switched on the way. 0 or -errno: then nothing may be executed. */
 int seal_session(uint32_t uid, uint32_t gid, const uint32_t *groups, size_t ngroups);
+/* After seal_session() and a fork: no signal to, and no look into, the process that forked (where the kernel has scopes). 0 or -errno. */
+int seal_apart(void);

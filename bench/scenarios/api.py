@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user of the HTTP API waits for: the daemon, the jail and the agent are inside every number."""
+import json
 import threading
 import time
 
@@ -64,6 +65,63 @@ class CreateNoJailNoPool(Create):
 class Exec(Arm):
     def sample(self):
         return {"total": self.api.command(self.d.sandbox(), "true", b"execution_complete")[1]}
+
+
+class Sessions(Arm):
+    """Requests to the execution API of the sandbox that scenarios share."""
+
+    def ask(self, method, path, body=None):
+        """(microseconds, the answer's bytes); the status must be of the 200s."""
+        at, headers = self.api.execd(self.d.sandbox())
+        t0 = time.monotonic_ns()
+        data = self.api.raw(method, at + path, [("Content-Type", "application/json"), *headers], b"" if body is None else json.dumps(body).encode())[1]
+        return us_since(t0), data
+
+    def new(self):
+        took, data = self.ask("POST", "/v1/isolated/session", {"workspace": {"path": "/workspace"}})
+        return took, "/v1/isolated/session/" + json.loads(data)["session_id"]
+
+
+class IsolatedCreate(Sessions):
+    """create; the delete is not in the number"""
+    name = "create"
+
+    def sample(self):
+        took, at = self.new()
+        self.ask("DELETE", at)
+        return {"total": took}
+
+
+class IsolatedRun(Sessions):
+    name = "run"
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.at = self.new()[1]
+
+    def sample(self):
+        return {"total": self.ask("POST", self.at + "/run", {"code": "true"})[0]}
+
+    def close(self):
+        self.ask("DELETE", self.at)
+
+
+class ShellRun(Sessions):
+    name = "run in a shell session"
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.at = "/session/" + json.loads(self.ask("POST", "/session", {})[1])["session_id"]
+
+    def sample(self):
+        return {"total": self.ask("POST", self.at + "/run", {"command": "true"})[0]}
+
+    def close(self):
+        self.ask("DELETE", self.at)
+
+
+class PlainCommand(Exec):
+    name = "command"
 
 
 class FirstAfterIdle(Arm):
@@ -203,6 +261,11 @@ SCENARIOS = {
     "api-exec": {
         "what": "command round trip on a warm sandbox, connection kept", "start": "before the request of `true` is written",
         "stop": "the end of its stream", "arms": [Exec], "seconds": 12,
+    },
+    "api-isolated": {
+        "what": "isolated sessions beside what they are measured by: `create` beside a plain command (goal: at most 2 x), `run` beside one in a shell session (at most 1.2 x)",
+        "start": "before the request is written; the code is `true`", "stop": "the answer is read, or the end of its stream",
+        "arms": [PlainCommand, IsolatedCreate, ShellRun, IsolatedRun], "seconds": 20,
     },
     "api-idle-exec": {
         "what": "the same, after one second in which nothing was asked", "start": "before the request of `true` is written",

@@ -91,7 +91,7 @@ def test_guest(machine, tmp_path, make):
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", root, tmp_path / image, "48M"], check=True)
     p = machine.publish(BIN / "mayfly-vmm", BIN / "mayfly", CACHE / "guest-vmlinux", TOP / "build" / "initramfs.cpio",
                         *programs, tmp_path / image)
-    limit = 240 + SOAK if "agent_soak" in TESTS[make] else 240
+    limit = 400 + SOAK if "agent_soak" in TESTS[make] else 400
     r = machine.run("bash", "-c", SCRIPT.format(p=p, image=image, tests=" ".join(TESTS[make]), soak=SOAK, limit=limit), timeout=2 * limit + 100)
     print(r.stdout)
     assert r.returncode == 0, r.stdout[-3000:] + r.stderr[-1000:]

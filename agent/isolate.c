@@ -183,7 +183,8 @@ static void iso_close(struct iso *i)
 	close_fd(&i->mounts_fd);
 	timer_remove(i->idle);
 	timer_remove(i->prod);
-	i->idle = i->prod = NULL;
+	timer_remove(i->trim);
+	i->idle = i->prod = i->trim = NULL;
 	buf_fini(&i->line);
 }
 
@@ -672,13 +673,14 @@ static struct iso *iso_new(struct agent *a)
 	a->isos = i;
 	i->idle = loop_timer(a->loop, iso_idle_fired, i);
 	i->prod = loop_timer(a->loop, iso_prod_fired, i);
+	i->trim = loop_timer(a->loop, iso_trim_fired, i);
 	return i;
 }
 
 /* In a thread: its storage. Then its first process. */
 static int iso_begin(struct iso *i, struct err *e)
 {
-	struct job *j = i->idle && i->prod ? job_own(i->a, run_store) : NULL;
+	struct job *j = i->idle && i->prod && i->trim ? job_own(i->a, run_store) : NULL;
 
 	if (!j)
 		return err_plain(e, ENOMEM, "no memory for a session");

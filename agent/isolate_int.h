@@ -26,7 +26,7 @@ struct iso {
 	struct buf line;
 	uint64_t nruns;
 	size_t background; /* that run */
-	struct timer *idle, *prod;
+	struct timer *idle, *prod, *trim;
 	uint64_t idle_at_ns;
 	unsigned prods;
 	bool storing, stored, tmpfs; /* a job makes DIR; it is there; a tmpfs is mounted on it */
@@ -45,3 +45,4 @@ struct proc *iso_background_run(struct iso *i, uint64_t n);
 /* Timers' functions. */
 void iso_idle_fired(void *arg);
 void iso_prod_fired(void *arg);
+void iso_trim_fired(void *arg);

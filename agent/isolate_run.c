@@ -17,7 +17,7 @@
 #include "agent/procio.h"
 #include "agent/text.h"
 
-#define LOG_MAX MIB(16)
+#define TRIM_EVERY_MS 500
 #define PROD_EVERY_MS                                                                              \
 	100 /* SIGINT again and again: a shell other than bash leaves one function with each */
 #define PROD_KILL    30 /* after so many, what is not the shell is killed */
@@ -336,6 +336,7 @@ int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn,
 	s->last_run_ns = wall_ns();
 	if (background) {
 		i->background++;
+		timer_after(i->trim, TRIM_EVERY_MS * 1000000ull);
 	} else {
 		s->run = p;
 	}
@@ -358,8 +359,8 @@ void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code)
 	iso_unlink(i, p->run_number, background);
 	if (background && i->background)
 		i->background--;
-	if (background && fstat(p->file_fd, &st) == 0 && st.st_size > (off_t)LOG_MAX &&
-		ftruncate(p->file_fd, LOG_MAX) < 0)
+	if (background && fstat(p->file_fd, &st) == 0 && st.st_size > (off_t)ISO_LOG_MAX &&
+		ftruncate(p->file_fd, ISO_LOG_MAX) < 0)
 		log_debug("a long log stays: %s", strerror(errno));
 	if (!background) {
 		i->exit_state = state;
@@ -375,6 +376,33 @@ void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code)
 	}
 	proc_ended(p, p->timed_out ? AGENT_TIMED_OUT : (enum agent_state)state, code);
 	iso_idle(i);
+}
+
+/* What a run in the background writes beyond ISO_LOG_MAX takes no room. The file's length goes on, because the run appends; it is cut off at the
+ * run's end. */
+static void log_trim(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || st.st_size <= (off_t)ISO_LOG_MAX ||
+		st.st_blocks * 512 <= (blkcnt_t)(ISO_LOG_MAX + MIB(1)))
+		return;
+	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ISO_LOG_MAX,
+		    st.st_size - (off_t)ISO_LOG_MAX) < 0)
+		log_limited(LOG_WARN, "a long log keeps its room: %s", strerror(errno));
+}
+
+void iso_trim_fired(void *arg)
+{
+	struct iso *i = arg;
+
+	if (!i->s || !i->background)
+		return;
+	/* a frozen disk would hold up the loop; nobody writes then */
+	for (struct proc *p = i->a->procs; p && !i->a->frozen; p = p->next)
+		if (p->iso == i && (p->flags & AGENT_X_BACKGROUND) && !p->exited && p->file_fd >= 0)
+			log_trim(p->file_fd);
+	timer_after(i->trim, TRIM_EVERY_MS * 1000000ull);
 }
 
 static uint64_t pid_space(pid_t pid)

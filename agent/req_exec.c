@@ -13,6 +13,7 @@
 
 #include "agent/exec.h"
 #include "agent/hooks.h"
+#include "agent/isolate.h"
 #include "agent/life.h"
 #include "agent/procio.h"
 #include "agent/request.h"
@@ -235,6 +236,8 @@ void req_logs(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		return;
 	}
 	size = procio_out_bytes(p);
+	if (p->iso)
+		size = MIN(size, ISO_LOG_MAX);
 	n = off < size ? MIN(MIN(size - off, max), LOGS_MAX) : 0;
 	buf_init(&ok, AGENT_FRAME_MAX);
 	buf_u64(&ok, off + n);

@@ -2,8 +2,10 @@
 """Isolated sessions in a real sandbox through the official clients, and what is left when they are gone. On the wire, case by case: the unit test api_isolated;
 ways out of a session: the unit test agent_isolated, which test_agent.py runs on glibc, musl and static images."""
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -41,6 +43,13 @@ def test_capabilities(sandbox):
     assert c.hardening.init_mode == "pid1" and c.hardening.signal_shield is True
     for layer in (c.hardening.cap_drop, c.hardening.seccomp, c.hardening.landlock):
         assert layer.state == "disabled" and layer.message
+    # said, and kept: a user namespace is refused, setpriv is the default by name
+    assert c.userns_available is False
+    with pytest.raises(SandboxApiException) as e:
+        sandbox.isolation.create(wanted(uid=1000, uid_mode="userns"))
+    assert e.value.status_code == 503 and "setpriv" in str(e.value)
+    with sandbox.isolation.session(wanted("/tmp", uid=1000, uid_mode="setpriv")) as s:
+        assert s.run("id -u").text == "1000"
 
 
 def test_one_shell_for_all_runs(session):
@@ -111,8 +120,14 @@ def test_as_the_official_suites_create_it(daemon, sandbox, base_image):
     import opensandbox
     hidden = ["MY_API_KEY", "MY_TOKEN", "MY_SECRET", "MY_PASSWORD", "AWS_REGION", "ALIBABA_X", "K8S_X", "KUBE_X", "EXECD_X"]
     box = opensandbox.SandboxSync.create(base_image, connection_config=sandbox.connection_config, resource={"cpu": "1", "memory": "256Mi"},
-        extensions={"bootstrap.execd.isolation": "enable"}, env={name: "seen" for name in hidden} | {"PLAIN": "1", "OTHER": "2"})
+        extensions={"bootstrap.execd.isolation": "enable"}, env={name: "seen" for name in hidden} | {"PLAIN": "1", "OTHER": "2", "EXECD_ENVS": "/srv/my.envs"})
     try:
+        # the file of variables at a path of one's own: its variables are there, filtered; the file is not
+        assert box.commands.run("mkdir -p /srv; echo $EXECD_ENVS; printf \"LATER='it is'\\nLATER_TOKEN=seen\\n\" >> $EXECD_ENVS").text == "/srv/my.envs"
+        assert box.commands.run("echo $LATER").text == "it is"
+        with box.isolation.session(wanted("/tmp")) as s:
+            assert s.run("echo $LATER; cat /srv/my.envs | wc -c; echo x 2>/dev/null >> /srv/my.envs; ls /srv; env | grep -c -e EXECD_ENVS -e _TOKEN").text == "it is\n0\nmy.envs\n0"
+        assert box.commands.run("grep -c x /srv/my.envs").text == "0"
         assert box.isolation.capabilities().available
         box.commands.run("echo of the sandbox > /tmp/mine")
         with box.isolation.session(wanted("/tmp")) as s:
@@ -174,6 +189,17 @@ def test_diff_and_commit(daemon, sandbox):
 
 
 def test_list_get_attach_and_the_end(sandbox):
+    outside(sandbox, "mkdir -p /data/echo /mnt/echo; chmod 755 /workspace")
+    asked = wanted(profile="balanced", idle_timeout_seconds=600, extra_writable=["/mnt/echo"], uid=1000, gid=1001, uid_mode="setpriv",
+                   binds=[BindMount(source="/data/echo", dest="/tmp/echo", readonly=True), BindMount(source="/data/echo")],
+                   env_passthrough=EnvPassthroughSpec(mode="allow", keys=["HOME", "OPENSANDBOX_ID"]))
+    s = sandbox.isolation.create(asked)
+    for info in (s.info, sandbox.isolation.attach(s.session_id).info):
+        for field in ("profile", "extra_writable", "uid", "gid", "uid_mode", "binds", "env_passthrough", "idle_timeout_seconds"):
+            said, given = getattr(info, field), getattr(asked, field)
+            plain = [[v.model_dump(exclude_none=True) if hasattr(v, "model_dump") else v for v in (x if isinstance(x, list) else [x])] for x in (said, given)]
+            assert plain[0] == plain[1], (field, said, given)
+    s.delete()
     s = sandbox.isolation.create(wanted(profile="balanced", idle_timeout_seconds=600, extra_writable=[]))
     assert s.session_id in [i.session_id for i in sandbox.isolation.list()]
     again = sandbox.isolation.attach(s.session_id)
@@ -227,8 +253,12 @@ def test_sessions_go_through_pause_and_resume(sandbox):
 def test_nothing_is_left(sandbox):
     left = ("grep -c mayfly-sessions /proc/mounts; ls /var/lib/mayfly-sessions 2>/dev/null | wc -l; cat /proc/[0-9]*/comm 2>/dev/null | grep -c execd-session; "
             "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 30[0]'; find /sys/fs/cgroup -type d | wc -l")
+    memory = "sed -n 's/^VmRSS:[^0-9]*//p' /proc/1/status | cut -d ' ' -f 1"
     sandbox.isolation.run_once("true", workspace="/workspace")
+    before = began = None
     for i in range(SESSIONS):
+        if i == SESSIONS // 4:
+            before, began = int(outside(sandbox, memory)), time.monotonic()
         s = sandbox.isolation.create(wanted())
         s.run("echo x > /workspace/x; sleep 300 &")
         if i % 4 == 0:
@@ -239,6 +269,10 @@ def test_nothing_is_left(sandbox):
     while now is None or now[:4] != [0, 0, 0, 0] or now[4] > 6:
         assert time.monotonic() < end, now
         now = [int(n) for n in outside(sandbox, left).split()]
+    after = int(outside(sandbox, memory))
+    print(f"{SESSIONS} sessions: {now[0]} mounts, {now[1]} files, {now[2]} + {now[3]} processes, {now[4]} cgroups; the agent has {before} KiB at a quarter, {after} at the end; "
+          f"{(time.monotonic() - began) / (SESSIONS - SESSIONS // 4) * 1000:.0f} ms each")
+    assert after < before + 1024, (before, after)
 
 
 def ask_inside(path):
@@ -283,6 +317,37 @@ def test_a_session_does_not_get_out_through_the_api(sandbox, session):
         s.delete()
     # programs outside of sessions go on to be served
     until_inside(sandbox, ask_inside("/ping"), "HTTP/1.1 200")
+
+
+LISTEN = r"""perl -e 'use Socket; socket(S, AF_UNIX, SOCK_STREAM, 0) or die; bind(S, pack("S", AF_UNIX) . "\0doors") or die "$!"; listen(S, 8) or die;
+socket(T, AF_INET, SOCK_STREAM, 0) or die; setsockopt(T, SOL_SOCKET, SO_REUSEADDR, 1); bind(T, pack_sockaddr_in(8765, INADDR_LOOPBACK)) or die "$!"; listen(T, 8) or die;
+open(F, ">/tmp/doors"); close F; while (accept(C, T)) { syswrite(C, "a server of the sandbox\n"); close C; }'"""
+KNOCK = r"""perl -e 'use Socket; socket(S, AF_UNIX, SOCK_STREAM, 0) or die; print connect(S, pack("S", AF_UNIX) . "\0doors") ? "abstract: open\n" : "abstract: $!\n";
+for my $to (["127.0.0.1", 8765], ["127.0.0.1", 44772], ["127.0.0.2", 44772], ["127.0.0.1", 1024], ["127.0.0.1", 44771]) {
+ socket(T, AF_INET, SOCK_STREAM, 0) or die; my $ok = connect(T, pack_sockaddr_in($to->[1], inet_aton($to->[0])));
+ if ($ok) { syswrite(T, "GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"); sysread(T, my $b, 30); $b =~ s/\r?\n.*//s; print "$to->[0]:$to->[1]: $b\n"; } else { print "$to->[0]:$to->[1]: $!\n"; } }
+print socket(V, 40, 1, 0) ? "vsock: open\n" : "vsock: $!\n";'"""
+
+
+def test_doors_that_a_session_finds(sandbox, session):
+    """It shares the network: a server of the sandbox answers, and nothing of the agent. Without the network nothing answers. docs/agent.md says so."""
+    from opensandbox.models.execd import RunCommandOpts
+    server = sandbox.commands.run(LISTEN, opts=RunCommandOpts(background=True))
+    end = time.monotonic() + WAIT_S
+    while outside(sandbox, "ls /tmp/doors 2>/dev/null || echo none") == "none":
+        assert sandbox.commands.get_command_status(server.id).running and time.monotonic() < end
+    closed = ["127.0.0.2:44772: Connection refused", "127.0.0.1:1024: Connection refused", "127.0.0.1:44771: Connection refused"]
+    # the agent opens its port with the first stream that waits for a program
+    until_inside(sandbox, ask_inside("/ping"), "HTTP/1.1 200")
+    assert session.run(KNOCK).text.splitlines() == ["abstract: Operation not permitted", "127.0.0.1:8765: a server of the sandbox",
+        "127.0.0.1:44772: HTTP/1.1 403 Forbidden", *closed, "vsock: Operation not permitted"]
+    # every other port that listens belongs to the sandbox's own programs
+    ports = session.run("while read -r _ at _ st _; do [ $st = 0A ] && echo $((16#${at##*:})); done < /proc/net/tcp | sort -u; cat /proc/net/tcp6 2>/dev/null | grep -c ' 0A '").text.split()
+    assert set(ports[:-1]) == {"44772", "8765"} and ports[-1] == "0", ports
+    with sandbox.isolation.session(wanted(share_net=False)) as alone:
+        lines = alone.run(KNOCK).text.splitlines()
+        assert len(lines) == 7 and not any("open" in line or "server" in line or "HTTP" in line for line in lines), lines
+    sandbox.commands.interrupt(server.id)
 
 
 FLOOR = """[hardening]
@@ -360,3 +425,54 @@ def test_in_javascript(sdk_env, base_image, tmp_path):
     (tmp_path / "isolated.mjs").write_text(JS)
     out = node(tmp_path / "isolated.mjs", tmp_path / "run", sdk_env, base_image)
     assert out == '[true,["one"],"active","two\\n",1,["once"]]\n'
+
+
+JAVA = """
+import com.alibaba.opensandbox.sandbox.Sandbox;
+import com.alibaba.opensandbox.sandbox.config.ConnectionConfig;
+import okhttp3.*;
+
+public class Isolated {
+    static OkHttpClient http;
+    static String base;
+
+    static String call(String method, String path, String body) throws Exception {
+        RequestBody b = body == null ? null : RequestBody.create(body, MediaType.get("application/json"));
+        try (Response r = http.newCall(new Request.Builder().url(base + path).method(method, b).build()).execute()) {
+            return r.code() + " " + r.body().string().replace("\\n\\n", " ").strip();
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Sandbox box = Sandbox.builder().connectionConfig(ConnectionConfig.builder().build()).image(System.getenv("MAYFLY_IMAGE")).resource(java.util.Map.of("memory", "256Mi")).build();
+        try {
+            http = box.httpClientProvider().getAuthenticatedClient();
+            base = "http://" + box.getEndpoint(44772).getEndpoint() + "/v1/isolated";
+            System.out.println(call("GET", "/capabilities", null));
+            String made = call("POST", "/session", "{\\"workspace\\":{\\"path\\":\\"/workspace\\"}}");
+            System.out.println(made);
+            String at = "/session/" + made.split("\\"session_id\\":\\"")[1].substring(0, 36);
+            System.out.println(call("POST", at + "/run", "{\\"code\\":\\"x=1; echo one; echo two > /workspace/f\\"}"));
+            System.out.println(call("POST", at + "/run", "{\\"code\\":\\"echo $x; (exit 4)\\"}"));
+            System.out.println(call("GET", at + "/files/download?path=/workspace/f", null));
+            System.out.println(call("GET", at, null));
+            System.out.println(call("DELETE", at, null));
+            System.out.println(call("GET", at, null));
+        } finally { box.kill(); }
+        System.exit(0);
+    }
+}
+"""
+
+
+def test_in_java(sdk_env, base_image, tmp_path):
+    """The newest package has no isolated sessions: a program asks with the SDK's own HTTP client, at the endpoint that the SDK says."""
+    jars = pathlib.Path(sys.executable).parent.parent / "java"
+    assert shutil.which("java") and jars.exists(), "java or the Java SDK is missing: make deps"
+    (tmp_path / "Isolated.java").write_text(JAVA)
+    r = subprocess.run(["java", "-cp", f"{jars}/*", tmp_path / "Isolated.java"], env=os.environ | sdk_env | {"MAYFLY_IMAGE": base_image}, capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0, r.stdout + r.stderr
+    lines = [line for line in r.stdout.splitlines() if line[:3] in ("200", "201", "404")]
+    assert [line[:3] for line in lines] == ["200", "201", "200", "200", "200", "200", "200", "404"], r.stdout
+    assert '"available":true' in lines[0] and '"text":"one' in lines[2] and '"text":"1' in lines[3] and '"evalue":"4"' in lines[3] and lines[4] == "200 two", r.stdout
+    assert '"status":"active"' in lines[5] and "SESSION_NOT_FOUND" in lines[7], r.stdout

@@ -330,6 +330,50 @@ static void busy_timeouts_and_interrupts(void)
 	buf_fini(&b);
 }
 
+/* More than is kept, of a run that goes on. In a session of its own: guests have small disks. */
+static void a_long_log_takes_no_room(void)
+{
+	static const char *const argv[] = {
+		"head -c 19000000 /dev/zero; echo end >&2; sleep 1000", NULL};
+	struct want w = {.id = "s3l"};
+	char cmd[300];
+	uint64_t kib = 0;
+	struct buf b;
+
+	snprintf(cmd, sizeof(cmd), "du -sk %s%s/*/run/l1 2>/dev/null | cut -f 1",
+		H.guest ? "/var/lib/mayfly-sessions" : H.dir, H.guest ? "" : "/state");
+	REQUIRE(make(&w) == 0);
+	buf_init(&b, AGENT_FRAME_MAX);
+	host_exec_body(&b, "bgl", AGENT_X_SHELL | AGENT_X_BACKGROUND, "", 0, "s3l", argv, NULL);
+	CHECK(host_ask(&H, ctl, AGENT_EXEC, &b, &G));
+	/* all of it was written: the last line has its byte behind */
+	for (int i = 0; i < 3000; i++) {
+		buf_str(&b, "bgl");
+		CHECK(host_ask(&H, ctl, AGENT_STATUS, &b, &G));
+		cur_u32(&G.c);
+		cur_u32(&G.c);
+		cur_u64(&G.c);
+		cur_u64(&G.c);
+		if (cur_u64(&G.c) >= 19000004)
+			break;
+		poll(NULL, 0, 10);
+	}
+	for (int i = 0; i < 3000; i++) {
+		kib = count_of(cmd);
+		if (kib && kib < 17500)
+			break;
+		poll(NULL, 0, 10);
+	}
+	CHECK(kib > 16000 && kib < 17500);
+	buf_str(&b, "bgl");
+	buf_u64(&b, MIB(16) - 3);
+	buf_u32(&b, 1000);
+	CHECK(host_ask(&H, ctl, AGENT_LOGS, &b, &G));
+	CHECK_INT(cur_u64(&G.c), MIB(16));
+	CHECK_INT(drop("s3l"), 0);
+	buf_fini(&b);
+}
+
 static void background_runs(void)
 {
 	static const char *const
@@ -1321,6 +1365,7 @@ static const struct test tests[] = {
 	{"start", start},
 	{"one_shell_for_all_runs", one_shell_for_all_runs},
 	{"busy_timeouts_and_interrupts", busy_timeouts_and_interrupts},
+	{"a_long_log_takes_no_room", a_long_log_takes_no_room},
 	{"background_runs", background_runs},
 	{"the_view", the_view},
 	{"paths_are_checked", paths_are_checked},

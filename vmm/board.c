@@ -36,43 +36,56 @@ static void serial_byte(void *ctx, uint8_t byte)
 	b->hooks.serial_out(b->hooks.ctx, byte);
 }
 
-static int init_lines(struct board *b, struct err *e)
+static int connect_line(struct board *b, unsigned int line, struct err *e)
 {
-	for (unsigned int i = BOARD_VMGENID_IRQ; i < BOARD_VIRTIO_IRQ + BOARD_VIRTIO_SLOTS; i++) {
-		int rc;
-
-		b->irq_fd[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-		if (b->irq_fd[i] < 0)
-			return err_set(e, errno, "eventfd of interrupt line %u", i);
-		rc = b->kvm ? kvm_irqfd(b->kvm, b->irq_fd[i], i, e) : 0;
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
+	if (b->irq_fd[line] >= 0)
+		return 0;
+	b->irq_fd[line] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (b->irq_fd[line] < 0)
+		return err_set(e, errno, "eventfd of interrupt line %u", line);
+	return b->kvm ? kvm_irqfd(b->kvm, b->irq_fd[line], line, e) : 0;
 }
 
-/* For every slot, also those that get a device only when a guest is restored: KVM waits for a grace
- * period at each, which a blank monitor has time for and a restore has not. */
-static int init_notify(struct board *b, struct err *e)
+/* KVM signals the slot's eventfd from now on. Refused: notifications are exits, and the vCPU's thread signals it (virtio.c). */
+static void connect_notify(struct board *b, unsigned int slot)
 {
-	int rc = 0;
+	uint64_t at = BOARD_VIRTIO_BASE + slot * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
+	struct err e = {0};
 
-	for (unsigned int i = 0; rc == 0 && b->kvm && i < BOARD_VIRTIO_SLOTS; i++) {
-		uint64_t at = BOARD_VIRTIO_BASE + i * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
+	b->notify_on |= 1u << slot;
+	if (b->kvm && kvm_ioeventfd(b->kvm, b->notify_fd[slot], at, true, &e) < 0)
+		log_warn("device slot %u: each notification is an exit: %s", slot, e.msg);
+}
 
-		b->notify_fd[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+bool board_connect(struct board *b, bool all)
+{
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
+		bool free_slot = all && !(b->notify_taken & 1u << i);
+
+		if (b->notify_on & 1u << i || !(free_slot || b->dev[i]))
+			continue;
+		/* refused: board_attach() says so, if the slot ever has a device */
+		if (connect_line(b, BOARD_VIRTIO_IRQ + i, NULL) < 0)
+			close_fd(&b->irq_fd[BOARD_VIRTIO_IRQ + i]);
 		if (b->notify_fd[i] < 0)
-			return err_set(e, errno, "eventfd of device slot %u", i);
-		rc = kvm_ioeventfd(b->kvm, b->notify_fd[i], at, true, e);
+			b->notify_fd[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (b->notify_fd[i] < 0)
+			return false;
+		connect_notify(b, i);
+		return true;
 	}
-	return rc;
+	return false;
 }
 
 static int take_notify_fd(void *ctx, unsigned int slot)
 {
 	struct board *b = ctx;
 
-	return take_fd(&b->notify_fd[slot]);
+	/* kept here, too, as a number: who registers it later must know it */
+	if (b->notify_fd[slot] < 0)
+		b->notify_fd[slot] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	b->notify_taken |= 1u << slot;
+	return b->notify_fd[slot];
 }
 
 static void dev_needs_reset(void *ctx, const char *dev, const char *why)
@@ -93,7 +106,7 @@ static void dev_disk_full(void *ctx, unsigned int disk, unsigned int waiting)
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
-	int rc;
+	int rc = 0;
 
 	*b = (struct board){.hooks = *h, .kvm = k};
 	b->env = (struct dev_env){.mem = m,
@@ -108,8 +121,9 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
 		b->notify_fd[i] = -1;
 	serial_init(&b->serial, b, serial_irq, serial_byte);
-	rc = init_lines(b, e);
-	return rc ? rc : init_notify(b, e);
+	for (unsigned int i = BOARD_VMGENID_IRQ; rc == 0 && i < BOARD_VIRTIO_IRQ; i++)
+		rc = connect_line(b, i, e);
+	return rc;
 }
 
 void board_fini(struct board *b)
@@ -120,7 +134,8 @@ void board_fini(struct board *b)
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		close_fd(&b->irq_fd[i]);
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
-		close_fd(&b->notify_fd[i]);
+		if (!(b->notify_taken & 1u << i))
+			close_fd(&b->notify_fd[i]);
 }
 
 int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
@@ -130,7 +145,7 @@ int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 		return err_plain(e, EBUSY, "device slot %u is taken", slot);
 	b->dev[slot] = d;
 	b->destroy[slot] = destroy;
-	return 0;
+	return connect_line(b, BOARD_VIRTIO_IRQ + slot, e);
 }
 
 static void on_pvpanic(struct board *b, uint8_t *p, uint32_t len, bool write)

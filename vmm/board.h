@@ -33,7 +33,9 @@ struct board {
 	struct virtio_dev *dev[BOARD_VIRTIO_SLOTS];
 	void (*destroy[BOARD_VIRTIO_SLOTS])(struct virtio_dev *d);
 	int irq_fd[BOARD_LINES];
-	int notify_fd[BOARD_VIRTIO_SLOTS]; /* KVM signals these; each until a device takes it */
+	/* what a driver notifies: the slot's device has taken it (notify_taken), KVM signals it (notify_on) */
+	int notify_fd[BOARD_VIRTIO_SLOTS];
+	uint32_t notify_taken, notify_on;
 	bool serial_on;
 	struct serial serial;
 	_Atomic uint64_t unknown_mmio, unknown_pio;
@@ -48,6 +50,10 @@ void board_fini(struct board *b);
 /* Puts a device into its slot. Takes d; destroyed by board_fini. */
 int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 	void (*destroy)(struct virtio_dev *d), struct err *e);
+
+/* Has KVM signal one more device's event descriptor, `all`: or a free slot's, which may get a device at a restore. False: there is none left.
+ * KVM waits for a grace period at each: a blank monitor has time for that, a restore has not. Until then a notification is an exit. */
+bool board_connect(struct board *b, bool all);
 
 /* Accesses of the guest: any address, 1 to 8 bytes. Unknown places read as all ones and are
  * counted. */

@@ -473,11 +473,21 @@ int vm_continue(struct vm *vm, struct err *e)
 	return 0;
 }
 
+/* One a turn: the guest runs already, and what it asks of a device comes first. */
+static void connect_turn(void *arg)
+{
+	struct vm *vm = arg;
+
+	if (board_connect(&vm->board, false))
+		loop_defer(vm->loop, connect_turn, vm);
+}
+
 void vm_restored(struct vm *vm, bool run)
 {
 	vm->resume_restored = !run;
 	if (vm_step(vm, run ? VM_E_RUN : VM_E_HOLD, NULL) == 0 && run)
 		go_on(vm, true);
+	loop_defer(vm->loop, connect_turn, vm);
 }
 
 #define LOOK_LIMIT_MS 1000u
@@ -650,8 +660,11 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 
 void vm_wait_for_restore(struct vm *vm)
 {
-	if (vm->state == VMM_S_PREPARED && !vm->populate)
-		vm->populate = populate_create();
+	if (vm->state != VMM_S_PREPARED || vm->populate)
+		return;
+	while (board_connect(&vm->board, true))
+		;
+	vm->populate = populate_create();
 }
 
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e)
@@ -691,6 +704,7 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 		return rc;
 	vm->run_ns = mono_ns();
 	vcpus_run(&vm->vcpus);
+	loop_defer(vm->loop, connect_turn, vm);
 	return 0;
 }
 

@@ -848,23 +848,81 @@ static void every_request_in_every_state(void)
 
 /* ---- a KVM that refuses what a VM needs */
 
-static void a_vm_without_its_event_descriptors(void)
+static void a_vm_without_its_interrupts(void)
 {
-	static const struct {
-		unsigned long nr;
-		const char *name;
-	} calls[] = {{KVM_IRQFD, "KVM_IRQFD"}, {KVM_IOEVENTFD, "KVM_IOEVENTFD"}};
+	uint32_t id;
 
-	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
-		uint32_t id;
+	set_up_blank();
+	r.f->no_call[0] = KVM_IRQFD;
+	id = ask_prepare();
+	CHECK_INT(status_of(id), -EPERM);
+	CHECK(strstr(answer_of(id)->text, "KVM_IRQFD"));
+	tear_down();
+}
 
-		set_up_blank();
-		r.f->no_call[0] = calls[i].nr;
-		id = ask_prepare();
-		CHECK_INT(status_of(id), -EPERM);
-		CHECK(strstr(answer_of(id)->text, calls[i].name));
-		tear_down();
-	}
+static unsigned int devices(void)
+{
+	unsigned int n = 0;
+
+	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++)
+		n += r.vm.board.dev[i] != NULL;
+	return n;
+}
+
+static bool devices_are_connected(void)
+{
+	return r.f->nnotifications == devices();
+}
+
+static bool all_are_connected(void)
+{
+	return r.f->nnotifications == BOARD_VIRTIO_SLOTS;
+}
+
+/* A blank monitor has every slot connected when a restore comes. One that boots at once has its devices' lines first, and their notifications
+ * when the guest runs: each takes KVM a grace period. */
+static void what_is_connected_when(void)
+{
+	int kernel = kernel_fd();
+	struct buf b;
+
+	set_up_blank();
+	CHECK_INT(status_of(ask_prepare()), 0);
+	CHECK(settles(all_are_connected));
+	CHECK_INT(r.f->nlines, 2 + BOARD_VIRTIO_SLOTS); /* generation id, serial port */
+	CHECK_INT(status_of(ask_boot()), 0);
+	CHECK(settles(all_are_connected));
+	CHECK_INT(r.f->nlines, 2 + BOARD_VIRTIO_SLOTS);
+	tear_down();
+
+	set_up_blank();
+	buf_init(&b, 256);
+	buf_u64(&b, MIB(128));
+	buf_u32(&b, VCPUS);
+	buf_str(&b, "");
+	buf_u32(&b, 0);
+	buf_str(&b, "");
+	buf_u32(&b, VMM_F_WITH_PREPARE);
+	buf_u16(&b, 0);
+	CHECK_INT(status_of(ask_with(VMM_BOOT, b.p, b.len, (int[]){kernel, kernel}, 2)), 0);
+	CHECK(settles(guests_run));
+	CHECK(settles(devices_are_connected));
+	CHECK(devices() < BOARD_VIRTIO_SLOTS);
+	CHECK_INT(r.f->nlines, 2 + devices());
+	tear_down();
+	buf_fini(&b);
+	close(kernel);
+}
+
+/* Notifications are exits then. */
+static void a_vm_without_its_notifications(void)
+{
+	set_up_blank();
+	r.f->no_call[0] = KVM_IOEVENTFD;
+	CHECK_INT(status_of(ask_prepare()), 0);
+	CHECK_INT(status_of(ask_boot()), 0);
+	CHECK(settles(guests_run));
+	tear_down();
 }
 
 /* The guest cannot run: the VM ends with that reason, and everybody hears it. */
@@ -959,7 +1017,9 @@ static const struct test tests[] = {
 	{"a_live_snapshot_leaves_nothing", a_live_snapshot_leaves_nothing},
 	{"a_pause_that_is_written_answers", a_pause_that_is_written_answers},
 	{"every_request_in_every_state", every_request_in_every_state},
-	{"a_vm_without_its_event_descriptors", a_vm_without_its_event_descriptors},
+	{"what_is_connected_when", what_is_connected_when},
+	{"a_vm_without_its_interrupts", a_vm_without_its_interrupts},
+	{"a_vm_without_its_notifications", a_vm_without_its_notifications},
 	{"a_guest_that_kvm_does_not_run", a_guest_that_kvm_does_not_run},
 	{"calls_that_are_done_without", calls_that_are_done_without},
 };

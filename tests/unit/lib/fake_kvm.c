@@ -230,6 +230,18 @@ static int nothing(struct call *c)
 	return 0;
 }
 
+static int irqfd(struct call *c)
+{
+	c->f->nlines++;
+	return 0;
+}
+
+static int ioeventfd(struct call *c)
+{
+	c->f->nnotifications++;
+	return 0;
+}
+
 /* Waits in the guest until a signal comes, as KVM does; immediate_exit covers the signal that came before. */
 static int run(struct call *c)
 {
@@ -281,8 +293,8 @@ static const struct answer {
 	ROW(KVM_CREATE_IRQCHIP, VM, nothing),
 	ROW(KVM_SET_USER_MEMORY_REGION, VM, nothing),
 	ROW(KVM_CREATE_VCPU, VM, create_vcpu),
-	ROW(KVM_IRQFD, VM, nothing),
-	ROW(KVM_IOEVENTFD, VM, nothing),
+	ROW(KVM_IRQFD, VM, irqfd),
+	ROW(KVM_IOEVENTFD, VM, ioeventfd),
 	ROW(KVM_GET_IRQCHIP, VM, get_chip),
 	ROW(KVM_SET_IRQCHIP, VM, set_chip),
 	ROW(KVM_GET_CLOCK, VM, nothing),

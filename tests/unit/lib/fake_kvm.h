@@ -63,7 +63,8 @@ struct fake_kvm {
 	uint32_t xsave_bytes; /* KVM_CAP_XSAVE2; KVM_SET_XSAVE reads as many */
 	struct kvm_irqchip chip[3];
 	struct kvm_clock_data clock;
-	unsigned long unknown; /* an ioctl that has no row: the last one */
+	unsigned int nlines, nnotifications; /* KVM_IRQFD, KVM_IOEVENTFD that were taken */
+	unsigned long unknown;               /* an ioctl that has no row: the last one */
 };
 
 /* A KVM with an Intel processor of level x86-64-v3 and every MSR of the table in fake_kvm.c. */

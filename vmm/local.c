@@ -246,6 +246,19 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	return rc < 0 ? name_file(c, e) : 0;
 }
 
+/* One line: each wakes whoever reads, and the guest runs already. */
+static void print_phases(const struct restore_phases *ph)
+{
+	struct buf b;
+
+	buf_init(&b, 1024);
+	for (unsigned int i = 0; i < ph->n; i++)
+		buf_printf(
+			&b, "%s%s %.3f", i ? ", " : "", ph->p[i].name, (double)ph->p[i].ns / 1e6);
+	log_info("restore: %s ms", buf_cstr(&b));
+	buf_fini(&b);
+}
+
 static int restore(struct local *l, struct vm_disk *d, struct err *e)
 {
 	const struct config *c = l->c;
@@ -276,8 +289,8 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 	if (rc == 0)
 		rc = restore_vm(l->vm, state, mem, n, ws < 0 ? -1 : ws,
 			VMM_F_RUN | (ws < 0 ? 0 : VMM_F_HAS_WS), &ph, e);
-	for (unsigned int i = 0; rc == 0 && i < ph.n; i++)
-		log_info("restore: %-12s %8.3f ms", ph.p[i].name, (double)ph.p[i].ns / 1e6);
+	if (rc == 0)
+		print_phases(&ph);
 	while (n--)
 		close(mem[n]);
 	if (rc == 0)

@@ -250,6 +250,21 @@ void vcpus_before_seal(void)
 	sigaction(KICK_SIGNAL, &sa, NULL);
 }
 
+static int wait_parked(struct vcpus *s, unsigned int limit_ms)
+{
+	uint64_t end = mono_ns() + limit_ms * 1000000ull;
+	struct timespec at = {
+		.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
+	int rc = 0;
+
+	pthread_mutex_lock(&s->mu);
+	while (s->parked < s->started && rc == 0)
+		rc = pthread_cond_timedwait(&s->cv, &s->mu, &at);
+	rc = s->parked < s->started ? -ETIMEDOUT : 0;
+	pthread_mutex_unlock(&s->mu);
+	return rc;
+}
+
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
 {
 	for (unsigned int i = 0; i < s->n; i++) {
@@ -269,8 +284,8 @@ int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
 		s->started++;
 		pthread_mutex_unlock(&s->mu);
 	}
-	/* all at the gate: their state may be set from here on */
-	return vcpus_stop(s, START_LIMIT_MS) == 0
+	/* all at the gate, where they come by themselves: their state may be set from here on */
+	return wait_parked(s, START_LIMIT_MS) == 0
 		       ? 0
 		       : err_plain(e, ETIMEDOUT, "the vCPU threads did not start within %u s",
 				 START_LIMIT_MS / 1000);
@@ -280,8 +295,8 @@ void vcpus_run(struct vcpus *s)
 {
 	pthread_mutex_lock(&s->mu);
 	__atomic_store_n(&s->stop, false, __ATOMIC_SEQ_CST);
-	pthread_cond_broadcast(&s->cv);
 	pthread_mutex_unlock(&s->mu);
+	pthread_cond_broadcast(&s->cv); /* unlocked: who wakes needs the lock */
 }
 
 static void ask_stop(struct vcpus *s)
@@ -317,18 +332,8 @@ bool vcpus_parked(struct vcpus *s)
 
 int vcpus_stop(struct vcpus *s, unsigned int limit_ms)
 {
-	uint64_t end = mono_ns() + limit_ms * 1000000ull;
-	struct timespec at = {
-		.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
-	int rc = 0;
-
-	pthread_mutex_lock(&s->mu);
-	ask_stop(s);
-	while (s->parked < s->started && rc == 0)
-		rc = pthread_cond_timedwait(&s->cv, &s->mu, &at);
-	rc = s->parked < s->started ? -ETIMEDOUT : 0;
-	pthread_mutex_unlock(&s->mu);
-	return rc;
+	vcpus_ask_stop(s);
+	return wait_parked(s, limit_ms);
 }
 
 void vcpus_forget(struct vcpus *s)

@@ -28,7 +28,7 @@ for i in 1 2; do
 	"$at/mayfly-vmm" --restore "$d/snap" --vsock "$d/vs" > out 2>&1 < /dev/null & v=$!
 	while [ ! -S vs ]; do sleep 0.05; done
 	timeout 60 "$at/vsockload" vs echo 4 65536
-	kill -TERM $v; wait $v; echo "restore: $?"; grep 'restore: run' out; rm -f vs
+	kill -TERM $v; wait $v; echo "restore: $?"; grep 'restore: tables' out; rm -f vs
 done
 damaged() { timeout 100 "$at/mayfly-vmm" --restore "$d/bad" < /dev/null 2>&1 | sed -n "s|.*$d/bad|$1: |p"; echo "$1 ${PIPESTATUS[0]}"; rm -rf bad; cp -r snap bad; }
 poke() { printf "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
@@ -145,7 +145,7 @@ def test_a_config_file_snapshot_and_restore(machine, at):
     assert "snapshot: 0" in out and "snapshot: durable" in out
     assert "mem.0\nstate\n" in out
     assert out.count("echo streams=4 bytes=262144 bad=0") == 2
-    assert out.count("restore: 0") == 2 and out.count("restore: run") == 2
+    assert out.count("restore: 0") == 2 and out.count("restore: tables") == 2
     for name, says in DAMAGED.items():
         assert re.search(rf"^{name}: .*{re.escape(says)}", out, re.M), name
         assert f"{name} 1" in out.splitlines()

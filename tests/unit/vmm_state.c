@@ -296,6 +296,9 @@ static void each_msr_refused_hides_its_feature(void)
 				CHECK(m.f->vcpu[0].cpuid[i].ecx == m.cpu->guest.e[i].ecx &&
 					m.f->vcpu[0].cpuid[i].edx == m.cpu->guest.e[i].edx);
 			hidden += !silent;
+			/* and nothing else is lost: memory types are the most that one bit brings */
+			CHECK(!is_planned(m.cpu, index));
+			CHECK(m.cpu->nmsrs + 28 >= whole->nmsrs);
 		}
 		machine_stop(&m);
 	}

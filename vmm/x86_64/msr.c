@@ -136,16 +136,6 @@ static bool is_listed(const struct arch_cpu *c, uint32_t index)
 	return false;
 }
 
-static bool can_be_read(int vcpu_fd, uint32_t index)
-{
-	struct {
-		struct kvm_msrs h;
-		struct kvm_msr_entry e[1];
-	} one = {.h.nmsrs = 1, .e[0].index = index};
-
-	return kvm_ioctl(vcpu_fd, KVM_GET_MSRS, &one) == 1;
-}
-
 /* A row that KVM refuses. Less than 0: this host cannot run a VM. */
 static int row_refused(
 	struct arch_cpu *c, const struct msr_row *r, uint32_t index, bool *hidden, struct err *e)
@@ -163,34 +153,51 @@ static int row_refused(
 	return 0;
 }
 
-static int row_plan(
-	struct arch_cpu *c, const struct msr_row *r, int vcpu_fd, bool *hidden, struct err *e)
-{
-	uint32_t before = c->nmsrs;
+struct candidates { /* registers of rows from one on, and the row of each */
+	struct msr_list m;
+	size_t row[CPU_MAX_MSRS];
+};
 
-	for (uint32_t i = r->first; i < r->first + r->n; i++) {
-		if (is_listed(c, i))
+static void candidates_add(struct candidates *x, const struct arch_cpu *c, size_t row)
+{
+	for (uint32_t i = rows[row].first; i < rows[row].first + rows[row].n; i++) {
+		bool there = is_listed(c, i);
+
+		for (uint32_t k = 0; k < x->m.h.nmsrs; k++)
+			there |= x->m.e[k].index == i;
+		if (there)
 			continue;
-		if (!can_be_read(vcpu_fd, i)) {
-			/* all registers of a row, or none: the feature is one */
-			c->nmsrs = before;
-			return row_refused(c, r, i, hidden, e);
-		}
-		ASSERT(c->nmsrs < CPU_MAX_MSRS);
-		c->msrs[c->nmsrs++] = i;
+		ASSERT(c->nmsrs + x->m.h.nmsrs < CPU_MAX_MSRS);
+		x->row[x->m.h.nmsrs] = row;
+		x->m.e[x->m.h.nmsrs++].index = i;
 	}
-	return 0;
 }
 
+/* KVM stops at the first register that it refuses: one call for all rows, and one more for each row that it refuses. */
 int msr_plan(struct arch_cpu *c, int vcpu_fd, bool *hidden, struct err *e)
 {
+	struct candidates x;
 	int rc = 0;
 
 	c->nmsrs = 0;
 	*hidden = false;
-	for (size_t i = 0; rc == 0 && i < ARRAY_LEN(rows); i++)
-		if (is_shown(c, &rows[i]))
-			rc = row_plan(c, &rows[i], vcpu_fd, hidden, e);
+	for (size_t from = 0; rc == 0 && from < ARRAY_LEN(rows);) {
+		uint32_t n;
+		int read;
+
+		x.m.h = (struct kvm_msrs){0};
+		for (size_t i = from; i < ARRAY_LEN(rows); i++)
+			if (is_shown(c, &rows[i]))
+				candidates_add(&x, c, i);
+		n = x.m.h.nmsrs;
+		read = n ? kvm_ioctl(vcpu_fd, KVM_GET_MSRS, &x.m) : 0;
+		from = read == (int)n ? ARRAY_LEN(rows) : x.row[MAX(read, 0)] + 1;
+		/* all registers of a row, or none: the feature is one */
+		for (uint32_t i = 0; i < n && (read == (int)n || x.row[i] + 1 < from); i++)
+			c->msrs[c->nmsrs++] = x.m.e[i].index;
+		if (read != (int)n)
+			rc = row_refused(c, &rows[from - 1], x.m.e[MAX(read, 0)].index, hidden, e);
+	}
 	return rc;
 }
 

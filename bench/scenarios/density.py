@@ -28,7 +28,8 @@ def meminfo(name):
 
 
 class One:
-    """PSS of one restored, running monitor: all of it, without guest memory, and the guest pages that it wrote."""
+    """PSS of one restored, running monitor: all of it, without guest memory, and the guest pages that it wrote. Of what is beyond guest memory the
+    program's and the libraries' pages are shared with every other monitor; what is private costs each one anew."""
     name = "mayfly-vmm"
 
     def __init__(self, ctx):
@@ -46,6 +47,7 @@ class One:
             guest = [m for m in maps if base <= m[0] < base + (MIB << 20)]
             rest = [m for m in maps if m not in guest]
             return {"total": sum(m[3]["Pss"] for m in maps), "beyond guest memory": sum(m[3]["Pss"] for m in rest),
+                    "of that private": sum(m[3]["Anonymous"] for m in rest),
                     "guest pages written": sum(m[3]["Anonymous"] for m in guest)}
         finally:
             p.close()

@@ -577,6 +577,9 @@ static void on_sock(void *arg, uint32_t events)
 	switch (s->state) {
 	case ST_HELLO:
 		read_hello(s);
+		/* it may have left before it was heard, and its end is told only once */
+		if (s->hup && (s->state == ST_WAIT || s->state == ST_REQUEST))
+			client_left(s);
 		break;
 	case ST_WAIT:
 	case ST_REQUEST:

@@ -77,6 +77,31 @@ static void refusal_is_told(void)
 	fv_down(&F);
 }
 
+/* It said its port and left before the device looked: the guest is not asked, and the slot is free again. */
+static void a_client_that_left_unheard_keeps_nothing(void)
+{
+	struct vsock *v;
+	struct vsock_hdr h;
+	int fd;
+
+	REQUIRE(fv_up(&F, 2));
+	v = (struct vsock *)F.d;
+	for (int i = 0; i < 5; i++) {
+		fd = fv_client_unheard(&F, 1024);
+		CHECK(fd >= 0);
+		close(fd);
+	}
+	for (int i = 0; i < 5; i++)
+		fg_run(&F.g);
+	CHECK(!fv_recv(&F, &h));
+	CHECK_INT(v->nused, 0);
+	/* both slots serve */
+	fd = fv_open(&F, 1024, &h);
+	CHECK_INT(h.op, OP_REQUEST);
+	close(fd);
+	fv_down(&F);
+}
+
 static void half_close_is_kept(void)
 {
 	struct vsock_hdr h, req;
@@ -502,6 +527,7 @@ static void driver_reset_ends_streams(void)
 static const struct test tests[] = {
 	{"client_reaches_a_guest_port", client_reaches_a_guest_port},
 	{"refusal_is_told", refusal_is_told},
+	{"a_client_that_left_unheard_keeps_nothing", a_client_that_left_unheard_keeps_nothing},
 	{"half_close_is_kept", half_close_is_kept},
 	{"credit_is_kept_towards_the_guest", credit_is_kept_towards_the_guest},
 	{"slow_peer_stops_only_itself", slow_peer_stops_only_itself},

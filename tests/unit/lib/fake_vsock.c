@@ -73,7 +73,7 @@ void fv_down(struct fake_vsock *f)
 	fg_fini(&f->g);
 }
 
-int fv_client(struct fake_vsock *f, uint32_t port)
+int fv_client_unheard(struct fake_vsock *f, uint32_t port)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = port};
@@ -87,6 +87,13 @@ int fv_client(struct fake_vsock *f, uint32_t port)
 		close(fd);
 		return -1;
 	}
+	return fd;
+}
+
+int fv_client(struct fake_vsock *f, uint32_t port)
+{
+	int fd = fv_client_unheard(f, port);
+
 	fg_run(&f->g);
 	return fd;
 }

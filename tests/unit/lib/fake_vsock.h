@@ -32,6 +32,8 @@ void fv_down(struct fake_vsock *f);
 void fv_fill(struct fake_vsock *f);
 /* A client of the Unix socket that has said its port; non-blocking. */
 int fv_client(struct fake_vsock *f, uint32_t port);
+/* The same, and the device has not looked at its sockets since. */
+int fv_client_unheard(struct fake_vsock *f, uint32_t port);
 /* One packet to the device. */
 void fv_send(struct fake_vsock *f, uint16_t op, uint32_t gport, uint32_t hport, const void *data,
 	uint32_t len, uint32_t flags, uint32_t fwd_cnt);

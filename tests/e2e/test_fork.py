@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forks of a real machine: every child goes on with the source's processes, and is another machine. Errors and limits: test_fork_host.py."""
+import asyncio
 import concurrent.futures
 import os
 import re
 import time
 
 import pytest
+import websockets.asyncio.client as wsclient
 
 from pointkit import ask, delete_snapshot, forks_of, from_snapshot, python_box
 from test_lifecycle import SLOW, call, until
@@ -101,13 +103,31 @@ def test_a_family_without_its_source(daemon, python_image):
             delete_snapshot(daemon, snapshot)
 
 
-def test_background_commands_and_a_paused_source(daemon, box):
+async def in_terminal(daemon, sandbox, pty, text, wanted):
+    """Types into a terminal session until it shows what is wanted; all that it showed, the replay included."""
+    out = b""
+    async with asyncio.timeout(SLOW), wsclient.connect(f"ws://{daemon.domain}/{sandbox}/44772/pty/{pty}/ws", open_timeout=SLOW, ping_timeout=None) as ws:
+        await ws.send(b"\0" + text.encode())
+        while wanted not in out:
+            frame = await ws.recv()
+            # 1: output; 3: the replay, behind the offset of its first byte
+            if isinstance(frame, bytes):
+                out += frame[1 if frame[0] == 1 else 9:]
+    return out
+
+
+def test_background_commands_terminals_and_a_paused_source(daemon, box):
     status, answer, _ = call(daemon, "POST", f"/{box.id}/44772/command", {"command": "for i in $(seq 1000); do echo $i; sleep 0.1; done", "background": True})
     assert status == 200
     command = re.search(r'"text":"([^"]+)"', answer if isinstance(answer, str) else str(answer))[1]
+    pty = call(daemon, "POST", f"/{box.id}/44772/pty", {})[1]["session_id"]
+    assert b"[42]" in asyncio.run(in_terminal(daemon, box.id, pty, "kept=inside; echo [$((6*7))]\n", b"[42]"))
     (child,) = forks_of(box, 1, pauseSource=True)
     try:
         until(daemon, box.id, "Paused")
+        # the same shell goes on in the child, with what it showed before
+        out = asyncio.run(in_terminal(daemon, child.id, pty, "echo [$kept]\n", b"[inside]"))
+        assert b"[42]" in out
 
         def log():
             status, text, _ = call(daemon, "GET", f"/{child.id}/44772/command/{command}/logs")

@@ -108,6 +108,7 @@ class Daemon:
         # what its helper is started by, a shell's words: a host that lacks something
         self.under = ""
         self.limits_more = ""  # lines of that table
+        self.memory_mib, self.overcommit = 65536, 200
         # host folders that volumes may be below: for the helper, and for the daemon
         self.host_paths = ["/var/lib/mayfly/shared", "/tmp/opensandbox-e2e"]
         self.proc = None
@@ -122,7 +123,7 @@ class Daemon:
             # a hundred guests at once on one emulated CPU: none is heard within a minute, and none hangs
             *(["step_timeout_seconds = 600", "create_timeout_seconds = 3600"] if os.environ.get("MAYFLY_STRESS") else []),
             # one emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
-            "[limits]", "cpu_overcommit = 200", "memory_mib = 65536", self.limits_more,
+            "[limits]", f"cpu_overcommit = {self.overcommit}", f"memory_mib = {self.memory_mib}", self.limits_more,
             "[storage]", f"allowed_host_paths = {json.dumps(self.host_paths)}",
             "[images]", f"insecure_registries = {str(self.plain_http).lower()}", self.config_more, ""])
 

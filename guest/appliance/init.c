@@ -31,7 +31,7 @@
 
 enum { HALT_WAIT_S = 5 };
 
-/* in this order; `must`: nothing works without it */
+/* In this order; `must`: nothing works without it. Two rows of one place: the second is for where the first fails. */
 static const struct mount_point {
 	const char *what, *where, *type, *data;
 	unsigned long flags;
@@ -52,6 +52,8 @@ static const struct mount_point {
 	{"exchange", "/exchange", "9p",
 		"trans=virtio,version=9p2000.L,msize=1048576,cache=mmap,access=any", MS_NODEV,
 		true},
+	/* limits of disks and claims; a kernel of one's own (--kernel) may lack them */
+	{"/dev/vdb", "/var/lib/mayfly", "xfs", "prjquota", MS_NOATIME | MS_NODEV, false},
 	{"/dev/vdb", "/var/lib/mayfly", "xfs", NULL, MS_NOATIME | MS_NODEV, true},
 };
 
@@ -131,11 +133,16 @@ static void open_ready(void)
 
 static void mount_all(void)
 {
+	bool mounted = false;
+
 	for (size_t i = 0; i < ARRAY_LEN(mounts); i++) {
 		const struct mount_point *m = &mounts[i];
 
+		if (mounted && i && strcmp(m->where, mounts[i - 1].where) == 0)
+			continue;
 		mkdir(m->where, 0755);
-		if (mount(m->what, m->where, m->type, m->flags, m->data) < 0 && m->must)
+		mounted = mount(m->what, m->where, m->type, m->flags, m->data) == 0;
+		if (!mounted && m->must)
 			give_up("mount", m->where);
 		if (strcmp(m->where, "/sys") == 0)
 			open_ready();

@@ -162,3 +162,41 @@ def test_snapshot(daemon, disk, guest):
     for x in (s, good):
         if "id" in x:
             assert call(daemon, "DELETE", f"/v1/snapshots/{x['id']}")[0] == 204
+
+
+def test_a_limit_counts_all_layers_of_a_disk(daemon, disk):
+    """The monitor counts its newest layer. The one that a snapshot froze is counted by the file system's project quota. A write beyond the limit waits,
+    a neighbour's goes on, and with more room the write ends."""
+    def written_mib():
+        return int(daemon.machine.run("sh", "-c", "du -ck /var/lib/mayfly/state/blobs/*.data | tail -n 1").stdout.split()[0]) >> 10
+
+    def wait(good):
+        end = time.monotonic() + SLOW
+        while not good(n := written_mib()):
+            assert time.monotonic() < end, n
+            time.sleep(0.5)
+        return n
+    disk.room()
+    daemon.limits_more = "disk_reserve_mib = 0\nsandbox_disk_mib = 96"
+    daemon.reconfigure()
+    try:
+        sb, other = create(daemon)["id"], create(daemon)["id"]
+        before = written_mib()
+        run(daemon, sb, "dd if=/dev/zero of=/root/one bs=1M count=60 conv=fsync 2>/dev/null")
+        status, s, _ = call(daemon, "POST", f"/v1/sandboxes/{sb}/snapshots")
+        assert status == 202 and settled(daemon, s["id"])["state"] == "Ready"
+        assert call(daemon, "POST", f"/{sb}/44772/command", {"command": "dd if=/dev/zero of=/root/two bs=1M count=60 conv=fsync && touch /tmp/ended", "background": True})[0] == 200
+        wait(lambda n: n >= before + 85)
+        assert run(daemon, other, "dd if=/dev/zero of=/root/f bs=1M count=10 conv=fsync 2>/dev/null && echo done") == "done\n"
+        assert written_mib() <= before + 96 + 10 + 2
+        assert run(daemon, sb, "test -e /tmp/ended || echo waits") == "waits\n"
+        daemon.limits_more = "disk_reserve_mib = 0"
+        daemon.reconfigure()
+        wait(lambda n: n >= before + 60 + 60 + 10)
+        assert run(daemon, sb, "until [ -e /tmp/ended ]; do sleep 0.1; done; echo ended") == "ended\n"
+    finally:
+        daemon.limits_more = "disk_reserve_mib = 0"
+        daemon.reconfigure()
+    for x in (sb, other):
+        call(daemon, "DELETE", f"/v1/sandboxes/{x}")
+    assert call(daemon, "DELETE", f"/v1/snapshots/{s['id']}")[0] == 204

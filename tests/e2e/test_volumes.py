@@ -478,6 +478,27 @@ def test_a_claim_with_a_limit(api, made):
         assert (status, answer["code"]) == (400, "SANDBOX::INVALID_PARAMETER"), answer
 
 
+def test_a_limit_leaves_the_disk_its_reserve(api, made, machine):
+    """Where the host's file system keeps a claim's limit it tells of the limit instead of the disk: a claim as large as the disk, and a small one."""
+    filler = "/var/lib/mayfly/filler"
+    large, small = ("c-" + uuid.uuid4().hex[:8] for _ in range(2))
+    box = made(dict(claim(large, mount="/large"), name="l", pvc={"claimName": large, "storage": "900Gi"}),
+               dict(claim(small, mount="/small"), name="s", pvc={"claimName": small, "storage": "600Mi"}))
+    write = "dd if=/dev/zero of=/large/f bs=1M count=1 2>&1; dd if=/dev/zero of=/small/f bs=1M count=1 2>&1; touch /small/g; rm -f /*/[fg]; echo wrote"
+    code, out = api.run(box, write)
+    assert "No space" not in out and code == 0, out
+    free = int(machine.run("df", "-k", "/var/lib/mayfly", check=True).stdout.splitlines()[-1].split()[3])
+    # more than what is left to the daemon's watermark, less than the reserve
+    machine.run("fallocate", "-l", f"{free - (400 << 10)}K", filler, check=True)
+    try:
+        code, out = api.run(box, "sleep 1; for i in $(seq 300); do touch /large/$i /small/$i || break; done >/dev/null 2>&1; " + write)
+        assert out.count("No space") == 3, out
+    finally:
+        machine.run("rm", "-f", filler)
+    code, out = api.run(box, write)
+    assert "No space" not in out and code == 0, out
+
+
 def test_the_command_line(api, sdk_env, tmp_path):
     def mayfly(*args, fails=False):
         r = subprocess.run([MAYFLY, *args], env=os.environ | sdk_env, capture_output=True, text=True, timeout=180)

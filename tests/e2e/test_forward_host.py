@@ -32,10 +32,10 @@ def daemon(tmp_path):
 
 
 @contextlib.contextmanager
-def forward(port, box, *words):
+def forward(port, box, *words, key=""):
     """Gives the local ports and the process."""
     p = subprocess.Popen([MAYFLY, "port-forward", box, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                         env=os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{port}"})
+                         env=os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{port}", "OPEN_SANDBOX_API_KEY": key})
     try:
         lines = [p.stdout.readline() for w in words if not w.startswith("--")]
         assert all(" -> " in x for x in lines), (lines, p.stderr.read() if not all(lines) else "")

@@ -24,6 +24,7 @@ from registrykit import free_port
 from test_forward_host import BOX, dial, forward
 from test_ingress_host import App, daemon  # noqa: F401 (a fixture)
 from test_ways_host import port  # noqa: F401 (a fixture)
+from vnckit import Messages, rfb
 
 WAIT_S = 180
 
@@ -175,30 +176,6 @@ def bridge(vnc, tmp_path):
     p.wait()
 
 
-def rfb(send, recv):
-    """A client's handshake and one whole picture: (name of the desktop, bytes of the picture)."""
-    assert recv(12).startswith(b"RFB 003.")
-    send(b"RFB 003.008\n")
-    assert 1 in recv(recv(1)[0])
-    send(b"\x01")
-    assert recv(4) == b"\0\0\0\0"
-    send(b"\x01")
-    head = recv(24)
-    name = recv(int.from_bytes(head[20:24], "big"))
-    width, height, depth = int.from_bytes(head[0:2], "big"), int.from_bytes(head[2:4], "big"), head[4] // 8
-    send(b"\x02\0\0\1\0\0\0\0")  # raw pixels
-    send(b"\x03\0\0\0\0\0" + head[0:4])
-    seen = 0
-    while seen < width * height:
-        assert recv(2)[0] == 0
-        for _ in range(int.from_bytes(recv(2), "big")):
-            rect = recv(12)
-            area = int.from_bytes(rect[4:6], "big") * int.from_bytes(rect[6:8], "big")
-            recv(area * depth)
-            seen += area
-    return name, seen * depth
-
-
 def test_vnc_by_a_forwarded_port(port, vnc):
     with forward(port, BOX, f"0:{vnc}") as ((local,), _), dial(local) as s:
         def recv(n):
@@ -217,15 +194,7 @@ def test_vnc_by_a_websocket(daemon, bridge):
     for at, url in ((daemon.gate, f"ws://{label}/"), (daemon.port, f"ws://127.0.0.1/{box}/{bridge}/"), (daemon.port, f"ws://127.0.0.1/v1/sandboxes/{box}/proxy/{bridge}/")):
         with wssync.connect(url + "websockify", sock=dial(at), subprotocols=["binary"], max_size=None, open_timeout=WAIT_S) as ws:
             assert ws.subprotocol == "binary"
-            got = bytearray()
-
-            def recv(n):
-                while len(got) < n:
-                    got.extend(ws.recv(WAIT_S))
-                piece = bytes(got[:n])
-                del got[:n]
-                return piece
-            assert rfb(ws.send, recv)[1] == 640 * 480 * 4, url
+            assert rfb(ws.send, Messages(ws, WAIT_S).recv)[1] == 640 * 480 * 4, url
 
 
 NOVNC = """

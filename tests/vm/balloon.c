@@ -122,8 +122,10 @@ static void a_round(struct vmctl *v, struct stored *base, uint64_t mem, uint64_t
 	MUST(vmctl_wait_ready(v, KIT_LIMIT));
 	wait_deflated(v);
 	check_guest(v, PAGES);
-	use(v, mib);
+	/* the next round begins without it */
+	peak = use(v, mib);
 	drop(v, mib);
+	wait_given_back(v, peak, mib);
 	check_guest(v, PAGES);
 	close_stored(base, &d);
 	*base = d;

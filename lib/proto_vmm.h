@@ -106,6 +106,9 @@ enum vmm_type {
 	/* u32 disk, u32 requests that wait, because the host's disk or a quota is full; 0: none waits any more. The monitor tries them
 	 * again twice a second, and while the VM stands they are in its snapshot. At most ten a minute. */
 	VMM_EV_DISK_FULL = 0x400a,
+	/* u64 bytes: what this monitor's guest has given back, by reports and by inflating. A page counts each time that the guest gives it, whether
+	 * the host had memory behind it or not. At most one a second. */
+	VMM_EV_GIVEN_BACK = 0x400b,
 	VMM_EV_FS_TABLE = 0x4009, /* fd: the memory file that the last VMM_FS brought */
 };
 

@@ -16,6 +16,7 @@
 #define F_DEFLATE_ON_OOM (1ull << 2)
 #define F_REPORTING      (1ull << 5)
 #define STATE_VERSION    1u
+#define TELL_NS          1000000000ull
 
 enum { Q_INFLATE, Q_DEFLATE, Q_REPORT, Q_COUNT };
 static_assert(Q_COUNT <= VIRTIO_MAX_QUEUES, "queues");
@@ -32,11 +33,23 @@ struct balloon {
 		done; /* of the report at the head of its queue: bytes given back in earlier turns */
 	bool retarget; /* restored: the driver must read num_pages again */
 	uint64_t reported, inflated;
+	struct timer *tell; /* runs while something was given back and not told */
+	bool untold;
 };
 
 static struct balloon *balloon_of(struct virtio_dev *d)
 {
 	return container_of(d, struct balloon, dev);
+}
+
+static void on_tell(void *arg)
+{
+	struct balloon *b = arg;
+	const struct dev_env *env = b->dev.env;
+
+	b->untold = false;
+	if (env->given_back)
+		env->given_back(env->ctx, b->reported + b->inflated);
 }
 
 /* The whole pages inside a range. False: not all of it is memory. */
@@ -53,6 +66,9 @@ static bool give_back(struct balloon *b, uint64_t gpa, uint64_t len)
 	to = (gpa + len) & ~(uint64_t)(PAGE_BYTES - 1);
 	if (from < to)
 		mem_give_back(m, GPA(from), to - from);
+	if (!b->untold)
+		timer_after(b->tell, TELL_NS);
+	b->untold = true;
 	return true;
 }
 
@@ -236,6 +252,12 @@ struct virtio_dev *balloon_create(const struct dev_env *env, struct err *e)
 		free(b);
 		return NULL;
 	}
+	b->tell = loop_timer(env->loop, on_tell, b);
+	if (!b->tell) {
+		err_set(e, ENOMEM, "balloon: timer");
+		balloon_destroy(&b->dev);
+		return NULL;
+	}
 	return &b->dev;
 }
 
@@ -243,6 +265,7 @@ void balloon_destroy(struct virtio_dev *d)
 {
 	if (!d)
 		return;
+	timer_remove(balloon_of(d)->tell);
 	virtio_fini(d);
 	free(balloon_of(d));
 }

@@ -103,6 +103,14 @@ static void dev_disk_full(void *ctx, unsigned int disk, unsigned int waiting)
 		b->hooks.disk_full(b->hooks.ctx, disk, waiting);
 }
 
+static void dev_given_back(void *ctx, uint64_t bytes)
+{
+	struct board *b = ctx;
+
+	if (b->hooks.given_back)
+		b->hooks.given_back(b->hooks.ctx, bytes);
+}
+
 int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 	const struct board_hooks *h, struct err *e)
 {
@@ -115,6 +123,7 @@ int board_init(struct board *b, struct kvm *k, struct mem *m, struct loop *l,
 		.irq = pulse,
 		.needs_reset = dev_needs_reset,
 		.disk_full = dev_disk_full,
+		.given_back = dev_given_back,
 		.take_notify_fd = take_notify_fd};
 	for (unsigned int i = 0; i < BOARD_LINES; i++)
 		b->irq_fd[i] = -1;

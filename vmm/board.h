@@ -23,6 +23,7 @@ struct board_hooks {
 	void (*end)(void *ctx, enum vmm_exit why, const char *text); /* any thread */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
 	void (*disk_full)(void *ctx, unsigned int disk, unsigned int waiting); /* may be NULL */
+	void (*given_back)(void *ctx, uint64_t bytes);                         /* may be NULL */
 	void (*serial_out)(void *ctx, uint8_t byte);
 };
 

@@ -51,6 +51,8 @@ struct dev_env {
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
 	/* Writes wait because the host has no room for them, or (0) none waits any more: as needs_reset. May be NULL. */
 	void (*disk_full)(void *ctx, unsigned int disk, unsigned int waiting);
+	/* All that the guest has given back so far: on the device thread, at most once a second. May be NULL. */
+	void (*given_back)(void *ctx, uint64_t bytes);
 	/* The event descriptor that KVM signals for notifications of a slot; the device's from now on.
 	 * -1, and where this is NULL: the device makes one that nobody else signals. */
 	int (*take_notify_fd)(void *ctx, unsigned int slot);

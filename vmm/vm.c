@@ -218,6 +218,17 @@ static void hook_disk_full(void *ctx, unsigned int disk, unsigned int waiting)
 	buf_fini(&b);
 }
 
+static void hook_given_back(void *ctx, uint64_t bytes)
+{
+	struct vm *vm = ctx;
+	struct buf b;
+
+	buf_init(&b, 16);
+	buf_u64(&b, bytes);
+	vm->hooks.event(vm->hooks.ctx, VMM_EV_GIVEN_BACK, b.p, b.len, -1);
+	buf_fini(&b);
+}
+
 void vm_console_bytes(struct vm *vm, const void *p, size_t n)
 {
 	const char *c = p;
@@ -625,6 +636,7 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 		.end = hook_end,
 		.needs_reset = hook_needs_reset,
 		.disk_full = hook_disk_full,
+		.given_back = hook_given_back,
 		.serial_out = hook_serial};
 	int rc;
 

@@ -41,8 +41,8 @@ enum run_status { RUN_OK, RUN_RETRYABLE, RUN_INVALID_REQUEST, RUN_INVALID_OUTPUT
 struct metrics {
 	struct hist phase[PH_COUNT];
 	uint64_t created, create_failed, restored, booted, deleted, expired, ended, refused_full,
-		idle_pauses, idle_wakes, disk_pauses, http_by_class[6], sdk_events, sdk_failures,
-		execs, execs_failed, runs[RUN_STATUSES];
+		idle_pauses, idle_wakes, disk_pauses, given_back, http_by_class[6], sdk_events,
+		sdk_failures, execs, execs_failed, runs[RUN_STATUSES];
 	struct hist sdk_create, http;
 	struct hist loop; /* turns of the event loop */
 	struct handler_time handlers[HANDLERS_MAX];

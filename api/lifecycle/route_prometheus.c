@@ -168,6 +168,7 @@ static void prometheus_reply(void *arg, struct cur *network)
 		{"sandboxes_expired", m->expired}, {"idle_pauses", m->idle_pauses},
 		{"idle_wakes", m->idle_wakes}, {"sandboxes_ended", m->ended},
 		{"sandboxes_refused_full", m->refused_full},
+		{"memory_given_back_bytes", m->given_back},
 		{"sandboxes_paused_for_disk", m->disk_pauses}, {"http_requests", hs->requests},
 		{"http_connections", hs->connections}, {"http_bytes_in", hs->bytes_in},
 		{"http_bytes_out", hs->bytes_out}, {"http_clients_gone", hs->gone},

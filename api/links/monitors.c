@@ -392,6 +392,18 @@ static void body_text(struct cur *body, char *to, size_t cap)
 	to[n] = 0;
 }
 
+/* A guest may give the same page back again and again. No honest one gives this many times its memory between two events. */
+#define GIVEN_BACK_MOST 64u
+
+static void count_given_back(struct vm *vm, uint64_t bytes)
+{
+	uint64_t most = GIVEN_BACK_MOST * MIB((uint64_t)vm->cls.mem_mib);
+
+	if (bytes > vm->given_back)
+		vm->d->metrics.given_back += MIN(bytes - vm->given_back, most);
+	vm->given_back = bytes;
+}
+
 #define NET_WANTED_NS 500000000ull
 
 static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
@@ -440,6 +452,8 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 
 		if (!body->bad && vm->ops && vm->ops->disk_full)
 			vm->ops->disk_full(vm->arg, waiting);
+	} else if (type == VMM_EV_GIVEN_BACK) {
+		count_given_back(vm, cur_u64(body));
 	} else if (type == VMM_EV_PANIC || type == VMM_EV_NEEDS_RESET) {
 		char text[300] = "";
 

@@ -55,6 +55,7 @@ struct vm {
 	uint32_t slot, reason;
 	int pid, lastwords_fd, ctl_listen, vsock_listen, ready_fd;
 	uint64_t start_time, spawned_ns, net_wanted_ns;
+	uint64_t given_back; /* bytes, as its monitor said last */
 	bool spawned, freeing, adopted;
 	bool has_files; /* of an adopted one: the file server that the helper knows in its group */
 	uint32_t files_slot;

@@ -344,6 +344,16 @@ def test_the_heaviest_writer_is_paused_when_the_disk_is_nearly_full(daemon):
     daemon.until(loud, "Running")
 
 
+def test_memory_that_guests_gave_back_is_counted(daemon):
+    """Each monitor says how much it is so far. One that lies does not get far."""
+    daemon.start(NO_TEMPLATES).plan(ready=["given 1000 5000 5000", "given 0 300", f"given {1 << 63}"])
+    for total in (5000, 5300, 5300 + (64 << 28)):
+        daemon.create()
+        end = time.monotonic() + WAIT_S
+        while f"mayfly_memory_given_back_bytes_total {total}\n" not in (said := daemon.ask("GET", "/metrics")[1]):
+            assert time.monotonic() < end, said
+
+
 def test_a_changed_disk_limit_is_told_to_running_sandboxes(daemon):
     """One whose writes wait at its limit cannot be paused or snapshotted: nothing else would tell it."""
     def told(n):

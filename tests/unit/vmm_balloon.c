@@ -27,8 +27,15 @@ enum { INFLATE, DEFLATE, REPORT };
 static struct {
 	struct fake_guest g;
 	struct virtio_dev *d;
-	uint64_t pfns;
+	uint64_t pfns, told;
+	unsigned int tells;
 } F;
+
+static void on_given_back(void *ctx, uint64_t bytes)
+{
+	F.told = bytes;
+	F.tells++;
+}
 
 static bool up(void)
 {
@@ -36,6 +43,7 @@ static bool up(void)
 
 	memset(&F, 0, sizeof(F));
 	fg_init(&F.g);
+	F.g.env.given_back = on_given_back;
 	F.d = balloon_create(&F.g.env, &e);
 	if (!F.d || !fg_probe(&F.g, F.d, ALL, 128))
 		return false;
@@ -275,6 +283,25 @@ static void an_idle_balloon_does_not_wake_a_restored_guest(void)
 	down();
 }
 
+/* The daemon counts it. However fast a guest gives, it hears of it once a second. */
+static void what_was_given_back_is_told(void)
+{
+	static const uint32_t pfn[] = {PFN(0), PFN(1)};
+	struct fg_range r = {DATA, 4 * PAGE_BYTES};
+	uint64_t end = mono_ns() + 30000000000ull;
+
+	REQUIRE(up());
+	send_pfns(INFLATE, pfn, 2, sizeof(pfn));
+	fg_add(&F.g, REPORT, NULL, 0, &r, 1);
+	fg_kick(&F.g, REPORT);
+	CHECK_INT(F.tells, 0);
+	while (!F.tells && mono_ns() < end)
+		loop_turn(F.g.loop, 100);
+	CHECK_INT(F.tells, 1);
+	CHECK_INT(F.told, 6 * PAGE_BYTES);
+	down();
+}
+
 static void a_damaged_state_is_refused(void)
 {
 	static const uint8_t bad[] = {2, 0, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -296,6 +323,7 @@ static const struct test tests[] = {
 	{"a_target_is_told_once", a_target_is_told_once},
 	{"an_idle_balloon_does_not_wake_a_restored_guest",
 		an_idle_balloon_does_not_wake_a_restored_guest},
+	{"what_was_given_back_is_told", what_was_given_back_is_told},
 	{"a_damaged_state_is_refused", a_damaged_state_is_refused},
 };
 TEST_MAIN(tests)

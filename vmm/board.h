@@ -53,7 +53,8 @@ int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 	void (*destroy)(struct virtio_dev *d), struct err *e);
 
 /* Has KVM signal one more device's event descriptor, `all`: or a free slot's, which may get a device at a restore. False: there is none left.
- * KVM waits for a grace period at each: a blank monitor has time for that, a restore has not. Until then a notification is an exit. */
+ * KVM waits for a grace period at each: a blank monitor has time for all slots, a fresh process that restores has not. One that is not connected
+ * is an exit. */
 bool board_connect(struct board *b, bool all);
 
 /* Accesses of the guest: any address, 1 to 8 bytes. Unknown places read as all ones and are

@@ -484,21 +484,19 @@ int vm_continue(struct vm *vm, struct err *e)
 	return 0;
 }
 
-/* One a turn: the guest runs already, and what it asks of a device comes first. */
-static void connect_turn(void *arg)
+/* Before the guest runs: later KVM would wait for the vCPU's thread each time, and so would the devices. */
+static void connect_devices(struct vm *vm)
 {
-	struct vm *vm = arg;
-
-	if (board_connect(&vm->board, false))
-		loop_defer(vm->loop, connect_turn, vm);
+	while (board_connect(&vm->board, false))
+		;
 }
 
 void vm_restored(struct vm *vm, bool run)
 {
 	vm->resume_restored = !run;
+	connect_devices(vm);
 	if (vm_step(vm, run ? VM_E_RUN : VM_E_HOLD, NULL) == 0 && run)
 		go_on(vm, true);
-	loop_defer(vm->loop, connect_turn, vm);
 }
 
 #define LOOK_LIMIT_MS 1000u
@@ -711,12 +709,12 @@ int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, st
 	if (rc < 0)
 		return rc;
 	board_new_generation(&vm->board, false);
+	connect_devices(vm);
 	rc = vm_step(vm, VM_E_RUN, e);
 	if (rc < 0)
 		return rc;
 	vm->run_ns = mono_ns();
 	vcpus_run(&vm->vcpus);
-	loop_defer(vm->loop, connect_turn, vm);
 	return 0;
 }
 

@@ -100,6 +100,10 @@ class Daemon(Given):
                     # an emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
                     '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n[network]\n' + "".join(f"{k} = {json.dumps(v)}\n" for k, v in network.items()))
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
+        volumes = os.path.join(state, "volumes")  # an earlier run in this appliance left it; it is the helper's
+        if os.path.exists(volumes):
+            os.chown(volumes, 0, 0)
+            os.chmod(volumes, 0o700)
         self.log_path = os.path.join(self.run, "log")
         argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user,
                 "--show", kernel(), "--show", find("initramfs.cpio"), *apart(Daemon.count), "--"]

@@ -221,8 +221,8 @@ void isolate_free(struct iso *i)
 		p->iso = NULL;
 		if (p->started && !p->exited)
 			proc_ended(p, AGENT_SIGNALED, SIGKILL);
-		/* the record of a background run lives as long as its session */
-		if (p->started && (p->flags & AGENT_X_BACKGROUND) && !p->conn)
+		/* the record of a run lives as long as its session, or until its client has heard its end */
+		if (p->started && p->exited && (!p->conn || p->exit_sent))
 			proc_destroy(p);
 	}
 	iso_close(i);

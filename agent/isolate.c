@@ -652,6 +652,7 @@ static struct iso *iso_new(struct agent *a)
 {
 	struct iso *i = calloc(1, sizeof(*i));
 	struct iso_conf *c;
+	uint32_t tag;
 
 	if (!i)
 		return NULL;
@@ -666,8 +667,10 @@ static struct iso *iso_new(struct agent *a)
 		.mounts_fd = -1};
 	c = &i->conf;
 	snprintf(c->state_dir, sizeof(c->state_dir), "%s", a->opts.state_dir);
-	snprintf(c->dir, sizeof(c->dir), "%.400s/%llu", a->opts.state_dir,
-		(unsigned long long)++a->next_store);
+	/* numbers begin again in each boot, and the root disk may hold a session's directory of an earlier one */
+	random_bytes(&tag, sizeof(tag));
+	snprintf(c->dir, sizeof(c->dir), "%.400s/%llu-%08x", a->opts.state_dir,
+		(unsigned long long)++a->next_store, tag);
 	buf_init(&i->line, KIB(16));
 	i->next = a->isos;
 	a->isos = i;

@@ -208,6 +208,22 @@ static void start(void)
 	mounts_before = count_of(MOUNTS);
 }
 
+/* A snapshot of the disk alone was made while sessions lived: the next boot finds their directories, and counts from 1 again. The first test with a session. */
+static void directories_of_an_earlier_boot(void)
+{
+	struct want w = {.id = "s0"};
+	const char *dir = H.guest ? "/var/lib/mayfly-sessions" : H.dir,
+		   *below = H.guest ? "" : "/state";
+	char cmd[600];
+
+	snprintf(cmd, sizeof(cmd), "mkdir -p %s%s/1 %s%s/2 && echo made", dir, below, dir, below);
+	CHECK_STR(outside(cmd), "made\n");
+	CHECK_INT(make(&w), 0);
+	CHECK_INT(drop("s0"), 0);
+	snprintf(cmd, sizeof(cmd), "rmdir %s%s/1 %s%s/2 && echo gone", dir, below, dir, below);
+	CHECK_STR(outside(cmd), "gone\n");
+}
+
 #define WS                                                                                         \
 	{                                                                                          \
 		AGENT_IM_OVERLAY, 0, "/tmp/iso/ws", "/ws"                                          \
@@ -1366,6 +1382,7 @@ static void many_leave_nothing(void)
 
 static const struct test tests[] = {
 	{"start", start},
+	{"directories_of_an_earlier_boot", directories_of_an_earlier_boot},
 	{"one_shell_for_all_runs", one_shell_for_all_runs},
 	{"busy_timeouts_and_interrupts", busy_timeouts_and_interrupts},
 	{"a_long_log_takes_no_room", a_long_log_takes_no_room},

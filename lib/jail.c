@@ -472,14 +472,23 @@ int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err 
 
 int jail_landlock_tcp(struct err *e)
 {
-	const struct ll_attr a = {.net = LL_NET_BIND | LL_NET_CONNECT};
+	/* A second set of rules refuses every move from one folder to another (EXDEV), whether it speaks of files or not, unless it allows that by name. */
+	const struct ll_attr a = {
+		.fs = LANDLOCK_ACCESS_FS_REFER, .net = LL_NET_BIND | LL_NET_CONNECT};
 	int abi = jail_landlock_abi();
-	_cleanup_close_ int rules = -1;
+	_cleanup_close_ int rules = -1, top = -1;
 
 	if (abi < 4)
 		return err_plain(e, EOPNOTSUPP, "Landlock of this kernel has no rules for TCP");
 	rules = landlock_create(&a, abi, e);
-	return rules < 0 ? rules : landlock_enforce(rules, e);
+	if (rules < 0)
+		return rules;
+	top = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (top < 0)
+		return err_set(e, errno, "open /");
+	if (landlock_allow(rules, top, LANDLOCK_ACCESS_FS_REFER, e) < 0)
+		return -e->code;
+	return landlock_enforce(rules, e);
 }
 
 /* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any

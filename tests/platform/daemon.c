@@ -85,6 +85,24 @@ static char *ours(const char *what)
 	}
 static char *const none[] = {NULL};
 
+/* Stores do that: a file that is whole goes from one folder to another. */
+static long moved(void)
+{
+	char from[200], to[200];
+	long rc;
+
+	snprintf(from, sizeof(from), "%s/run/file", dir);
+	snprintf(to, sizeof(to), "%s/run/folder", dir);
+	if (mkdir(to, 0700) < 0)
+		return -1;
+	snprintf(to, sizeof(to), "%s/run/folder/file", dir);
+	rc = renameat(AT_FDCWD, from, AT_FDCWD, to);
+	if (rc == 0)
+		rc = renameat(AT_FDCWD, to, AT_FDCWD, from);
+	rmdir(ours("run/folder"));
+	return rc;
+}
+
 TRY(do_ptrace, ptrace(PTRACE_ATTACH, neighbour, NULL, NULL))
 TRY(do_kill, kill(neighbour, SIGKILL))
 TRY(do_tgkill, syscall(SYS_tgkill, neighbour, neighbour, SIGKILL))
@@ -104,6 +122,7 @@ TRY(do_write_program, opened(open(ours("bin/mayflyd"), O_WRONLY)))
 TRY(do_write_settings, opened(open("/proc/sys/kernel/core_pattern", O_WRONLY)))
 TRY(do_write_group, opened(open("/sys/fs/cgroup/cgroup.procs", O_WRONLY)))
 TRY(do_own_folder, opened(open(ours("run/file"), O_CREAT | O_WRONLY, 0600)))
+TRY(do_move, moved())
 TRY(do_device, syscall(SYS_mknod, ours("run/dev"), S_IFCHR | 0600, 0x103))
 TRY(do_exec, execve("/proc/self/exe", none, none))
 TRY(do_execveat, syscall(SYS_execveat, AT_FDCWD, "/proc/self/exe", none, none, 0))
@@ -168,6 +187,7 @@ static const struct {
 	{"change the host's settings", do_write_settings, {EROFS, EACCES}, {EROFS, EACCES}},
 	{"change a group", do_write_group, {EACCES, ENOENT}, {EACCES, ENOENT}},
 	{"write in its own folder", do_own_folder, {0}, {0}},
+	{"move a file between its folders", do_move, {0}, {0}},
 	{"make a device there", do_device, {EPERM, EACCES}, {ENOSYS}},
 	{"run a program", do_exec, LIST_ONLY, {ENOSYS}},
 	{"run one by descriptor", do_execveat, LIST_ONLY, {ENOSYS}},

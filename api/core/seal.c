@@ -37,9 +37,10 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(bind, "monitors.c: listener"),
 	JAIL_CALL(listen, "monitors.c: listener"),
 	JAIL_CALL(recvmsg, "descriptors from helper and monitors"),
-	JAIL_CALL(sendmsg, "descriptors to them"),
+	/* no first packet with data: it connects a TCP socket, and Landlock does not see it */
+	JAIL_CALL_MASK(sendmsg, 2, MSG_FASTOPEN, 0, "descriptors to them"),
 	JAIL_CALL(recvfrom, "HTTP, agents"),
-	JAIL_CALL(sendto, "HTTP, agents"),
+	JAIL_CALL_MASK(sendto, 3, MSG_FASTOPEN, 0, "HTTP, agents"),
 	JAIL_CALL(shutdown, "HTTP, proxied connections"),
 	JAIL_CALL(setsockopt, "TCP_NODELAY, buffers"),
 	JAIL_CALL(getsockname, "HTTP"),

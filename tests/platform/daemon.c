@@ -47,21 +47,45 @@ static long mapped(void *p)
 {
 	return p == MAP_FAILED ? -1 : 0;
 }
-/* A TCP socket that exists becomes a connection to a port of this host. */
+/* A TCP socket that exists is no connection any more. *a: a port of this host that takes one. */
+static bool loosened(int fd, struct sockaddr_in *a)
+{
+	socklen_t n = sizeof(*a);
+
+	if (getsockname(serving, (struct sockaddr *)a, &n) < 0)
+		return false;
+	shutdown(fd, SHUT_RDWR);
+	return connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)) ==
+	       0;
+}
+/* It becomes a connection to that port. */
 static long turned(int fd)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t n = sizeof(a);
+	struct sockaddr_in a;
 
 	if (!tcp_rules) {
 		errno = EACCES; /* this kernel cannot say so: docs/security.md */
 		return -1;
 	}
-	if (getsockname(serving, (struct sockaddr *)&a, &n) < 0)
-		return -1;
-	shutdown(fd, SHUT_RDWR);
-	connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
-	return connect(fd, (struct sockaddr *)&a, n);
+	return loosened(fd, &a) ? connect(fd, (struct sockaddr *)&a, sizeof(a)) : -1;
+}
+/* The same by a first packet that carries data, which Landlock does not see. */
+static long sent_to(int fd)
+{
+	struct sockaddr_in a;
+
+	return loosened(fd, &a) ? sendto(fd, "x", 1, MSG_FASTOPEN | MSG_NOSIGNAL,
+					  (struct sockaddr *)&a, sizeof(a))
+				: -1;
+}
+static long message_to(int fd)
+{
+	struct sockaddr_in a;
+	struct iovec v = {.iov_base = (char[]){"x"}, .iov_len = 1};
+	struct msghdr m = {
+		.msg_name = &a, .msg_namelen = sizeof(a), .msg_iov = &v, .msg_iovlen = 1};
+
+	return loosened(fd, &a) ? sendmsg(fd, &m, MSG_FASTOPEN | MSG_NOSIGNAL) : -1;
 }
 static char *of_process(pid_t p, const char *what)
 {
@@ -144,6 +168,8 @@ TRY(do_netlink, opened(socket(AF_NETLINK, SOCK_RAW, 0)))
 /* the gateway's listener: shut down, it could be connected to somewhere else */
 TRY(do_reach_out, turned(listener))
 TRY(do_accepted, turned(accepted))
+TRY(do_sendto_out, sent_to(listener))
+TRY(do_sendmsg_out, message_to(accepted))
 TRY(do_serve, opened(accept4(serving, NULL, NULL, SOCK_CLOEXEC)))
 TRY(do_tty, ioctl(2, TIOCSTI, "x"))
 /* verify.c's two, which it may: this file system has no such thing */
@@ -207,6 +233,8 @@ static const struct {
 	{"serve its listener", do_serve, LIST_ONLY, {0}},
 	{"reach out by its listener", do_reach_out, LIST_ONLY, {EACCES}},
 	{"reach out by an accepted connection", do_accepted, LIST_ONLY, {EACCES}},
+	{"reach out by the first packet of sendto", do_sendto_out, LIST_ONLY, {ENOSYS}},
+	{"reach out by the first packet of sendmsg", do_sendmsg_out, LIST_ONLY, {ENOSYS}},
 	{"make a netlink socket", do_netlink, LIST_ONLY, {ENOSYS}},
 	{"type on a terminal", do_tty, LIST_ONLY, {ENOSYS}},
 	{"let the kernel watch a file", do_verity, LIST_ONLY, {ENOTTY, EOPNOTSUPP}},

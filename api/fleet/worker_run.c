@@ -30,6 +30,7 @@
 #define AGAIN_NS   SEC           /* before another attempt at a host that was full */
 #define PRUNE_NS   (600 * SEC)
 #define EXEC_ID    "run"
+#define WAITERS    32u /* requests that wait for one run */
 #define KEY_CHARS  40u /* one that is quarantined is shown whole */
 
 static const char *const status_names[RUN_STATUSES] = {[RUN_OK] = "ok",
@@ -101,10 +102,11 @@ static char *answer_text(const char *run_id, enum run_status s, cJSON *result)
 	return text;
 }
 
+/* Each waiter gets a copy. One that fits into no budget is refused: nothing is lost, the answer is stored. */
 static void answer_send(struct http_req *r, const char *text)
 {
 	if (text)
-		http_reply(r, 200, "application/json", text, strlen(text));
+		http_reply_kept(r, 200, "application/json", text, strlen(text));
 	else
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 }
@@ -131,6 +133,15 @@ static void waiter_gone(struct http_req *r)
 		at = &(*at)->next;
 	*at = w->next;
 	http_abort(r);
+}
+
+static unsigned int run_waiters(const struct run *run)
+{
+	unsigned int n = 0;
+
+	for (const struct waiter *w = run->waiters; w; w = w->next)
+		n++;
+	return n;
 }
 
 static bool run_wait(struct run *run, struct http_req *r)
@@ -724,8 +735,11 @@ static void run_again(struct run *run, struct http_req *r, const struct worker_t
 			"This run_id was used with another input. Choose a new run_id.");
 	else if (run->stored)
 		answer_send(r, run->answer);
-	else
+	else if (run_waiters(run) < WAITERS)
 		run_wait(run, r);
+	else
+		answer_now(r, t->run_id, RUN_RETRYABLE,
+			"As many requests as may wait for this run already do: ask again later.");
 }
 
 void runs_submit(struct http_req *r)

@@ -17,5 +17,6 @@ struct runs;
 struct runs *runs_create(struct daemon *d, pool_spec_fn parse);
 /* Reads the stored answers. */
 void runs_load(struct daemon *d);
-/* Answers r, sooner or later: {run_id, status, result}, with HTTP status 200 whatever the run's status is. */
+/* Answers r, sooner or later: {run_id, status, result}, with HTTP status 200 whatever the run's status is; a stored answer that is longer
+ * than its principal's budget has room for gets 429. */
 void runs_submit(struct http_req *r);

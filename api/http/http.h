@@ -144,6 +144,8 @@ void http_error_full(struct http_req *r);
  * or http_stream_begin. */
 void http_add_header(struct http_req *r, const char *name, const char *value);
 void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n);
+/* The same of any method, for an answer that is kept and can be asked for again: it may become a 429, too. */
+void http_reply_kept(struct http_req *r, int status, const char *type, const void *body, size_t n);
 void http_reply_empty(struct http_req *r, int status); /* Content-Length: 0 but for 204 */
 void http_reply_json(struct http_req *r, int status, struct cJSON *takes);
 /* {"code","message"} */

@@ -119,12 +119,12 @@ void http_error_full(struct http_req *pub)
 		(unsigned long long)(full ? full->limit : 0));
 }
 
-void http_reply(struct http_req *pub, int status, const char *type, const void *body, size_t n)
+static void reply_whole(struct http_req *pub, int status, const char *type, const void *body,
+	size_t n, bool may_be_refused)
 {
 	struct request *r = request_of(pub);
 
-	/* What a change did is told, whatever it costs; what somebody only wants to see may be refused. */
-	if (n > HTTP_SMALL_ANSWER && !strcmp(pub->method, "GET") && !r->aborted) {
+	if (n > HTTP_SMALL_ANSWER && may_be_refused && !r->aborted) {
 		if (!http_hold(pub, n)) {
 			http_error_full(pub);
 			return;
@@ -136,6 +136,17 @@ void http_reply(struct http_req *pub, int status, const char *type, const void *
 	pub->http->stats.bytes_out += n;
 	reply_with(r, status, type,
 		MHD_create_response_from_buffer(n, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY));
+}
+
+/* What a change did is told, whatever it costs; what somebody only wants to see may be refused. */
+void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n)
+{
+	reply_whole(r, status, type, body, n, !strcmp(r->method, "GET"));
+}
+
+void http_reply_kept(struct http_req *r, int status, const char *type, const void *body, size_t n)
+{
+	reply_whole(r, status, type, body, n, true);
 }
 
 void http_reply_empty(struct http_req *pub, int status)

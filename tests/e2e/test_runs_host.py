@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -240,6 +241,48 @@ def test_limits(daemon):
     assert run(daemon, "r2")["status"] == "ok" and boots(daemon) == 2
     assert run(daemon, "r2")["status"] == "ok" and boots(daemon) == 2
     assert run(daemon)["status"] == "ok" and boots(daemon) == 3
+
+
+KEY, ROOT = {"OPEN-SANDBOX-API-KEY": "secret of a tenant, long enough"}, {"OPEN-SANDBOX-API-KEY": "root"}
+SMALL = CONF | {"server.keys.tenant": {"key": KEY["OPEN-SANDBOX-API-KEY"], "namespace": "tenant"}, "limits": {"budget_key_mib": 4}}
+
+
+def held(d, what="bytes"):
+    m = re.search(rf'(?m)^mayfly_held{{what="{what}",owner="tenant/tenant"}} (\d+)$', d.ask("GET", "/metrics", headers=ROOT)[1])
+    return int(m[1]) if m else 0
+
+
+def test_long_answers_fit_into_their_key_s_budget(daemon):
+    """Thirty requests wait for one run, and its answer is copied for each of them: for as many as the key's budget has room."""
+    daemon.start(SMALL, api_key="root")
+    daemon.plan(setup="later")
+    body, n = given(task=json.dumps(["x" * 60000])), 30
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+        asked = [pool.submit(daemon.ask, "POST", "/v1/mayfly/runs", body, KEY) for _ in range(n)]
+        until_boots(daemon, 1)
+        end = time.monotonic() + 60
+        while held(daemon) < n * 60000:
+            assert time.monotonic() < end, held(daemon)
+            time.sleep(0.02)
+        daemon.plan(go="yes")
+        answers = [a.result()[:2] for a in asked]
+    told = [a for status, a in answers if status == 200]
+    assert told and all(a["status"] == "ok" for a in told)
+    assert 0 < [status for status, _ in answers].count(429) == n - len(told), [status for status, _ in answers]
+    # nothing is lost: the answer is stored
+    assert run(daemon, headers=KEY, task=body["task"]) == told[0] and boots(daemon) == 1
+
+
+def test_so_many_wait_for_one_run(daemon):
+    daemon.start(CONF)
+    daemon.plan(setup="later")
+    with concurrent.futures.ThreadPoolExecutor(35) as pool:
+        asked = [pool.submit(run, daemon) for _ in range(35)]
+        early = [a.result() for _, a in zip(range(3), concurrent.futures.as_completed(asked, timeout=60))]
+        assert {a["status"] for a in early} == {"retryable_error"} and "may wait for this run" in early[0]["result"]["message"]
+        daemon.plan(go="yes")
+        answers = [a.result()["status"] for a in asked]
+    assert sorted(answers) == ["ok"] * 32 + ["retryable_error"] * 3 and boots(daemon) == 1
 
 
 def test_an_answer_that_cannot_be_stored(daemon):

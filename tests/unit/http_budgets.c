@@ -72,6 +72,14 @@ static void h_long(struct http_req *r)
 	http_reply(r, 200, "text/plain", text, sizeof(text));
 }
 
+static void h_kept(struct http_req *r)
+{
+	static char text[BLOCK * 8];
+
+	memset(text, 'x', sizeof(text));
+	http_reply_kept(r, 200, "text/plain", text, sizeof(text));
+}
+
 /* A handler that asks for a key, as policies do, must not move what was charged before. */
 static void h_switch(struct http_req *r)
 {
@@ -83,6 +91,7 @@ static const struct http_route routes[] = {
 	{"GET", "/switch", h_switch, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/long", h_long, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/long", h_long, HTTP_BODY_NONE, 0, 0},
+	{"POST", "/kept", h_kept, HTTP_BODY_NONE, 0, 0},
 	{"GET", "/stream", h_stream, HTTP_BODY_NONE, 0, 0},
 	{"POST", "/body", h_hello, HTTP_BODY_WHOLE, 0, 0},
 	{"GET", "/hello", h_hello, HTTP_BODY_NONE, 0, 0},
@@ -300,6 +309,16 @@ static void long_answers_that_nobody_takes_are_refused(void)
 	/* what a change did is told, whatever it costs */
 	S.greedy.limit = KIB(64);
 	s[0] = say("POST /long HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+	CHECK(hears(s[0], "200 OK"));
+	close(s[0]);
+	turns(100);
+	/* unless it can be asked for again */
+	s[0] = say("POST /kept HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+	CHECK(hears(s[0], "429"));
+	close(s[0]);
+	turns(100);
+	S.greedy.limit = MIB(2);
+	s[0] = say("POST /kept HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
 	CHECK(hears(s[0], "200 OK"));
 	close(s[0]);
 	turns(100);

@@ -662,10 +662,11 @@ static void attempt_begin(struct run *run)
 
 /* ---- a request */
 
-/* So much is held while it runs: the input, its parsed form, and what the task may print. */
-static uint64_t run_weight(const struct http_req *r)
+/* So much is held while it runs: the parsed input, and what the task may print. A body of `0,` takes 40 times its length when it is parsed. */
+static uint64_t run_weight(const struct worker_task *t)
 {
-	return sizeof(struct run) + 8 * (uint64_t)r->body_len + OUTPUT_MAX + ERRORS_MAX;
+	return sizeof(struct run) + json_memory(t->body) + json_memory(t->create) +
+	       strlen(t->context) + OUTPUT_MAX + ERRORS_MAX;
 }
 
 static bool runs_full(const struct runs *all, const char *owner)
@@ -678,11 +679,11 @@ static bool runs_full(const struct runs *all, const char *owner)
 }
 
 /* NULL: why. Takes task. */
-static struct run *run_new(struct http_req *r, const char *owner, const char *key,
+static struct run *run_new(struct daemon *d, const char *owner, const char *key,
 	struct worker_task *task, const char **why)
 {
-	struct daemon *d = r->app;
 	struct account *a = &budget_of(d->budgets, &d->cfg, owner)->records;
+	uint64_t weight = run_weight(task);
 	struct run *run;
 
 	*why = "The server is being stopped.";
@@ -692,15 +693,15 @@ static struct run *run_new(struct http_req *r, const char *owner, const char *ke
 	if (runs_full(d->runs, owner))
 		return NULL;
 	*why = "The server holds as much for this key as limits.budget_key_mib allows.";
-	if (!account_take(a, run_weight(r)))
+	if (!account_take(a, weight))
 		return NULL;
 	*why = "out of memory";
 	run = calloc(1, sizeof(*run));
 	if (!run) {
-		account_give(a, run_weight(r));
+		account_give(a, weight);
 		return NULL;
 	}
-	*run = (struct run){.all = d->runs, .account = a, .charged = run_weight(r)};
+	*run = (struct run){.all = d->runs, .account = a, .charged = weight};
 	run->timer = loop_timer(d->loop, run_timer, run);
 	if (!run->timer) {
 		run_free(run);
@@ -768,7 +769,7 @@ void runs_submit(struct http_req *r)
 			"`mayfly doctor records`.");
 		return;
 	}
-	run = run_new(r, owner, key, &t, &why);
+	run = run_new(d, owner, key, &t, &why);
 	if (!run)
 		answer_now(r, t.run_id, RUN_RETRYABLE, why);
 	else if (run_wait(run, r))

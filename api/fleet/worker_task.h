@@ -12,7 +12,9 @@ struct config;
 #define WORKER_ID_MAX 128u
 #define WORKER_TEXT_MAX                                                                            \
 	(96u * 1024) /* task, and context as text: the kernel takes 128 KiB in one argument */
-#define WORKER_ENV_MAX     (32u * 1024)
+#define WORKER_ENV_MAX (32u * 1024)
+#define WORKER_INPUT_MAX                                                                           \
+	(512u * 1024) /* of the request: task, context, env and schemas, with their escapes */
 #define WORKER_ATTEMPT_MAX 10u
 #define WORKER_ARGS_MAX    3u
 

@@ -8,6 +8,7 @@
 
 #include "api/core/daemon.h"
 #include "api/fleet/worker_run.h"
+#include "api/fleet/worker_task.h"
 #include "api/lifecycle/route_lifecycle.h"
 #include "api/http/router.h"
 #include "api/lifecycle/spec.h"
@@ -97,7 +98,7 @@ static const struct http_route v1[] = {
 	{"POST", "/mayfly/volumes", route_volume_create, WHOLE},
 	{"GET", "/mayfly/volumes/{name}", route_volume_get, NONE},
 	{"DELETE", "/mayfly/volumes/{name}", route_volume_delete, NONE},
-	{"POST", "/mayfly/runs", runs_submit, WHOLE},
+	{"POST", "/mayfly/runs", runs_submit, HTTP_BODY_WHOLE, 0, WORKER_INPUT_MAX},
 	{"GET", "/mayfly/quarantine", route_quarantine_list, OPERATORS},
 	{"DELETE", "/mayfly/quarantine/{table}/{id}", route_quarantine_delete, OPERATORS},
 };

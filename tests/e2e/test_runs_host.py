@@ -273,6 +273,22 @@ def test_long_answers_fit_into_their_key_s_budget(daemon):
     assert run(daemon, headers=KEY, task=body["task"]) == told[0] and boots(daemon) == 1
 
 
+def test_a_parsed_input_counts_as_what_it_takes(daemon):
+    """Its text fits eight times into the records of the key, its parsed form does not."""
+    daemon.start(SMALL, api_key="root")
+    a = run(daemon, headers=KEY, input_schema={"default": [0] * 40000})
+    assert a["status"] == "retryable_error" and "limits.budget_key_mib" in a["result"]["message"], a
+    assert boots(daemon) == 0
+    assert run(daemon, headers=KEY, input_schema={"default": [0] * 4000})["status"] == "ok"
+
+
+def test_a_request_beyond_512_kib_is_refused(daemon):
+    daemon.start(CONF)
+    status, a, _ = daemon.ask("POST", "/v1/mayfly/runs", given(input_schema={"description": "x" * (512 << 10)}))
+    assert status == 413 and "too long" in a["message"], a
+    assert run(daemon, input_schema={"description": "x" * (511 << 10)})["status"] == "ok"
+
+
 def test_so_many_wait_for_one_run(daemon):
     daemon.start(CONF)
     daemon.plan(setup="later")

@@ -70,16 +70,16 @@ static int read_members(struct worker_task *t, struct err *e)
 	return 0;
 }
 
-static int read_digest(struct worker_task *t, struct err *e)
+static int read_digest(struct part *p)
 {
 	uint8_t md[SHA256_DIGEST_LENGTH];
-	char *text = cJSON_PrintUnformatted(t->body);
+	char *text = cJSON_PrintUnformatted(p->t->body);
 
 	if (!text)
-		return no_memory(e);
+		return no_memory(p->e);
 	SHA256((const unsigned char *)text, strlen(text), md);
 	for (size_t i = 0; i < sizeof(md); i++)
-		snprintf(t->digest + 2 * i, 3, "%02x", md[i]);
+		snprintf(p->t->digest + 2 * i, 3, "%02x", md[i]);
 	cJSON_free(text);
 	return 0;
 }
@@ -223,11 +223,17 @@ static int read_known(struct part *p)
 	return 0;
 }
 
+/* The members are referred to, not copied: those of `worker` may be large. */
 static int read_context(struct part *p)
 {
-	_cleanup_json_ cJSON *rest = cJSON_Duplicate(json_obj(p->t->body, "context"), true);
+	const cJSON *context = json_obj(p->t->body, "context");
+	_cleanup_json_ cJSON *rest = cJSON_CreateObject();
+	cJSON *v;
 
-	cJSON_DeleteItemFromObjectCaseSensitive(rest, "worker");
+	cJSON_ArrayForEach (v, context)
+		if (strcmp(v->string, "worker") != 0 &&
+			!cJSON_AddItemReferenceToObject(rest, v->string, v))
+			return no_memory(p->e);
 	p->t->context = rest ? cJSON_PrintUnformatted(rest) : NULL;
 	if (!p->t->context)
 		return no_memory(p->e);
@@ -241,8 +247,9 @@ static int read_context(struct part *p)
 int worker_task_read(
 	struct worker_task *t, const void *p, size_t n, const struct config *c, struct err *e)
 {
-	static int (*const parts[])(struct part * part) = {read_known, read_source, read_language,
-		read_env, read_bounds, read_schemas, read_context};
+	/* those that cost much come last */
+	static int (*const parts[])(struct part * part) = {read_known, read_language, read_env,
+		read_bounds, read_source, read_schemas, read_context, read_digest};
 	struct part part = {.t = t, .c = c, .e = e};
 	int rc;
 
@@ -252,8 +259,6 @@ int worker_task_read(
 		rc = read_run_id(t, e);
 	if (rc == 0)
 		rc = read_members(t, e);
-	if (rc == 0)
-		rc = read_digest(t, e);
 	part.worker = json_obj(json_obj(t->body, "context"), "worker");
 	for (size_t i = 0; i < ARRAY_LEN(parts) && rc == 0; i++)
 		rc = parts[i](&part);

@@ -240,6 +240,50 @@ static void a_bad_task_says_why(void)
 	}
 }
 
+static size_t taken; /* bytes that cJSON asked for */
+
+static void *count_taken(size_t n)
+{
+	taken += n;
+	return malloc(n);
+}
+
+/* What reading this text as a task asks for beyond its parsed form. */
+static size_t taken_beyond_parsing(const char *text, int want)
+{
+	cJSON_Hooks counting = {count_taken, free};
+	struct worker_task t;
+	cJSON *o = NULL;
+	struct err e;
+	size_t parsing;
+
+	cJSON_InitHooks(&counting);
+	taken = 0;
+	CHECK_INT(json_read(&o, text, strlen(text), JSON_OBJECT, NULL), 0);
+	cJSON_Delete(o);
+	parsing = taken;
+	taken = 0;
+	CHECK_INT(task_read(&t, text, &e), want);
+	worker_task_fini(&t);
+	cJSON_InitHooks(NULL);
+	CHECK(taken >= parsing);
+	return taken - parsing;
+}
+
+/* A long input that is refused by a cheap check is parsed, and nothing else; one that is taken is printed, and not copied. */
+static void a_long_input_costs_little_beyond_parsing(void)
+{
+	static const char form[] =
+		"{\"run_id\":\"r\",\"task\":\"x\",\"context\":{\"a\":1,\"worker\":{\"image\":\"i\","
+		"\"timeout_seconds\":%d,\"input_schema\":{\"default\":[%s}}}}";
+	_cleanup_free_ char *zeros = nested(50000, "0,", "0]", "");
+	_cleanup_free_ char *wrong = NULL, *right = NULL;
+
+	ASSERT(asprintf(&wrong, form, 0, zeros) > 0 && asprintf(&right, form, 1, zeros) > 0);
+	CHECK(taken_beyond_parsing(wrong, -EINVAL) < KIB(8));
+	CHECK(taken_beyond_parsing(right, 0) < MIB(1));
+}
+
 static const struct test tests[] = {
 	{"schemas_of_this_part_are_taken", schemas_of_this_part_are_taken},
 	{"other_schemas_are_refused", other_schemas_are_refused},
@@ -248,5 +292,6 @@ static const struct test tests[] = {
 	{"too_much_work_is_refused", too_much_work_is_refused},
 	{"a_task_is_read", a_task_is_read},
 	{"a_bad_task_says_why", a_bad_task_says_why},
+	{"a_long_input_costs_little_beyond_parsing", a_long_input_costs_little_beyond_parsing},
 };
 TEST_MAIN(tests)

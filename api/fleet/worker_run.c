@@ -488,6 +488,8 @@ static void exec_output(void *arg, int stream, const uint8_t *p, size_t n)
 		return;
 	if (stream == 2) {
 		buf_put(&run->err, p, MIN(n, room));
+		if (n > room)
+			agent_exec_unread(run->exec, n - room);
 		return;
 	}
 	if (n <= OUTPUT_MAX - run->out.len) {

@@ -110,6 +110,8 @@ struct agent_exec *agent_exec_attach(struct agentc *a, const char *exec_id, uint
 	uint64_t err_off, const struct agent_exec_ops *ops, void *arg);
 void agent_exec_hold(struct agent_exec *x,
 	bool hold); /* stops its output; the process feels it when its pipe is full */
+/* From output(): n bytes of it were thrown away. They are slowed down as if nobody read them. */
+void agent_exec_unread(struct agent_exec *x, size_t n);
 /* No call follows. The process is not touched: it runs on, its output is thrown away. After ended()
  * this only frees. */
 void agent_exec_close(struct agent_exec *x);

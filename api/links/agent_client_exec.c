@@ -161,7 +161,7 @@ static void exec_goes_on(void *arg)
 }
 
 /* A process that prints without end costs the daemon a bounded part of its time: its pipe fills meanwhile. */
-static void exec_slow_down(struct agent_exec *x, size_t n)
+void agent_exec_unread(struct agent_exec *x, size_t n)
 {
 	uint64_t now = mono_ns(), every_ns = agent_unread_ns(x->stream.agentc);
 
@@ -196,7 +196,7 @@ static int got_output(struct agent_exec *x, struct cur body)
 	if (!x->orphan && x->ops->output)
 		x->ops->output(x->arg, stream, p + skip, n - skip);
 	else
-		exec_slow_down(x, n - skip);
+		agent_exec_unread(x, n - skip);
 	x->busy = false;
 	if (x->dead)
 		exec_free(x);

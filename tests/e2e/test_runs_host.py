@@ -273,6 +273,15 @@ def test_long_answers_fit_into_their_key_s_budget(daemon):
     assert run(daemon, headers=KEY, task=body["task"]) == told[0] and boots(daemon) == 1
 
 
+def test_standard_error_that_is_dropped_is_slow(daemon):
+    """A task prints without end where nobody reads: a MiB in each second, and what sockets hold."""
+    daemon.start(CONF)
+    a = run(daemon, task="noisy", timeout_seconds=3, max_attempts=1)
+    assert a["status"] == "retryable_error" and "did not end within 3 s" in a["result"]["message"], a
+    assert 0 < [s for _, s in daemon.steps()].count("noise") <= 10
+    nothing_is_left(daemon)
+
+
 def test_a_parsed_input_counts_as_what_it_takes(daemon):
     """Its text fits eight times into the records of the key, its parsed form does not."""
     daemon.start(SMALL, api_key="root")

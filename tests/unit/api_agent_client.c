@@ -496,15 +496,23 @@ static void script_flood(struct peer *p)
 	close(control);
 }
 
-static void output_that_nobody_reads_is_slow(void)
+static struct agent_exec *thrower;
+
+static void x_throw_away(void *arg, int stream, const uint8_t *p, size_t n)
 {
-	struct peer *p = begin(script_flood, 0);
-	static const struct agent_exec_ops ops = {x_started, NULL, x_ended};
+	agent_exec_unread(thrower, n);
+}
+
+static void flood_is_slow(const struct agent_exec_ops *ops)
+{
 	struct agent_exec *x;
+	struct peer *p;
 	uint64_t begun = mono_ns();
 
+	flooded = 0;
+	p = begin(script_flood, 0);
 	agentc_up(T.a);
-	x = agent_exec_attach(T.a, "entrypoint", 0, 0, &ops, NULL);
+	x = thrower = agent_exec_attach(T.a, "entrypoint", 0, 0, ops, NULL);
 	REQUIRE(x);
 	while (flooded < MIB(3) && mono_ns() < begun + 30000000000ull)
 		loop_turn(T.l, 10);
@@ -513,6 +521,15 @@ static void output_that_nobody_reads_is_slow(void)
 	agent_exec_close(x);
 	T.pending = 9;
 	finish(p);
+}
+
+static void output_that_nobody_reads_is_slow(void)
+{
+	static const struct agent_exec_ops unread = {x_started, NULL, x_ended},
+					   thrown_away = {x_started, x_throw_away, x_ended};
+
+	flood_is_slow(&unread);
+	flood_is_slow(&thrown_away);
 }
 
 static void x_started(void *arg, uint32_t pid)

@@ -175,11 +175,16 @@ static int read_number(struct part *p, const char *name, uint64_t max, uint64_t 
 		name, (unsigned long long)max);
 }
 
+/* The sandbox of an attempt may not live longer than a client's. */
 static int read_bounds(struct part *p)
 {
-	int rc = read_number(p, "timeout_seconds", (uint64_t)p->c->runs_max_timeout_seconds,
-		(uint64_t)p->c->runs_timeout_seconds, &p->t->timeout_s);
+	uint64_t most = (uint64_t)p->c->runs_max_timeout_seconds,
+		 sandbox = (uint64_t)p->c->max_sandbox_timeout_seconds;
+	int rc;
 
+	most = sandbox ? MIN(most, sandbox) : most;
+	rc = read_number(p, "timeout_seconds", most,
+		MIN(most, (uint64_t)p->c->runs_timeout_seconds), &p->t->timeout_s);
 	return rc < 0 ? rc
 		      : read_number(p, "max_attempts", WORKER_ATTEMPT_MAX,
 				(uint64_t)p->c->runs_max_attempts, &p->t->attempts);

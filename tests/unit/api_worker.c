@@ -240,6 +240,27 @@ static void a_bad_task_says_why(void)
 	}
 }
 
+static void a_sandbox_of_a_run_lives_no_longer_than_others(void)
+{
+	static const char text[] = "{\"run_id\":\"r\",\"task\":\"x\",\"context\":{\"worker\":{"
+				   "\"image\":\"i\"%s}}}";
+	struct worker_task t;
+	struct config c;
+	struct err e;
+	char s[200];
+
+	conf_defaults(&c);
+	c.max_sandbox_timeout_seconds = 20;
+	snprintf(s, sizeof(s), text, "");
+	CHECK_INT(worker_task_read(&t, s, strlen(s), &c, &e), 0);
+	CHECK_INT(t.timeout_s, 20);
+	worker_task_fini(&t);
+	snprintf(s, sizeof(s), text, ",\"timeout_seconds\":21");
+	CHECK_INT(worker_task_read(&t, s, strlen(s), &c, &e), -EINVAL);
+	CHECK_STR(e.msg, "context.worker.timeout_seconds must be a whole number from 1 to 20");
+	worker_task_fini(&t);
+}
+
 static size_t taken; /* bytes that cJSON asked for */
 
 static void *count_taken(size_t n)
@@ -292,6 +313,8 @@ static const struct test tests[] = {
 	{"too_much_work_is_refused", too_much_work_is_refused},
 	{"a_task_is_read", a_task_is_read},
 	{"a_bad_task_says_why", a_bad_task_says_why},
+	{"a_sandbox_of_a_run_lives_no_longer_than_others",
+		a_sandbox_of_a_run_lives_no_longer_than_others},
 	{"a_long_input_costs_little_beyond_parsing", a_long_input_costs_little_beyond_parsing},
 };
 TEST_MAIN(tests)

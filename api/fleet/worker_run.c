@@ -235,6 +235,16 @@ static void run_forget(struct run *run, struct transaction *t)
 	run_free(run);
 }
 
+/* Has its owner no room for so many bytes? What others hold does not count: the owner's answers would make no room for them. */
+static bool run_owner_full(const struct run *run, uint64_t bytes)
+{
+	/* what the run is charged for now is replaced */
+	uint64_t more = bytes > run->charged ? bytes - run->charged : 0;
+	const struct account *full = account_full(run->account, more);
+
+	return full && (full == run->account || full == run->account->parent);
+}
+
 /* Makes room for one more answer of this owner, of so many bytes. */
 static void runs_make_room(
 	struct runs *all, const struct run *next, uint64_t bytes, struct transaction *t)
@@ -243,7 +253,7 @@ static void runs_make_room(
 	size_t n;
 
 	while ((oldest = run_oldest(all, next->owner, &n)) &&
-		(n >= (size_t)all->d->cfg.runs_keep || account_full(next->account, bytes)))
+		(n >= (size_t)all->d->cfg.runs_keep || run_owner_full(next, bytes)))
 		run_forget(oldest, t);
 }
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import time
 
@@ -247,8 +248,8 @@ KEY, ROOT = {"OPEN-SANDBOX-API-KEY": "secret of a tenant, long enough"}, {"OPEN-
 SMALL = CONF | {"server.keys.tenant": {"key": KEY["OPEN-SANDBOX-API-KEY"], "namespace": "tenant"}, "limits": {"budget_key_mib": 4}}
 
 
-def held(d, what="bytes"):
-    m = re.search(rf'(?m)^mayfly_held{{what="{what}",owner="tenant/tenant"}} (\d+)$', d.ask("GET", "/metrics", headers=ROOT)[1])
+def held(d, what="bytes", owner="tenant/tenant"):
+    m = re.search(rf'(?m)^mayfly_held{{what="{what}",owner="{owner}"}} (\d+)$', d.ask("GET", "/metrics", headers=ROOT)[1])
     return int(m[1]) if m else 0
 
 
@@ -271,6 +272,42 @@ def test_long_answers_fit_into_their_key_s_budget(daemon):
     assert 0 < [status for status, _ in answers].count(429) == n - len(told), [status for status, _ in answers]
     # nothing is lost: the answer is stored
     assert run(daemon, headers=KEY, task=body["task"]) == told[0] and boots(daemon) == 1
+
+
+def test_what_other_keys_hold_takes_no_answers_away(daemon):
+    """All keys together have 12 MiB, and two of them fill it with requests that they do not finish, while a run of a third is in progress."""
+    keys = {n: f"secret of {n}, long enough" for n in ("victim", "one", "other")}
+    conf = CONF | {f"server.keys.{n}": {"key": k, "namespace": n} for n, k in keys.items()}
+    daemon.start(conf | {"limits": {"budget_mib": 16, "budget_key_mib": 8}}, api_key="root")
+    # beyond the MiB that every key has for itself
+    victim = {"OPEN-SANDBOX-API-KEY": keys["victim"]}
+    ids = [f"old{i}" for i in range(12)]
+    for i in ids:
+        assert run(daemon, i, json.dumps(["x" * 60000]), headers=victim)["status"] == "ok"
+    daemon.plan(setup="later")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as open_ones:
+        last = pool.submit(daemon.ask, "POST", "/v1/mayfly/runs", given("last", json.dumps(["x" * 60000])), victim)
+        until_boots(daemon, 13)
+        end = time.monotonic() + 60
+        for n in ("one", "other"):
+            while (left := min((12 << 20) - held(daemon, "tenants_bytes", ""), (8 << 20) - held(daemon, owner=f"{n}/{n}"))) > 60000:
+                # beside its body, a request holds a little
+                size, before = min(left - 30000, 900000), held(daemon, owner=f"{n}/{n}")
+                s = open_ones.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+                s.sendall(f"POST /v1/sandboxes HTTP/1.1\r\nHost: a\r\nOPEN-SANDBOX-API-KEY: {keys[n]}\r\nContent-Length: {size + 1}\r\n\r\n".encode() + b" " * size)
+                while held(daemon, owner=f"{n}/{n}") < before + size:
+                    assert time.monotonic() < end, (n, left, size)
+                    time.sleep(0.02)
+        daemon.plan(go="yes")
+        # there may be no room to give it, but it is stored
+        assert last.result()[0] in (200, 429)
+    end = time.monotonic() + 60
+    while held(daemon, "tenants_bytes", "") > 8 << 20:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for i in [*ids, "last"]:
+        assert run(daemon, i, json.dumps(["x" * 60000]), headers=victim)["status"] == "ok"
+    assert boots(daemon) == 13, "each answer is there"
 
 
 def test_standard_error_that_is_dropped_is_slow(daemon):

@@ -23,6 +23,7 @@
 #include "api/sandbox/user_template.h"
 #include "lib/json.h"
 #include "lib/log.h"
+#include "lib/utf8.h"
 
 #define SEC        1000000000ull
 #define OUTPUT_MAX (256u * 1024) /* of standard output */
@@ -88,6 +89,22 @@ struct runs {
 
 /* ---- answers */
 
+/* Messages may be cut inside a character, and have words of the guest: no JSON otherwise. Takes text. */
+static char *answer_clean(char *text)
+{
+	_cleanup_(buf_fini) struct buf b = {0};
+	char *clean = NULL;
+
+	if (!text || utf8_ok(text, strlen(text)))
+		return text;
+	buf_init(&b, SIZE_MAX / 2);
+	utf8_clean(&b, text, strlen(text));
+	if (!b.bad)
+		clean = strdup(buf_cstr(&b));
+	cJSON_free(text);
+	return clean;
+}
+
 /* The text of an answer, to be freed. Takes result. NULL: no memory. */
 static char *answer_text(const char *run_id, enum run_status s, cJSON *result)
 {
@@ -99,7 +116,7 @@ static char *answer_text(const char *run_id, enum run_status s, cJSON *result)
 	cJSON_AddItemToObject(o, "result", result);
 	text = cJSON_PrintUnformatted(o);
 	cJSON_Delete(o);
-	return text;
+	return answer_clean(text);
 }
 
 /* Each waiter gets a copy. One that fits into no budget is refused: nothing is lost, the answer is stored. */

@@ -105,6 +105,18 @@ def test_an_input_that_fails_its_schema_never_runs(daemon):
     assert run(daemon, context={"n": 9}, input_schema=INPUT)["status"] == "ok"
 
 
+def test_a_message_that_is_cut_is_still_json(daemon):
+    """A name is cut in the middle of a character: before the run, and in an answer that is stored."""
+    daemon.start(CONF)
+    name = "x" + "\u00e9" * 30
+    a = run(daemon, input_schema={"required": [name]})
+    assert a["status"] == "invalid_request" and a["result"]["message"] == "input.x" + "\u00e9" * 19 + "\ufffd is missing", a
+    schema = {"properties": {"result": {"required": [name]}}}
+    for _ in range(2):
+        a = run(daemon, "r2", output_schema=schema)
+        assert a["status"] == "invalid_output" and a["result"]["message"] == "output.result.x" + "\u00e9" * 19 + "\ufffd is missing", a
+
+
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"run_id":"a","run_id":"b"}', {}, {"run_id": "", "task": "x", "context": {}}, {"run_id": "a" * 129, "task": "x", "context": {}},
                                   {"run_id": 1, "task": "x", "context": {}}, {"run_id": "a", "task": "", "context": {}}, {"run_id": "a", "task": "x" * 100000, "context": {}},
                                   given() | {"more": 1}, {"run_id": "a", "task": "x", "context": {}}, given(image=None), given(template="tpl-x"), given(image="UPPER CASE"), given(language="cobol"),

@@ -651,7 +651,7 @@ static struct sandbox *run_sandbox(struct run *run, struct refusal *x)
 		return NULL;
 	}
 	/* in no list, and the next daemon deletes it */
-	sb->internal = true;
+	sb->internal = sb->run = true;
 	sandbox_own(sb, run->owner);
 	if (run->all->parse(&sb->spec, run->task.create, &d->cfg, x) == 0 &&
 		utemplate_source(sb, x) == 0) {

@@ -151,9 +151,10 @@ static void sample_take(struct sandbox *sb, const struct sample *s)
 	memcpy(sb->disk_use.layer, s->layer, BLOB_ID);
 }
 
+/* One of a run waits then for the deadline of its attempt, and is deleted. */
 static bool may_be_paused(const struct sandbox *sb)
 {
-	return sb->phase == PHASE_RUNNING && sb->op.kind == OP_NONE && !sb->internal &&
+	return sb->phase == PHASE_RUNNING && sb->op.kind == OP_NONE && (!sb->internal || sb->run) &&
 	       sb->disk_use.lately >= WRITER_BYTES;
 }
 

@@ -33,6 +33,7 @@ struct sandbox {
 	struct sandbox_load counted; /* what it adds to the load of all */
 	unsigned int refs;
 	bool internal; /* nobody's yet: in no list, and the next daemon deletes it */
+	bool run;      /* internal, and a task of a client's is in it */
 	bool hold;     /* a pool's: its create stops before anything of a client's is in it */
 
 	char id[37];

@@ -322,6 +322,39 @@ def test_what_other_keys_hold_takes_no_answers_away(daemon):
     assert boots(daemon) == 13, "each answer is there"
 
 
+def test_a_run_that_writes_most_is_paused_when_the_disk_is_nearly_full(daemon):
+    """And not its neighbour, which writes less."""
+    daemon.start(CONF | {"limits": {"disk_reserve_mib": 0}})
+    blobs = daemon.dir / "state" / "blobs"
+    box = daemon.create()
+    daemon.until(box, "Running")
+    theirs = set(blobs.glob("*.data"))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(run, daemon, task="forever", timeout_seconds=600, max_attempts=1)
+        until_boots(daemon, 2)
+        until_runs(daemon)
+        pid = int([p for p, s in daemon.steps() if s == "boot"][1])
+        ours = set(blobs.glob("*.data")) - theirs
+        daemon.reload(CONF | {"limits": {"disk_reserve_mib": 1 << 29}})
+        end, at = time.monotonic() + 60, 0
+        with contextlib.ExitStack() as files:
+            writers = [(files.enter_context(open(f, "r+b")), mib) for fs, mib in ((ours, 2), (theirs, 1)) for f in fs]
+            assert len(writers) == 2
+            while not (m := re.search("MiB left: sandbox (.*), which writes most, is paused", daemon.log(4000))):
+                assert time.monotonic() < end and at < 60, daemon.log()
+                for f, mib in writers:
+                    f.seek(at * mib << 20)
+                    f.write(b"w" * (mib << 20))
+                    f.flush()
+                at += 1
+                time.sleep(0.25)
+        # the first that is paused; the neighbour may be the next
+        assert m[1] != box
+        daemon.reload(CONF | {"limits": {"disk_reserve_mib": 0}})
+        os.kill(pid, signal.SIGKILL)
+        assert answer.result()["status"] == "retryable_error"
+
+
 def test_standard_error_that_is_dropped_is_slow(daemon):
     """A task prints without end where nobody reads: a MiB in each second, and what sockets hold."""
     daemon.start(CONF)

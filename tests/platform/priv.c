@@ -24,9 +24,9 @@
 /* of this run's own: no helper starts with users that another one has */
 #define UID_COUNT (PRIV_UID_RANGES * 4096)
 #define UID_BASE  (400000u + UID_COUNT * ((unsigned int)getpid() % 1000))
-/* 65,536 for each of 8 slots, and for claims */
+/* 65,536 for each of 8 slots, and for claims. Above the eight ranges that helpers have by themselves, and those of platform/daemon. */
 #define VOLUME_COUNT (65536u * 10)
-#define VOLUME_BASE  (1879048192u + VOLUME_COUNT * 2 * (UID_BASE / UID_COUNT % 1500))
+#define VOLUME_BASE  (4132000000u + VOLUME_COUNT * 2 * (UID_BASE / UID_COUNT % 120))
 
 static char dir[64];
 static char cgroup[64]; /* of this test's own: another helper may run here */

@@ -335,8 +335,9 @@ int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn,
 	p->iso = i;
 	s->last_run_ns = wall_ns();
 	if (background) {
-		i->background++;
-		timer_after(i->trim, TRIM_EVERY_MS * 1000000ull);
+		/* only the first: runs that begin often do not put it off */
+		if (!i->background++)
+			timer_after(i->trim, TRIM_EVERY_MS * 1000000ull);
 	} else {
 		s->run = p;
 	}

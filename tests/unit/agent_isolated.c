@@ -1107,12 +1107,38 @@ static void wait_for_ahead(uint64_t n)
 
 #define FIRST "grep -l execd-session /proc/[0-9]*/comm 2>/dev/null | wc -l | tr -d ' '"
 
-/* It has its name a moment after it was begun. */
-static void wait_for_first(uint64_t n)
+/* Beside so many sessions the next one has its name: its storage is made, and it can be taken. It goes after 5 s, which a busy machine may need to
+ * see it; then another session has one begun again. */
+static void wait_for_first(uint64_t others)
 {
-	for (int i = 0; i < 3000 && count_of(FIRST) != n; i++)
+	struct want w = {.id = "s2a"};
+
+	for (int i = 0; i < 3000; i++) {
+		if (count_of(FIRST) == others + 1)
+			return;
+		if (!host_self(&H, ctl, "sessions_ahead", &G)) {
+			REQUIRE(make(&w) == 0);
+			CHECK_INT(drop("s2a"), 0);
+		}
 		poll(NULL, 0, 10);
-	CHECK_INT(count_of(FIRST), n);
+	}
+	CHECK(!"it never has its name");
+}
+
+/* Makes w, which takes the one that was begun ahead. It may go just before: then w is made once more. */
+static void make_of_the_first(const struct want *w, uint64_t others)
+{
+	uint64_t taken;
+
+	for (int i = 0; i < 10; i++) {
+		wait_for_first(others);
+		taken = host_self(&H, ctl, "sessions_taken_ahead", &G);
+		REQUIRE(make(w) == 0);
+		if (host_self(&H, ctl, "sessions_taken_ahead", &G) == taken + 1)
+			return;
+		CHECK_INT(drop(w->id), 0);
+	}
+	CHECK(!"it is never taken");
 }
 
 /* The next session is begun before it is asked for. It is the same session as one that was not. */
@@ -1124,12 +1150,8 @@ static void the_next_one_is_begun_ahead(void)
 	uint64_t taken;
 
 	REQUIRE(make(&w) == 0);
-	wait_for_ahead(1);
-	taken = host_self(&H, ctl, "sessions_taken_ahead", &G);
-	wait_for_first(2);
 	/* another user, who has /run; the sandbox's /tmp */
-	REQUIRE(make(&user) == 0);
-	CHECK_INT(host_self(&H, ctl, "sessions_taken_ahead", &G), taken + 1);
+	make_of_the_first(&user, 1);
 	CHECK_STR(say("s21", "grep -c ^Uid:.1000 /proc/self/status; pwd; echo x > /run/mine && cat "
 			     "/run/mine; ls -d /tmp/iso; "
 			     "echo $MINE; echo $$"),
@@ -1137,20 +1159,19 @@ static void the_next_one_is_begun_ahead(void)
 	CHECK_INT(drop("s21"), 0);
 	/* outside of a guest the storage of sessions is below /tmp */
 	if (H.guest) {
-		wait_for_ahead(1);
-		REQUIRE(make(&all) == 0);
-		CHECK_INT(host_self(&H, ctl, "sessions_taken_ahead", &G), ++taken + 1);
+		make_of_the_first(&all, 1);
 		CHECK_STR(say("s22", "pwd; ls -d iso; touch /tmp/by-s22"), "/tmp\niso\n");
 		CHECK_STR(outside("ls /tmp/by-s22; rm /tmp/by-s22"), "/tmp/by-s22\n");
 		CHECK_INT(drop("s22"), 0);
 	}
 	/* what was mounted since: not the one that lacks it */
-	wait_for_ahead(1);
+	wait_for_first(1);
+	taken = host_self(&H, ctl, "sessions_taken_ahead", &G);
 	if (outside("command -v mount")[0]) {
 		outside("mkdir -p /opt/late; mount -t tmpfs none /opt/late; echo late > "
 			"/opt/late/f");
 		REQUIRE(make(&user) == 0);
-		CHECK_INT(host_self(&H, ctl, "sessions_taken_ahead", &G), taken + 1);
+		CHECK_INT(host_self(&H, ctl, "sessions_taken_ahead", &G), taken);
 		CHECK_STR(say("s21", "cat /opt/late/f"), "late\n");
 		CHECK_INT(drop("s21"), 0);
 		outside("umount /opt/late; rmdir /opt/late");
@@ -1159,8 +1180,7 @@ static void the_next_one_is_begun_ahead(void)
 	}
 	/* killed by root of the sandbox */
 	REQUIRE(make(&user) == 0);
-	wait_for_ahead(1);
-	wait_for_first(3);
+	wait_for_first(2);
 	outside("for f in $(grep -l execd-session /proc/[0-9]*/comm); do p=${f%/comm}; "
 		"p=${p#/proc/}; "
 		"grep -q \"^PPid:[[:space:]]*$p\\$\" /proc/[0-9]*/status 2>/dev/null || kill -9 "
@@ -1292,8 +1312,10 @@ static int rounds = 15;
 /* the quarter's: on a busy machine the middle one says how busy it is */
 static double quarter_ms(uint64_t v[ROUNDS_MAX])
 {
+	int quarter = rounds / 4;
+
 	qsort(v, (size_t)rounds, sizeof(*v), by_time);
-	return (double)v[rounds / 4] / 1e6;
+	return (double)v[quarter] / 1e6;
 }
 
 /* Says what things take beside each other; no time is demanded. */

@@ -194,7 +194,7 @@ static const struct key {
 		"Client connections of the gateway open at a time"},
 	{"ingress", "max_connections_per_address", K_INT, AT(ingress_max_connections_per_address),
 		0, 65536, "256",
-		"Of these, connections from one address. 0: no limit, as behind_proxy needs it"},
+		"Of these, connections from one address. 0: no limit. Required with behind_proxy"},
 	{"ingress", "behind_proxy", K_BOOL, AT(ingress_behind_proxy), 0, 0, "false",
 		"Only a proxy of yours reaches the gateway: believe its X-Forwarded-For and "
 		"X-Forwarded-Proto. Needs max_connections_per_address = 0"},

@@ -17,7 +17,7 @@ struct sandbox;
 struct pool_capacity {
 	uint64_t buffer_min, buffer_max; /* machines that wait */
 	uint64_t pool_min, pool_max; /* machines that wait and sandboxes that were made of such */
-	/* Not 0: as many wait as were taken in so many seconds, from buffer_min to buffer_max. */
+	/* Not 0: as many wait as were asked for in so many seconds, from buffer_min to buffer_max. */
 	uint64_t adapt_s;
 };
 

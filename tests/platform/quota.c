@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * quota: limits that the file system keeps for the files of one sandbox or claim, by the helper's own functions, as root, where the kernel and
- * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance's disk is mounted without: skipped there.
+ * the file system of /var/lib/mayfly (or $QUOTA_DIR) have project quotas. The appliance's data disk has them: test_jail runs this there.
  */
 #include "lib/test.h"
 

@@ -93,6 +93,7 @@ def test_events_of_a_sandbox_are_bounded(daemon):
     for _ in range(12):
         for what in ("pause?mode=resident", "resume"):
             assert daemon.ask("POST", f"/v1/sandboxes/{box}/{what}")[0] == 202
+        daemon.until(box, "Running")
     kept = events()
     assert len(kept) == 40 and first not in kept and "Running" in kept[-1] and "Resuming" in kept[-2], kept
 

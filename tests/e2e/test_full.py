@@ -181,6 +181,10 @@ def test_a_limit_counts_all_layers_of_a_disk(daemon, disk):
     daemon.reconfigure()
     try:
         sb, other = create(daemon)["id"], create(daemon)["id"]
+        end = time.monotonic() + SLOW
+        while [t for t in templates(daemon) if t["state"] == "Creating"]:  # it writes, too
+            assert time.monotonic() < end, templates(daemon)
+            time.sleep(0.1)
         before = written_mib()
         run(daemon, sb, "dd if=/dev/zero of=/root/one bs=1M count=60 conv=fsync 2>/dev/null")
         status, s, _ = call(daemon, "POST", f"/v1/sandboxes/{sb}/snapshots")

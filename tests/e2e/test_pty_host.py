@@ -300,25 +300,23 @@ def test_replay_and_a_lost_client(port):
 
 
 def test_replay_and_attach_are_one_step(port):
-    """Clients take over while the shell writes. From the offset that one has reached the next one has every byte once."""
+    """Clients take over from others, which stay, while the shell writes. From the offset that one has reached the next one has every byte once."""
     last = 60000
 
     async def go():
-        id, seen = make(port, command=f"i=0; while [ $i -lt {last} ]; do i=$((i + 1)); echo $i; done"), b""
-        for n in range(20):
-            async with attach(port, id, f"since={len(seen)}&takeover=1") as t:
+        # it waits for a line at the end: where a shell has ended the next client begins another
+        id, seen = make(port, command=f"i=0; while [ $i -lt {last} ]; do i=$((i + 1)); echo $i; done; read line"), b""
+        async with contextlib.AsyncExitStack() as clients:
+            for n in range(21):
+                t = await clients.enter_async_context(attach(port, id, f"since={len(seen)}&takeover=1"))
                 await t.told("connected")
-                while len(t.seen()) < 1000 * n and not any(j["type"] == "exit" for j in t.json):
+                while (n == 20 or len(t.seen()) < 1000 * n) and not (seen + t.seen()).endswith(b"\n%d\r\n" % last):
                     await t.next()
                 offsets = [o for o, _ in t.replay]
                 assert offsets == sorted(offsets) and (not offsets or offsets[0] == len(seen))
                 seen += t.seen()
-                if any(j["type"] == "exit" for j in t.json):
-                    break
-        else:
-            async with attach(port, id, f"since={len(seen)}&takeover=1") as t:
-                await t.told("exit")
-                seen += t.seen()
+            await t.type("\n")
+            await t.told("exit")
         assert seen.split() == [b"%d" % i for i in range(1, last + 1)]
         ask(port, "DELETE", f"/pty/{id}")
     run(go())

@@ -177,9 +177,12 @@ def test_one_that_dies_while_it_waits_is_replaced(daemon):
     daemon.start(CONF)
     make(daemon, low=1, high=1)
     until(daemon, (1, 0, 1))
+    before, end = {p for p, _ in daemon.steps()}, time.monotonic() + 60
     for pid in daemon.monitors():
         os.kill(pid, signal.SIGKILL)
-    until(daemon, (0, 0, 0))
+    while {p for p, _ in daemon.steps()} <= before:
+        assert time.monotonic() < end, daemon.log()
+        time.sleep(0.02)
     until(daemon, (1, 0, 1))
     assert take(daemon)[0] == 202
 

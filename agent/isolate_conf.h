@@ -30,8 +30,9 @@ struct iso_req {
 int iso_req_parse(struct cur *c, struct iso_req *r);
 void iso_req_free(struct iso_req *r);
 
-/* Agent to first process, in a memfd. The directory of the storage is at its beginning, as text that ends with 0: the first process needs it before it
- * is told what session it is to be. The rest is at ISO_CONF_AT, and is there when ISO_GO has come on ISO_FD_CMD. */
+/* From the agent to a session's first process, in a memfd. At the beginning stands the path of the session's storage, ended by a 0: the process may begin
+ * before anybody asked for a session, and needs only this path until then. All else stands at ISO_CONF_AT. The process may read it after ISO_GO came on
+ * ISO_FD_CMD. */
 #define ISO_CONF_AT 512
 #define ISO_GO      "g\n"
 struct iso_conf {

@@ -108,10 +108,10 @@ enum agent_type {
 	/* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or
 	 * after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_OUT = 50,
-	AGENT_STDIN_TAKEN =
-		52, /* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. It comes when AGENT_TAKEN_EVERY or
-				 * more were taken since the last one. The host sends at most AGENT_WINDOW beyond it, or its acknowledgements may stand behind input that
-				 * nobody takes */
+	/* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. It comes when AGENT_TAKEN_EVERY
+	 * or more were taken since the last one. The host sends at most AGENT_WINDOW beyond it, or its acknowledgements may stand behind input that
+	 * nobody takes */
+	AGENT_STDIN_TAKEN = 52,
 	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 	AGENT_EXIT = 51,
 

@@ -577,7 +577,7 @@ static void on_sock(void *arg, uint32_t events)
 	switch (s->state) {
 	case ST_HELLO:
 		read_hello(s);
-		/* it may have left before it was heard, and its end is told only once */
+		/* The client may have left already. Its end is reported only once, so it is looked at here. */
 		if (s->hup && (s->state == ST_WAIT || s->state == ST_REQUEST))
 			client_left(s);
 		break;

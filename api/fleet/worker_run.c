@@ -255,7 +255,7 @@ static void run_forget(struct run *run, struct transaction *t)
 /* Has its owner no room for so many bytes? What others hold does not count: the owner's answers would make no room for them. */
 static bool run_owner_full(const struct run *run, uint64_t bytes)
 {
-	/* what the run is charged for now is replaced */
+	/* its present charge is replaced: only the difference is new */
 	uint64_t more = bytes > run->charged ? bytes - run->charged : 0;
 	const struct account *full = account_full(run->account, more);
 

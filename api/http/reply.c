@@ -138,7 +138,8 @@ static void reply_whole(struct http_req *pub, int status, const char *type, cons
 		MHD_create_response_from_buffer(n, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY));
 }
 
-/* What a change did is told, whatever it costs; what somebody only wants to see may be refused. */
+/* Without memory for it, the answer to a GET may be refused: the client can ask again. Any other request may have changed something, and the client is
+ * told. */
 void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n)
 {
 	reply_whole(r, status, type, body, n, !strcmp(r->method, "GET"));

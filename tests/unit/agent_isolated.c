@@ -1164,7 +1164,7 @@ static void the_next_one_is_begun_ahead(void)
 		CHECK_STR(outside("ls /tmp/by-s22; rm /tmp/by-s22"), "/tmp/by-s22\n");
 		CHECK_INT(drop("s22"), 0);
 	}
-	/* what was mounted since: not the one that lacks it */
+	/* A mount of the sandbox came after the session was begun ahead. That session lacks it, and is not used. */
 	wait_for_first(1);
 	taken = host_self(&H, ctl, "sessions_taken_ahead", &G);
 	if (outside("command -v mount")[0]) {

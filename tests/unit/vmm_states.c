@@ -770,7 +770,7 @@ static uint32_t ask_end(void)
 	return ask_with(VMM_SHUTDOWN, &(uint32_t){1}, 4, NULL, 0);
 }
 
-/* A state is met anew for each request that moves the VM; all that are refused, or only look, share one. */
+/* Each request that changes the state gets a VM of its own. The others leave the state as it is, so they are sent to one VM. */
 static void every_request_in_every_state(void)
 {
 	enum { PREPARE, BOOT, RESTORE, PAUSE, CONTINUE, SNAPSHOT, REGS, STATS, LAYERS, END, N };

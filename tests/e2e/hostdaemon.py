@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import sqlite3
 import subprocess
@@ -28,6 +29,17 @@ def stop(pid):
     while any(t.read_text().rsplit(")", 1)[1].split()[0] not in "Tt" for t in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
         assert time.monotonic() < end, f"process {pid} does not stop"
         time.sleep(0.005)
+
+
+def kill(pid):
+    """SIGKILL, and the process is dead: a signal that was sent has not yet arrived."""
+    fd = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        dead, _, _ = select.select([fd], [], [], WAIT_S)
+        assert dead, f"process {pid} does not die"
+    finally:
+        os.close(fd)
 
 
 class HostDaemon:

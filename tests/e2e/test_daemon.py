@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon
+from hostdaemon import BOX, PROGRAM, WAIT_S, HostDaemon, kill
 from registrykit import free_port
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -799,7 +799,7 @@ def test_the_next_daemon_takes_up_what_is_there(daemon):
         daemon.ask("POST", "/v1/sandboxes", BOX, timeout=1)
     pid = process_of(daemon, killed)
     daemon.end()
-    os.kill(pid, signal.SIGKILL)
+    kill(pid)
     daemon.plan().again()
     ended = daemon.ask("GET", f"/v1/sandboxes/{killed}")[1]["status"]
     assert (ended["state"], ended["reason"], ended["message"]) == ("Failed", "VM_ENDED", "The VM ended while no server was running.")
@@ -832,7 +832,7 @@ def test_what_was_promised_is_made_by_the_next_daemon(daemon):
             assert daemon.ask("DELETE", f"/v1/sandboxes/{b['id']}")[0] == 204
         daemon.end()
         for pid in daemon.monitors():  # without the helper nobody knows those of a daemon that died
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
 
 
 @pytest.mark.parametrize("source,steps", [("memory", ("prepare", "restore", "thaw")), ("disk", ("prepare", "boot", "setup")), ("template", ("prepare", "restore", "thaw"))])
@@ -868,7 +868,7 @@ def test_what_was_promised_from_a_point_is_made_by_the_next_daemon(daemon, sourc
         daemon.cleared("blobs/*")
     daemon.end()
     for pid in daemon.monitors():  # without the helper nobody knows those of a daemon that died
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
 
 
 # ---- what is described and measured

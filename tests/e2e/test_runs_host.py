@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from hostdaemon import HostDaemon
+from hostdaemon import HostDaemon, kill
 from test_template_steps import TPL, built
 
 CONF = {"runtime": {"templates": False}}
@@ -418,7 +418,7 @@ def test_a_killed_daemon_leaves_nothing_and_runs_again(daemon, step):
     daemon.plan()
     # the helper ends the lost monitor, and there is none here
     for pid in daemon.monitors():
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     daemon.again()
     nothing_is_left(daemon)
     with contextlib.closing(sqlite3.connect(daemon.dir / "state" / "state.db")) as db:

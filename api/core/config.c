@@ -385,7 +385,7 @@ static int boolean(struct rd *r, bool *v)
 
 static int value(struct rd *r, struct config *c, const struct key *k)
 {
-	char *at = (char *)c + k->off, text[1024];
+	char *at = (char *)c + k->off, text[sizeof(c->image_aliases)]; /* the longest */
 	int64_t v = 0;
 	int rc;
 
@@ -637,18 +637,39 @@ int conf_load(struct config *c, const char *path, struct err *e)
 
 static bool only_at_start(const char *table, const char *name)
 {
-	static const char *const names[] = {"host", "port", "socket", "max_connections",
-		"max_connections_per_address", "write_timeout_seconds", "header_timeout_seconds",
-		"body_timeout_seconds", "idle_timeout_seconds", "log_json", "state_dir", "run_dir",
-		"bin_dir", "kernel", "initrd", "no_jail", "weaker_jail", "faults"};
+	static const struct {
+		const char *table, *name;
+	} keys_at_start[] = {
+		{"server", "host"},
+		{"server", "port"},
+		{"server", "socket"},
+		{"server", "max_connections"},
+		{"server", "max_connections_per_address"},
+		{"server", "header_timeout_seconds"},
+		{"server", "body_timeout_seconds"},
+		{"server", "idle_timeout_seconds"},
+		{"server", "write_timeout_seconds"},
+		{"server", "log_json"},
+		{"runtime", "state_dir"},
+		{"runtime", "run_dir"},
+		{"runtime", "bin_dir"},
+		{"runtime", "kernel"},
+		{"runtime", "initrd"},
+		{"runtime", "no_jail"},
+		{"runtime", "weaker_jail"},
+		{"network", "enabled"}, /* templates have the device, or not */
+		{"ingress", "mode"},
+		{"ingress", "host"},
+		{"ingress", "port"},
+		{"ingress", "max_connections"},
+		{"ingress", "max_connections_per_address"},
+		{"debug", "faults"},
+	};
 
-	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (!strcmp(names[i], name))
+	for (size_t i = 0; i < ARRAY_LEN(keys_at_start); i++)
+		if (!strcmp(keys_at_start[i].table, table) && !strcmp(keys_at_start[i].name, name))
 			return true;
-	if (!strcmp(table, "ingress") && !strcmp(name, "mode"))
-		return true;
-	/* templates have the device, or not */
-	return !strcmp(table, "network") && !strcmp(name, "enabled");
+	return false;
 }
 
 void conf_take(struct config *now, const struct config *next,

@@ -218,10 +218,13 @@ static void what_may_change_while_it_serves(void)
 	parse(&next,
 		"[server]\nport = 81\neip = \"x\"\nlog_level = \"debug\"\n[runtime]\nno_jail = "
 		"true\ntemplates = false\n[limits]\nmax_sandboxes = 7\n"
-		"[server.api_keys]\nc = \"3\"\n[storage]\nallowed_host_paths = [\"/p\"]\n",
+		"[server.api_keys]\nc = \"3\"\n[storage]\nallowed_host_paths = "
+		"[\"/p\"]\n[network]\nmax_connections = 5\n"
+		"[ingress]\nport = 82\n",
 		&e);
 	conf_take(&now, &next, tell, NULL);
-	CHECK_STR(told, "server.host server.port runtime.no_jail ");
+	CHECK_STR(told, "server.host server.port runtime.no_jail ingress.port ");
+	CHECK_INT(now.network_connections, 5);
 	CHECK_STR(now.host, "0.0.0.0");
 	CHECK_INT(now.port, 8080);
 	CHECK(!now.no_jail && !now.templates);
@@ -238,6 +241,21 @@ static void what_may_change_while_it_serves(void)
 	CHECK_INT(conf_check(&next, &e), 0);
 	conf_take(&now, &next, NULL, NULL);
 	CHECK_INT(conf_check(&now, &e), -EINVAL);
+}
+
+static void the_longest_text(void)
+{
+	static char text[8192];
+	struct config c;
+	struct err e;
+
+	for (size_t n = sizeof(c.image_aliases) - 1; n <= sizeof(c.image_aliases); n++) {
+		snprintf(text, sizeof(text), "[images]\naliases = \"%0*d\"\n", (int)n, 0);
+		conf_defaults(&c);
+		CHECK_INT(conf_parse(&c, text, strlen(text), &e),
+			n < sizeof(c.image_aliases) ? 0 : -EINVAL);
+		CHECK_INT(strlen(c.image_aliases), n < sizeof(c.image_aliases) ? n : 0);
+	}
 }
 
 static void what_cannot_be_read_is_not_empty(void)
@@ -278,6 +296,7 @@ static void a_proxy_has_no_share_of_an_address(void)
 static const struct test tests[] = {
 	{"a_proxy_has_no_share_of_an_address", a_proxy_has_no_share_of_an_address},
 	{"what_may_change_while_it_serves", what_may_change_while_it_serves},
+	{"the_longest_text", the_longest_text},
 	{"what_cannot_be_read_is_not_empty", what_cannot_be_read_is_not_empty},
 	{"reads_what_it_says", reads_what_it_says},
 	{"refuses_with_the_line", refuses_with_the_line},

@@ -100,7 +100,11 @@ static struct options parse_options(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "init-config")) {
 		o.init_config = argc > 2 ? argv[2] : "-";
-		return o;
+		if (o.init_config[0] != '-' || !o.init_config[1])
+			return o;
+		/* an option, not the name of a file */
+		argc--;
+		argv++;
 	}
 	if (opt_parse(opts, ARRAY_LEN(opts), argc, argv, &rest, &e) < 0)
 		die_with(BAD_CONFIG, "options", &e);
@@ -108,7 +112,7 @@ static struct options parse_options(int argc, char **argv)
 		puts("mayflyd " MAYFLY_VERSION " (protocol " PROTOCOL_VERSION ")");
 		exit(0);
 	}
-	if (o.help || rest < argc) {
+	if (o.help || o.init_config || rest < argc) {
 		FILE *to = o.help ? stdout : stderr;
 
 		fputs("usage: mayflyd [OPTIONS]\n       mayflyd init-config [FILE]\n", to);

@@ -43,6 +43,10 @@ def test_a_fresh_configuration_is_a_good_one(tmp_path):
     assert mayflyd("--config", f, "--check").stdout == "ok\n"
     r = mayflyd("init-config", f)
     assert r.returncode == 1 and "exists" in r.stderr
+    # an option is not the name of a file
+    assert mayflyd("init-config", "--help", cwd=tmp_path).stdout == mayflyd("--help").stdout
+    assert mayflyd("init-config", "--check", cwd=tmp_path).returncode == mayflyd("init-config", "--force", cwd=tmp_path).returncode == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
     # another key each time, for its owner only
     text, other = f.read_text(), mayflyd("init-config").stdout
     key = re.search(r'^api_key = "([0-9a-f]{48})"$', text, re.M)[1]

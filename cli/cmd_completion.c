@@ -8,25 +8,20 @@
 
 #include "cli/cli.h"
 
-/* Words that may stand at the end of the line `mayfly A B ... <Tab>`: _mayfly_words A B ... */
+/* Words that may stand at the end of the line `mayfly A B ... <Tab>`: _mayfly_words A B ...
+ * An option is the first word of its line, after its letter: its description may name others. */
 static const char words[] =
 	"_mayfly_words() {\n"
-	"    if [ $# = 0 ]; then\n"
-	"        mayfly --help | sed -n 's/^  \\([a-z][a-z-]*\\) .*/\\1/p'\n"
-	"        return\n"
-	"    fi\n"
+	"    set -- \"$(mayfly ${1+\"$1\"} --help 2>/dev/null)\" \"$@\"\n"
+	"    case \"$# $1\" in\n"
+	"    [01]\\ *|2\\ *) ;;\n"
+	"    *\"usage: mayfly $2 COMMAND ...\"*)\n"
+	"        set -- \"$(mayfly \"$2\" \"$3\" --help 2>/dev/null)\" ;;\n"
+	"    esac\n"
+	"    printf '%s\\n' \"$1\" | sed -n -e 's/^  \\([a-z][a-z-]*\\) .*/\\1/p' "
+	"-e 's/^      \\(--[a-z][a-z-]*\\).*/\\1/p' -e 's/^  -., \\(--[a-z][a-z-]*\\).*/\\1/p'\n"
 	"    case $1 in\n"
-	"    snapshot|template|volume|image|machine|disk|egress)\n"
-	"        if [ $# = 1 ]; then mayfly \"$1\" --help; else mayfly \"$1\" \"$2\" --help; fi "
-	";;\n"
-	"    *) mayfly \"$1\" --help ;;\n"
-	"    esac 2>/dev/null | sed -n -e 's/^  \\([a-z][a-z-]*\\) .*/\\1/p' -e "
-	"'s/^.* \\(--[a-z][a-z-]*\\).*/\\1/p'\n"
-	"    case $1 in\n"
-	"    "
-	"exec|code|logs|events|stats|cp|inspect|stop|kill|wait|rm|pause|resume|renew|port-forward)"
-	"\n"
-	"        mayfly ls --quiet --names 2>/dev/null ;;\n"
+	"    *[\\ \\[]SANDBOX*) mayfly ls --quiet --names 2>/dev/null ;;\n"
 	"    esac\n"
 	"}\n";
 

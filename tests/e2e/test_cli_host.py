@@ -3,6 +3,11 @@
 guest's shell is in test_cli.py."""
 import json
 import os
+import pty
+import re
+import select
+import shutil
+import signal
 import subprocess
 import time
 
@@ -178,20 +183,83 @@ def test_a_name_or_a_beginning_is_enough_but_not_two(mayfly):
     mayfly("rm", *boxes, named)
 
 
+def by_a_terminal(argv, setup, lines, env, cwd):
+    """What a shell made of each line, a Tab typed after it: lists of words. The shell says them itself: the line becomes the arguments of a function."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, env)
+    said, end = "", time.monotonic() + 60
+
+    def until(pattern):
+        nonlocal said
+        while not (m := re.search(pattern, said)):
+            assert time.monotonic() < end, (pattern, said)
+            if select.select([fd], [], [], 1)[0]:
+                said += os.read(fd, 4096).decode(errors="replace")
+        said = said[m.end():]
+        return m[1]
+
+    try:
+        # in two pieces: what is typed, and shown by the terminal, is not what is printed
+        os.write(fd, f"{setup}; said() {{ printf '[%s]' \"$@\"; echo; }}; PS1='re''ady> '\n".encode())
+        until("(ready> )")
+        found = []
+        for line in lines:
+            os.write(fd, f"{line}\t\x01said \n".encode())
+            found.append(until(r"\[(mayfly\]\[.*?)\]\r?\n").split("]["))
+        return found
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(fd)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_made_for(mayfly, shell):
-    script = mayfly("completion", shell).stdout
-    assert "_mayfly_words" in script
+def test_a_shell_completes_commands_options_and_sandboxes(mayfly, daemon, shell, tmp_path):
+    """The real shells: with a Tab on a terminal in bash and zsh; fish says by itself what it would offer."""
     mayfly("completion", "csh", code=2)
-    if shell != "bash":
-        return
-    words = subprocess.run(["bash", "-c", script + """
-        COMP_WORDS=(mayfly por) COMP_CWORD=1; _mayfly; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(mayfly ls --st) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(mayfly snapshot cr) COMP_CWORD=2; _mayfly; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(mayfly image pull --st) COMP_CWORD=3; _mayfly; echo "${COMPREPLY[@]}"
-        """], env=os.environ | {"PATH": f"{MAYFLY.parent}:{os.environ['PATH']}"}, capture_output=True, text=True, timeout=60)
-    assert words.stdout.splitlines() == ["port-forward", "--state", "create", "--store --stall"], words
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed: make deps")
+    box = mayfly("create", "-m", "256Mi", "-n", "only-of-this-name", "tiny").stdout.strip()
+    lines = {"mayfly por": "port-forward", "mayfly ls --st": "--state", "mayfly create --netw": "--network", "mayfly snapshot veri": "verify", "mayfly pool create --ada": "--adaptive",
+             "mayfly pause only-of": "only-of-this-name", "mayfly snapshot create only-of": "only-of-this-name"}
+    env = os.environ | {"OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{daemon.port}", "OPEN_SANDBOX_API_KEY": "k", "PATH": f"{MAYFLY.parent}:{os.environ['PATH']}", "HOME": str(tmp_path),
+                        "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "TERM": "dumb"}
+    try:
+        if shell == "fish":
+            script = "mayfly completion fish | source\n" + "".join(f"echo (complete -C '{line}')\n" for line in lines)
+            r = subprocess.run(["fish", "--no-config", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            found = [line.split() for line in r.stdout.splitlines()]
+            assert found == [[word] for word in lines.values()], r
+        else:
+            argv, setup = {"bash": (["bash", "--norc", "--noprofile", "-i"], "set -o emacs; bind 'set enable-bracketed-paste off'"),
+                           "zsh": (["zsh", "-f", "-i"], "bindkey -e; autoload -Uz compinit; compinit -u -D")}[shell]
+            found = by_a_terminal(argv, f"{setup}; source <(mayfly completion {shell})", lines, env, tmp_path)
+            assert found == [[*line.split()[:-1], word] for line, word in lines.items()]
+    finally:
+        mayfly("rm", box)
+
+
+def test_completion_offers_every_command_and_option(mayfly, daemon):
+    """What each --help lists, and sandboxes where its usage names one. No list of them is kept anywhere."""
+    box = mayfly("create", "-m", "256Mi", "-n", "offered", "tiny").stdout.strip()
+    script, helps = mayfly("completion", "bash").stdout, {"": mayfly("--help").stdout}
+    for c in re.findall(r"^  ([a-z-]+) ", helps[""], re.M):
+        helps[c] = mayfly(c, "--help").stdout
+        if helps[c].startswith(f"usage: mayfly {c} COMMAND ...\n"):
+            helps |= {f"{c} {sub}": mayfly(c, sub, "--help").stdout for sub in re.findall(r"^  ([a-z-]+) ", helps[c], re.M)}
+    asked = "".join(f"echo $(_mayfly_words {words})\n" for words in helps)
+    r = subprocess.run(["bash", "-uc", script + asked], env=os.environ | {"PATH": f"{MAYFLY.parent}:{os.environ['PATH']}", "OPEN_SANDBOX_DOMAIN": f"127.0.0.1:{daemon.port}",
+                                                                         "OPEN_SANDBOX_API_KEY": "k"}, capture_output=True, text=True, timeout=120)
+    offered = dict(zip(helps, [set(line.split()) for line in r.stdout.split("\n")]))
+    takes = {words for words, text in helps.items() if re.search(r"^(usage:|      ) mayfly .*\bSANDBOX", text, re.M)}
+    assert {"exec", "attach", "stats", "cp", "fork", "rollback", "snapshot create", "egress show"} <= takes and len(helps) > 60
+    for words, text in helps.items():
+        listed = set(re.findall(r"^  ([a-z][a-z-]*) ", text, re.M)) | set(re.findall(r"^  (?:-., |    )(--[a-z-]+)", text, re.M))
+        assert offered[words] == listed | ({"offered"} if words in takes else set()), words
+    assert "--network" in offered["create"] and "--deny" in offered["run"] and "--run-id" in offered["worker run"] and "--code" not in offered[""]
+    mayfly("rm", box)
 
 
 def test_what_this_host_is(mayfly):

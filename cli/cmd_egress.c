@@ -141,14 +141,17 @@ static int egress_watch(int argc, char **argv)
 	if (client_resolve(&c, argv[at], id, &e) < 0)
 		return complain(EXIT_FAILED, &e);
 	path = client_path("/v1/mayfly/sandboxes/%s/egress", id);
-	while (client_call(&c, "GET", path, NULL, &seen, &e) == 0) {
+	while (!client_interrupts && client_call(&c, "GET", path, NULL, &seen, &e) == 0) {
 		print_changes(last.json, seen.json);
 		answer_fini(&last);
 		last = seen;
 		seen = (struct answer){0};
-		sleep(1);
+		sleep(1); /* ^C ends it */
 	}
-	code = seen.status == 404 && last.json ? EXIT_OK : complain(EXIT_FAILED, &e);
+	if (client_interrupts || (seen.status == 404 && last.json))
+		code = EXIT_OK;
+	else
+		code = complain(EXIT_FAILED, &e);
 	answer_fini(&last);
 	answer_fini(&seen);
 	return code;

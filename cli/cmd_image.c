@@ -73,8 +73,7 @@ int image_fetch(struct store *s, const struct image_request *q, struct err *e)
 	struct bar b = {.tty = isatty(2)};
 	struct image_info i;
 	char d[DIGEST_STR];
-	int r = image_obtain(
-		s, image_spawner_direct(getenv("MAYFLY_IMAGE_PROGRAM")), q, on_progress, &b, &i, e);
+	int r = image_obtain(s, image_spawner_direct(NULL), q, on_progress, &b, &i, e);
 
 	end_progress(&b);
 	if (r < 0)

@@ -406,17 +406,28 @@ static bool is_id(const char *s)
 	return strlen(s) == 36 && strspn(s, "0123456789abcdef-") == 36;
 }
 
-/* What client_resolve() has seen so far. A name wins over the beginning of an id. */
+/* What people name, with the words for it. */
+struct named_kind {
+	const char *path, *one, *many, *ls;
+};
+static const struct named_kind named_sandboxes = {"/v1/sandboxes", "sandbox", "sandboxes",
+				       "mayfly ls"},
+			       named_snapshots = {"/v1/snapshots", "snapshot", "snapshots",
+				       "mayfly snapshot ls"};
+
+/* What resolve() has seen so far. A name wins over the beginning of an id. */
 struct found {
 	char named[64], begun[64];
 	unsigned int names, beginnings;
 };
 
-static void look_at(struct found *f, const cJSON *box, const char *word)
+/* A sandbox's name is metadata, a snapshot's is a field of its own. */
+static void look_at(struct found *f, const struct named_kind *k, const cJSON *o, const char *word)
 {
-	const char *id = json_text(box, "id");
+	const cJSON *names = k == &named_sandboxes ? cJSON_GetObjectItem(o, "metadata") : o;
+	const char *id = json_text(o, "id");
 
-	if (!strcmp(json_text(cJSON_GetObjectItem(box, "metadata"), "name"), word)) {
+	if (!strcmp(json_text(names, "name"), word)) {
 		f->names++;
 		snprintf(f->named, sizeof(f->named), "%s", id);
 	} else if (!strncmp(id, word, strlen(word))) {
@@ -425,43 +436,52 @@ static void look_at(struct found *f, const cJSON *box, const char *word)
 	}
 }
 
-int client_resolve(const struct client *c, const char *word, char id[64], struct err *e)
+static int resolve(const struct client *c, const struct named_kind *k, const char *word,
+	char id[64], struct err *e)
 {
 	struct found f = {0};
 	bool more = true;
 
 	/* an empty variable of a script's must not mean the one sandbox without a name */
 	if (!*word)
-		return err_plain(e, EINVAL, "the name of a sandbox is empty");
+		return err_plain(e, EINVAL, "the name of a %s is empty", k->one);
 	if (is_id(word)) {
 		memcpy(id, word, 37);
 		return 0;
 	}
 	for (int page = 1; more; page++) {
 		_cleanup_answer_ struct answer a;
-		_cleanup_free_ char *path = client_path("/v1/sandboxes?page=%d&pageSize=200", page);
+		_cleanup_free_ char *path = client_path("%s?page=%d&pageSize=200", k->path, page);
 		const cJSON *i;
 		int rc = client_call(c, "GET", path, NULL, &a, e);
 
 		if (rc < 0)
 			return rc;
 		cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items"))
-			look_at(&f, i, word);
+			look_at(&f, k, i, word);
 		more = cJSON_IsTrue(cJSON_GetObjectItem(
 			cJSON_GetObjectItem(a.json, "pagination"), "hasNextPage"));
 	}
 	if (f.names > 1)
-		return err_plain(e, EINVAL,
-			"%u sandboxes are named '%s': give an id (`mayfly ls` shows them)", f.names,
-			word);
+		return err_plain(e, EINVAL, "%u %s are named '%s': give an id (`%s` shows them)",
+			f.names, k->many, word, k->ls);
 	if (!f.names && f.beginnings > 1)
 		return err_plain(e, EINVAL,
-			"the ids of %u sandboxes begin with '%s': give more of the id "
-			"(`mayfly ls` shows them)",
-			f.beginnings, word);
+			"the ids of %u %s begin with '%s': give more of the id (`%s` shows them)",
+			f.beginnings, k->many, word, k->ls);
 	if (!f.names && !f.beginnings)
 		return err_plain(
-			e, ENOENT, "no sandbox '%s': `mayfly ls` shows those there are", word);
+			e, ENOENT, "no %s '%s': `%s` shows those there are", k->one, word, k->ls);
 	memcpy(id, f.names ? f.named : f.begun, 64);
 	return 0;
+}
+
+int client_resolve(const struct client *c, const char *word, char id[64], struct err *e)
+{
+	return resolve(c, &named_sandboxes, word, id, e);
+}
+
+int client_resolve_snapshot(const struct client *c, const char *word, char id[64], struct err *e)
+{
+	return resolve(c, &named_snapshots, word, id, e);
 }

@@ -75,6 +75,8 @@ char *client_path(const char *fmt, ...) _printf_(1, 2); /* to be freed; aborts w
 
 /* A sandbox by its name (metadata "name"), its id or the beginning of one; into id[64]. */
 int client_resolve(const struct client *c, const char *word, char id[64], struct err *e);
+/* A snapshot, in the same ways. */
+int client_resolve_snapshot(const struct client *c, const char *word, char id[64], struct err *e);
 
 /* Runs the code in a file ("-": standard input) in the default context of a language (NULL: by the file's suffix), as `mayfly code` does. The exit code. */
 int code_run_file(

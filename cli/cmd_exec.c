@@ -449,8 +449,8 @@ static int check_network(const struct create_opts *o, struct err *e)
 	return 0;
 }
 
-static cJSON *create_body(
-	const struct create_opts *o, const char *image, const struct opt_list *env)
+static cJSON *create_body(const struct create_opts *o, const char *image, const char *snapshot,
+	const struct opt_list *env)
 {
 	cJSON *b = cJSON_CreateObject(), *m, *i;
 
@@ -458,7 +458,7 @@ static cJSON *create_body(
 		cJSON_AddStringToObject(b, "templateId", o->template_id);
 		cJSON_AddNumberToObject(b, "timeout", o->timeout ? (double)o->timeout : 3600);
 	} else if (o->snapshot) {
-		cJSON_AddStringToObject(b, "snapshotId", o->snapshot);
+		cJSON_AddStringToObject(b, "snapshotId", snapshot);
 	} else {
 		i = cJSON_AddObjectToObject(b, "image");
 		cJSON_AddStringToObject(i, "uri", image);
@@ -554,12 +554,15 @@ static int make(struct client *c, const struct create_opts *o, const char *image
 	_cleanup_free_ char *ping = NULL, *get = NULL;
 	_cleanup_answer_ struct answer a = {0}, again = {0};
 	struct err lost;
+	char snapshot[64] = "";
 	cJSON *body;
 	int rc = check_network(o, e);
 
+	if (rc == 0 && o->snapshot)
+		rc = client_resolve_snapshot(c, o->snapshot, snapshot, e);
 	if (rc < 0)
 		return rc;
-	body = create_body(o, image, env);
+	body = create_body(o, image, snapshot, env);
 	rc = add_volumes(body, &o->volume, e);
 	if (rc < 0) {
 		cJSON_Delete(body);
@@ -655,7 +658,8 @@ int cmd_create(int argc, char **argv)
 		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of everything in it"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
 			"remove it after that long (never)"},
-		{"snapshot", 0, OPT_STR, &o.snapshot, "ID", "from a snapshot instead of an image"},
+		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT",
+			"from a snapshot instead of an image"},
 		{"template", 0, OPT_STR, &o.template_id, "ID",
 			"from a template instead of an image"},
 		CLIENT_OPTS(o.co),

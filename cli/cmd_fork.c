@@ -98,7 +98,7 @@ int cmd_fork(int argc, char **argv)
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
 			"remove them after that long (when the source is removed)"},
 		{"pause", 'p', OPT_FLAG, &o.pause, NULL, "pause the source"},
-		{"snapshot", 0, OPT_STR, &o.snapshot, "ID", "fork a snapshot, not a sandbox"},
+		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT", "fork a snapshot, not a sandbox"},
 		CLIENT_OPTS(o.co),
 	};
 	_cleanup_answer_ struct answer a = {0};
@@ -123,10 +123,11 @@ int cmd_fork(int argc, char **argv)
 	body = fork_body(&o);
 	if (!body)
 		return EXIT_USAGE;
-	rc = o.snapshot ? 0 : client_resolve(&c, argv[at], id, &e);
+	rc = o.snapshot ? client_resolve_snapshot(&c, o.snapshot, id, &e)
+			: client_resolve(&c, argv[at], id, &e);
 	if (rc == 0) {
-		path = o.snapshot ? client_path("/v1/snapshots/%s/fork", o.snapshot)
-				  : client_path("/v1/sandboxes/%s/fork", id);
+		path = client_path(
+			o.snapshot ? "/v1/snapshots/%s/fork" : "/v1/sandboxes/%s/fork", id);
 		rc = client_call(&c, "POST", path, body, &a, &e);
 	}
 	cJSON_Delete(body);
@@ -147,7 +148,7 @@ int cmd_rollback(int argc, char **argv)
 	struct client c;
 	struct err e;
 	cJSON *body;
-	char id[64];
+	char id[64], snapshot[64];
 	int at, code, rc;
 
 	if (!client_begin(&c, &co,
@@ -156,10 +157,11 @@ int cmd_rollback(int argc, char **argv)
 		    "processes and disk. What it did since is lost.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
-	if (client_resolve(&c, argv[at], id, &e) < 0)
+	if (client_resolve(&c, argv[at], id, &e) < 0 ||
+		client_resolve_snapshot(&c, argv[at + 1], snapshot, &e) < 0)
 		return complain(EXIT_FAILED, &e);
 	body = cJSON_CreateObject();
-	cJSON_AddStringToObject(body, "snapshotId", argv[at + 1]);
+	cJSON_AddStringToObject(body, "snapshotId", snapshot);
 	path = client_path("/v1/sandboxes/%s/restore", id);
 	rc = client_call(&c, "POST", path, body, &a, &e);
 	cJSON_Delete(body);

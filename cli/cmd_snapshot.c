@@ -14,10 +14,10 @@
 
 /* What differs between the two. */
 struct kind {
-	const char *noun, *path, *id;
+	const char *noun, *path, *id, *word;
 };
-static const struct kind snapshots = {"snapshot", "/v1/snapshots", "id"};
-static const struct kind templates = {"template", "/v1/templates", "templateId"};
+static const struct kind snapshots = {"snapshot", "/v1/snapshots", "id", "SNAPSHOT"};
+static const struct kind templates = {"template", "/v1/templates", "templateId", "ID"};
 
 /* The templates that images get by themselves have a list of their own, and plain ids. */
 static const char own_templates[] = "/v1/mayfly/templates";
@@ -25,6 +25,16 @@ static const char own_templates[] = "/v1/mayfly/templates";
 static const char *path_of(const struct kind *k, const char *id)
 {
 	return k == &templates && strncmp(id, "tpl-", 4) != 0 ? own_templates : k->path;
+}
+
+/* The id of what is named; templates have no names, and are given by their ids. */
+static int id_of(
+	const struct client *c, const struct kind *k, const char *word, char id[64], struct err *e)
+{
+	if (k == &snapshots)
+		return client_resolve_snapshot(c, word, id, e);
+	snprintf(id, 64, "%s", word);
+	return 0;
 }
 
 static int list_own(struct client *c, struct table *t, cJSON *all, struct err *e)
@@ -124,15 +134,21 @@ static int each(const struct kind *k, const char *verb, const char *method, int 
 	char usage[64];
 	int at, code;
 
-	snprintf(usage, sizeof(usage), "%s %s ID...\n", k->noun, verb);
+	snprintf(usage, sizeof(usage), "%s %s %s...\n", k->noun, verb, k->word);
 	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	code = EXIT_OK;
 	for (; at < argc; at++) {
-		_cleanup_answer_ struct answer a;
-		_cleanup_free_ char *id = client_escape(argv[at]),
-				    *path = client_path("%s/%s", path_of(k, argv[at]), id);
+		_cleanup_answer_ struct answer a = {0};
+		_cleanup_free_ char *id = NULL, *path = NULL;
+		char named[64];
 
+		if (id_of(&c, k, argv[at], named, &e) < 0) {
+			code = complain(EXIT_FAILED, &e);
+			continue;
+		}
+		id = client_escape(named);
+		path = client_path("%s/%s", path_of(k, named), id);
 		if (client_call(&c, method, path, NULL, &a, &e) < 0 ||
 			(a.json && add_point(&c, id, a.json, &e) < 0))
 			code = complain(EXIT_FAILED, &e);
@@ -151,15 +167,21 @@ static int verify(const struct kind *k, int argc, char **argv)
 	char usage[64];
 	int at, code;
 
-	snprintf(usage, sizeof(usage), "%s verify ID...\n", k->noun);
+	snprintf(usage, sizeof(usage), "%s verify %s...\n", k->noun, k->word);
 	if (!client_begin(&c, &co, usage, opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	for (code = EXIT_OK; at < argc; at++) {
 		_cleanup_answer_ struct answer a = {0};
-		_cleanup_free_ char *id = client_escape(argv[at]),
-				    *path = client_path("/v1/mayfly/points/%s/verify", id);
+		_cleanup_free_ char *id = NULL, *path = NULL;
+		char named[64];
 		const cJSON *i;
 
+		if (id_of(&c, k, argv[at], named, &e) < 0) {
+			code = complain(EXIT_FAILED, &e);
+			continue;
+		}
+		id = client_escape(named);
+		path = client_path("/v1/mayfly/points/%s/verify", id);
 		if (client_call(&c, "POST", path, NULL, &a, &e) < 0) {
 			code = complain(EXIT_FAILED, &e);
 			continue;

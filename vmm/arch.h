@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arch.h: all that the monitor knows about the processor it runs on; vmm/<arch>/ implements it.
- * mayfly-vmm. State goes through buffers of our own (sub-records with lengths): the snapshot code
- * never sees a register.
+ * arch.h: everything that depends on the processor's architecture; vmm/<arch>/ implements it.
+ * mayfly-vmm. State is saved as records with lengths, which the snapshot code does not look into.
  */
 #pragma once
 
@@ -16,7 +15,7 @@ struct vcpu;
 struct arch_cpu; /* what every vCPU of this VM is: identification, list of saved registers; made
 		    once */
 
-#define ARCH_CMDLINE_MAX 2047u /* what the guest's kernel takes, the terminator not counted */
+#define ARCH_CMDLINE_MAX 2047u /* the longest that Linux accepts, without the terminator */
 #define ARCH_FDT_MAX     16384u
 
 struct arch_boot {
@@ -26,7 +25,7 @@ struct arch_boot {
 	size_t fdt_bytes;
 };
 
-/* Interrupt controllers and fixed addresses: after the memory slots, before the vCPUs. */
+/* Makes the interrupt controllers. Call it after the memory slots and before the vCPUs exist. */
 int arch_vm_init(struct kvm *k, struct err *e);
 
 /* tmpl: name of a CPU template, "" = all that this host can save and restore. NULL and *e on error.
@@ -42,22 +41,23 @@ int arch_vcpu_init(struct kvm *k, struct arch_cpu *c, int vcpu_fd, unsigned int 
 int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, struct err *e);
 int arch_boot_regs(int vcpu_fd, struct mem *m, uint64_t entry, struct err *e);
 
-/* Whole-VM state (interrupt controllers, clock) and one vCPU's; the vCPUs stand, with no half-done
- * access. load: hostile bytes. */
+/* The state of the VM (interrupt controllers, clock) and of one vCPU. The vCPUs are parked, with no
+ * access half done (vcpu.h). What is loaded is hostile. */
 int arch_vm_save(struct kvm *k, struct buf *out, struct err *e);
 int arch_vm_load(struct kvm *k, struct cur *in, struct err *e);
 int arch_cpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *out, struct err *e);
-/* Makes c what the snapshot needs, or says which feature this host lacks; before arch_vcpu_load. */
+/* Sets the vCPUs' CPUID to that of the snapshot, or names the feature that this host lacks. Call it
+ * before arch_vcpu_load(). */
 int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *vcpu_fds, unsigned int nvcpus,
 	struct cur *in, struct err *e);
 int arch_vcpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *out, struct err *e);
 int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct cur *in, struct err *e);
-/* What the saved state needs beyond save itself when it is taken a second time from the same VM:
- * the guest's clock was stopped. */
+/* Before a vCPU runs on after a stop: the guest's soft-lockup detector learns that it was
+ * stopped. */
 void arch_vcpu_resumed(int vcpu_fd);
 
 /* A non-maskable interrupt / the registers as text, for debugging. vCPU stopped for regs. */
 int arch_nmi(int vcpu_fd);
 size_t arch_regs_text(int vcpu_fd, char *to, size_t cap);
-/* A line on why the kernel gave up, from kvm_run: no allocation. */
+/* Why KVM cannot go on, from kvm_run, as one line. No allocation. */
 void arch_exit_text(int vcpu_fd, const struct kvm_run *run, char *to, size_t cap);

@@ -7,7 +7,8 @@
  * The contents of a free page mean nothing to its guest. Drivers of kernels for which they do (init_on_free, page poisoning) do not
  * report without VIRTIO_BALLOON_F_PAGE_POISON, which is not offered.
  *
- * Queues 0 and 1 inflate and deflate. Reports have queue 2: queues of features that are not offered have no number (Linux, QEMU).
+ * Queue 0 inflates, queue 1 deflates, queue 2 has the reports. Linux and QEMU give no number to the
+ * queue of a feature that is not offered.
  */
 #include "vmm/balloon.h"
 
@@ -29,11 +30,10 @@ struct balloon_config {
 struct balloon {
 	struct virtio_dev dev; /* first */
 	struct balloon_config config;
-	uint64_t
-		done; /* of the report at the head of its queue: bytes given back in earlier turns */
+	uint64_t done; /* bytes of the first report in its queue that earlier turns gave back */
 	bool retarget; /* restored: the driver must read num_pages again */
 	uint64_t reported, inflated;
-	struct timer *tell; /* runs while something was given back and not told */
+	struct timer *tell; /* runs while given_back() has to be called */
 	bool untold;
 };
 
@@ -52,7 +52,7 @@ static void on_tell(void *arg)
 		env->given_back(env->ctx, b->reported + b->inflated);
 }
 
-/* The whole pages inside a range. False: not all of it is memory. */
+/* Gives back the whole pages inside a range. False: not all of the range is RAM. */
 static bool give_back(struct balloon *b, uint64_t gpa, uint64_t len)
 {
 	const struct mem *m = b->dev.env->mem;
@@ -78,7 +78,7 @@ static void give_back_run(struct balloon *b, uint64_t gpa, uint64_t len)
 		b->inflated += len;
 }
 
-/* Page numbers: neighbours, in either direction, are one range. */
+/* A chain of page numbers. Numbers that follow each other, up or down, are one range. */
 static void inflate(struct balloon *b, const struct virtq_chain *c)
 {
 	uint32_t pfn[BALLOON_PFNS_MAX];
@@ -107,7 +107,8 @@ static void inflate(struct balloon *b, const struct virtq_chain *c)
 	give_back_run(b, at, len);
 }
 
-/* True: all of it was given back. False: another turn goes on after b->done bytes. */
+/* A chain of ranges. True: all of them were given back. False: the next turn continues after
+ * b->done bytes. */
 static bool report(struct balloon *b, const struct virtq_chain *c)
 {
 	uint64_t skip = b->done, left = BALLOON_TURN_BYTES;
@@ -147,7 +148,7 @@ static bool balloon_kick(struct virtio_dev *d, unsigned int queue)
 		return false;
 	}
 	if (rc > 0 && queue == Q_REPORT && !report(b, &c)) {
-		/* as if it had not been taken: nothing is in flight for a snapshot that comes now */
+		/* put the chain back: a snapshot that comes now finds nothing in flight */
 		virtq_unpop(q, 1);
 		return true;
 	}
@@ -188,7 +189,8 @@ static void balloon_save(struct virtio_dev *d, struct buf *out)
 	buf_u32(out, b->config.actual);
 }
 
-/* A restored guest is asked for nothing: whoever restores it may not know what its source was asked for. */
+/* A restored guest is asked for nothing: the daemon that restores it may not know the target of its
+ * source. */
 static int balloon_load(struct virtio_dev *d, struct cur *in, struct err *e)
 {
 	struct balloon *b = balloon_of(d);

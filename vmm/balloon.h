@@ -10,7 +10,7 @@
 
 #include "vmm/virtio.h"
 
-/* Given back in one turn of a report; the other devices have theirs in between. */
+/* At most this much of a report is given back in one turn, then the other devices have theirs. */
 #define BALLOON_TURN_BYTES MIB(16)
 /* Most page numbers in one chain. Linux sends 256. */
 #define BALLOON_PFNS_MAX 1024u
@@ -20,7 +20,8 @@
 /* NULL: e says why. */
 struct virtio_dev *balloon_create(const struct dev_env *env, struct err *e);
 void balloon_destroy(struct virtio_dev *d); /* NULL is fine */
-/* The guest shall give this much away, or take back what is more than it. Whole pages; at most all of its memory. */
+/* Asks the guest to give away this much in all: it gives more, or takes some back. Rounded down to
+ * whole pages; at most all of its memory. */
 void balloon_set_target(struct virtio_dev *d, uint64_t bytes);
-/* What the guest says that it has given away. Not believed for anything. */
+/* What the guest says that it has given away. Nothing depends on it. */
 uint64_t balloon_actual(struct virtio_dev *d);

@@ -4,8 +4,7 @@
  * operations there are, and depth bounds them.
  *
  * The jail's seccomp list does not see what goes through a ring, so the ring itself is restricted:
- * created disabled, told the five operations that it may ever do and that nothing may be registered
- * any more, then enabled.
+ * created disabled, limited to four kinds of operations, closed for registrations, then enabled.
  */
 #include "vmm/bio.h"
 
@@ -19,7 +18,7 @@
 
 #include "lib/log.h"
 
-#define MAX_WORKERS 4 /* kernel threads for what would block, files and syncs together */
+#define MAX_WORKERS 4 /* kernel threads of each kind for operations that block */
 
 struct bio {
 	struct loop *loop;
@@ -103,7 +102,7 @@ int bio_ring_open(struct io_uring *ring, unsigned int depth)
 	res[ARRAY_LEN(ops)] =
 		(struct io_uring_restriction){.opcode = IORING_RESTRICTION_REGISTER_OP,
 			.register_op = IORING_REGISTER_ENABLE_RINGS};
-	/* 5.15; without it the guest's own limits (cgroup) hold the workers */
+	/* Linux 5.15 and later; before that only the monitor's cgroup limits the workers */
 	(void)io_uring_register_iowq_max_workers(ring, workers);
 	/* by hand: liburing 2.3 declares these two and does not export them */
 	if (syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, res,
@@ -181,8 +180,8 @@ static int worker_open(struct bio *b)
 	return 0;
 }
 
-/* With the first operation, not with bio_create: a thread from before the jail's list is put on
- * would live without it. */
+/* With the first operation, not in bio_create(): a thread that starts before the seccomp list
+ * is set would not have the list. */
 static bool worker_start(struct bio *b)
 {
 	if (!b->thread_runs)
@@ -190,7 +189,7 @@ static bool worker_start(struct bio *b)
 	return b->thread_runs;
 }
 
-/* No thread to be had: they come back as if it had failed them. */
+/* No thread could be started: every queued operation ends with -ENOMEM. */
 static void fail_queued(struct bio *b)
 {
 	uint64_t one = 1;
@@ -241,7 +240,7 @@ static void on_ring(void *arg, uint32_t events)
 	struct bio *b = arg;
 	struct io_uring_cqe *cqe;
 
-	/* one at a time: a completion may submit, and its operation's memory be used again */
+	/* one at a time: done() may submit operations and use the memory of this one again */
 	while (io_uring_peek_cqe(&b->ring, &cqe) == 0) {
 		struct bio_op *op = io_uring_cqe_get_data(cqe);
 		int res = cqe->res;
@@ -341,8 +340,8 @@ void bio_submit(struct bio *b, struct bio_op *op)
 void bio_go(struct bio *b)
 {
 	if (b->uring) {
-		/* -EBUSY or -EAGAIN: what was not taken stays in the ring and goes with the next
-		 * call; completions will make one */
+		/* -EBUSY or -EAGAIN: what the kernel did not take stays in the ring. The next
+		 * completion calls again (refill). */
 		if (io_uring_sq_ready(&b->ring))
 			io_uring_submit(&b->ring);
 		return;

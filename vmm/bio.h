@@ -33,19 +33,18 @@ struct bio;
 
 enum { BIO_NO_URING = 1 }; /* the worker thread even where io_uring is there (tests) */
 
-/* depth: most operations in flight; more wait inside. Call it before the jail's seccomp list: it
- * makes the ring, which may not be made later. The thread is made when it is needed. */
+/* depth: most operations in flight; more wait in a list. Call it before the seccomp list is set,
+ * which forbids to make a ring. The worker thread is made with the first operation. */
 int bio_create(
 	struct bio **out, struct loop *l, unsigned int depth, unsigned int flags, struct err *e);
 /* Nothing may be in flight. NULL is fine. */
 void bio_destroy(struct bio *b);
-/* Queues; bio_go hands what was queued to the kernel, once for many. */
+/* bio_submit() queues an operation; bio_go() hands all queued ones to the kernel at once. */
 void bio_submit(struct bio *b, struct bio_op *op);
 void bio_go(struct bio *b);
 /* The ring itself: four kinds of operations, and nothing can be registered. 0 or -errno. */
 struct io_uring;
 int bio_ring_open(struct io_uring *ring, unsigned int depth);
 unsigned int bio_inflight(const struct bio *b);
-/* In a forked child: the ring is the parent's, and submitting on it would be too. Closes and unmaps
- * it. */
+/* In a forked child: closes and unmaps the ring, which belongs to the parent. */
 void bio_forget(struct bio *b);

@@ -46,7 +46,8 @@ static int connect_line(struct board *b, unsigned int line, struct err *e)
 	return b->kvm ? kvm_irqfd(b->kvm, b->irq_fd[line], line, e) : 0;
 }
 
-/* KVM signals the slot's eventfd from now on. Refused: notifications are exits, and the vCPU's thread signals it (virtio.c). */
+/* KVM signals the slot's eventfd from now on. If KVM refuses, each notification is an exit and the
+ * vCPU's thread signals the eventfd (virtio.c). */
 static void connect_notify(struct board *b, unsigned int slot)
 {
 	uint64_t at = BOARD_VIRTIO_BASE + slot * (uint64_t)PAGE_BYTES + VIRTIO_MMIO_NOTIFY;
@@ -64,7 +65,7 @@ bool board_connect(struct board *b, bool all)
 
 		if (b->notify_on & 1u << i || !(free_slot || b->dev[i]))
 			continue;
-		/* refused: board_attach() says so, if the slot ever has a device */
+		/* no error here: board_attach() tries again if the slot gets a device */
 		if (connect_line(b, BOARD_VIRTIO_IRQ + i, NULL) < 0)
 			close_fd(&b->irq_fd[BOARD_VIRTIO_IRQ + i]);
 		if (b->notify_fd[i] < 0)
@@ -81,7 +82,7 @@ static int take_notify_fd(void *ctx, unsigned int slot)
 {
 	struct board *b = ctx;
 
-	/* kept here, too, as a number: who registers it later must know it */
+	/* the device owns it; the number stays here for connect_notify() */
 	if (b->notify_fd[slot] < 0)
 		b->notify_fd[slot] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	b->notify_taken |= 1u << slot;
@@ -189,7 +190,7 @@ void board_mmio(struct board *b, uint64_t gpa, void *data, uint32_t len, bool wr
 		else if (d)
 			virtio_mmio_read(d, (uint32_t)(off % PAGE_BYTES), data, len);
 		else if (!write)
-			memset(data, 0, len); /* magic 0: an empty place */
+			memset(data, 0, len); /* the driver reads magic 0: no device here */
 		return;
 	}
 	if (gpa == BOARD_PVPANIC_ADDR) {
@@ -246,7 +247,7 @@ int board_quiesce(struct board *b, void (*done)(void *), void *arg)
 	b->quiet_done = done;
 	b->quiet_arg = arg;
 	b->quiet_left =
-		1; /* ours, so that a device that is done while we ask the others does not end it */
+		1; /* this loop's own, so that a device that is quick does not call quiet_done */
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
 		if (!b->dev[i])
 			continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * board.h: the one fixed board: which device is where, who gets an access, what the guest's kernel
- * is told about it. mayfly-vmm. Accesses come on vCPU threads; everything else is called by the
- * device thread. See device.h for the places.
+ * board.h: the one fixed board: where each device is, which device gets an access of the guest, and
+ * the device tree and command line that describe it. mayfly-vmm. Accesses come on vCPU threads; the
+ * device thread calls everything else. device.h has the addresses and interrupt lines.
  */
 #pragma once
 
@@ -14,8 +14,7 @@
 #include "vmm/virtio.h"
 
 #define BOARD_LINES 24u
-#define BOARD_NAME                                                                                 \
-	"board-1" /* changes when a place of it does: snapshots of another board are refused */
+#define BOARD_NAME  "board-1" /* another layout needs another name: a restore compares it */
 
 struct board_hooks {
 	void *ctx;
@@ -34,7 +33,8 @@ struct board {
 	struct virtio_dev *dev[BOARD_VIRTIO_SLOTS];
 	void (*destroy[BOARD_VIRTIO_SLOTS])(struct virtio_dev *d);
 	int irq_fd[BOARD_LINES];
-	/* what a driver notifies: the slot's device has taken it (notify_taken), KVM signals it (notify_on) */
+	/* The eventfd of a slot's notifications. Bits of slots: notify_taken: a device owns it,
+	 * notify_on: KVM signals it. */
 	int notify_fd[BOARD_VIRTIO_SLOTS];
 	uint32_t notify_taken, notify_on;
 	bool serial_on;
@@ -52,9 +52,10 @@ void board_fini(struct board *b);
 int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 	void (*destroy)(struct virtio_dev *d), struct err *e);
 
-/* Has KVM signal one more device's event descriptor, `all`: or a free slot's, which may get a device at a restore. False: there is none left.
- * KVM waits for a grace period at each: a blank monitor has time for all slots, a fresh process that restores has not. One that is not connected
- * is an exit. */
+/* Connects the notifications of one more device to its eventfd in KVM. all: free slots, too, which
+ * may get a device at a restore. False: none was left to connect. KVM waits for a grace period each
+ * time: a blank monitor has the time for all slots, a fresh process that restores has not. A
+ * notification that is not connected is an exit. */
 bool board_connect(struct board *b, bool all);
 
 /* Accesses of the guest: any address, 1 to 8 bytes. Unknown places read as all ones and are
@@ -66,18 +67,19 @@ void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool w
  * each device that is there. */
 int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, size_t *bytes,
 	struct err *e);
-/* What stands before the user's part of the command line. */
+/* The monitor's part of the kernel's command line, which comes first. */
 void board_cmdline(const struct board *b, struct buf *out);
 
-/* A new generation id; pulse: the guest runs already and must be told. */
-void board_new_generation(struct board *b, bool pulse);
+/* Writes a new generation id. tell: interrupts the guest, which has read the one before
+ * (restore). */
+void board_new_generation(struct board *b, bool tell);
 
-/* Snapshot, with the vCPUs standing. Quiesce: 0 when all devices are quiet, -EINPROGRESS: `done`
- * comes. */
+/* For a snapshot or a pause; the vCPUs are parked. Quiesce: 0 if all devices are quiet already,
+ * -EINPROGRESS: `done` will be called. */
 int board_quiesce(struct board *b, void (*done)(void *), void *arg);
 void board_resume(struct board *b, bool restored);
 void board_save_dev(struct board *b, unsigned int slot, struct buf *out);
 int board_load_dev(struct board *b, unsigned int slot, struct cur *in, struct err *e);
-/* what is not virtio: the serial port */
+/* the state that is not in a virtio device: the serial port */
 void board_save(struct board *b, struct buf *out);
 int board_load(struct board *b, struct cur *in, struct err *e);

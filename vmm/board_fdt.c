@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * board_fdt.c: what the guest's kernel is told about the board: device tree and command line.
+ * board_fdt.c: describes the board to the guest's kernel: device tree and command line.
  * mayfly-vmm, before the vCPUs run. No hostile bytes.
  *
  * Bindings: Documentation/devicetree/bindings/{x86/ce4100.txt, virtio/mmio.yaml,
@@ -128,8 +128,8 @@ int board_fdt(const struct board *b, unsigned int nvcpus, void *to, size_t cap, 
 
 void board_cmdline(const struct board *b, struct buf *out)
 {
-	/* reboot=k: port 0x64, one exit; panic=-1: at once; no_timer_check, no PIT: nothing is
-	 * probed and times out */
+	/* reboot=k: by port 0x64, one exit. panic=-1: reboot at once. no_timer_check: there is no
+	 * PIT, and a probe would wait until it times out. */
 	buf_printf(out, "reboot=k panic=-1 random.trust_cpu=on no_timer_check");
 	/* An idle guest sleeps. The guest reads its clock from KVM, so nothing needs the watchdog
 	 * that checks the TSC twice a second. Proactive compaction wakes a kernel thread twice a

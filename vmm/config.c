@@ -15,7 +15,7 @@ static const struct option {
 	const char *name;
 	enum kind kind;
 	uint16_t at;
-	bool local; /* means developer mode */
+	bool local; /* this option selects developer mode */
 	const char *help;
 } options[] = {
 	{"config", FILE_, 0, true,
@@ -23,26 +23,27 @@ static const struct option {
 	{"name", TEXT, offsetof(struct config, name), false, "NAME: shown in log lines"},
 	{"kernel", TEXT, offsetof(struct config, kernel), true, "FILE: uncompressed vmlinux"},
 	{"initrd", TEXT, offsetof(struct config, initrd), true, "FILE: initramfs"},
-	{"cmdline", TEXT, offsetof(struct config, cmdline), false, "TEXT: put after our own"},
+	{"cmdline", TEXT, offsetof(struct config, cmdline), false,
+		"TEXT: added to the kernel's command line"},
 	{"memory", SIZE, offsetof(struct config, memory_bytes), false, "SIZE: 128M to 16G (256M)"},
 	{"vcpus", NUMBER, offsetof(struct config, vcpus), false, "N: 1 to 16 (1)"},
 	{"cpu", TEXT, offsetof(struct config, cpu), false,
 		"TEMPLATE: host, x86-64-v2, x86-64-v3 (host)"},
 	{"disk", DISK, 0, true,
-		"BASE[,DATA,BITMAP]: a disk; read-only without a private layer; up to 8"},
+		"BASE[,DATA,BITMAP]: a disk; read-only without DATA and BITMAP; up to 8"},
 	{"vsock", TEXT, offsetof(struct config, vsock), true,
 		"PATH: Unix socket for host-to-guest streams"},
 	{"serial", FLAG, offsetof(struct config, serial), false,
-		"a serial port with the kernel's messages; what is typed goes there, not to hvc0"},
+		"add a serial port: the kernel prints there, and input goes there, not to hvc0"},
 	{"snapshot", TEXT, offsetof(struct config, snapshot), true,
-		"DIR: written and left when the guest says it is ready, or on SIGUSR2"},
+		"DIR: write a snapshot and exit when the guest says it is ready, or on SIGUSR2"},
 	{"stay", FLAG, offsetof(struct config, stay), true,
-		"with --snapshot: live, the VM goes on"},
-	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: bring that snapshot back"},
+		"with --snapshot: the VM runs on after the snapshot"},
+	{"restore", TEXT, offsetof(struct config, restore), true, "DIR: restore this snapshot"},
 	{"jail", NUMBER, offsetof(struct config, jail_uid), false,
 		"UID: enter the jail as this user"},
 	{"no-jail", COUNT, offsetof(struct config, no_jail), false,
-		"no jail and no system-call filter: for debugging (as root: twice)"},
+		"no jail and no system-call filter, for debugging; root must give it twice"},
 	{"json-log", FLAG, offsetof(struct config, json_log), false, "log lines as JSON"},
 	{"trace", FLAG, offsetof(struct config, trace), false, "log everything"},
 	{"help", FLAG, offsetof(struct config, help), false, "this text"},
@@ -51,8 +52,8 @@ static_assert(sizeof(struct config) <= UINT16_MAX, "at reaches every field");
 
 void config_usage(void)
 {
-	printf("mayfly-vmm: one virtual machine. Without --config, --kernel or --restore it is "
-	       "driven over descriptor %d.\n",
+	printf("mayfly-vmm: runs one virtual machine. Without --config, --kernel or --restore it "
+	       "takes its requests from descriptor %d.\n",
 		VMM_FD_CONTROL);
 	for (size_t i = 0; i < ARRAY_LEN(options); i++)
 		printf("  --%-10s %s\n", options[i].name, options[i].help);
@@ -138,7 +139,7 @@ static char *trim(char *s)
 	return s;
 }
 
-/* A file's strings, which live as long as the process. */
+/* The strings of a configuration file. They are never freed. */
 static struct text {
 	struct text *next;
 	char s[];

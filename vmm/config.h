@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * config.h: options of mayfly-vmm, from the command line and from a file with the same names. One
- * table. Developer mode only names files by path; the daemon's VMs get descriptors.
+ * table. Only developer mode (local.h) has paths of files; the daemon's VMs get descriptors.
  */
 #pragma once
 
@@ -15,11 +15,11 @@ struct config {
 	uint64_t memory_bytes;
 	uint32_t vcpus;
 	uint32_t jail_uid;
-	unsigned int no_jail; /* how often it was said */
+	unsigned int no_jail; /* how often the option was given */
 	bool jail, serial, json_log, help, trace, local, stay;
 };
 
-/* 0; -EINVAL and *e: which option. Strings point into argv or into memory that lives as long as the
- * process. */
+/* 0, or less than 0 and *e names the option. Strings point into argv or into memory that is never
+ * freed. */
 int config_parse(struct config *c, int argc, char **argv, struct err *e);
 void config_usage(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * console.c: see console.h. mayfly-vmm, device thread. Hostile: chains, and every byte that is
- * written: it is copied before anybody looks at it. A guest that writes for ever gets a budget per
- * turn; who keeps the lines bounds them.
+ * written, which is copied before it is used. A guest that writes for ever has a budget per turn;
+ * the receiver of cfg.out() limits what it keeps.
  */
 #include "vmm/console.h"
 
@@ -29,8 +29,7 @@ static void take_output(struct console *c, const struct virtq_chain *ch)
 	char part[1024];
 	size_t n;
 
-	/* a chain can name the same memory many times: what is beyond any sane line is not looked
-	 * at */
+	/* a chain can name the same memory many times: bytes beyond the budget are dropped */
 	if (ch->out_bytes > BUDGET_BYTES)
 		atomic_fetch_add(&c->dev.n.refused, 1);
 	for (size_t off = 0; off < MIN(ch->out_bytes, BUDGET_BYTES); off += n) {
@@ -92,7 +91,7 @@ static bool input(struct virtio_dev *d)
 		if (c->in_len == 0 && c->cfg.room)
 			c->cfg.room(c->cfg.ctx);
 		virtq_push(q, ch.head, (uint32_t)n);
-		if (n == 0) { /* no room in it: what for was it made available? */
+		if (n == 0) { /* a buffer without room would loop for ever */
 			virtio_broken(d, "input buffer without room");
 			return false;
 		}
@@ -127,7 +126,7 @@ static void console_stats(struct virtio_dev *d, dev_stat_fn fn, void *arg)
 	fn(arg, d->ops->name, "in_bytes", console_of(d)->in_bytes);
 }
 
-/* What was typed and not taken belongs to a terminal, not to the machine: it is not saved. */
+/* No state is saved: input that the guest has not read yet belongs to the terminal. */
 static const struct virtio_ops console_ops = {
 	.name = "console",
 	.device_id = VIRTIO_ID_CONSOLE,

@@ -10,10 +10,10 @@
 
 struct console_config {
 	void *ctx;
-	/* What the guest wrote: a copy of ours, hostile bytes. With the device's lock held; must
-	 * not block or call back. */
+	/* The guest wrote these bytes; p points to a copy. They are hostile. Called with the
+	 * device's lock held: must not block or call the device. */
 	void (*out)(void *ctx, const void *p, size_t n);
-	/* All input was taken; as above. May be NULL. */
+	/* The guest took all input: there is room again. Called like out(). May be NULL. */
 	void (*room)(void *ctx);
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * control.c: connections, requests, replies, events. mayfly-vmm, the device thread. Peers are not
- * believed (ctlmsg.c parses what they send), and a peer that does not read is cut off, not waited
- * for. Requests are a table; one that finishes later keeps a struct ctl_ref, which is worth nothing
- * once its connection is gone.
+ * trusted (ctlmsg.c parses what they send). A peer that does not read is cut off, nothing waits for
+ * it. Requests are a table. A request that is answered later keeps a struct ctl_ref; if its
+ * connection is gone by then, the reply is dropped.
  */
 #include "vmm/control.h"
 
@@ -55,7 +55,7 @@ struct control {
 	struct watch *watch;
 	struct conn *conn[MAX_CONNS];
 	uint64_t serials;
-	struct msg *kept[MAX_KEPT]; /* ring: events that found nobody */
+	struct msg *kept[MAX_KEPT]; /* ring: events for which there was no connection */
 	unsigned int kept_at, kept_n;
 	uint8_t room[VMM_MSG_MAX];
 };
@@ -205,10 +205,11 @@ void control_event(struct control *ctl, enum vmm_type ev, const void *payload, s
 	if (!m)
 		return;
 	if (fd >= 0) {
-		/* never queued: the descriptor is only lent. A full socket loses the guest's
-		 * connection, which the guest sees. */
+		/* never queued: the descriptor is only lent. If the socket is full, the guest's
+		 * connection is lost, and the guest sees its end. */
 		if (!c || c->out || fdpass_send(c->fd, m->b, m->n, &fd, 1) < 0)
-			log_limited(LOG_WARN, "nobody takes a guest's connection");
+			log_limited(LOG_WARN,
+				"a descriptor was dropped: no control connection takes it");
 		free(m);
 		return;
 	}
@@ -242,13 +243,13 @@ static int do_prepare(struct request *r, struct err *e)
 
 	if (rc == 0)
 		rc = vm_prepare(r->ctl->vm, &s, e);
-	/* after the answer: nobody waits for it */
+	/* after the reply: the client need not wait for this work */
 	if (rc == 0)
 		loop_defer(r->ctl->vm->loop, wait_for_restore, r->ctl->vm);
 	return rc;
 }
 
-/* The disks' descriptors are the devices' now: the request must not close them. */
+/* The devices own the disks' descriptors now: the request must not close them. */
 static void forget_fds(struct request *r, const struct vm_disk *d, unsigned int n)
 {
 	for (unsigned int i = 0; i < n; i++) {
@@ -295,7 +296,7 @@ static int do_boot(struct request *r, struct err *e)
 	return rc;
 }
 
-struct pause { /* a request whose answer comes when the VM stands */
+struct pause { /* a request that is answered when the VM is paused */
 	struct control *ctl;
 	struct ctl_ref ref;
 };
@@ -309,7 +310,7 @@ static void pause_done(void *arg, int status)
 		err_plain(&e, ETIMEDOUT, "pause: the VM did not stop within %u s, it runs on",
 			VMM_STOP_LIMIT_S);
 	else if (status == -ECANCELED)
-		err_plain(&e, ECANCELED, "pause: taken back by a continue, the VM runs");
+		err_plain(&e, ECANCELED, "pause: cancelled by a continue, the VM runs");
 	else if (status < 0)
 		err_plain(&e, -status, "pause: the VM has ended");
 	reply(p->ctl, &p->ref, status, NULL, &e);
@@ -322,7 +323,7 @@ static int do_pause(struct request *r, struct err *e)
 
 	if (!p)
 		return err_set(e, ENOMEM, "pause");
-	/* while the copy of a live snapshot is written, too: that stands for itself */
+	/* allowed while a live snapshot is written: its writer has a copy of the memory */
 	*p = (struct pause){r->ctl, r->ref};
 	rc = vm_pause(r->ctl->vm, pause_done, p, e);
 	if (rc < 0)
@@ -365,7 +366,7 @@ static int do_shutdown(struct request *r, struct err *e)
 		return err_plain(e, EBADMSG, "shutdown: mode");
 	if (mode == 1)
 		vm_end(r->ctl->vm, VMM_X_FORCED, "shut down by request");
-	return 0; /* 0: the guest is asked by the daemon, through its agent; nothing to do for us */
+	return 0; /* mode 0: the daemon asks the guest, through the agent; nothing to do here */
 }
 
 struct stat_out {
@@ -409,7 +410,7 @@ static int debug_regs(struct vm *vm, void *arg)
 	return 0;
 }
 
-/* the kernel gives it to a vCPU that is not running only: it would wait, and this thread with it */
+/* With the vCPUs parked: on a running vCPU the ioctl waits, and this thread with it. */
 static int debug_nmi(struct vm *vm, void *arg)
 {
 	return vm->vcpus.n ? arch_nmi(vm->vcpus.v[0].fd) : -ENODEV;
@@ -550,7 +551,7 @@ static int do_workset(struct request *r, struct err *e)
 	int rc;
 
 	if (r->nfds != 1 || !cur_done(&r->in))
-		return err_plain(e, EBADMSG, "workset: one descriptor, no payload");
+		return err_plain(e, EBADMSG, "workset: takes one descriptor and no payload");
 	rc = restore_record_workset(r->ctl->vm, r->fds[0], &nread, &nwritten, e);
 	buf_u64(&r->out, nread);
 	buf_u64(&r->out, nwritten);
@@ -571,7 +572,7 @@ static int do_layers(struct request *r, struct err *e)
 	struct vm *vm = r->ctl->vm;
 
 	if (!cur_done(&r->in))
-		return err_plain(e, EBADMSG, "layers: no payload");
+		return err_plain(e, EBADMSG, "layers: takes no payload");
 	buf_u32(&r->out, vm->state);
 	buf_u32(&r->out, vm->job != NULL);
 	buf_u16(&r->out, (uint16_t)vm->ndisks);
@@ -603,7 +604,8 @@ static int do_read_only(struct request *r, struct err *e)
 		if (cow_is_read_only(vblk_cow(vm->disk[i])))
 			continue;
 		if (k == q.ndisks)
-			return err_plain(e, EINVAL, "read-only layers: of %u disks only", k);
+			return err_plain(
+				e, EINVAL, "read-only layers: for %u disks, the VM has more", k);
 		rc = vblk_frozen_read_only(
 			vm->disk[i], q.disk[k].frozen, q.disk[k].n, q.disk[k].index, e);
 		for (unsigned int x = 0; x < q.disk[k].n && rc == 0; x++)
@@ -614,7 +616,7 @@ static int do_read_only(struct request *r, struct err *e)
 	}
 	if (rc == 0 && k != q.ndisks)
 		rc = err_plain(
-			e, EINVAL, "read-only layers: of %u disks, the VM has %u", q.ndisks, k);
+			e, EINVAL, "read-only layers: for %u disks, the VM has %u", q.ndisks, k);
 	return rc;
 }
 
@@ -624,7 +626,7 @@ static int do_disk_limit(struct request *r, struct err *e)
 	uint64_t bytes = cur_u64(&r->in);
 
 	if (!cur_done(&r->in) || r->nfds)
-		return err_plain(e, EBADMSG, "disk limit: a number of bytes");
+		return err_plain(e, EBADMSG, "disk limit: the payload must be a number of bytes");
 	for (unsigned int i = 0; i < vm->ndisks; i++)
 		vblk_limit(vm->disk[i], bytes);
 	return vm->ndisks ? 0 : err_plain(e, EAGAIN, "disk limit: there is no disk yet");
@@ -636,7 +638,7 @@ static int do_balloon(struct request *r, struct err *e)
 	int rc;
 
 	if (!cur_done(&r->in) || r->nfds)
-		return err_plain(e, EBADMSG, "balloon: a number of bytes");
+		return err_plain(e, EBADMSG, "balloon: the payload must be a number of bytes");
 	rc = devices_balloon(r->ctl->vm, bytes, &actual, e);
 	buf_u64(&r->out, actual);
 	return rc;
@@ -700,7 +702,7 @@ static void on_conn(void *arg, uint32_t events)
 
 	if (events & EPOLLOUT)
 		conn_flush(c);
-	/* a few at a time: the devices wait */
+	/* a few messages at a time, because the devices have their turns on this thread, too */
 	for (int i = 0; i < 8; i++) {
 		struct request r = {.nfds = FDPASS_MAX};
 		ssize_t n = fdpass_recv(c->fd, ctl->room, sizeof(ctl->room), r.fds, &r.nfds);
@@ -726,7 +728,8 @@ static void conn_add(struct control *ctl, int fd)
 	while (at < MAX_CONNS && ctl->conn[at])
 		at++;
 	if (!c || at == MAX_CONNS || fd_set_nonblock(fd, true) < 0) {
-		log_limited(LOG_WARN, "a control connection too many");
+		log_limited(LOG_WARN, "a control connection was refused: at most %u, or no memory",
+			MAX_CONNS);
 		free(c);
 		close(fd);
 		return;
@@ -771,7 +774,7 @@ struct control *control_create(struct vm *vm, int listen_fd, struct err *e)
 	ctl->vm = vm;
 	ctl->listen_fd = -1;
 	if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len) < 0) {
-		err_set(e, errno, "descriptor %d is no control socket", listen_fd);
+		err_set(e, errno, "descriptor %d is not a control socket", listen_fd);
 		free(ctl);
 		return NULL;
 	}

@@ -12,6 +12,6 @@ struct control;
  * connection). Takes it. NULL and *e on error. */
 struct control *control_create(struct vm *vm, int listen_fd, struct err *e);
 void control_destroy(struct control *c);
-/* To the newest connection, or kept for the next one. fd (-1: none) is lent; an event with a
- * descriptor is not kept. */
+/* Sends an event to the newest connection; if there is none, keeps it for the next one. fd (-1:
+ * none) is lent. An event with a descriptor is never kept. */
 void control_event(struct control *c, enum vmm_type ev, const void *payload, size_t n, int fd);

@@ -85,8 +85,8 @@ static void on_fatal(int sig, siginfo_t *si, void *uc)
 	char text[200];
 
 	if (!atomic_compare_exchange_strong(&known.busy, &nobody, me)) {
-		/* the report itself crashed; or another thread is at it: let it finish, but not for
-		 * ever */
+		/* either the report itself crashed, or another thread writes one: give that thread
+		 * some time to finish */
 		for (int i = 0; nobody != me && i < 100000; i++)
 			sched_yield();
 		_exit(128 + sig);
@@ -110,7 +110,7 @@ static void on_fatal(int sig, siginfo_t *si, void *uc)
 	say("\n");
 	if (known.vm)
 		report_vcpus(known.vm);
-	/* SIGSYS: what follows is not on the list either */
+	/* after SIGSYS: signal() and raise() may be forbidden, too */
 	if ((guest && sig == SIGBUS) || sig == SIGSYS)
 		_exit(1);
 	signal(sig, SIG_DFL);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Descriptors are taken from the front, in the order the protocol gives; too few marks it bad. */
+/* Takes descriptors in the order of the protocol. bad: there were too few. */
 struct fd_cur {
 	const int *fds;
 	size_t left;
@@ -38,10 +38,11 @@ int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e)
 {
 	*h = (struct vmm_hdr){0};
 	if (n < sizeof(*h))
-		return err_plain(e, EBADMSG, "message of %zu bytes", n);
+		return err_plain(e, EBADMSG, "message of %zu bytes: shorter than a header", n);
 	memcpy(h, p, sizeof(*h));
 	if (h->magic != VMM_MAGIC)
-		return err_plain(e, EBADMSG, "magic %#x", h->magic);
+		return err_plain(
+			e, EBADMSG, "message with magic %#x, not %#x", h->magic, VMM_MAGIC);
 	if (h->version != VMM_VERSION)
 		return err_plain(e, EPROTONOSUPPORT, "protocol version %u, this monitor speaks %u",
 			h->version, VMM_VERSION);
@@ -129,7 +130,7 @@ int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *
 	rc = boot_tail(c, fds, nfds, b, e);
 	if (rc == 0 && !(b->flags & VMM_F_WITH_PREPARE))
 		return 0;
-	/* the other form: prepare's fields stand before */
+	/* the other form: the fields of VMM_PREPARE come first */
 	*b = (struct ctl_boot){.prepare = true};
 	read_size(&with, &b->size);
 	rc = boot_tail(&with, fds, nfds, b, e);

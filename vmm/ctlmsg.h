@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ctlmsg.h: the requests of the control protocol, parsed into plain structures. mayfly-vmm, the
- * device thread. The sender is the daemon, which parses HTTP for a living: nothing it sends is
- * believed. Pure: no descriptor is touched, so that a fuzzer can drive it.
+ * device thread. The sender is the daemon, which parses HTTP and may have been taken over: nothing
+ * that it sends is trusted. Pure: no descriptor is touched, so that a fuzzer can call it.
  */
 #pragma once
 
@@ -49,11 +49,11 @@ struct ctl_read_only {
 	} disk[VMM_MAX_DISKS];
 };
 
-/* header of a message of n bytes: 0, or -EBADMSG / -EPROTONOSUPPORT with *h filled as far as it
- * goes */
+/* The header of a message of n bytes. 0, -EBADMSG or -EPROTONOSUPPORT. After an error *h is
+ * what was read, or zeros. */
 int ctl_parse_hdr(const void *p, size_t n, struct vmm_hdr *h, struct err *e);
-/* Payloads. fds are the message's; the structures name them, they still belong to the message. All
- * or nothing; every descriptor must be used up. */
+/* Payloads. fds belong to the message; the structures hold only their numbers. After an error a
+ * structure must not be used. A descriptor too many is an error. */
 int ctl_parse_prepare(struct cur *c, struct vm_size *s, struct err *e);
 int ctl_parse_boot(struct cur *c, const int *fds, size_t nfds, struct ctl_boot *b, struct err *e);
 int ctl_parse_restore(

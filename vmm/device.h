@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device.h: what a virtio device is to the board and to the snapshot. mayfly-vmm. The board has
- * fixed places: device i has its MMIO page at BOARD_VIRTIO_BASE + i * 4096 and interrupt line
- * BOARD_VIRTIO_IRQ + i, whether it is there or not, so that a snapshot needs no map.
+ * device.h: the interface between a virtio device and the board, and the board's addresses.
+ * mayfly-vmm. The board has fixed slots: slot i has its MMIO page at BOARD_VIRTIO_BASE + i * 4096
+ * and interrupt line BOARD_VIRTIO_IRQ + i, with or without a device, so that a snapshot needs no
+ * map.
  *
  * Threads: MMIO register accesses run on the vCPU thread that made them, under the device's lock;
  * queue work runs on the one device thread (the event loop), started by the queue's ioeventfd. A
- * device's saved state is one plain versioned struct: save() fills it while the vCPUs are stopped
- * and the device is quiet, load() brings it back into a fresh device before the vCPUs run;
- * in-flight requests are finished before save() by quiesce().
+ * device's saved state is a row of fields with a version: save() writes it while the vCPUs are
+ * stopped and the device is quiet, load() reads it into a fresh device before the vCPUs run.
+ * quiesce() finishes the requests in flight before save().
  */
 #pragma once
 
@@ -23,11 +24,11 @@
 #define BOARD_VIRTIO_SLOTS                                                                         \
 	16 /* lines 5..20 of 24: 8 disks, vsock, rng, console, net, balloon, fs */
 #define BOARD_PVPANIC_ADDR                                                                         \
-	0xd0100000ull /* one byte: reads 1 (panicked events), a write of bit 0 = guest panicked */
+	0xd0100000ull /* reads which events are known; writes: bit 0 or 1 panic, bit 2 power-off */
 #define BOARD_VMGENID_ADDR 0xe0000ull /* 16 bytes in the hole below 1 MiB */
 #define BOARD_VMGENID_IRQ  3
 #define BOARD_SERIAL_PORT  0x3f8
-#define BOARD_SERIAL_IRQ   4 /* the one the 8250 driver takes for this port without being told */
+#define BOARD_SERIAL_IRQ   4 /* the 8250 driver's default for this port */
 
 enum board_slot {
 	SLOT_VSOCK = 0,
@@ -39,22 +40,24 @@ enum board_slot {
 	SLOT_FS = 13
 };
 
-/* What the board gives every device; filled by the VMM core, by a fake guest in unit tests. */
+/* What the board gives every device. board_init() fills it; in unit tests a fake guest does. */
 struct dev_env {
 	struct mem *mem;
 	struct loop *loop; /* the device thread's */
 	void *ctx;
 	void (*irq)(
 		void *ctx, unsigned int line); /* pulse an interrupt: any thread (irqfd write) */
-	/* something the daemon must hear of: on the device thread, at most ten a minute and device,
-	 * device's lock held */
+	/* The device is broken. Called on the device thread with the device's lock held, at most
+	 * ten times a minute for each device. */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
-	/* Writes wait because the host has no room for them, or (0) none waits any more: as needs_reset. May be NULL. */
+	/* So many writes wait because the host has no room for them; 0: none waits any more. Called
+	 * like needs_reset(). May be NULL. */
 	void (*disk_full)(void *ctx, unsigned int disk, unsigned int waiting);
-	/* All that the guest has given back so far: on the device thread, at most once a second. May be NULL. */
+	/* The guest has given back so many bytes in all. Called on the device thread, at most
+	 * once a second. May be NULL. */
 	void (*given_back)(void *ctx, uint64_t bytes);
-	/* The event descriptor that KVM signals for notifications of a slot; the device's from now on.
-	 * -1, and where this is NULL: the device makes one that nobody else signals. */
+	/* Gives the device the eventfd that KVM signals for the slot's notifications. If this
+	 * returns -1 or is NULL, the device makes one, which only QueueNotify exits signal. */
 	int (*take_notify_fd)(void *ctx, unsigned int slot);
 };
 
@@ -70,7 +73,8 @@ struct virtio_ops {
 	uint16_t queue_max; /* size offered */
 	uint64_t features;  /* beyond the transport's own */
 	uint32_t config_bytes;
-	/* A restore need not interrupt the guest if it has acknowledged every interrupt before: each costs it two exits. */
+	/* A restore does not interrupt the guest if the guest had acknowledged every interrupt: an
+	 * interrupt costs the guest two exits. */
 	bool quiet_restore;
 	/* All on the device thread with the device's lock held, except config_read, config_write
 	 * and busy (a vCPU thread, lock held). Those marked "may be NULL" need not be there. */
@@ -79,8 +83,8 @@ struct virtio_ops {
 	void (*config_write)(struct virtio_dev *d, uint32_t off, const void *from,
 		uint32_t len);                  /* may be NULL */
 	void (*activate)(struct virtio_dev *d); /* DRIVER_OK; may be NULL */
-	/* Forget all requests; the transport's queues are empty already, or even new ones. May be
-	 * NULL. */
+	/* Forget all requests. The queues were emptied before; the driver may even have set them up
+	 * again. May be NULL. */
 	void (*reset)(struct virtio_dev *d);
 	/* Are requests in flight that may still touch guest memory? Until they are done the status
 	 * register does not read 0. May be NULL. */
@@ -96,6 +100,6 @@ struct virtio_ops {
 	int (*load)(struct virtio_dev *d, struct cur *in,
 		struct err *e); /* hostile: a snapshot file may be damaged; may be NULL */
 	void (*after_restore)(struct virtio_dev *d); /* vsock: transport reset event; may be NULL */
-	void (*resume)(struct virtio_dev *d);        /* not quiet any more; may be NULL */
+	void (*resume)(struct virtio_dev *d);        /* the opposite of quiesce; may be NULL */
 	void (*stats)(struct virtio_dev *d, dev_stat_fn fn, void *arg); /* may be NULL */
 };

@@ -74,8 +74,8 @@ static struct virtio_dev *make_console(struct vm *vm, struct err *e)
 	return console_create(&vm->board.env, &c, e);
 }
 
-/* In the order of their slots. A device that comes later in the project gets a row; a snapshot that
- * has no state for it is refused. */
+/* The devices of every VM, in the order of their slots. A device that older snapshots lack gets no
+ * row but a devices_add_*(): a restore refuses a snapshot without state for a row. */
 static const struct {
 	unsigned int slot;
 	struct virtio_dev *(*make)(struct vm *vm, struct err *e);
@@ -127,8 +127,9 @@ static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err
 	return board_attach(&vm->board, SLOT_DISK0 + i, vblk_dev(vm->disk[i]), disk_destroy, e);
 }
 
-/* Every file that this monitor is ever lent for writing is a layer of these disks or holds its guest's memory. No longer file can come of a
- * monitor that was taken over: the limit cannot be raised again. */
+/* Limits the length of files for good. Every file that this monitor gets for writing is a layer of
+ * these disks or holds its guest's memory. So a monitor that was taken over cannot fill the host's
+ * disk with a longer one. */
 static void bound_files(const struct vm *vm)
 {
 	uint64_t max = vm->size.mem_bytes + vm->size.mem_bytes / SNAP_CHUNK * 4 +

@@ -30,7 +30,7 @@ int fault_at(struct vm *vm, enum fault_step s, struct err *e)
 		_exit(137);
 	if (vm->fault_action == FAULT_FAIL)
 		return err_plain(e, ENOSPC, "no space (asked for by a test)");
-	/* no sleep: the lists of these threads have no call for it */
+	/* no sleep: the seccomp lists of these threads allow no such call */
 	for (uint64_t end = mono_ns() + WAIT_NS; mono_ns() < end;)
 		;
 	return 0;

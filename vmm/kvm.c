@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvm.c: see kvm.h. mayfly-vmm, at set-up; kvm_pre_fault while the vCPUs stand. No hostile bytes.
+ * kvm.c: see kvm.h. mayfly-vmm, at set-up; kvm_pre_fault() while the vCPUs are parked. No hostile
+ * bytes.
  */
 #include "vmm/kvm.h"
 
@@ -95,7 +96,7 @@ int kvm_vm_create(struct kvm *k, const struct mem *m, struct err *e)
 	uint64_t high = m->ram_bytes - m->low_bytes;
 	int n, rc;
 
-	/* EINTR: KVM_CREATE_VM walks all mappings and gives up when a signal waits */
+	/* EINTR: KVM_CREATE_VM walks all mappings, and a pending signal interrupts that */
 	do
 		k->vm_fd = ioctl(k->fd, KVM_CREATE_VM, 0);
 	while (k->vm_fd < 0 && errno == EINTR);
@@ -135,7 +136,8 @@ int kvm_pre_fault(struct kvm *k, int vcpu_fd, uint64_t gpa, uint64_t bytes)
 
 	if (!(k->have & KVM_HAVE_PRE_FAULT))
 		return -EOPNOTSUPP;
-	/* the kernel moves gpa and size on; EINTR and EAGAIN mean "not all of it yet" */
+	/* the kernel adds to gpa what is done and takes it from size; EINTR and EAGAIN: call
+	 * again */
 	while (q.size)
 		if (ioctl(vcpu_fd, KVM_PRE_FAULT_MEMORY, &q) < 0 && errno != EINTR &&
 			errno != EAGAIN)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvm.h: the KVM descriptors of one VM and the few calls on them that are the same on every
- * architecture. mayfly-vmm. What newer hosts offer is asked for once, at kvm_open, and is a bit
- * here; nothing else asks again.
+ * architecture. mayfly-vmm. kvm_open() asks once for what only some hosts have; the answers are the
+ * bits of `have`.
  */
 #pragma once
 
@@ -38,13 +38,14 @@ struct kvm {
 	uint32_t xsave_bytes;
 };
 
-/* Takes fd (-1: opens /dev/kvm). Refuses a KVM that lacks what we cannot do without, by name. */
+/* Takes fd (-1: opens /dev/kvm). Fails if KVM lacks a capability that every VM needs; *e names
+ * it. */
 int kvm_open(struct kvm *k, int fd, struct err *e);
-/* The VM, its memory slots registered over the reservation (before the irqchip: a slot is ten times
- * dearer after it). */
+/* Makes the VM and registers its memory slots over the reservation. Call it before the irqchip is
+ * made: a slot takes ten times as long afterwards. */
 int kvm_vm_create(struct kvm *k, const struct mem *m, struct err *e);
-/* An eventfd that pulses the line when written / is signalled when the guest writes 32 bits at gpa
- * (on = false: no longer). */
+/* kvm_irqfd: a write to evfd pulses the interrupt line. kvm_ioeventfd: KVM signals evfd when the
+ * guest writes 32 bits at gpa; on = false ends that. */
 int kvm_irqfd(struct kvm *k, int evfd, unsigned int line, struct err *e);
 int kvm_ioeventfd(struct kvm *k, int evfd, uint64_t gpa, bool on, struct err *e);
 /* Maps the range into the vCPU's nested tables. Blocks for ever if that vCPU runs. 0 or -errno. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvmstat.c: see kvmstat.h. The layout of the file is that of <linux/kvm.h>: a header, a table of
- * descriptors, a block of 64-bit values. The kernel wrote all of it; sizes are checked all the
- * same, because a newer kernel may say something this build does not know.
+ * descriptors, a block of 64-bit values. The kernel wrote all of it. Sizes are checked
+ * nevertheless, because a newer kernel may have kinds of counters that this build does not know.
  */
 #include "vmm/kvmstat.h"
 

@@ -16,8 +16,8 @@ struct kvmstat {
 };
 
 /* Opens the descriptor of the VM and one for each vCPU. The vCPUs must not run yet: KVM answers
- * this request only after a running vCPU has left the guest. A host without such descriptors is no
- * error, the counters are then absent. */
+ * this request only after a running vCPU has left the guest. Before Linux 5.14
+ * there are no such descriptors, which is no error: kvmstat_report() then reports nothing. */
 void kvmstat_open(struct kvmstat *s, int vm_fd, const int *vcpu_fd, unsigned int nvcpus);
 void kvmstat_close(struct kvmstat *s);
 

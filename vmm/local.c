@@ -48,7 +48,7 @@ static int open_in(const char *dir, const char *name, int flags, struct err *e)
 
 static void snap_replied(void *arg, const struct snapshot_done *d)
 {
-	log_info("snapshot: vCPUs stood for %llu us, %llu pages",
+	log_info("snapshot: vCPUs were stopped for %llu us, %llu pages",
 		(unsigned long long)d->stopped_ns / 1000, (unsigned long long)d->pages);
 }
 
@@ -103,7 +103,7 @@ static void on_event(void *ctx, enum vmm_type ev, const void *payload, size_t n,
 		uint32_t port = cur_u32(&c);
 
 		log_info("the guest connects to host port %u", port);
-		/* kept open: an agent whose announcement is closed announces itself again */
+		/* stays open: if it is closed, the agent connects again */
 		if (l->ready_fd >= 0)
 			close(l->ready_fd);
 		l->ready_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -206,7 +206,8 @@ static int open_disks(const struct config *c, struct vm_disk *d, struct err *e)
 	return 0;
 }
 
-/* The parts below are given descriptors and say "kernel:", "disk 0:": here they have names. */
+/* Errors of the other modules say "kernel:" or "disk 0:", because they have only descriptors. Puts
+ * the file's name before. */
 static int name_file(const struct config *c, struct err *e)
 {
 	unsigned int i;
@@ -228,7 +229,7 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	int rc;
 
 	if (!c->kernel)
-		return err_plain(e, EINVAL, "kernel: which?");
+		return err_plain(e, EINVAL, "no kernel is named: pass --kernel FILE");
 	snprintf(s.tmpl, sizeof(s.tmpl), "%s", c->cpu);
 	kernel = open_ro(c->kernel, e);
 	if (kernel < 0)
@@ -246,7 +247,7 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	return rc < 0 ? name_file(c, e) : 0;
 }
 
-/* One line: each wakes whoever reads, and the guest runs already. */
+/* One line for all phases: each write wakes the reader of the log while the guest runs already. */
 static void print_phases(const struct restore_phases *ph)
 {
 	struct buf b;

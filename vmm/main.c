@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * main.c: mayfly-vmm: one process, one virtual machine. The order matters: jail, descriptors, ring
- * and loop, seal, and only then the first byte that somebody else wrote. Started by the daemon its
- * descriptors have fixed numbers (lib/proto_vmm.h); by a developer it opens files by name.
+ * and loop, seal, and only then the first byte that somebody else wrote. If the daemon starts
+ * it, its descriptors have fixed numbers (lib/proto_vmm.h). If a developer starts it, it opens
+ * files by name.
  */
 #include <fcntl.h>
 #include <malloc.h>
@@ -40,13 +41,14 @@ static void daemon_over(void *ctx)
 	loop_stop(d->loop, 0);
 }
 
-/* Which of the fixed descriptors we were started with, and that each is what it must be: looked at
- * before anything of ours is opened, or an epoll descriptor of our own would be taken for KVM. */
+/* The descriptors with fixed numbers. check_fds() looks which of them are there and whether each is
+ * what it must be. It runs before this process opens anything, or its own epoll descriptor could
+ * have the number of KVM's. */
 static const struct fixed_fd {
 	int fd;
 	const char *what;
-	mode_t kind; /* S_IFSOCK: and of this type */
-	int sock_type;
+	mode_t kind;   /* 0: a regular file or a character device */
+	int sock_type; /* if kind is S_IFSOCK */
 } fixed_fds[] = {
 	{VMM_FD_CONTROL, "the control socket", S_IFSOCK, SOCK_SEQPACKET},
 	{VMM_FD_VSOCK, "the listener for streams", S_IFSOCK, SOCK_STREAM},
@@ -96,7 +98,7 @@ static int enter_jail(const struct config *c, int *proc_fd, struct err *e)
 	int rc = vmm_jail(c->jail_uid, proc_fd, &missing, e);
 
 	if (rc == 0 && missing)
-		log_warn("this host has no Landlock: the jail is weaker by one wall");
+		log_warn("this host has no Landlock: the jail is used without it");
 	return rc;
 }
 
@@ -155,14 +157,14 @@ int main(int argc, char **argv)
 	if (c.trace)
 		log_level = LOG_TRACE;
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of that write */
+	signal(SIGXFSZ, SIG_IGN); /* a write beyond the file's limit fails with EFBIG */
 	d.loop = loop_create();
 	rc = d.loop ? vm_init(&vm, d.loop, &h, &e) : err_set(&e, errno, "event loop");
 	if (rc < 0)
 		goto out;
 	crash_install(given[VMM_FD_LASTWORDS] ? VMM_FD_LASTWORDS : -1);
 	vm.proc_fd = proc_fd >= 0 ? proc_fd : open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	vm.sealed = !c.no_jail && !c.local; /* a developer's VM opens files as it goes */
+	vm.sealed = !c.no_jail && !c.local; /* developer mode opens files while the VM runs */
 	if (c.no_jail)
 		log_warn("--no-jail: NOTHING BUT KVM STANDS BETWEEN THE GUEST AND THIS HOST");
 	else if (c.local)
@@ -175,7 +177,7 @@ int main(int argc, char **argv)
 out:
 	if (rc < 0)
 		log_error("%s", e.code ? e.msg : strerror(-rc));
-	/* the kernel takes the VM down faster than we could, and nobody waits for that */
+	/* no vm_fini(): the kernel frees everything, and faster */
 	fflush(stdout);
 	_exit(rc < 0 ? 1 : rc);
 }

@@ -18,17 +18,18 @@ typedef struct {
 #define MEM_HOLE_START GIB(3) /* devices, APICs; RAM goes on at 4 GiB */
 #define MEM_HOLE_END   GIB(4)
 
-/* Memory that a restore copied: the table says that a file stands behind it, but it is anonymous. */
+/* A range that a restore copied (populate.h). By the table it is mapped from a file, but it is
+ * anonymous memory. */
 struct mem_copied {
 	uint64_t gpa, len;
 };
 
 struct mem {
 	uint8_t *base; /* host address of guest-physical 0; the hole is reserved but never mapped */
-	uint64_t ram_bytes;        /* what the guest has, hole not counted */
-	uint64_t low_bytes;        /* below the hole */
-	uint64_t span_bytes;       /* address range reserved, hole included */
-	struct mem_table table;    /* what stands behind each piece; the device thread's */
+	uint64_t ram_bytes;     /* what the guest has, hole not counted */
+	uint64_t low_bytes;     /* below the hole */
+	uint64_t span_bytes;    /* address range reserved, hole included */
+	struct mem_table table; /* what each range is mapped from; used by the device thread only */
 	struct mem_copied *copied; /* ascending */
 	unsigned int ncopied;
 };
@@ -49,15 +50,18 @@ int mem_make_anon(struct mem *m, struct err *e);
  * fd[i] is memory file i. */
 int mem_map_files(
 	struct mem *m, const struct snap_extent *x, unsigned int n, const int *fd, struct err *e);
-/* The guest gave the range back: it reads as zeros from now on and holds no host memory. Whole
- * pages, all of it RAM. Later snapshots leave it out. */
+/* Drops a range for good: it reads as zeros from now on and holds no host memory. Whole pages,
+ * all of them RAM. Later snapshots leave the range out. No device calls this yet: the balloon
+ * calls mem_give_back(). */
 int mem_discard(struct mem *m, gpa_t gpa, uint64_t len, struct err *e);
-/* The guest does not need what it wrote there: whole pages, all of it RAM. They hold no private memory afterwards, and read as the table says:
- * as zeros, or as the bytes of the file behind them. So snapshots need not know of it. What a restore copied stays: it would read as
- * zeros, and a difference would say that the file's bytes are there. */
+/* Drops what the guest wrote into a range. Whole pages, all of them RAM. They hold no private
+ * memory afterwards and read as the table says: as zeros, or as the bytes of the file that they
+ * are mapped from. So the table does not change, and a snapshot is right. Pages that a restore
+ * copied stay: without them a page would read as zeros, while a difference would take it from
+ * the file. */
 void mem_give_back(const struct mem *m, gpa_t gpa, uint64_t len);
 void mem_fini(struct mem *m);
 
-/* Does this extent lie in its file so that the kernel can map 2 MiB of it with one entry? Guest
- * address and file offset must agree modulo 2 MiB, and a whole 2 MiB must be in it. */
+/* Can the kernel map 2 MiB of this extent with one page-table entry? Guest address and file offset
+ * must agree modulo 2 MiB, and a whole aligned 2 MiB must be in the extent. */
 bool mem_extent_is_huge(const struct snap_extent *x);

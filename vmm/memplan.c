@@ -63,7 +63,7 @@ static void emit(struct out *o, const struct snap_extent *x, uint64_t from, uint
 	o->x[o->n++] = y;
 }
 
-/* Both lists ascending; the new pieces win. */
+/* Puts the pieces of `top` over those of `base`. Both lists are ascending. */
 static bool overlay(const struct snap_extent *base, unsigned int nbase,
 	const struct snap_extent *top, unsigned int ntop, struct memplan *p)
 {
@@ -79,8 +79,7 @@ static bool overlay(const struct snap_extent *base, unsigned int nbase,
 			emit(&o, &base[b], at, MIN(top[t].gpa, end));
 			at = MAX(at, tend);
 			if (tend > end)
-				break; /* it reaches into the next piece: emitted when it is passed
-					*/
+				break; /* it reaches beyond this piece: emitted later, as a whole */
 			emit(&o, &top[t], top[t].gpa, tend);
 		}
 		emit(&o, &base[b], at, end);
@@ -99,7 +98,7 @@ static void live_bytes(const struct memplan *p, uint64_t *live, unsigned int nfi
 			live[p->ext[i].file] += p->ext[i].len;
 }
 
-/* Adds the live pieces of one file to what is written. */
+/* The new list of pieces to write: those of the plan, and the live pieces of one base file. */
 static int carry(struct pm_list *w, const struct memplan *p, uint32_t file)
 {
 	struct pm_list both = {0};
@@ -191,7 +190,8 @@ static int plan_once(struct memplan *p, const struct pm_list *w, const struct sn
 	return err_plain(e, E2BIG, "memory cannot be described by %u extents", SNAP_MAX_EXTENTS);
 }
 
-/* The base file that is written once more: one that must not stay, or the smallest of too many. nfiles: none. */
+/* The base file to carry along: one that must not stay, or, if there are too many files, the
+ * one with the fewest live bytes. Returns nfiles if there is none. */
 static unsigned int file_to_carry(const uint64_t *live, unsigned int nfiles, uint32_t drop)
 {
 	unsigned int used = 0, least = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memtable.h: what stands behind each piece of guest memory, as a table of ranges (design decision
- * 21). mayfly-vmm, the device thread. Restore fills it, snapshot planning reads it, discarding
- * memory changes it. Pure arithmetic: unit-tested without a VM.
+ * memtable.h: what each range of guest memory is mapped from, as a table. mayfly-vmm, the device
+ * thread. Restore fills it, snapshot planning reads it, mem_discard() changes it. Pure arithmetic:
+ * unit-tested without a VM.
  *
  * The table covers all RAM of the guest, ascending, without gaps except the hole below 4 GiB.
  * Ranges that continue each other are one range.
@@ -15,7 +15,7 @@ enum mem_kind {
 	MEM_ANONYMOUS,  /* nothing: zeros until the guest writes */
 	MEM_FILE,       /* the oldest memory file, shared by many sandboxes */
 	MEM_DIFFERENCE, /* a later memory file */
-	MEM_DISCARDED,  /* the guest gave it back: zeros until the guest writes */
+	MEM_DISCARDED,  /* dropped by mem_discard(): zeros until the guest writes */
 };
 
 struct mem_range {
@@ -32,9 +32,9 @@ struct mem_table {
 
 #define MEM_TABLE_MAX 8192u
 
-/* All of it anonymous. 0 or -errno. */
+/* Makes a table in which all memory is anonymous. 0 or -errno. */
 int memtable_init(struct mem_table *t, uint64_t ram_bytes);
-/* As a snapshot's table of extents says; anonymous between the extents. 0 or -errno. */
+/* Fills the table from a snapshot's extents; memory between them is anonymous. 0 or -errno. */
 int memtable_load(
 	struct mem_table *t, uint64_t ram_bytes, const struct snap_extent *x, unsigned int n);
 /* Replaces what the table says about a range, which is RAM. -E2BIG: the table would need more than

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pagemap.c: see pagemap.h. PAGEMAP_SCAN (Linux 6.7) where the kernel has it, plain entries
- * elsewhere: those cannot tell the zero page from a private one and list it too. No hostile bytes:
- * the kernel speaks.
+ * elsewhere. Plain entries do not tell the zero page from a private one, so it is listed, too. No
+ * hostile bytes: the kernel writes the page map.
  */
 #include "vmm/pagemap.h"
 
@@ -57,13 +57,13 @@ int pm_list_add(struct pm_list *l, uint64_t gpa, uint64_t len, bool priv)
 	return 0;
 }
 
-/* 1: done; 0: this kernel has no PAGEMAP_SCAN.
+/* 1: done; 0: this kernel has no PAGEMAP_SCAN; or -errno.
  *
- * walk_end is not believed: the kernel collects 512 ranges at a time, sets it when these are full
- * and leaves it as it is when the rest then fits, so that with 513 to 1023 ranges it says where the
- * first 512 ended although all of it was walked (6.12, 6.18). What is sure is that all before the
- * end of the last range was looked at, and that there is no more where there was room for another
- * one. */
+ * walk_end is not used. The kernel collects 512 ranges at a time. It sets walk_end when these are
+ * full, and does not set it again if the rest fits. So with 513 to 1023 ranges walk_end is the end
+ * of the first 512, although everything was walked (6.12, 6.18). Two things are sure: everything
+ * before the end of the last range was walked, and if there was room for one more range, there are
+ * no more. */
 static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool only_private,
 	struct pm_list *out)
 {
@@ -87,7 +87,7 @@ static int scan(int fd, const struct mem *m, uint64_t gpa, uint64_t len, bool on
 		n = ioctl(fd, SCAN_IOCTL, &a);
 		if (n < 0) {
 			rc = errno == ENOTTY || errno == EINVAL ? 0 : -errno;
-			out->n = had; /* it is asked for in the other way */
+			out->n = had; /* read_plain() starts again */
 			break;
 		}
 		for (long i = 0; rc > 0 && i < n; i++) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pagemap.h: which pages of guest memory are there, and which are private: design decision 5.
- * mayfly-vmm, the device thread or a forked child (which sees its own memory: the descriptor is
- * opened by whoever calls).
+ * pagemap.h: which pages of guest memory are present, and which are private. mayfly-vmm, the device
+ * thread or a forked child. Each call opens /proc/self/pagemap, so a child sees its own memory.
  */
 #pragma once
 
@@ -19,10 +18,10 @@ struct pm_list {
 	size_t n, cap;
 };
 
-/* proc_fd: O_PATH descriptor of a /proc. only_private: leaves out what is only read. Ascending.
- * With `plain` PAGEMAP_SCAN is not tried (tests). */
+/* Lists the present pages, ascending. proc_fd: O_PATH descriptor of a /proc. only_private:
+ * leaves out pages that were only read. plain: does not try PAGEMAP_SCAN (tests). */
 int pagemap_list(int proc_fd, const struct mem *m, bool only_private, bool plain,
 	struct pm_list *out, struct err *e);
 void pm_list_fini(struct pm_list *l);
-/* Appends, joining what touches and is alike. -ENOMEM. */
+/* Appends a range; joins it with the last one if they touch and priv is the same. 0 or -ENOMEM. */
 int pm_list_add(struct pm_list *l, uint64_t gpa, uint64_t len, bool priv);

@@ -2,7 +2,8 @@
  *
  * populate.c: see populate.h. The device thread, and one thread that only maps pages for reading
  * while the device thread loads CPU and device state. The working set was checked by lib/snap: its
- * ranges lie in the guest's addresses. It is only advice, so a page too few or too many is no error.
+ * ranges lie in the guest's addresses. The working set is only advice: a page too few or too many
+ * is no error.
  *
  * Copies come first and on the device thread: they replace mappings, and the state that is loaded
  * afterwards may write guest memory.
@@ -23,7 +24,8 @@
 #endif
 
 #define STACK_BYTES KIB(64)
-/* A first copy that takes this long came from the disk: then all of the files is read ahead. */
+/* If the first copy takes this long, the file was not in the page cache: then the kernel is
+ * asked to read all areas of the plan ahead. */
 #define COLD_NS 300000ull
 
 struct populate {
@@ -59,8 +61,8 @@ static uint64_t window(uint64_t gpa)
 	return gpa / (POPULATE_AROUND_PAGES * PAGE_BYTES);
 }
 
-/* A piece of one range of the table: joins the area before it if no page lies between that would
- * cost a fault of its own. */
+/* Adds a piece of one range of the table. It joins the last area if no page between the two would
+ * need a fault of its own. */
 static int add_area(struct populate_plan *p, const struct mem_range *r, uint64_t gpa, uint64_t len)
 {
 	struct populate_area *last = p->narea ? &p->area[p->narea - 1] : NULL;
@@ -78,7 +80,7 @@ static int add_area(struct populate_plan *p, const struct mem_range *r, uint64_t
 	return 0;
 }
 
-/* Written pages that lie close together in one range of the table: one copy. */
+/* Adds written pages. Pages that lie close together in one range of the table are one copy. */
 static int add_copy(struct populate_plan *p, const struct mem_range *r, uint64_t gpa, uint64_t len)
 {
 	struct populate_copy *last = p->ncopy ? &p->copy[p->ncopy - 1] : NULL;
@@ -100,7 +102,7 @@ static int add_copy(struct populate_plan *p, const struct mem_range *r, uint64_t
 	return 0;
 }
 
-/* Only copies that are worth their system calls and for which there are ready pages. */
+/* Keeps only the copies that are worth their system calls and for which there are ready pages. */
 static void choose_copies(struct populate_plan *p, uint64_t room)
 {
 	unsigned int kept = 0;
@@ -149,7 +151,7 @@ static const struct mem_range *next_piece(
 	return NULL;
 }
 
-/* What was written and is not copied; and what is copied and was not written. */
+/* Fills p->write (written and not copied) and p->along (copied and not written). */
 static int list_rest(struct populate_plan *p, struct pieces w)
 {
 	uint64_t gpa, len, at = 0;
@@ -187,7 +189,7 @@ int populate_plan_make(struct populate_plan *p, const struct mem_table *t,
 	*p = (struct populate_plan){0};
 	while (rc == 0 && (r = next_piece(&w, &gpa, &len, &written))) {
 		if (!memtable_in_file(r) && !written)
-			continue; /* nothing to read there */
+			continue; /* anonymous memory that was only read: zeros */
 		rc = add_area(p, r, gpa, len);
 		if (rc == 0 && written)
 			rc = add_copy(p, r, gpa, len);
@@ -267,7 +269,7 @@ struct populate *populate_create(void)
 		free(s);
 		return NULL;
 	}
-	/* single pages: what is left over of a huge one would not be given back */
+	/* small pages: the unused part of a huge page would not be freed */
 	madvise(s->reserve, POPULATE_RESERVE, MADV_NOHUGEPAGE);
 	if (madvise(s->reserve, POPULATE_RESERVE, MADV_POPULATE_WRITE) == 0)
 		s->left = POPULATE_RESERVE; /* else a kernel before 5.14: nothing is copied */
@@ -364,5 +366,5 @@ void populate_nested(struct kvm *k, int vcpu_fd, const struct populate_plan *p)
 {
 	for (unsigned int i = 0; i < p->narea; i++)
 		if (kvm_pre_fault(k, vcpu_fd, p->area[i].gpa, p->area[i].len) < 0)
-			return; /* the host has it not, or not for this: the guest faults them in */
+			return; /* not on this host, or not for this memory: the guest will fault */
 }

@@ -14,11 +14,11 @@
 #include "vmm/mem.h"
 #include "vmm/pagemap.h"
 
-/* A copy costs two system calls and splits a mapping, about as much as six page faults. So it may
- * take pages along that lie between two written ones, and holds at least this many written pages.
- * With costs measured on one host (6 us a copy, 1.05 us a fault) and a recorded set of 446 written
- * pages in 169 ranges: 31 copies and 27 faults are 0.56 of the cost of 446 faults. To copy every
- * written page is 0.68 of it. */
+/* A copy costs two system calls and splits a mapping, about as much as six page faults. So a
+ * copy includes up to POPULATE_GAP_PAGES unwritten pages between two written ones, and must
+ * have at least POPULATE_COPY_MIN written pages. With costs measured on one host (6 us a copy,
+ * 1.05 us a fault) and a recorded set of 446 written pages in 169 ranges: 31 copies and 27
+ * faults are 0.56 of the cost of 446 faults. To copy every written page is 0.68 of it. */
 #define POPULATE_GAP_PAGES 8u
 #define POPULATE_COPY_MIN  3u
 /* The kernel maps up to this many pages of a file around a fault (its default, 64 KiB). */
@@ -40,18 +40,18 @@ struct populate_area {
 /* Pure arithmetic on tables, unit-tested without a VM. */
 struct populate_plan {
 	struct populate_copy *copy; /* ascending */
-	struct populate_area *area; /* ascending: everything, what is copied included */
+	struct populate_area *area; /* ascending: the whole working set, also what is copied */
 	unsigned int ncopy, narea;
 	struct pm_list write; /* what was written and is not copied */
-	struct pm_list along; /* pages that are copied although nobody wrote them */
+	struct pm_list along; /* pages that are copied but were not written */
 };
-/* reserve_bytes: at most this much is copied. -ENOMEM. */
+/* reserve_bytes: most bytes to copy. 0 or -ENOMEM. */
 int populate_plan_make(struct populate_plan *p, const struct mem_table *t,
 	const struct snap_ws_range *ws, uint32_t n, uint64_t reserve_bytes);
 void populate_plan_fini(struct populate_plan *p);
 
-/* The reserve of a blank monitor and its thread. NULL: there is none, then a restore maps and
- * faults as it goes. */
+/* The reserve of a blank monitor and its thread. NULL: there is no reserve; a restore then maps
+ * pages on the device thread, and the rest is faulted in. */
 struct populate;
 #define POPULATE_RESERVE MIB(4)
 struct populate *populate_create(void);
@@ -60,12 +60,13 @@ void populate_destroy(struct populate *s);
 /* Bytes that can be copied: 0 for NULL. */
 uint64_t populate_room(const struct populate *s);
 
-/* Copies; then begins to map the rest, in the thread of s if there is one. fd[i] is memory file i.
- * An error leaves guest memory incomplete: the VM is of no use. The plan stays the caller's and
- * must outlive populate_wait. */
+/* Copies, then maps the rest: in the thread of s, or before it returns if there is none. fd[i] is
+ * memory file i. After an error guest memory is incomplete: the VM must not run. The caller keeps
+ * the plan until populate_wait() has returned. */
 int populate_start(struct populate *s, struct mem *m, const struct populate_plan *p, const int *fd,
 	struct err *e);
-/* Everything is mapped. */
+/* Waits until everything is mapped. */
 void populate_wait(struct populate *s);
-/* The same pages in the guest's nested tables, where the host can. The vCPU must not run. */
+/* Enters the same pages in the guest's nested page tables, if the host has
+ * KVM_PRE_FAULT_MEMORY. The vCPU must not run. */
 void populate_nested(struct kvm *k, int vcpu_fd, const struct populate_plan *p);

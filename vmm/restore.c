@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. State and tables
- * were checked as a whole by lib/snap before anything here uses a byte of them; what the processor
- * and the devices load they check themselves. Everything that can be refused is refused before
- * memory is touched.
+ * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. lib/snap checks
+ * state and tables as a whole before a byte of them is used; the loaders of processor and devices
+ * check their own parts. Everything that can be refused is refused before memory is
+ * touched.
  */
 #include "vmm/restore.h"
 
@@ -27,7 +27,7 @@ static void mark(struct restore_phases *ph, const char *name)
 	ph->last_ns = now;
 }
 
-struct plan { /* what a restore reads before it does anything */
+struct plan { /* what a restore reads before it changes anything */
 	void *state;
 	struct snap snap;
 	struct snap_ws_range *ws;
@@ -61,13 +61,13 @@ static int check_fit(struct vm *vm, const struct snap_head *h, unsigned int nmem
 			(unsigned long long)h->mem_bytes >> 20, h->vcpus,
 			(unsigned long long)vm->size.mem_bytes >> 20, vm->size.vcpus);
 	if (h->nfiles != nmem)
-		return err_plain(e, EINVAL, "the snapshot stands on %u memory files, %u were given",
+		return err_plain(e, EINVAL, "the snapshot needs %u memory files, %u were given",
 			h->nfiles, nmem);
 	return 0;
 }
 
-/* The frozen layers the guest's page cache is about, in their order; what is above them may be new.
- */
+/* The disks must have the frozen layers of the snapshot at the bottom, in the same order,
+ * because the guest's page cache holds their contents. Layers above them may be new. */
 static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 {
 	for (unsigned int i = 0; i < VMM_MAX_DISKS; i++) {
@@ -89,8 +89,7 @@ static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 			if (!cur_copy(&c, want, sizeof(want)) ||
 				memcmp(want, have[j], sizeof(want)) != 0)
 				return err_plain(e, EINVAL,
-					"disk %u: layer %u is not the one that the snapshot stands "
-					"on",
+					"disk %u: layer %u is not the one that the snapshot needs",
 					i, j);
 		if (!cur_done(&c))
 			return err_plain(e, EBADMSG, "disk %u: damaged list of layers", i);
@@ -100,7 +99,7 @@ static int check_disks(struct vm *vm, const struct snap *s, struct err *e)
 
 static int check_devices(struct vm *vm, const struct snap *s, struct err *e)
 {
-	/* not every snapshot has one: those from before it was on the board have not */
+	/* not every snapshot has these devices: a VM may have none, older builds had none */
 	if (snap_has(s, SNAP_S_DEVICE, SLOT_NET) && !vm->board.dev[SLOT_NET]) {
 		int rc = devices_add_net(vm, e);
 
@@ -141,7 +140,7 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 		rc = snap_parse(&p->snap, p->state, n, e);
 	if (rc == 0)
 		rc = check_fit(vm, &p->snap.head, nmem, e);
-	/* disks first: a name says more than a slot */
+	/* disks first: their errors name the disk, those of devices only a slot */
 	if (rc == 0)
 		rc = check_disks(vm, &p->snap, e);
 	if (rc == 0)
@@ -155,7 +154,7 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	}
 	if (rc < 0 || ws_fd < 0)
 		return rc;
-	/* a working set only makes it faster: a bad one is not used, and that is said */
+	/* a working set only makes the restore faster: a bad one is logged and not used */
 	p->ws = malloc(SNAP_MAX_WS * sizeof(*p->ws));
 	if (p->ws && snap_ws_read(ws_fd, p->snap.head.file[nmem - 1].id, vm->mem.span_bytes, p->ws,
 			     &p->nws, &why) < 0) {
@@ -165,8 +164,8 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	return 0;
 }
 
-/* What the guest will touch first, of files that nobody has read since the host booted. The rest is
- * checked by the daemon meanwhile. */
+/* Checks the chunks that the guest will touch first. The daemon asks for this if nobody has
+ * read the files since the host booted; it checks the rest itself meanwhile. */
 static int verify_prefetched(
 	const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
 {
@@ -198,13 +197,13 @@ static void remember(struct vm *vm, struct plan *p)
 	restored_free(vm->restored);
 	vm->restored = m;
 	if (!m)
-		return; /* then a difference is written as a whole */
+		return; /* no memory: a later difference then holds all of guest memory */
 	*m = (struct restored_mem){.nfiles = p->snap.head.nfiles, .along = p->populate.along};
 	p->populate.along = (struct pm_list){0};
 	memcpy(m->file, p->snap.head.file, sizeof(m->file));
 }
 
-/* What populate_start() copies from files. */
+/* Notes the ranges that populate_start() copies from files, for mem_give_back(). */
 static int note_copies(struct mem *m, const struct populate_plan *p)
 {
 	m->copied = malloc((p->ncopy + 1) * sizeof(*m->copied));
@@ -291,7 +290,7 @@ static int load_devices(struct vm *vm, const struct snap *s, struct err *e)
 	return rc;
 }
 
-/* What the restore did not take of the pages made ready. The guest runs already. */
+/* Frees the ready pages that the restore did not use. Deferred, because the guest runs by now. */
 static void drop_reserve(void *arg)
 {
 	struct vm *vm = arg;
@@ -388,7 +387,8 @@ static void ws_add(struct ws_out *o, uint64_t gpa, uint64_t end, bool written)
 	o->pages[written] += pages;
 }
 
-/* What this restore copied along counts as read, or each recording would copy more than the last. */
+/* Pages that this restore copied along count as read. If they counted as written, the next restore
+ * would copy more pages along, and so on. */
 static void ws_add_private(struct ws_out *o, const struct pm_range *r, const struct pm_list *along)
 {
 	uint64_t at = r->gpa, end = r->gpa + r->len;

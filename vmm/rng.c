@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rng.c: see rng.h. mayfly-vmm, device thread. Hostile: the chains. A guest that asks for ever
- * waits in its own queue until the bucket has bytes again; a timer, not a poll, tells.
+ * rng.c: see rng.h. mayfly-vmm, device thread. Hostile: the chains. If a guest asks for
+ * too much, its requests wait in its own queue until a timer has refilled the bucket.
  */
 #include "vmm/rng.h"
 
@@ -30,7 +30,7 @@ static void refill(struct rng *r)
 	r->tokens = MIN(RNG_BURST, r->tokens + MIN(us, 1000000u) * RNG_RATE / 1000000u);
 }
 
-/* Into the ranges; how many bytes it was. */
+/* Writes at most `most` random bytes into the chain; returns how many. */
 static uint32_t fill(const struct virtq_chain *c, uint32_t most)
 {
 	uint32_t done = 0;
@@ -60,7 +60,7 @@ static bool rng_kick(struct virtio_dev *d, unsigned int queue)
 		while ((rc = virtq_pop(q, &c)) > 0) {
 			uint32_t want = (uint32_t)MIN(c.in_bytes, RNG_REQUEST), n;
 
-			/* less than asked for is an answer, nothing is not */
+			/* a short answer is allowed, an empty one is not: wait */
 			if (r->tokens < RNG_LEAST) {
 				virtq_unpop(q, 1);
 				r->waiting = true;

@@ -10,7 +10,7 @@
 #define RNG_BURST   KIB(64) /* at once; a boot wants a few hundred bytes */
 #define RNG_RATE    MIB(1)  /* a second, from then on */
 #define RNG_REQUEST KIB(16) /* most for one chain */
-#define RNG_LEAST   64u     /* what a request counts for at least: it is work, whatever its size */
+#define RNG_LEAST   64u     /* a smaller request counts as this much: it is work, too */
 
 /* NULL: e says why. */
 struct virtio_dev *rng_create(const struct dev_env *env, struct err *e);

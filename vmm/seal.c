@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal.c: see seal.h. mayfly-vmm. No hostile bytes. Two lists: the device thread's, which every later thread and child inherits, and on top of it
- * the vCPUs', which leaves them little more than KVM_RUN. Each row says what needs it.
+ * seal.c: see seal.h. mayfly-vmm. No hostile bytes. Three lists: the device thread's, which every
+ * later thread and child inherits; and two that are set on top of it: the vCPUs', with little more
+ * than KVM_RUN, and the snapshot writer's, with files only. Each row says what needs it.
  *
  * TRAP and not KILL: the handler of crash.c leaves the number in the last words, and rt_sigaction is not listed, so it cannot be replaced.
  */
@@ -26,7 +27,7 @@
 		CLONE_NEWCGROUP)
 #define PAGEMAP_SCAN_NR 0xc0606610u /* _IOWR('f', 16, struct pm_scan_arg), Linux 6.7 */
 
-/* why a row stays that no test calls (tests/unit/seal.c compares) */
+/* Reasons for rows that no test calls (tests/unit/seal.c compares) */
 #define DYING                                                                                      \
 	"only on the way to an abort, whose report must get out: tests/platform/sealed.c takes "   \
 	"it on each kind of thread"
@@ -115,7 +116,7 @@ static const struct jail_rule device[] = {
 		.nr = (ioctl_nr), .need = (why), __VA_ARGS__                                       \
 	}
 
-/* What is asked of KVM, and by which step. */
+/* The ioctls of KVM, and the step that needs each. */
 static const struct {
 	unsigned long nr;
 	const char *need, *unseen;
@@ -185,7 +186,7 @@ static const struct jail_rule vcpu[] = {
 	JAIL_CALL(exit_group, "crash report", .unseen = DYING),
 };
 
-/* The forked writer of a live snapshot: files it was given, its own memory, nothing of KVM. */
+/* The forked writer of a snapshot: files that it was given, its own memory, nothing of KVM. */
 static const struct jail_rule writer[] = {
 	JAIL_CALL(pread64, "pagemap before Linux 6.7; files it folds in"),
 	JAIL_CALL(write, "memory and state files, the report to its parent"),

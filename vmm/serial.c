@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serial.c: see serial.h. Registers of the 16550A data sheet; what is written is the guest's. The
- * transmitter is always empty: a byte is out when it is written, so each one is followed by the
- * interrupt that says so, if the guest asked for it. In loopback (MCR bit 4), which the driver uses
- * to find out what it has before it, nothing goes out: it comes back in. The line is an edge: it is
- * pulsed for every reason that newly stands, and the driver reads until none does.
+ * serial.c: see serial.h. Registers as in the 16550A data sheet. Hostile: what the guest writes.
+ * The transmitter is always empty: a byte is sent when it is written. So each byte is followed by
+ * the "transmitter empty" interrupt, if the guest enabled that. In loopback (MCR bit 4) bytes come
+ * back as input; the driver uses that to detect the chip. The interrupt line is edge-triggered:
+ * each new reason pulses it, and the driver reads IIR until no reason is left.
  */
 #include "vmm/serial.h"
 

@@ -14,13 +14,13 @@
 struct serial {
 	pthread_mutex_t lock;
 	uint8_t ier, lcr, mcr, scr, fcr, dll, dlm;
-	bool thre_due; /* "transmitter empty" not yet told */
+	bool thre_due; /* the guest has not yet seen the "transmitter empty" interrupt */
 	void *ctx;
 	void (*irq)(void *ctx);
 	void (*out)(void *ctx, uint8_t byte);
-	uint8_t fifo[SERIAL_FIFO]; /* typed, not read yet */
+	uint8_t fifo[SERIAL_FIFO]; /* input that the guest has not read yet */
 	unsigned int fifo_at, fifo_n;
-	/* the guest emptied it; a vCPU thread, with the lock held. May be NULL. */
+	/* The fifo has become empty. Called on a vCPU thread with the lock held. May be NULL. */
 	void (*room)(void *room_ctx);
 	void *room_ctx;
 };
@@ -31,9 +31,9 @@ void serial_fini(struct serial *s);
 /* reg 0..7 */
 void serial_write(struct serial *s, unsigned int reg, uint8_t v);
 uint8_t serial_read(struct serial *s, unsigned int reg);
-/* Input for the guest: how much of it found room. */
+/* Puts input into the fifo; returns how many bytes had room. */
 size_t serial_input(struct serial *s, const uint8_t *p, size_t n);
-/* After a restore: a transmitter interrupt that was on its way is given again. */
+/* After a restore: gives the transmitter interrupt again, because one may have been lost. */
 void serial_kick(struct serial *s);
 void serial_save(struct serial *s, struct buf *out);
 bool serial_load(struct serial *s, struct cur *in);

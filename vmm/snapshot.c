@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and a forked child, the writer. What is
- * written is the guest's: opaque bytes.
+ * snapshot.c: see snapshot.h. mayfly-vmm, the device thread, and a forked child, the writer. The
+ * guest's memory is opaque bytes.
  *
- * Order: vCPUs stop, devices get quiet, registers and device state go into a buffer, disks freeze;
- * then a fork: the child has memory at this point in time. The parent goes on (LIVE), or stands and answers its
- * control socket: a pause that is written by the device thread would answer nobody for as long as the disk takes.
- * The writer writes the memory file (data, sums, sync, head, sync), then the state file (written,
- * synced): a state file that is there and whole has everything it stands on.
+ * Order: the vCPUs stop, the devices finish their requests, the disks freeze, registers and device
+ * state go into a buffer, then a fork. The child has the memory of this moment. The parent runs
+ * the VM on (LIVE), or keeps it stopped. Either way it answers its control socket: if the device
+ * thread wrote the files, it could not, for as long as the disk takes. The writer writes the
+ * memory file (data, sums, sync, head, sync), then the state file (written, synced). So if the
+ * state file is complete, everything that it refers to is durable.
  *
- * The writer's result comes through a pipe, and the job is over. Its end is the pipe's end-of-file, which comes once its
- * memory is gone: until then nobody waits for it with wait4(), because gigabytes take the kernel a while.
+ * The writer's result comes through a pipe and completes the snapshot. The kernel then needs a
+ * while to free gigabytes of the writer's memory. Only after that the pipe ends, and wait4() does
+ * not block.
  */
 #include "vmm/snapshot.h"
 
@@ -42,9 +44,9 @@ struct snapshot_job {
 	bool was_running;
 	unsigned int carry_disk; /* whose layers are being copied in advance */
 	pid_t child;
-	int pipe_fd; /* the child's result comes here, then its end */
+	int pipe_fd; /* the child's result comes here, then end-of-file */
 	struct watch *watch;
-	bool over; /* everybody knows the result; only the child's end is still to come */
+	bool over; /* durable() was called; the child has not ended yet */
 };
 
 struct result { /* child to parent */
@@ -65,7 +67,8 @@ static int save_disks(struct vm *vm, const struct snapshot_req *q, struct snap_w
 		unsigned int n = cow_layer_ids(c, ids);
 		size_t at = snap_sec_begin(w, SNAP_S_DISK, i);
 
-		/* frozen: the private layer is new, and so will be that of every restore */
+		/* after a freeze the private layer is new and empty; a restore has one of its
+		 * own */
 		if (n && q->ndisks && !cow_is_read_only(c))
 			n--;
 		buf_u8(&w->out, (uint8_t)n);
@@ -127,7 +130,7 @@ static int freeze_disks(struct snapshot_job *j, struct err *e)
 			continue; /* the writer flushes it */
 		rc = cow_freeze(c, d->index_fd, d->data_fd, d->bitmap_fd, &j->done.dropped[k], e);
 		if (rc == 0)
-			*d = (struct snapshot_disk){-1, -1, -1}; /* the disk's now */
+			*d = (struct snapshot_disk){-1, -1, -1}; /* the disk owns them now */
 		k++;
 		if (rc < 0)
 			return err_wrap(e, "disk %u", i);
@@ -135,7 +138,7 @@ static int freeze_disks(struct snapshot_job *j, struct err *e)
 	return 0;
 }
 
-/* In the writer: what the disks stand on becomes durable. */
+/* In the writer: makes the disks' layers durable. */
 static int finish_disks(struct vm *vm, bool frozen, struct err *e)
 {
 	for (unsigned int i = 0; i < vm->ndisks; i++) {
@@ -173,8 +176,8 @@ static int add_nonzero(const struct mem *m, uint64_t gpa, uint64_t len, struct p
 	return rc;
 }
 
-/* All of memory: what is private, and what still stands in the files it was restored from; without
- * the zero pages. */
+/* Lists all of memory without its zero pages: private pages, and those that are still mapped
+ * from the files of the restore. */
 static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *out)
 {
 	const struct mem_table *t = &vm->mem.table;
@@ -203,8 +206,8 @@ static int list_all(struct vm *vm, const struct pm_list *priv, struct pm_list *o
 	return rc;
 }
 
-/* What a difference leaves out: private pages in runs of zeros that are too long to be written
- * along with their neighbours. The table then says that nothing stands there. */
+/* Splits private pages for a difference. `zeros` gets runs of zeros that are too long to be written
+ * with their neighbours; the new snapshot has no extent for them. `out` gets all others. */
 static int drop_zeros(
 	struct vm *vm, const struct pm_list *priv, struct pm_list *out, struct pm_list *zeros)
 {
@@ -232,7 +235,7 @@ static int drop_zeros(
 	return rc;
 }
 
-/* The table's pieces that stand in files, without the ranges in `zeros`. False: more than cap. */
+/* The ranges of the table that are in files, without those in `zeros`. False: more than cap. */
 static bool base_pieces(const struct mem_table *t, const struct pm_list *zeros,
 	struct snap_extent *x, unsigned int cap, unsigned int *n)
 {
@@ -274,7 +277,7 @@ static int plan_difference(
 
 	if (rc < 0)
 		err_set(e, -rc, "list of pages");
-	/* too many pieces: then the zeros are written, too */
+	/* -E2BIG: too many pieces. Then the zeros are written, too (below). */
 	else if (base_pieces(&vm->mem.table, &zeros, base, ARRAY_LEN(base), &n))
 		rc = memplan_make(p, &written, base, n, vm->restored->nfiles, drop, e);
 	else
@@ -299,8 +302,8 @@ static int make_plan(
 
 	if (rc < 0)
 		return rc;
-	/* without a mapped base there is nothing to be different from; a table in too many pieces
-	 * is written as a whole, too */
+	/* All of memory is written if there is no restore that a difference could refer to, or if
+	 * the difference has too many pieces (-E2BIG). */
 	rc = (flags & VMM_F_DIFF) && vm->restored ? plan_difference(vm, &priv, drop, p, e) : -E2BIG;
 	if (rc == -E2BIG) {
 		rc = list_all(vm, &priv, &all);
@@ -318,9 +321,9 @@ static int make_plan(
 
 #define DENSE_PAGES 448u
 
-/* Kernel code and data, files that were read: a region without zeros is read as a whole by many
- * restores. One with zeros in it is in use by an allocator, and the first write would split a 2 MiB
- * mapping again. */
+/* Is this region worth a 2 MiB mapping? A region with hardly a zero page is kernel code or data, or
+ * files that were read: many restores read all of it. A region with zero pages belongs to an
+ * allocator, and its first write would split the mapping again. */
 static bool region_is_dense(const uint8_t *p)
 {
 	unsigned int n = 0;
@@ -330,9 +333,10 @@ static bool region_is_dense(const uint8_t *p)
 	return n >= DENSE_PAGES;
 }
 
-/* Whole regions go through a buffer. Guest memory and the page cache's folio agree modulo 2 MiB, and
- * an emulated processor, whose address cache has one place for both, then took 30 times as long
- * for the kernel's copy. On hardware this is one memcpy more, in the process that only writes. */
+/* Whole regions are written from a buffer at another address modulo 2 MiB. Guest memory and the
+ * page cache's folio agree modulo 2 MiB. An emulated processor has one slot of its address
+ * cache for both, and the kernel's copy took 30 times as long. On hardware this costs one
+ * memcpy, in the writer. */
 #define BOUNCE_SHIFT (37u * PAGE_BYTES)
 
 struct bounce {
@@ -349,8 +353,9 @@ static int bounce_make(struct bounce *b, struct err *e)
 	return 0;
 }
 
-/* In the writer: what is written is dropped at once. A page of a live snapshot that the source writes is copied, and both
- * copies count against the sandbox's limit; one that the writer has dropped is the source's alone. */
+/* In the writer: writes a range and drops it at once. While the writer holds a page and the
+ * running VM writes to it, the kernel copies the page, and both copies count against the
+ * sandbox's limit. */
 static int write_extent(struct vm *vm, struct snap_mem_writer *w, const struct bounce *b,
 	uint64_t gpa, uint64_t len, struct err *e)
 {
@@ -370,7 +375,7 @@ static int write_extent(struct vm *vm, struct snap_mem_writer *w, const struct b
 	return rc;
 }
 
-/* Disk space first, in the order of the file: pieces that touch are one call. */
+/* Reserves disk space before anything is written, with one call for pieces that touch. */
 static int reserve_space(struct snap_mem_writer *w, const struct memplan *p, struct err *e)
 {
 	uint64_t from = 0, to = 0;
@@ -415,7 +420,8 @@ static int write_memory(
 	return rc;
 }
 
-/* A point that no restore would take is not one: better that this fails, and the VM goes on. */
+/* Reads the new state back with the reader's checks. If a restore would refuse it, the snapshot
+ * fails, and the VM runs on. */
 static int can_be_read(const struct snap_writer *w, struct err *e)
 {
 	_cleanup_free_ struct snap *s = malloc(sizeof(*s));
@@ -453,7 +459,7 @@ static int write_state(
 	return rc < 0 ? err_set(e, -rc, "snapshot state: write") : 0;
 }
 
-/* Everything that goes to disk. In the writer. */
+/* In the writer: writes everything. */
 static void write_all(struct snapshot_job *j)
 {
 	struct memplan *p = malloc(sizeof(*p));
@@ -501,7 +507,7 @@ static void job_free(struct snapshot_job *j)
 	free(j);
 }
 
-/* Everybody hears the result. The job's memory goes with the child's end. */
+/* Reports the result. job_free() follows when the child has ended. */
 static void job_over(struct snapshot_job *j)
 {
 	struct vm *vm = j->vm;
@@ -546,8 +552,8 @@ static void no_result(struct snapshot_job *j, int ws)
 			WIFSIGNALED(ws) ? WTERMSIG(ws) : WEXITSTATUS(ws));
 }
 
-/* The files are complete, or there will be none. Of a source that stood all the time this is the moment to go on or to
- * end; one of a live snapshot runs already. */
+/* The files are complete, or the snapshot failed. A VM that was stopped all the time now becomes
+ * paused or ends; the VM of a live snapshot runs already. */
 static void job_done(struct snapshot_job *j)
 {
 	struct vm *vm = j->vm;
@@ -583,8 +589,6 @@ static void on_child(void *arg, uint32_t events)
 	job_free(j);
 }
 
-/* The child: memory at the point in time. It drops what it shares with the parent, writes, says how
- * it went, and is gone. */
 static void keep_files(struct snapshot_job *j, int out)
 {
 	int keep[4 + VMM_MAX_DISKS * COW_FDS_MAX] = {
@@ -593,11 +597,13 @@ static void keep_files(struct snapshot_job *j, int out)
 
 	for (unsigned int i = 0; i < j->vm->ndisks; i++)
 		n += cow_descriptors(vblk_cow(j->vm->disk[i]), keep + n);
-	/* no socket, no stream, no last words: who waits for the VM's end at the other side of one
-	 * must see it, and nothing here may speak for the VM */
+	/* No socket and no stream stays open: its peer learns that the VM ended from end-of-file.
+	 * No last words: the child must not write the VM's. */
 	ASSERT(fd_keep_only(keep, n) == 0);
 }
 
+/* The child has the memory of the moment of the fork. It drops what it shares with the parent,
+ * writes the files and reports the result. */
 _noreturn_ static void child_main(struct snapshot_job *j, int out)
 {
 	struct result r = {0};
@@ -619,7 +625,8 @@ _noreturn_ static void child_main(struct snapshot_job *j, int out)
 		cow_stats(vblk_cow(j->vm->disk[i]), &st);
 		r.lost |= st.failed ? 1u << i : 0;
 	}
-	/* Before the result: the daemon publishes these files when nobody can write them any more. */
+	/* Before the result is sent: the daemon publishes these files only if no process can write
+	 * them. */
 	close_fd(&j->req.state_fd);
 	close_fd(&j->req.mem_fd);
 	for (unsigned int i = 0; i < j->vm->ndisks; i++)
@@ -640,7 +647,7 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	j->child = fork();
 	if (j->child == 0)
 		child_main(j, p[1]);
-	j->vm->fault_step = FAULT_NONE; /* the child's now */
+	j->vm->fault_step = FAULT_NONE; /* a fault that was set is the child's now */
 	close(p[1]);
 	j->pipe_fd = p[0];
 	if (j->child < 0)
@@ -652,7 +659,7 @@ static int start_child(struct snapshot_job *j, struct err *e)
 	return 0;
 }
 
-/* With the VM stopped: what cannot wait for the writer. */
+/* With the VM stopped: freezes the disks, saves the state and starts the writer. */
 static int capture(struct snapshot_job *j, struct err *e)
 {
 	struct vm *vm = j->vm;
@@ -671,7 +678,7 @@ static int capture(struct snapshot_job *j, struct err *e)
 	return rc ? rc : start_child(j, e);
 }
 
-/* The VM stands, or did not stop: then it runs, or has ended, and there is no snapshot. */
+/* The VM has stopped. status < 0: it did not, because it runs on or has ended: no snapshot. */
 static void on_stopped(void *arg, int status)
 {
 	struct snapshot_job *j = arg;
@@ -715,7 +722,8 @@ static void on_settled(void *arg, int status)
 		carry_turn(j);
 }
 
-/* A snapshot that failed after its freeze left that to a flush. The freeze would wait for the disk; this does not. */
+/* If an earlier snapshot failed after its freeze, that freeze is not durable yet. Makes it durable
+ * without waiting; cow_freeze() would wait for the disk. */
 static int settle_disks(struct snapshot_job *j)
 {
 	struct vm *vm = j->vm;
@@ -728,8 +736,9 @@ static int settle_disks(struct snapshot_job *j)
 	return rc;
 }
 
-/* While the guest runs: what a freeze would copy of a full stack's oldest layers goes over in advance, in turns with everything
- * else of this thread. The freeze itself then copies only what was being written just now. */
+/* While the guest runs: if a disk has as many layers as it may have, the freeze must copy the live
+ * units of one of them. This copies most of them in advance, a little in each turn of the loop. The
+ * freeze then copies only the units that had a write in flight. */
 static void carry_turn(void *arg)
 {
 	struct snapshot_job *j = arg;
@@ -744,7 +753,7 @@ static void carry_turn(void *arg)
 		not_started(j, rc);
 		return;
 	}
-	/* a disk that is done is not asked again: it would look for its oldest layer once more */
+	/* a disk that is done is not asked again: it would choose a layer to copy once more */
 	while (j->carry_disk < vm->ndisks && j->req.ndisks && more == 0) {
 		more = vblk_carry(vm->disk[j->carry_disk], &d->err);
 		j->carry_disk += more == 0;
@@ -753,7 +762,7 @@ static void carry_turn(void *arg)
 		return;
 	j->t0 = mono_ns();
 	j->was_running = vm->state == VMM_S_RUNNING;
-	/* of a paused VM on_stopped() is called at once, and may have freed j */
+	/* if the VM is paused, on_stopped() has run when this returns, and may have freed j */
 	rc = more < 0 ? more : vm_stop_for_snapshot(vm, on_stopped, j, &d->err);
 	if (rc < 0)
 		not_started(j, rc);
@@ -793,7 +802,7 @@ int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e)
 		j->done.dropped[i] = -1;
 	rc = vm_may_snapshot(vm, e);
 	if (rc < 0) {
-		free(j); /* the descriptors and the answer are still the caller's */
+		free(j); /* the caller still owns the descriptors, and replies */
 		return rc;
 	}
 	vm->job = j;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.h: writes a VM to files: live (the VM goes on meanwhile), or for good (the VM stands, and ends when all is
- * durable). A forked child writes in both cases. mayfly-vmm, the device thread.
+ * snapshot.h: writes a VM to files. Live: the VM runs on meanwhile. Otherwise it is stopped; when
+ * all is durable it ends (VMM_F_EXIT) or stays paused. A forked child writes in all cases.
+ * mayfly-vmm, the device thread.
  */
 #pragma once
 
@@ -15,12 +16,12 @@ struct snapshot_done {
 	void *ctx;
 	int status; /* 0 or -errno, then err says more */
 	struct err err;
-	uint64_t stopped_ns; /* vCPUs stood for this long (live) */
+	uint64_t stopped_ns; /* a live snapshot stopped the vCPUs for this long */
 	uint64_t pages;      /* of memory that will be / were written */
 	uint64_t bytes;
-	uint32_t kept_mem; /* bit i: memory file i of this VM's restore is still stood on */
+	uint32_t kept_mem; /* bit i: the snapshot refers to memory file i of this VM's restore */
 	unsigned int ndisks;
-	int dropped[VMM_MAX_DISKS]; /* frozen layer that went out of the disk's stack, -1: none */
+	int dropped[VMM_MAX_DISKS]; /* the frozen layer that the disk no longer uses, -1: none */
 };
 
 struct snapshot_req {
@@ -29,12 +30,12 @@ struct snapshot_req {
 	unsigned int ndisks;
 	struct snapshot_disk disk[VMM_MAX_DISKS];
 	void *ctx, *arg;
-	/* the source runs again, or has stopped for good */
+	/* the guest's state is captured: a live VM runs again, another one stays stopped */
 	void (*replied)(void *arg, const struct snapshot_done *d);
-	/* files are durable, or it failed: always called once, last */
+	/* the files are durable, or the snapshot failed: always called once, last */
 	void (*durable)(void *arg, const struct snapshot_done *d);
 };
 
-/* 0: under way, the descriptors are the job's; replied, then durable will be called from the loop.
+/* 0: the snapshot has begun and owns the descriptors; replied(), then durable() will be called.
  * -errno: nothing happened. */
 int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e);

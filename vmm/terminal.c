@@ -12,7 +12,7 @@
 struct terminal {
 	struct vm *vm;
 	struct watch *in, *room;
-	bool plain, over; /* plain: a file, which epoll does not take and which never blocks */
+	bool plain, over; /* plain: input is a file: epoll refuses it, and it never blocks */
 	bool changed;
 	struct termios was;
 	uint8_t buf[4096];
@@ -77,7 +77,7 @@ static void no_lines(struct terminal *t)
 {
 	struct termios now;
 
-	/* in the background it would stop us */
+	/* in a background job tcsetattr() would stop this process */
 	if (tcgetpgrp(0) != getpgrp() || tcgetattr(0, &t->was) < 0)
 		return;
 	now = t->was;

@@ -9,8 +9,8 @@
 
 struct terminal;
 
-/* The VM is prepared. On a terminal: no echo and no lines, the guest does that; Ctrl-C still ends
- * the VM. NULL and *e on error. */
+/* The VM is prepared. Turns off echo and line editing of a terminal, because the guest has both.
+ * Ctrl-C still ends the VM. NULL and *e on error. */
 struct terminal *terminal_start(struct vm *vm, struct err *e);
-/* The terminal is as it was. NULL is fine. */
+/* Restores the terminal's settings. NULL is fine. */
 void terminal_stop(struct terminal *t);

@@ -14,7 +14,7 @@
 
 #define BUDGET 64u /* chains per kick */
 #define BUDGET_BYTES                                                                               \
-	MIB(4) /* of a request count for another chain: zeros and marks are made here and now */
+	MIB(4) /* of a request count as one more chain: zeros are written before the kick returns */
 #define STATE_VERSION 1u
 #define STATE_WAITING 2u /* with the heads of requests that wait for room on the host */
 
@@ -25,7 +25,7 @@ static struct vblk *vblk_of(struct virtio_dev *d)
 
 /* ---- the start of requests */
 
-/* Where the data is, and that it lies on the disk. */
+/* Notes where the data is. False: it is not on the disk. */
 static bool data_is_good(struct vblk *b, struct vreq *r, uint64_t sector, uint64_t len)
 {
 	if (len % SECTOR || sector > b->sectors || len / SECTOR > b->sectors - sector)
@@ -64,7 +64,7 @@ static uint8_t start_zero(struct vblk *b, struct vreq *r, uint32_t out_bytes)
 	return VIRTIO_BLK_S_OK;
 }
 
-/* Everything that can be said about a request at once. OK: req_advance has to do with it. */
+/* Checks a request. VIRTIO_BLK_S_OK: vblk_advance() or a flush carries it out; else its status. */
 static uint8_t req_parse(
 	struct vblk *b, struct vreq *r, const struct virtio_blk_head *h, uint32_t out_bytes)
 {
@@ -113,7 +113,7 @@ static struct vreq *req_get(struct vblk *b)
 	return r;
 }
 
-/* False: the chain has no room for a status, so it is not even a request; r was not used. */
+/* False: the chain has no room for a status; r was not used. */
 static bool req_start(struct vblk *b, struct vreq *r, const struct virtq_chain *c)
 {
 	struct virtio_blk_head h = {0};
@@ -149,7 +149,8 @@ static bool req_start(struct vblk *b, struct vreq *r, const struct virtq_chain *
 	return true;
 }
 
-/* After a restore: requests that waited for room when the snapshot was taken. False: the device is broken. */
+/* After a restore: starts the requests again that waited for room on the host when the snapshot was
+ * taken. False: the device is broken. */
 static bool take_again(struct vblk *b, struct virtq *q)
 {
 	for (; b->park.nheads; b->park.nheads--) {
@@ -184,7 +185,7 @@ static bool vblk_kick(struct virtio_dev *d, unsigned int queue)
 			struct vreq *r = req_get(b);
 			struct virtq_chain c;
 
-			if (!r) { /* requests from before a reset hold them: req_done calls again */
+			if (!r) { /* requests from before a reset use all: vblk_req_done() kicks */
 				b->was_full = true;
 				bio_go(b->bio);
 				return false;
@@ -275,7 +276,7 @@ static int vblk_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg)
 	return -EINPROGRESS;
 }
 
-/* A stop that was taken back: nobody waits for the last request any more. */
+/* After every stop, also one that was cancelled before the last request ended. */
 static void vblk_resume(struct virtio_dev *d)
 {
 	struct vblk *b = vblk_of(d);
@@ -291,7 +292,7 @@ static void vblk_save(struct virtio_dev *d, struct buf *out)
 	const struct vblk *b = vblk_of(d);
 	const struct vreq *r;
 
-	/* an earlier build reads a state in which nothing waits */
+	/* version 1 if nothing waits, so that earlier builds can read the state */
 	buf_u16(out, b->park.n ? STATE_WAITING : STATE_VERSION);
 	buf_u64(out, b->sectors);
 	if (!b->park.n)
@@ -321,8 +322,9 @@ static int vblk_load(struct virtio_dev *d, struct cur *in, struct err *e)
 
 	if (in->bad || (version != STATE_VERSION && version != STATE_WAITING) ||
 		(version == STATE_WAITING && !load_heads(b, in)))
-		return err_plain(e, EINVAL, "disk %u: state version %u, this program knows %u",
-			d->slot - SLOT_DISK0, version, STATE_VERSION);
+		return err_plain(e, EINVAL,
+			"disk %u: the state is damaged or of an unknown version: %u",
+			d->slot - SLOT_DISK0, version);
 	if (sectors != b->sectors)
 		return err_plain(e, EINVAL,
 			"disk %u: size: the snapshot's has %llu sectors, the one given %llu",
@@ -428,7 +430,7 @@ struct cow *vblk_cow(struct vblk *b)
 }
 
 #define CARRY_UNITS                                                                                \
-	64u /* in one turn: a quarter of a MiB, which delays the other devices by about a millisecond */
+	64u /* copied in one turn: 256 KiB, which delays other devices by about a millisecond */
 
 int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void *arg)
 {
@@ -442,7 +444,7 @@ int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void
 		vblk_flush_start(b);
 		bio_go(b->bio);
 		rc = -EINPROGRESS;
-		/* a disk that lost a write before flushes no more, and says so at once */
+		/* a disk whose sync failed once flushes no more: the error is there already */
 		if (b->settle.over) {
 			rc = b->settle.status;
 			b->settle = (struct vsettle){0};

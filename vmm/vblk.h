@@ -12,8 +12,9 @@
 
 #define VBLK_SERIAL_BYTES 20u
 #define VBLK_QUEUE_MAX    128u
-/* operations that one disk may have in flight; bio_create's depth for n disks */
-#define VBLK_MAX_OPS   128u
+/* operations that one disk may have in flight */
+#define VBLK_MAX_OPS 128u
+/* bio_create()'s depth in tests; the monitor's is VM_BIO_DEPTH */
 #define VBLK_BIO_DEPTH 128u
 
 /* virtio 1.2, 5.2.3 to 5.2.6, little endian */
@@ -82,11 +83,11 @@ int vblk_create(
 /* Nothing in flight (quiesced, or bio drained). NULL is fine. */
 void vblk_destroy(struct vblk *b);
 struct virtio_dev *vblk_dev(struct vblk *b);
-/* Prepares the freeze of a snapshot while the guest runs: copies a little of what the freeze would have to copy while it stands.
- * 1: call again, 0: done, -errno. */
+/* Prepares the freeze of a snapshot while the guest runs: copies a little of what the freeze would
+ * otherwise copy while the guest is stopped. 1: call again, 0: done, -errno. */
 int vblk_carry(struct vblk *b, struct err *e);
-/* Before a freeze: makes the freeze before it durable, if a failed snapshot left that undone. 0: nothing to do; -EINPROGRESS:
- * done(arg, status) is called from the loop; -errno. */
+/* Before a freeze: makes the previous freeze durable, if a snapshot failed before it was. 0:
+ * nothing to do; -EINPROGRESS: done(arg, status) will be called; -errno. */
 int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void *arg);
 /* cow_freeze_settled() and cow_frozen_read_only(), under the device's lock. */
 void vblk_freeze_settled(struct vblk *b);

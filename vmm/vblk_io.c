@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vblk_io.c: what requests of the block device become: operations on files, copy-up, flush, and the
- * answer. mayfly-vmm, device thread, under the device's lock. Sectors and lengths were checked
- * (vblk.c); the bytes are the guest's, and only moved.
+ * vblk_io.c: carries out requests of the block device: operations on files, copy-up, flush, and
+ * the end of a request. mayfly-vmm, device thread, under the device's lock. Sectors and lengths
+ * were checked (vblk.c); the bytes are the guest's, and only moved.
  */
 #include "vmm/vblk_priv.h"
 
@@ -31,7 +31,8 @@ void vblk_req_done(struct vblk *b, struct vreq *r)
 	}
 }
 
-/* ---- no room on the host: a guest that gets an I/O error remounts its root read-only, or loses what it wrote. So the request waits. */
+/* ---- no room on the host: after an I/O error a guest remounts its root read-only, or loses
+ * data. So the request waits. */
 
 #define RETRY_NS 500000000ull
 
@@ -93,7 +94,7 @@ void vblk_unpark(struct vblk *b)
 	}
 }
 
-/* No more of it is started; what is in flight ends first. */
+/* Starts no more of this request. It is parked when its operations in flight have ended. */
 static void req_full(struct vreq *r)
 {
 	r->full = true;
@@ -108,7 +109,7 @@ static void req_end(struct vblk *b, struct vreq *r)
 			return;
 		r->status = VIRTIO_BLK_S_IOERR;
 	}
-	/* a driver that did not take VIRTIO_BLK_F_FLUSH expects that what is written is safe */
+	/* without VIRTIO_BLK_F_FLUSH the driver expects that a completed write is durable */
 	if (r->type == VIRTIO_BLK_T_OUT && r->status == VIRTIO_BLK_S_OK &&
 		!(b->dev.features & 1ull << VIRTIO_BLK_F_FLUSH)) {
 		TAILQ_INSERT_TAIL(&b->flush_next, r, list);
@@ -347,14 +348,14 @@ static bool step_write(struct vblk *b, struct vreq *r)
 	if (!(o = op_get(b, r, OP_WRITE, off, 0)))
 		return false;
 	n = iov_slice(r->data, r->ndata, r->skip + r->at, len, o->iov, OP_RANGES, &bytes);
-	/* cut by the number of ranges, it must still end where a whole unit does: the rest would be
-	 * copied up for nothing */
+	/* If OP_RANGES cut the write short, let it end at the end of a unit: otherwise the rest of
+	 * that unit would be copied up needlessly. */
 	if (bytes < len && bytes > COW_UNIT && (off + bytes) % COW_UNIT) {
 		bytes -= (off + bytes) % COW_UNIT;
 		n = iov_slice(r->data, r->ndata, r->skip + r->at, bytes, o->iov, OP_RANGES, &bytes);
 	}
-	/* ranges so small that 32 of them are less than a unit: through a page, if the unit is not
-	 * private yet */
+	/* If the ranges are so small that OP_RANGES of them are less than a unit, and the unit
+	 * is not private yet: copy up. */
 	if (!cow_write_plan(b->cow, off, bytes, &len) || len < bytes) {
 		len = MIN(COW_UNIT - off % COW_UNIT, r->len - r->at);
 		op_put(b, o);
@@ -390,7 +391,7 @@ static bool step_zero(struct vblk *b, struct vreq *r)
 	}
 	part = MIN(left, COW_UNIT - off % COW_UNIT);
 	if (part < COW_UNIT) {
-		/* a discard is a hint: what is not a whole unit may stay */
+		/* a discard is a hint: a part of a unit may stay */
 		if (r->type == VIRTIO_BLK_T_WRITE_ZEROES &&
 			!copy_up(b, r, off, (uint32_t)part, UINT32_MAX))
 			return false;
@@ -434,8 +435,7 @@ void vblk_advance(struct vblk *b, struct vreq *r)
 		req_end(b, r);
 }
 
-/* A read or write that moved fewer bytes than asked goes on where it stopped. True: it was sent
- * again. */
+/* Sends the rest of a read or write that moved fewer bytes than asked. False: there is no rest. */
 static bool op_rest(struct vblk *b, struct vop *o, int res)
 {
 	size_t bytes;
@@ -465,8 +465,9 @@ static void quiet_if_due(struct vblk *b, void (**done)(void *), void **arg)
 	b->quiet = NULL;
 }
 
-/* What every completion does last: lets others go on, interrupts, unlocks; then, unlocked, says
- * that all is quiet, or that the flush of vblk_finish_freeze() has ended. */
+/* The last step of every completion: continues waiting requests, interrupts the guest and
+ * unlocks the device. Then calls back the caller that waits for quiesce, and that of
+ * vblk_finish_freeze(). */
 static void turn_end(struct vblk *b)
 {
 	struct vsettle settle = {0};

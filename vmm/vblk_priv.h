@@ -3,11 +3,11 @@
  * vblk_priv.h: the inside of a block device, shared by vblk.c (the start of requests, the device)
  * and vblk_io.c (operations, flush, the end of requests).
  *
- * A request is cut into operations (struct vop), each on one file: req_advance issues as many as it
- * can, and is called again when one has ended. What it has to wait for is always something in
- * flight (an operation's memory, a page, a unit that is being copied up), so waiting cannot last
- * for ever. An operation that makes a unit private from a part of it, or takes it away, has that
- * unit for itself (`alone`); plain writes may overlap each other, as on any disk.
+ * A request is cut into operations (struct vop), each on one file. vblk_advance() issues as many
+ * as it can, and is called again when one has ended. It waits only for something that an operation
+ * in flight holds (a struct vop, a page, a unit that is being copied up), so it cannot wait for
+ * ever. An operation that writes a part of a unit that is not private yet, or that discards a
+ * unit, has the unit for itself (`alone`). Other writes may overlap each other, as on any disk.
  */
 #pragma once
 
@@ -54,24 +54,24 @@ struct vreq {
 	uint32_t in_bytes;
 	uint8_t status;
 	bool used, dead, waits;
-	bool full; /* an operation found no room on the host: it is done once more, whole */
+	bool full; /* the host has no room for it: the whole request is tried again later */
 	const struct iovec *data; /* ranges of the data */
 	uint16_t ndata;
 	uint32_t skip;    /* bytes of the first of them that are not data */
 	uint64_t off;     /* on the disk */
 	uint64_t len, at; /* data: all, and issued so far; discard: of the segment */
-	uint64_t work;    /* bytes it is about, however often they are the same ones */
+	uint64_t work;    /* bytes of all its segments, also if they are the same bytes */
 	uint32_t written; /* into guest memory */
 	unsigned int pending, nseg, seg;
 	struct vseg segs[DISCARD_SEGS];
 	struct iovec iov[RANGES];
 };
 
-/* Somebody of ours waits for a flush: vblk_finish_freeze(). */
+/* A caller of vblk_finish_freeze() that waits for a flush. */
 struct vsettle {
 	void (*done)(void *arg, int status);
 	void *arg;
-	bool now, over; /* the flush that runs is for it; that flush has ended */
+	bool now, over; /* now: the flush in flight is for this caller; over: it has ended */
 	int status;
 };
 
@@ -88,7 +88,7 @@ struct vblk {
 	struct vop *ops;
 	uint8_t *pages;
 	void *free_page[PAGES];
-	unsigned int nreqs, nops; /* touched so far: an idle disk's pools cost no memory */
+	unsigned int nreqs, nops; /* used so far; the rest of reqs and ops was never touched */
 	unsigned int nfree_pages, nactive, nalone;
 	struct vreq_list free, waiting, flush_next, flush_now;
 	/* Requests that wait until the host has room. They are neither active nor in flight: a stop does not wait for them, and a
@@ -99,7 +99,7 @@ struct vblk {
 		unsigned int n;
 		bool stopped, told;
 		struct log_limit limit;
-		uint16_t heads[VBLK_QUEUE_MAX], nheads; /* of a snapshot, to be taken again */
+		uint16_t heads[VBLK_QUEUE_MAX], nheads; /* of a snapshot: to be started again */
 	} park;
 	struct vop_list free_ops, writes;
 	bool flushing, was_full;
@@ -112,13 +112,13 @@ struct vblk {
 	uint64_t n_read, n_written, n_flush, n_discard, n_errors, n_copy_up, n_bad;
 };
 
-/* What was parked is tried again. */
+/* Tries the parked requests again. */
 void vblk_unpark(struct vblk *b);
 /* Is a write in flight that touches this unit? */
 bool vblk_unit_busy(const struct vblk *b, uint64_t unit);
-/* Issues what can be issued of a request, and ends it when nothing is left. */
+/* Issues operations of a request, as many as it can; ends the request when all have ended. */
 void vblk_advance(struct vblk *b, struct vreq *r);
-/* The request's status goes to the guest, its memory is free again. */
+/* Gives the request's status to the guest, and frees the request. */
 void vblk_req_done(struct vblk *b, struct vreq *r);
 /* Starts a flush for all in flush_next, unless one runs. */
 void vblk_flush_start(struct vblk *b);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vcpu.c: see vcpu.h. Each exit is the guest's doing: the address, the length and the bytes are
- * hostile; the board decides.
+ * vcpu.c: see vcpu.h. Hostile: the address, the length and the bytes of each exit. The board
+ * checks them.
  *
- * Stopping: immediate_exit and a signal, in this order. A vCPU that is in KVM_RUN is kicked out by
- * the signal; one that is about to enter finds immediate_exit; one that is at the gate sees `stop`.
- * immediate_exit is cleared by the vCPU's own thread, after the gate or after a stop that was taken back, and `stop`
- * is looked at again after that: a stop that came in between is not lost.
+ * Stopping: ask_stop() sets `stop` and immediate_exit and sends a signal, in this order. The
+ * signal interrupts a vCPU in KVM_RUN. A vCPU that is about to enter KVM_RUN finds immediate_exit,
+ * one in gate() finds `stop`. The vCPU's own thread clears immediate_exit, after gate() or after a
+ * stop that was cancelled, and looks at `stop` again after that. So a stop in between is not lost.
  */
 #include "vmm/vcpu.h"
 
@@ -36,7 +36,7 @@ static void note(struct vcpu *v, uint64_t where)
 
 static void count(struct vcpu *v, enum vcpu_stat s)
 {
-	/* one writer */
+	/* only this vCPU's thread writes it */
 	atomic_store_explicit(&v->stat[s],
 		atomic_load_explicit(&v->stat[s], memory_order_relaxed) + 1, memory_order_relaxed);
 }
@@ -51,14 +51,14 @@ static void settle(struct vcpu *v)
 	v->half_done = false;
 }
 
-/* The next KVM_RUN enters the guest; then `stop` is looked at once more. */
+/* Lets the next KVM_RUN enter the guest. The caller must look at `stop` again before it. */
 static void arm(struct vcpu *v)
 {
 	__atomic_store_n(&v->run->immediate_exit, 0, __ATOMIC_SEQ_CST);
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* Waits until it may run. false: never again. */
+/* Parks the vCPU until it may run. False: its thread ends. */
 static bool gate(struct vcpu *v)
 {
 	struct vcpus *s = v->all;
@@ -182,7 +182,7 @@ static void *vcpu_thread(void *arg)
 		v->half_done = false;
 		if (rc < 0 && (errno == EINTR || errno == EAGAIN)) {
 			count(v, VS_INTR);
-			/* kicked out by a stop that was taken back since */
+			/* interrupted by a stop that was cancelled in the meantime */
 			if (!must_stop(v))
 				arm(v);
 		} else if (rc < 0)
@@ -284,7 +284,7 @@ int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e)
 		s->started++;
 		pthread_mutex_unlock(&s->mu);
 	}
-	/* all at the gate, where they come by themselves: their state may be set from here on */
+	/* every thread parks itself first; then the state of the vCPUs can be set */
 	return wait_parked(s, START_LIMIT_MS) == 0
 		       ? 0
 		       : err_plain(e, ETIMEDOUT, "the vCPU threads did not start within %u s",
@@ -296,7 +296,7 @@ void vcpus_run(struct vcpus *s)
 	pthread_mutex_lock(&s->mu);
 	__atomic_store_n(&s->stop, false, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&s->mu);
-	pthread_cond_broadcast(&s->cv); /* unlocked: who wakes needs the lock */
+	pthread_cond_broadcast(&s->cv); /* unlocked, because the threads that wake need the lock */
 }
 
 static void ask_stop(struct vcpus *s)
@@ -308,7 +308,7 @@ static void ask_stop(struct vcpus *s)
 		__atomic_store_n(&s->v[i].run->immediate_exit, 1, __ATOMIC_SEQ_CST);
 		pthread_kill(s->v[i].thread, KICK_SIGNAL);
 	}
-	/* all were at the gate already: the event comes all the same */
+	/* all are parked already: signal that here, because gate() will not */
 	if (s->parked == s->started)
 		(void)!write(s->parked_fd, &(uint64_t){1}, sizeof(uint64_t));
 }

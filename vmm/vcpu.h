@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vcpu.h: the vCPU threads. mayfly-vmm. They are born parked; vcpus_run lets them go, vcpus_stop
- * parks them with no half-done access, so that their state can be read and set. These are called by
- * the device thread only. An exit goes to the board through the hooks, on the vCPU's thread;
+ * vcpu.h: the vCPU threads. mayfly-vmm. They start parked. vcpus_run() lets them run; vcpus_stop()
+ * parks them, with no access half done, so that their state can be read and set. Only the device
+ * thread calls these functions. An exit goes to the board through the hooks, on the vCPU's thread;
  * nothing on that path allocates.
  */
 #pragma once
@@ -21,7 +21,7 @@ struct vcpu_hooks {
 	void *ctx;
 	void (*mmio)(void *ctx, uint64_t gpa, void *data, uint32_t len, bool write);
 	void (*pio)(void *ctx, uint16_t port, void *data, uint32_t size, bool write);
-	/* this VM is over; the first reason counts. Called at most once a vCPU, which then stays
+	/* The VM must end; the first reason counts. Each vCPU calls it at most once and then stays
 	 * parked for good. */
 	void (*end)(void *ctx, enum vmm_exit why, const char *text);
 };
@@ -58,22 +58,23 @@ struct vcpus {
 	struct vcpu v[VMM_MAX_VCPUS];
 };
 
-/* The handler of the signal that kicks a vCPU out of KVM_RUN: behind the seal no handler can be set
- * any more. */
+/* Sets the handler of the signal that interrupts KVM_RUN. Call it before the seal, which forbids to
+ * set handlers. */
 void vcpus_before_seal(void);
-/* Makes n vCPUs and their threads; they wait at the gate. on_thread runs first on each thread (may
- * be NULL): the seal. */
+/* vcpus_create() makes n vCPUs, vcpus_start() their threads, which are parked. on_thread runs
+ * first on each thread: the seal. May be NULL. */
 int vcpus_create(
 	struct vcpus *s, struct kvm *k, unsigned int n, const struct vcpu_hooks *h, struct err *e);
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e);
 void vcpus_run(struct vcpus *s);
-/* Asks them to stop and does not wait: parked_fd becomes readable. A vCPU whose memory the host cannot read does
- * not come. vcpus_run() takes it back at any time. */
+/* Asks the vCPUs to park and does not wait: parked_fd becomes readable when all are parked. A
+ * vCPU that waits for memory which the host cannot read never parks. vcpus_run() cancels this
+ * at any time. */
 void vcpus_ask_stop(struct vcpus *s);
 bool vcpus_parked(struct vcpus *s);
-/* The same, and waits for at most limit_ms: -ETIMEDOUT, and they are still asked to stop. */
+/* The same, but waits for at most limit_ms. After -ETIMEDOUT they are still asked to park. */
 int vcpus_stop(struct vcpus *s, unsigned int limit_ms);
-/* In a forked child: drops what stays shared with the parent, and forgets the threads, which are
- * not here. */
+/* In a forked child: unmaps and closes what it shares with the parent, and forgets the threads,
+ * which the child does not have. */
 void vcpus_forget(struct vcpus *s);
 void vcpus_destroy(struct vcpus *s);

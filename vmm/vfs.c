@@ -32,7 +32,7 @@ static_assert(sizeof(struct vfs_conf) == CONFIG_BYTES, "virtio 1.2, 5.11.4");
 
 enum request_state {
 	REQUEST_FREE,
-	REQUEST_WAITS, /* in the list of what is to be sent; maybe a part of it was */
+	REQUEST_WAITS, /* in the list of requests to send; the first may be sent in part */
 	REQUEST_SENT,  /* the server has it */
 };
 
@@ -61,7 +61,7 @@ struct vfs {
 	struct fs_reply_hdr in; /* the reply that is being read */
 	uint32_t in_got;        /* bytes of it so far, its header included */
 	struct timer *stop_limit;
-	void (*quiet)(void *); /* who waits for the last reply */
+	void (*quiet)(void *); /* called after the last reply */
 	void *quiet_arg;
 	uint64_t n_requests, n_failed, n_out, n_in;
 };
@@ -90,7 +90,7 @@ static void request_free(struct vfs *f, struct request *r)
 	TAILQ_INSERT_HEAD(&f->free, r, list);
 }
 
-/* Gives the chain back with what was written into it. The slot may still be waiting for a reply. */
+/* Gives the chain back to the guest. The slot stays in use if the server still owes a reply. */
 static void request_answer(struct vfs *f, struct request *r, uint32_t written)
 {
 	virtq_push(&f->dev.queue[r->queue], r->head, written);
@@ -209,7 +209,8 @@ static bool reply_is_good(const struct vfs *f)
 	       f->in.len <= r->in_bytes;
 }
 
-/* The guest's buffers for the rest of the reply, or a place for what nobody wants. */
+/* Where the rest of the reply goes: the guest's buffers, or `nowhere` for a request that was
+ * dropped. */
 static unsigned int reply_place(struct vfs *f, struct iovec *iov)
 {
 	static uint8_t nowhere[16384]; /* written by the device thread only, never read */
@@ -281,7 +282,7 @@ static void vfs_receive(struct vfs *f)
 
 /* ---- queues */
 
-/* Checks what came and puts it in line. */
+/* Checks a new request and appends it to the list. */
 static void request_begin(
 	struct vfs *f, struct request *r, const struct virtq_chain *c, unsigned int queue)
 {
@@ -372,8 +373,9 @@ static void vfs_config_read(struct virtio_dev *d, uint32_t off, void *to, uint32
 	memcpy(to, (const char *)&c + off, len);
 }
 
-/* The chains are forgotten already. What the server has is answered into nowhere; what it was not sent is dropped, but for a request
- * that is half in the socket: its rest is sent, so that the next one begins where it should. */
+/* The transport has forgotten the chains already. Replies to requests that the server has are
+ * thrown away. Requests that were not sent are dropped, except one that is half in the socket:
+ * its rest is sent, because the server would take the next request for it. */
 static void vfs_reset(struct virtio_dev *d)
 {
 	struct vfs *f = vfs_of(d);
@@ -398,7 +400,7 @@ static void vfs_reset(struct virtio_dev *d)
 	}
 }
 
-/* The server did not answer in time: the machine stops all the same. */
+/* The server did not reply in time: its requests get EIO, so that the VM can stop. */
 static void on_stop_limit(void *arg)
 {
 	struct vfs *f = arg;

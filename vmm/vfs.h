@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vfs.h: virtio-fs: carries FUSE messages between the guest and mayfly-fs (lib/proto_fs.h). mayfly-vmm, device thread.
+ * vfs.h: virtio-fs: carries FUSE messages between the guest and mayfly-fs (lib/proto_fs.h).
+ * mayfly-vmm, device thread.
  *
- * The device copies each request out of guest memory into a socket, and each reply from the socket into guest memory. It looks at no
- * message, except for the number that an error needs. Requests wait while there is no server; when a server dies, those it had are
- * answered with EIO and the others wait for the next one. A stop of the VM waits for requests in flight, at most VFS_STOP_MS; then
- * they are answered with EIO, too.
+ * The device copies each request out of guest memory into a socket, and each reply from the socket
+ * into guest memory. Of a message it reads only the FUSE request id, for an error reply. Requests
+ * wait while there is no server. When a server dies, the requests that it had get EIO, the others
+ * wait for the next server. A stop of the VM waits for requests in flight, at most VFS_STOP_MS;
+ * then they get EIO, too.
  */
 #pragma once
 
@@ -24,5 +26,6 @@ struct vfs_config {
 struct virtio_dev *vfs_create(
 	const struct dev_env *env, const struct vfs_config *cfg, struct err *e);
 void vfs_destroy(struct virtio_dev *d);
-/* A server: its socket, which is taken and made non-blocking. -EBUSY: there is one. */
+/* Gives the device a server. Takes the socket and makes it non-blocking. -EBUSY: there is a
+ * server. */
 int vfs_attach(struct virtio_dev *d, int sock);

@@ -70,8 +70,8 @@ static void wake(struct virtio_dev *d)
 
 static void interrupt(struct virtio_dev *d, uint32_t bit)
 {
-	/* a bit that still stands was pulsed, and the driver looks at everything only after it has
-	 * acknowledged it */
+	/* If the bit is set already, its pulse was given, and the driver has not acknowledged
+	 * it yet. It will see this work, too: it looks at the queues after the acknowledgement. */
 	if (atomic_fetch_or(&d->isr, bit) & bit)
 		return;
 	atomic_fetch_add(&d->n.irqs, 1);
@@ -107,8 +107,8 @@ static void service(struct virtio_dev *d)
 		virtio_again(d);
 }
 
-/* A driver can break and reset a device as fast as it likes; the daemon hears of ten in a minute.
- */
+/* Tells the daemon, at most ten times a minute: a driver can break and reset a device as fast as it
+ * likes. */
 static void tell_broken(struct virtio_dev *d)
 {
 	uint32_t held = 0;
@@ -117,8 +117,8 @@ static void tell_broken(struct virtio_dev *d)
 		return;
 	d->tell_broken = false;
 	if (d->env->needs_reset && log_limit_pass(&d->tell_limit, &held))
-		d->env->needs_reset(
-			d->env->ctx, d->ops->name, d->why_broken ? d->why_broken : "reset since");
+		d->env->needs_reset(d->env->ctx, d->ops->name,
+			d->why_broken ? d->why_broken : "the driver has reset it in the meantime");
 }
 
 static void on_kick(void *arg, uint32_t events)
@@ -199,13 +199,13 @@ void virtio_broken(struct virtio_dev *d, const char *why)
 	log_limited(LOG_WARN, "%s: needs a reset: %s", d->ops->name, why);
 	if (d->status & VIRTIO_S_DRIVER_OK)
 		interrupt(d, ISR_CONFIG);
-	/* this may be a vCPU's thread: who hears of it lives on the device thread */
+	/* this may be a vCPU thread, but env->needs_reset() is called on the device thread */
 	d->tell_broken = true;
 	wake(d);
 }
 
-/* The driver's reset. The queues are gone when this returns; the device itself hears of it on its
- * own thread. */
+/* The driver resets the device. The queues are reset when this returns; the device thread calls
+ * ops->reset() later. */
 static void driver_reset(struct virtio_dev *d)
 {
 	for (unsigned int i = 0; i < d->ops->nqueues; i++)
@@ -258,7 +258,7 @@ static void write_status(struct virtio_dev *d, uint32_t v)
 
 static uint32_t read_status(struct virtio_dev *d)
 {
-	/* a reset is over when nothing of the device's touches guest memory any more */
+	/* a reset is complete when no request of the device touches guest memory any more */
 	if (!d->status && d->ops->busy && d->ops->busy(d))
 		return VIRTIO_S_NEEDS_RESET;
 	return d->status;
@@ -284,8 +284,8 @@ static void write_ready(struct virtio_dev *d, struct virtq *q, uint32_t v)
 	if (v == 0) {
 		uint16_t size = q->size;
 
-		/* stopped by itself: what it holds of the ring is dropped, its set-up stays
-		 * readable */
+		/* The driver stops this queue alone. Its requests are forgotten; size and
+		 * negotiated features stay. */
 		if (q->inflight)
 			refuse(d, "queue stopped with requests in flight", R_QUEUE_READY);
 		virtq_reset(q);
@@ -450,8 +450,8 @@ void virtio_mmio_read(struct virtio_dev *d, uint32_t off, void *to, uint32_t len
 		refuse(d, "width", off);
 		return;
 	}
-	if (off == R_INTERRUPT_STATUS) { /* the hot one: an interrupt must not wait for a queue that
-					    is being worked on */
+	if (off == R_INTERRUPT_STATUS) {
+		/* without the lock: the guest's interrupt handler must not wait for queue work */
 		v = atomic_load(&d->isr);
 	} else {
 		virtio_lock(d);
@@ -513,8 +513,8 @@ void virtio_resume(struct virtio_dev *d, bool restored)
 	if (restored && d->active) {
 		if (d->ops->after_restore)
 			d->ops->after_restore(d);
-		/* the bit may stand in a snapshot whose pulse was lost: pulse whether it stands or
-		 * not */
+		/* The snapshot may have the bit although its pulse was lost. So pulse, whether the
+		 * bit is set or not. */
 		if (!d->ops->quiet_restore || atomic_load(&d->isr)) {
 			atomic_store(&d->isr, ISR_USED);
 			atomic_fetch_add(&d->n.irqs, 1);
@@ -547,7 +547,7 @@ void virtio_save(struct virtio_dev *d, struct buf *out)
 	for (unsigned int i = 0; i < d->ops->nqueues; i++) {
 		const struct virtq *q = &d->queue[i];
 
-		/* a broken device drops what it holds; a reset is all that is left to it */
+		/* a broken device may hold requests: only a reset can follow, which drops them */
 		ASSERT((q->inflight == 0 || (d->status & VIRTIO_S_NEEDS_RESET)) &&
 			q->shown_used == q->used_idx);
 		buf_u16(out, q->size);
@@ -601,7 +601,7 @@ static int load_locked(struct virtio_dev *d, struct cur *in, struct err *e)
 			d->ops->name, version, id, nqueues);
 	d->status = cur_u32(in);
 	d->features = cur_u64(in);
-	/* what was written and not yet accepted may be anything */
+	/* before FEATURES_OK the driver may have written anything */
 	if ((d->status & VIRTIO_S_FEATURES_OK) && (d->features & ~offered(d)))
 		return err_plain(e, EINVAL, "%s: features %#llx are not offered here", d->ops->name,
 			(unsigned long long)d->features);
@@ -638,7 +638,7 @@ int virtio_load(struct virtio_dev *d, struct cur *in, struct err *e)
 	d->quiet = true;
 	rc = load_locked(d, in, e);
 	if (rc < 0) {
-		/* nothing half-loaded may ever work */
+		/* a device that was loaded in part must never run */
 		d->status = 0;
 		d->active = false;
 		for (unsigned int i = 0; i < d->ops->nqueues; i++)

@@ -47,11 +47,11 @@ enum {
 
 struct virtio_counters {
 	_Atomic uint64_t
-		kicks; /* notifications seen by the device thread (one may stand for many) */
+		kicks; /* notifications seen by the device thread; several may be counted as one */
 	_Atomic uint64_t notifies; /* QueueNotify that came as an exit */
-	_Atomic uint64_t irqs;     /* pulses */
-	_Atomic uint64_t refused;  /* register accesses and requests that were nonsense */
-	_Atomic uint64_t broken;   /* times the device asked for a reset */
+	_Atomic uint64_t irqs;     /* interrupts given to the guest */
+	_Atomic uint64_t refused;  /* invalid register accesses and requests */
+	_Atomic uint64_t broken;   /* how often the device asked for a reset */
 	_Atomic uint64_t resets;
 	_Atomic uint64_t yields; /* budget used up */
 };
@@ -76,7 +76,7 @@ struct virtio_dev {
 	bool active;                  /* ops->activate was called */
 	bool quiet;                   /* stopped for a snapshot or pause: no queue work */
 	const char *why_broken;
-	bool tell_broken; /* env->needs_reset is due, on the device thread */
+	bool tell_broken; /* the device thread must call env->needs_reset() */
 	struct log_limit tell_limit;
 };
 
@@ -104,19 +104,20 @@ static inline bool virtio_runs(const struct virtio_dev *d)
 {
 	return d->active && !d->reset_due && !d->quiet && !(d->status & VIRTIO_S_NEEDS_RESET);
 }
-/* Shows what was pushed on all queues and interrupts at most once. */
+/* Publishes what was pushed on all queues, and gives at most one interrupt. Lock held. */
 void virtio_signal(struct virtio_dev *d);
-/* The configuration space has changed: the driver reads it again, if there is one. Lock held. */
+/* The configuration space has changed: if a driver is active, it gets an interrupt and reads
+ * the space again. Lock held. */
 void virtio_config_changed(struct virtio_dev *d);
 /* The device asks for a reset; why is a literal. No queue work until the driver has reset it. */
 void virtio_broken(struct virtio_dev *d, const char *why);
-/* Another turn of all queues, as soon as the other devices had theirs. */
+/* Asks for another turn of all queues, after the other devices had theirs. */
 void virtio_again(struct virtio_dev *d);
 
 /* Snapshot, from the device thread with the vCPUs stopped. Quiesce stops queue work (0, or
- * -EINPROGRESS and `done` comes); resume lets it go on: each queue is processed as if kicked, and
- * armed. After virtio_load the device is quiet. restored: this is another machine now:
- * ops->after_restore, and one interrupt in case the last one was lost. */
+ * -EINPROGRESS and `done` comes); resume starts it again: each queue is processed as if the
+ * driver had kicked it. After virtio_load() the device is quiet. restored: the VM was restored,
+ * so call ops->after_restore() and give one interrupt, because the last one may have been lost. */
 int virtio_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg);
 void virtio_save(struct virtio_dev *d, struct buf *out);
 int virtio_load(struct virtio_dev *d, struct cur *in, struct err *e);

@@ -67,7 +67,7 @@ int virtq_enable(struct virtq *q)
 		return broken(q, "queue size");
 	if (q->desc_gpa.v % 16 || q->avail_gpa.v % 2 || q->used_gpa.v % 4)
 		return broken(q, "queue alignment");
-	/* with the event fields, whether negotiated or not: drivers allocate them always */
+	/* the sizes include the event fields: drivers always allocate them, negotiated or not */
 	q->desc = mem_ptr(q->mem, q->desc_gpa, n * sizeof(struct desc));
 	q->avail = mem_ptr(q->mem, q->avail_gpa, 6 + 2 * n);
 	q->used = mem_ptr(q->mem, q->used_gpa, 6 + 8 * n);
@@ -197,8 +197,8 @@ int virtq_pop(struct virtq *q, struct virtq_chain *c)
 
 	if (n <= 0)
 		return n;
-	/* a driver that makes a head available again before it got it back could otherwise have us
-	 * hold any number */
+	/* otherwise a driver that offers the same head again and again, before it got it back,
+	 * could make us hold any number of chains */
 	if (q->inflight >= q->size)
 		return broken(q, "more chains in flight than the ring holds");
 	n = take(q, load16(q->avail + 2 + q->last_avail % q->size), c);
@@ -231,7 +231,7 @@ void virtq_push(struct virtq *q, uint16_t head, uint32_t written)
 	uint32_t elem[2] = {head, written};
 
 	/* the driver may have stopped or reset the queue (and even made it ready again) while a
-	 * request was with the host's disk: such a request is given back to nobody */
+	 * request was in flight: such a request is dropped */
 	if (!q->ready || q->inflight == 0)
 		return;
 	memcpy(q->used + 2 + 4 * (size_t)(q->used_idx % q->size), elem, sizeof(elem));
@@ -289,12 +289,13 @@ bool virtq_arm_beyond(struct virtq *q)
 
 void virtq_disarm(struct virtq *q)
 {
-	/* with the event index an old event is out of the driver's way by itself */
+	/* with event_idx the driver kicks only at the index that was armed: nothing to do */
 	if (q->ready && !q->event_idx)
 		store16(q->used, USED_NO_NOTIFY);
 }
 
-/* Between ours and [off, off+len) of the ranges; how many bytes there were. */
+/* Copies between `ours` and the ranges, from byte `off` of the ranges on (in: into the ranges).
+ * Returns the number of bytes copied. */
 static size_t iov_copy(
 	const struct iovec *v, unsigned int n, size_t off, char *ours, size_t len, bool in)
 {

@@ -26,10 +26,10 @@ struct virtq {
 	const uint16_t *avail; /* flags, idx, ring[size], used_event */
 	uint16_t *used;        /* flags, idx, {u32 id, u32 len}[size], avail_event */
 	uint16_t last_avail;   /* next entry to take */
-	uint16_t used_idx;     /* next entry to give back; not yet visible up to virtq_publish */
-	uint16_t shown_used;   /* what the guest can see */
-	bool signal_always;    /* after a restore we do not know what was signalled */
-	uint16_t inflight;     /* taken and not given back: never more than size */
+	uint16_t used_idx;     /* next entry to give back; the guest sees it after virtq_publish */
+	uint16_t shown_used;   /* the used index that the guest sees */
+	bool signal_always;    /* at first: after a restore we do not know what was signalled */
+	uint16_t inflight;     /* chains taken and not given back: never more than size */
 	const char *why;       /* what was wrong, after a call returned -EPROTO */
 	uint64_t chains;       /* taken, for the statistics */
 };
@@ -47,22 +47,23 @@ struct virtq_chain {
 void virtq_init(struct virtq *q, const struct mem *m, uint16_t max);
 /* Forgets everything but the maximum. */
 void virtq_reset(struct virtq *q);
-/* Takes size and addresses into use: 0, or -EPROTO and why. */
+/* Checks size and addresses and makes the queue ready. 0, or -EPROTO and `why`. */
 int virtq_enable(struct virtq *q);
 
-/* Chains that wait, or -EPROTO. */
+/* The number of chains that wait, or -EPROTO. */
 int virtq_pending(struct virtq *q);
 /* Takes the next chain: 1, 0 if there is none, -EPROTO (the device is broken then). A chain of more
  * than cap ranges is broken. */
 int virtq_pop(struct virtq *q, struct virtq_chain *c);
-/* Takes the chain at this head once more, which was taken before a snapshot and not given back: 1 or -EPROTO. */
+/* After a restore: takes the chain at this head again, which was taken before the snapshot and not
+ * given back. 1 or -EPROTO. */
 int virtq_take(struct virtq *q, uint16_t head, struct virtq_chain *c);
 /* Puts the last n chains taken back, as if never taken; none of them may have been given back. */
 void virtq_unpop(struct virtq *q, uint16_t n);
 /* Gives a chain back with the number of bytes that were written into it. Not visible before
  * virtq_publish. */
 void virtq_push(struct virtq *q, uint16_t head, uint32_t written);
-/* Shows the guest what was given back; true if it wants an interrupt for that. */
+/* Makes the chains that were given back visible to the guest; true if it wants an interrupt. */
 bool virtq_publish(struct virtq *q);
 
 /* Asks the guest to kick for the next chain; true if one is there already (no kick will come for

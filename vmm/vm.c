@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vm.c: making, starting, quieting and ending one virtual machine. mayfly-vmm; the device thread,
- * but for vm_end and the hooks that the board and the vCPU threads call. The guest decides when it
- * ends and how: its reason is one of a fixed list, its words are only quoted.
+ * vm.c: prepares, starts, stops and ends one virtual machine. mayfly-vmm; the device thread,
+ * except vm_end() and the hooks that the board and the vCPU threads call. The guest decides when
+ * it ends and how: the reason is one of a fixed list, and its console output is only copied.
  *
- * The end: any thread claims it (vm_end), wakes the device thread and stands; the device thread
- * stops the vCPUs, lets the devices say what they still hold (the console's last lines), writes the
- * last words, tells the peer, and leaves the loop. A panic is not yet the end: the kernel reboots
- * by itself right after it (panic=-1); if it does not within PANIC_WAIT, we end it.
+ * The end: any thread may begin it (vm_end), which wakes the device thread. The device thread
+ * stops the vCPUs, lets the devices finish their output (the console's last lines), writes the
+ * last words, sends the event, and leaves the loop. A panic is not yet the end: the guest's kernel
+ * reboots right after it (panic=-1). If it does not within PANIC_WAIT_NS, the monitor ends the VM.
  *
- * Stopping: the vCPUs are asked to park, then the devices to finish what is in flight. The device thread waits for neither, so the control socket
- * answers meanwhile; a request that comes then meets the table of states. A stop that takes too long, or is taken back, leaves a VM that runs.
+ * Stopping: the vCPUs are asked to park, then the devices to finish their requests in flight. The
+ * device thread waits for neither, so the control socket answers meanwhile; next_state decides
+ * what a request may do then. If a stop takes too long or is cancelled, the VM runs on.
  */
 #include "vmm/vm.h"
 
@@ -54,7 +55,7 @@ static const char *const state_names[VMM_S_COUNT] = {
 	[VMM_S_RUNNING] = "running",
 	[VMM_S_PAUSED] = "paused",
 	[VMM_S_SNAPSHOTTING] = "being snapshotted",
-	[VMM_S_ENDED] = "over",
+	[VMM_S_ENDED] = "ended",
 	[VMM_S_PAUSING] = "being paused",
 	[VMM_S_STOPPING] = "being stopped for a snapshot",
 };
@@ -71,7 +72,8 @@ static const char *const event_names[VM_E_COUNT] = {
 	[VM_E_END] = "end",
 };
 
-/* What comes next. Nothing comes back to blank, so its 0 stands for "not in this state". */
+/* The state after each event. No event leads to VMM_S_BLANK, so its value 0 means "not possible in
+ * this state". */
 #define NO VMM_S_BLANK
 static const enum vmm_state next_state[VMM_S_COUNT][VM_E_COUNT] = {
 	[VMM_S_BLANK] = {[VM_E_PREPARED] = VMM_S_PREPARED, [VM_E_END] = VMM_S_ENDED},
@@ -87,7 +89,7 @@ static const enum vmm_state next_state[VMM_S_COUNT][VM_E_COUNT] = {
 	[VMM_S_PAUSED] = {[VM_E_CONTINUE] = VMM_S_RUNNING,
 		[VM_E_SNAPSHOT] = VMM_S_SNAPSHOTTING,
 		[VM_E_END] = VMM_S_ENDED},
-	/* whoever asked for the snapshot has an answer to come: no CONTINUE */
+	/* no CONTINUE: the client of the snapshot waits for its reply */
 	[VMM_S_STOPPING] = {[VM_E_QUIET] = VMM_S_SNAPSHOTTING,
 		[VM_E_LATE] = VMM_S_RUNNING,
 		[VM_E_END] = VMM_S_ENDED},
@@ -154,7 +156,7 @@ void vm_end(struct vm *vm, enum vmm_exit why, const char *text)
 {
 	if (atomic_exchange(&vm->end_claimed, 1))
 		return;
-	/* after a panic every end is the panic's: the kernel reboots, or faults on its way there */
+	/* after a panic the reason is the panic: the kernel reboots, or faults while it tries */
 	vm->end_why = atomic_load(&vm->panicked) && why != VMM_X_FORCED ? VMM_X_PANIC : why;
 	snprintf(vm->end_text, sizeof(vm->end_text), "%s",
 		vm->end_why != why ? "the guest's kernel panicked" : text);
@@ -254,8 +256,8 @@ static void hook_serial(void *ctx, uint8_t byte)
 {
 	struct vm *vm = ctx;
 
-	/* a vCPU thread; the tail is only read when the vCPUs stand, and a torn line of a debugging
-	 * aid is no harm */
+	/* Called on a vCPU thread, without a lock: the serial port is for debugging, and a torn
+	 * line does no harm. */
 	vm_console_bytes(vm, &byte, 1);
 	if (vm->serial_fd >= 0)
 		(void)!write(vm->serial_fd, &byte, 1);
@@ -305,8 +307,8 @@ static void carry_out_end(struct vm *vm)
 {
 	struct buf b;
 
-	/* a live snapshot outlives its source: in a jail the writer would be killed with us. Who
-	 * forces the end does not wait. */
+	/* Wait for the writer of a snapshot: in a jail it would be killed with this process. A
+	 * forced end does not wait. */
 	if (vm->job && vm->end_why != VMM_X_FORCED) {
 		vm->end_waits = true;
 		return;
@@ -325,8 +327,8 @@ static void carry_out_end(struct vm *vm)
 	vm->hooks.over(vm->hooks.ctx);
 }
 
-/* A few turns of the loop between the vCPUs' stop and the last words: what the guest kicked before,
- * the console's last lines above all, is carried out first. */
+/* So many turns of the loop pass between the vCPUs' stop and the last words. In them the
+ * devices carry out what the guest kicked before, above all the console's last lines. */
 #define END_TURNS 4u
 
 static void end_turn(void *arg)
@@ -347,7 +349,7 @@ void vm_job_over(struct vm *vm)
 
 #define END_LIMIT_NS 2000000000ull
 
-/* The vCPUs are parked, or one of them does not come and is not waited for. */
+/* The vCPUs are parked, or one did not park within END_LIMIT_NS. */
 static void end_stands(void *arg)
 {
 	struct vm *vm = arg;
@@ -398,7 +400,7 @@ static void on_parked(void *arg, uint32_t events)
 	uint64_t n;
 
 	(void)!read(vm->vcpus.parked_fd, &n, sizeof(n));
-	/* an event of a stop that was taken back since, maybe */
+	/* the event may be of a stop that was cancelled in the meantime */
 	if (!vcpus_parked(&vm->vcpus))
 		return;
 	if (vm->state == VMM_S_ENDED) {
@@ -412,12 +414,12 @@ static void on_parked(void *arg, uint32_t events)
 		on_quiet(vm);
 }
 
-/* The vCPUs and the devices go on; restored: this is another machine now. */
+/* Starts the devices and the vCPUs again. restored: after a restore. */
 static void go_on(struct vm *vm, bool restored)
 {
 	if (vcpus_parked(&vm->vcpus)) {
 		board_resume(&vm->board, restored);
-		/* the guest's clock stood; of a restored one arch_vcpu_load() has told */
+		/* after a restore arch_vcpu_load() has done this already */
 		for (unsigned int i = 0; i < vm->vcpus.n && !restored; i++)
 			arch_vcpu_resumed(vm->vcpus.v[i].fd);
 	}
@@ -447,7 +449,7 @@ static int stop_begin(struct vm *vm, enum vm_event ev, vm_stopped_fn fn, void *a
 	vm->stop.fn = fn;
 	vm->stop.arg = arg;
 	vm->stop.draining = false;
-	if (!is_stopping(vm)) { /* it was paused already */
+	if (!is_stopping(vm)) { /* the VM was paused already */
 		stop_over(vm, 0);
 		return 0;
 	}
@@ -484,7 +486,8 @@ int vm_continue(struct vm *vm, struct err *e)
 	return 0;
 }
 
-/* Before the guest runs: later KVM would wait for the vCPU's thread each time, and so would the devices. */
+/* Before the guest runs: afterwards KVM would wait for a running vCPU at each device, and the
+ * device thread with it. */
 static void connect_devices(struct vm *vm)
 {
 	while (board_connect(&vm->board, false))
@@ -506,7 +509,7 @@ int vm_with_parked(struct vm *vm, int (*fn)(struct vm *vm, void *arg), void *arg
 	bool runs = vm->state == VMM_S_RUNNING;
 	int rc = 0;
 
-	/* in the states of stopping they come by themselves, and must not be resumed here */
+	/* while the VM is being stopped, the vCPUs park anyway and must not be resumed here */
 	if (runs || is_stopping(vm))
 		rc = vcpus_stop(&vm->vcpus, LOOK_LIMIT_MS);
 	if (rc == 0)
@@ -538,7 +541,7 @@ static void on_end_event(void *arg, uint32_t events)
 /* ---- life */
 
 #define VM_BIO_DEPTH                                                                               \
-	256u /* block operations in flight for all disks together; more wait inside                \
+	256u /* block operations in flight for all disks together; more wait in bio.c              \
 	      */
 
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e)
@@ -647,7 +650,7 @@ int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e)
 	rc = kvm_open(&vm->kvm, take_fd(&vm->kvm_fd_given), e);
 	if (rc == 0)
 		rc = mem_reserve(&vm->mem, s->mem_bytes, e);
-	/* the slots first: after the irqchip they cost ten times as much */
+	/* the slots first: see kvm_vm_create() */
 	if (rc == 0)
 		rc = kvm_vm_create(&vm->kvm, &vm->mem, e);
 	if (rc == 0)
@@ -730,8 +733,8 @@ void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 	fn(arg, "vcpus", vm->size.vcpus);
 	fn(arg, "up_ns", mono_ns() - vm->born_ns);
 	fn(arg, "running_ns", vm->run_ns ? mono_ns() - vm->run_ns : 0);
-	/* CLOCK_MONOTONIC at which vCPU 0 last went into the guest: where a restore is over,
-	 * whoever the scheduler lets go first */
+	/* when vCPU 0 last entered the guest (CLOCK_MONOTONIC). This is the end of a restore,
+	 * even if the scheduler runs this thread before the vCPU. */
 	if (vm->vcpus.n)
 		fn(arg, "entered_at_ns", atomic_load(&vm->vcpus.v[0].ran_ns));
 	for (unsigned int s = 0; s < VS_COUNT; s++) {

@@ -27,7 +27,7 @@
 struct vm_hooks { /* towards the control socket or the terminal */
 	void *ctx;
 	void (*event)(void *ctx, enum vmm_type ev, const void *payload, size_t n, int fd);
-	void (*over)(void *ctx); /* the VM has ended: everything has been said, leave the loop */
+	void (*over)(void *ctx); /* the VM has ended and its last event was sent: leave the loop */
 };
 
 struct vm_size {
@@ -41,15 +41,15 @@ struct snapshot_job; /* vmm/snapshot.h */
 
 /* What happens to a VM; vm.c has the table of states and events. */
 enum vm_event {
-	VM_E_PREPARED, /* the blank's objects are there */
+	VM_E_PREPARED, /* KVM objects and devices exist */
 	VM_E_RUN,      /* booted, restored, or a live snapshot has its copy: the guest runs */
-	VM_E_HOLD,     /* restored, or a snapshot has its copy: the guest stands */
-	VM_E_PAUSE,    /* somebody wants it stopped: as a pause, or for a snapshot */
-	VM_E_SNAPSHOT,
-	VM_E_QUIET,    /* vCPUs parked, no request in flight */
-	VM_E_LATE,     /* that took too long */
-	VM_E_CONTINUE, /* somebody wants it to run */
-	VM_E_END,
+	VM_E_HOLD,     /* restored, or the snapshot no longer needs the VM: it is paused */
+	VM_E_PAUSE,    /* a request to pause */
+	VM_E_SNAPSHOT, /* a request to stop for a snapshot */
+	VM_E_QUIET,    /* vCPUs are parked, no request is in flight */
+	VM_E_LATE,     /* the stop took longer than its limit */
+	VM_E_CONTINUE, /* a request to run */
+	VM_E_END,      /* the VM ends */
 	VM_E_COUNT
 };
 
@@ -69,15 +69,16 @@ struct vm {
 	struct {              /* the caller that waits for a stop: at most one */
 		vm_stopped_fn fn;
 		void *arg;
-		bool draining;     /* the vCPUs are parked, the devices were asked */
-		uint64_t limit_ns; /* VMM_STOP_LIMIT_S, but in tests */
+		bool draining;     /* the vCPUs are parked, the devices finish their requests */
+		uint64_t limit_ns; /* VMM_STOP_LIMIT_S; tests set less */
 		struct timer *limit;
 		struct watch *parked;
 	} stop;
 	struct vm_size size;
 	int kvm_fd_given, vsock_fd_given, proc_fd, lastwords_fd, serial_fd,
 		console_fd; /* -1: none */
-	/* The table of nodes of the file server that was linked last: kept, so that it outlives that process. Not looked at. */
+	/* The table of nodes of the last file server: kept open, so that it outlives that
+	 * process. Never read. */
 	int fs_table_fd;
 	bool board_up;
 	struct bio *bio; /* made before the seal, shared by all disks */
@@ -90,23 +91,23 @@ struct vm {
 	enum vmm_exit end_why;
 	char end_text[VM_TEXT_MAX];
 	_Atomic bool panicked;
-	int end_fd; /* eventfd: something of the above */
+	int end_fd; /* eventfd: end_ready or panicked was set */
 	struct watch *end_watch;
 	struct timer *panic_timer;
 	bool end_begun;
 	unsigned int end_turns;
-	struct timer *end_limit; /* a vCPU that does not leave the guest holds up no end */
-	bool end_waits;          /* for the writer of a live snapshot */
+	struct timer *end_limit; /* the end waits only so long for the vCPUs to park */
+	bool end_waits;          /* the end waits for the writer of a snapshot */
 	bool sealed;             /* every thread gets its seccomp list */
 
-	/* what the memory stands on since the last restore, for differences */
-	struct restored_mem *restored; /* vmm/restore.h; NULL: booted */
-	struct populate *populate;     /* of a blank: pages made ready for a restore; else NULL */
+	/* the memory files of the restore, for differences; NULL: booted */
+	struct restored_mem *restored; /* vmm/restore.h */
+	struct populate *populate;     /* a blank monitor's ready pages for a restore; else NULL */
 	struct snapshot_job *job;      /* one at a time */
-	bool resume_restored; /* restored without VMM_F_RUN: the first continue is a restore's */
+	bool resume_restored; /* restored without VMM_F_RUN: the first continue ends the restore */
 
-	int room_fd; /* eventfd, -1: none: the guest took what was typed; vmm/terminal.h */
-	/* vmm/fault.h: what a test asked for; 0: nothing, as always */
+	int room_fd; /* eventfd: the guest took its input (vmm/terminal.h); -1: none */
+	/* vmm/fault.h: the failure that a test injects; 0: none */
 	int fault_step, fault_action;
 
 	char tail[VM_TAIL_MAX]; /* ring of the last console bytes */
@@ -114,15 +115,17 @@ struct vm {
 	uint64_t born_ns, run_ns;
 };
 
-/* Fills in nothing that costs; the loop is the device thread's. */
+/* Makes what must exist before the seal: eventfd, timers, the block I/O ring, the kick handler.
+ * Does not touch KVM. The loop is the device thread's. */
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e);
 void vm_fini(struct vm *vm);
 
-/* The blank: reservation, VM, slots, interrupt controllers, vCPUs, threads, the devices that every
- * VM has. Refuses impossible sizes. */
+/* Makes the reservation, the VM, its slots, interrupt controllers, vCPUs and their threads, and the
+ * devices that every VM has. Refuses impossible sizes. */
 int vm_prepare(struct vm *vm, const struct vm_size *s, struct err *e);
 
-/* The blank waits: makes pages ready that a restore would have to ask for (vmm/populate.h). */
+/* For a blank monitor that waits: connects all device slots and makes pages ready, so that a
+ * restore need not (vmm/populate.h). */
 void vm_wait_for_restore(struct vm *vm);
 
 struct vm_disk {
@@ -137,25 +140,28 @@ int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e
 /* Loads and starts; prepared before. Takes nothing: descriptors stay the caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);
 
-/* Stops vCPUs and devices, within VMM_STOP_LIMIT_S: 0, and `fn` will be called; less than 0: not in this state. */
+/* Begins to stop vCPUs and devices, within VMM_STOP_LIMIT_S. 0: `fn` will be called; less than
+ * 0: not possible in this state. */
 int vm_pause(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
 /* Could vm_stop_for_snapshot() be called now? */
 int vm_may_snapshot(const struct vm *vm, struct err *e);
 int vm_stop_for_snapshot(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
-/* The snapshot has what it needs of the stopped VM. run: the guest goes on; otherwise it stays paused. */
+/* The snapshot no longer needs the VM to be stopped. run: the VM runs again; otherwise it is
+ * paused. */
 void vm_snapshot_taken(struct vm *vm, bool run);
-/* Goes on from a pause, or takes back one that has not come to its end. */
+/* Ends a pause, or cancels one that is not complete yet. */
 int vm_continue(struct vm *vm, struct err *e);
 /* Memory, processors and devices were loaded; the guest runs, or is paused. */
 void vm_restored(struct vm *vm, bool run);
-/* They were loaded in part: this is no VM any more. */
+/* They were loaded in part: the VM has ended. */
 void vm_broken(struct vm *vm);
-/* Calls fn with the vCPUs parked; they run again afterwards if the VM runs. -ETIMEDOUT: they did not come. */
+/* Calls fn with the vCPUs parked; they run again afterwards if the VM runs. -ETIMEDOUT: they
+ * did not park in time. */
 int vm_with_parked(struct vm *vm, int (*fn)(struct vm *vm, void *arg), void *arg);
 
-/* Any thread; the first reason counts. */
+/* Ends the VM. Any thread may call it; the first reason counts. */
 void vm_end(struct vm *vm, enum vmm_exit why, const char *text);
-/* The snapshot job is done: an end that waited for it goes on. */
+/* The snapshot job is done: continues an end that waited for it. */
 void vm_job_over(struct vm *vm);
 const char *vm_exit_name(enum vmm_exit why);
 void vm_console_bytes(struct vm *vm, const void *p, size_t n);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vnet.c: see vnet.h. mayfly-vmm, device thread. Hostile: the chains and every byte in them, and the packets of mayfly-net, which faces
- * the internet and the guest's frames.
+ * vnet.c: see vnet.h. mayfly-vmm, device thread. Hostile: the chains and every byte in them, and
+ * the packets of mayfly-net, which faces the internet and the guest's frames.
  *
- * Nothing is kept here: a packet is in the guest's buffers or in the socket. Back-pressure is therefore the socket's and the rings': a full
- * socket leaves frames in the guest's queue, a guest without buffers leaves packets in the socket.
+ * The device keeps no packet: a packet is in the guest's buffers or in the socket. A full socket
+ * leaves frames in the guest's queue, a guest without buffers leaves packets in the socket.
  */
 #include "vmm/vnet.h"
 
@@ -37,7 +37,7 @@ enum vnet_state {
 
 struct vnet_bucket {
 	uint64_t rate, filled_ns;
-	int64_t tokens; /* in millionths; below zero: a packet was larger than what was there */
+	int64_t tokens; /* in millionths; below zero: the last packet took more than there were */
 };
 
 struct vnet {
@@ -105,7 +105,8 @@ static void moved(struct vnet *v, unsigned int queue, size_t n)
 
 static void link_events(struct vnet *v)
 {
-	/* a queue that the driver has not made ready takes nothing: no event of it would ever be dealt with */
+	/* ask for no event that the device cannot handle: a queue that is not ready takes no
+	 * packet */
 	bool rx_ready = v->dev.queue[VQ_RX].ready && !v->rx_starved;
 	uint32_t want = v->dev.quiet ? 0
 				     : (rx_ready ? (uint32_t)EPOLLIN : 0) |
@@ -142,8 +143,9 @@ static void link_ask(struct vnet *v)
 
 /* ---- guest to network */
 
-/* Multicast means nothing in our network, and starts no process: a guest that comes up, or is restored, is silent (virtio 1.2 says nothing,
- * Ethernet has the group bit first). A broadcast is an ARP request. */
+/* Is this a frame for which no mayfly-net is started? Multicast frames mean nothing in our
+ * network, and every guest sends some when it boots or is restored. A broadcast frame may be an
+ * ARP request. */
 static bool starts_nothing(const struct virtq_chain *c)
 {
 	uint8_t mac[6];
@@ -198,7 +200,7 @@ static bool tx(struct vnet *v)
 	unsigned int budget = VNET_TURN;
 	int rc;
 
-	/* what the socket or a link is waited for: no kick changes that */
+	/* the frames wait for the socket, for tokens or for a link: a kick would not help */
 	if (v->tx_full || v->throttled || v->state == NET_ASKED)
 		virtq_disarm(q);
 	do {
@@ -263,7 +265,8 @@ static int rx_take(struct vnet *v, struct rx_take *t, size_t want)
 	return t->room >= want;
 }
 
-/* The header is ours: what mayfly-net wrote there is not shown to the guest. */
+/* Gives the buffers to the guest. The device writes the header itself: the guest must not see
+ * the one from mayfly-net. */
 static void rx_give(struct vnet *v, const struct rx_take *t, size_t n)
 {
 	uint8_t head[NET_VHDR_BYTES] = {0};
@@ -306,7 +309,8 @@ static void rx_discard(struct vnet *v)
 	v->rx_dropped++;
 }
 
-/* Can the guest's ring never hold it? Then it is dropped; otherwise it waits for buffers. */
+/* Can the guest's ring never hold this packet? Then it is dropped; otherwise it waits for
+ * buffers. */
 static bool rx_hopeless(const struct vnet *v, const struct rx_take *t)
 {
 	const struct virtq *q = &v->dev.queue[VQ_RX];
@@ -339,7 +343,7 @@ static int rx_one(struct vnet *v, struct rx_take *t, size_t want)
 	}
 	m.msg_iovlen = t->niov;
 	n = recvmsg(v->fd, &m, MSG_DONTWAIT);
-	if (n != (ssize_t)want) { /* a buffer of the guest's that is not memory any more */
+	if (n != (ssize_t)want) { /* a guest buffer whose memory cannot be written */
 		virtq_unpop(q, (uint16_t)t->n);
 		v->rx_dropped++;
 		return 1;
@@ -385,7 +389,7 @@ static bool vnet_kick(struct virtio_dev *d, unsigned int queue)
 	return queue == VQ_TX ? tx(vnet_of(d)) : rx(vnet_of(d));
 }
 
-/* Both queues, from a handler of ours. */
+/* Works on both queues, after an event of the link or a timer. */
 static void vnet_work(struct vnet *v)
 {
 	bool more = false;
@@ -408,14 +412,15 @@ static void on_link(void *arg, uint32_t events)
 		v->tx_full = false;
 	if (virtio_runs(&v->dev)) {
 		vnet_work(v);
-		/* epoll reports a hang-up always: what the guest does not take now would keep this thread busy until it does */
+		/* epoll always reports a hang-up. If packets wait that the guest cannot take now,
+		 * the event would come again and again: drop the link. */
 		if ((events & (EPOLLHUP | EPOLLERR)) && v->state == NET_LINKED &&
 			(v->rx_starved || v->throttled || !v->dev.queue[VQ_RX].ready))
 			link_drop(v, NET_IDLE);
 		link_events(v);
 	} else if (events & (EPOLLHUP | EPOLLERR))
 		link_drop(v, NET_IDLE);
-	else if (v->watch) /* nobody to take packets: a reset device, or a stopped one */
+	else if (v->watch) /* the device is reset or stopped and takes no packets */
 		watch_events(v->watch, 0);
 	virtio_unlock(&v->dev);
 }
@@ -427,7 +432,7 @@ static void on_timer(void *arg)
 	virtio_lock(&v->dev);
 	v->throttled = false;
 	if (v->state == NET_ASKED && mono_ns() - v->asked_ns >= VNET_PATIENCE_MS * 1000000ull) {
-		/* nobody answers: the frames that wait are lost, the next one asks again */
+		/* no link came: drop the frames that wait; the next frame asks again */
 		v->state = NET_ABSENT;
 		vnet_work(v);
 		v->state = NET_IDLE;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vnet.h: the virtio network device: one queue pair, mergeable buffers, an MTU of 65520, so that no segmentation offload is needed. mayfly-vmm,
- * the device thread. Packets go between guest buffers and one SOCK_SEQPACKET to mayfly-net (lib/proto_net.h), one message each, without a
- * copy here.
+ * vnet.h: the virtio network device: one queue pair, mergeable buffers, an MTU of 65520, so that
+ * no segmentation offload is needed. mayfly-vmm, the device thread. Packets go between guest
+ * buffers and one SOCK_SEQPACKET to mayfly-net (lib/proto_net.h), one message each, without a copy
+ * here.
  *
- * There is no mayfly-net before the guest's first frame: the device asks for one (`wanted`), and the frame waits in the guest's own queue
- * until vnet_link(). When the peer goes, the next frame asks again. A snapshot has no link: after a restore it is the same.
+ * There is no mayfly-net before the guest's first frame. The device then asks for one (`wanted`),
+ * and the frame waits in the guest's own queue until vnet_link(). When the peer closes the link,
+ * the next frame asks again. A snapshot has no link, so a restored guest begins like this, too.
  */
 #pragma once
 
@@ -14,8 +16,8 @@
 
 #define VNET_QUEUE       256u
 #define VNET_TURN        32u           /* packets a turn and direction */
-#define VNET_PATIENCE_MS 5000u         /* frames are dropped when nobody gives a link for so long */
-#define VNET_ASK_NS      1000000000ull /* no more than one question a second */
+#define VNET_PATIENCE_MS 5000u         /* frames wait so long for a link, then they are dropped */
+#define VNET_ASK_NS      1000000000ull /* least time between two calls of wanted() */
 
 struct vnet_config {
 	void *ctx;
@@ -32,6 +34,6 @@ struct vnet_limits {
 struct virtio_dev *vnet_create(
 	const struct dev_env *env, const struct vnet_config *cfg, struct err *e);
 void vnet_destroy(struct virtio_dev *d); /* NULL is fine */
-/* The answer to `wanted`, or a new link instead of the old one: takes fd. -1: there is no network, frames are dropped until the next link
- * or restore. */
+/* Gives the device a link, after wanted() or instead of an old link. Takes fd. -1: there is no
+ * network: frames are dropped until the next link or restore. */
 int vnet_link(struct virtio_dev *d, int fd, const struct vnet_limits *l);

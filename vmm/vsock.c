@@ -5,7 +5,7 @@
  *
  * Every header that comes from the guest is hostile: it is copied once, its length is checked
  * against the chain's, and a packet that fits no stream is answered with a reset. Streams that have
- * something for the guest stand in one list and take turns. Payload goes between guest memory and
+ * something for the guest are in one list and take turns. Payload goes between guest memory and
  * the sockets without a copy of ours: sendmsg from the transmit chain, one readv into many receive
  * buffers.
  */
@@ -100,7 +100,7 @@ static int send_control(struct stream *s, uint8_t pend, uint16_t op)
 	add_credit(s, &h);
 	rc = put_header(v, &h);
 	if (rc != SENT)
-		return rc; /* nothing was sent, and `pend` still says so */
+		return rc; /* nothing was sent: `pend` is unchanged */
 	credit_told(s);
 	s->pend &= (uint8_t)~pend;
 	s->asked |= op == OP_REQUEST;
@@ -137,7 +137,7 @@ static unsigned int gather(struct vsock *v, struct virtq_chain *c, struct iovec 
 	return n;
 }
 
-/* The bytes are there: a header before each buffer's share. Returns how many buffers were used. */
+/* readv() has filled the buffers: writes a header into each. Returns how many buffers were used. */
 static unsigned int give_packets(struct stream *s, const struct virtq_chain *c, size_t got)
 {
 	struct vsock *v = s->v;
@@ -181,7 +181,7 @@ static int send_data(struct stream *s, size_t *sent)
 		v->n.rx_bytes += (uint64_t)got;
 		v->n.rx_packets += used;
 		*sent += (size_t)got;
-		/* a short read means empty, unless the end was announced: then read on to see it */
+		/* after a short read the socket is empty; after EPOLLRDHUP read again, to see 0 */
 		if ((size_t)got < room && !s->rdhup)
 			s->in_ready = false;
 	}
@@ -195,7 +195,8 @@ static int send_data(struct stream *s, size_t *sent)
 	return SENT;
 }
 
-/* A stream's turn: what is due first, then bytes, and its end only after them. */
+/* A stream's turn: first the control packets that are due, then data, and a shutdown after the
+ * data. */
 static int send_turn(struct stream *s, size_t *sent)
 {
 	int rc;
@@ -311,7 +312,7 @@ static void packet_for_stream(
 	unsigned int n;
 	size_t bytes;
 
-	if (s->pend & P_RST) { /* condemned already */
+	if (s->pend & P_RST) { /* a reset is due already */
 		if (h->op == OP_RST)
 			stream_end(s);
 		return;
@@ -418,7 +419,7 @@ static bool tx_service(struct vsock *v)
 
 /* ---- after a restore ---- */
 
-/* Where the driver is with the event queue, counting what we have not taken. */
+/* The available index of the event queue, with the buffers that the device has not taken yet. */
 static uint16_t event_index(struct vsock *v)
 {
 	int n = virtq_pending(&v->dev.queue[VQ_EVENT]);
@@ -450,8 +451,8 @@ static void event_service(struct vsock *v)
 			v->event_due = false;
 			rc = 0;
 		}
-		/* every event's buffer comes back in order, each after the guest has dealt with it
-		 */
+		/* the guest makes each event's buffer available again when it has handled the
+		 * event, and in order */
 		if (!v->event_due && (int16_t)(event_index(v) - v->gate_target) >= 0) {
 			v->gate_closed = false;
 			vsock_open_waiting(v);
@@ -470,8 +471,8 @@ static void vsock_after_restore(struct virtio_dev *d)
 		v->gate_closed = v->event_due = false;
 		return;
 	}
-	/* events of earlier restores that the guest had not dealt with when it was saved come back
-	 * first */
+	/* buffers of events of earlier restores, which the guest had not handled when it was saved,
+	 * come first */
 	now = event_index(v);
 	if (v->gate_closed && (int16_t)(v->gate_target - now) > 0)
 		left = MIN((uint16_t)(v->gate_target - now), d->queue[VQ_EVENT].size);
@@ -495,7 +496,7 @@ static bool vsock_kick(struct virtio_dev *d, unsigned int queue)
 	if (!virtio_runs(d))
 		return false;
 	more |= rx_service(v);
-	/* resets went out: the packets behind them may come */
+	/* there is room for resets again: take the packets that waited */
 	return more || (v->tx_stalled && v->rst_len < VSOCK_RSTS);
 }
 
@@ -569,13 +570,14 @@ static int vsock_load(struct virtio_dev *d, struct cur *in, struct err *e)
 	if (version != STATE_VERSION)
 		return err_plain(e, EINVAL, "vsock: state of version %u", version);
 	v->guest_cid = cur_u64(in);
-	/* ports go on where they were: the guest may still remember one */
+	/* continue with the next port: the guest may still have streams of earlier ports */
 	v->next_hport = cur_u32(in);
 	v->gate_closed = cur_u8(in);
 	v->event_due = cur_u8(in);
 	v->gate_target = cur_u16(in);
 	if (in->bad || v->guest_cid <= VSOCK_HOST_CID || v->guest_cid >= UINT32_MAX)
-		return err_plain(e, EINVAL, "vsock: context id in the state");
+		return err_plain(
+			e, EINVAL, "vsock: the state is cut off, or its context id is invalid");
 	return 0;
 }
 

@@ -3,17 +3,18 @@
  * vsock.h: the virtio socket device, in user space. mayfly-vmm, the device thread; callbacks come
  * with the device's lock held and must not call back into it.
  *
- * Host to guest: a client connects to the listening Unix socket and says a port (struct vsock_open
- * of lib/proto_vmm.h). Guest to host: ports of the allow-list only; the other end of a socketpair
- * is handed to guest_conn. Streams keep half-closes. Nothing survives a restore: the guest is told
- * so by an event, and new connections wait until it has handed that event's buffer back.
+ * Host to guest: a client connects to the listening Unix socket and sends a port (struct
+ * vsock_open of lib/proto_vmm.h). Guest to host: ports of the allow-list only; the other end of a
+ * socketpair is handed to guest_conn. Streams keep half-closes. No stream survives a restore: the
+ * guest gets an event, and new connections wait until the guest has made the event's buffer
+ * available again.
  */
 #pragma once
 
 #include "lib/proto_vmm.h"
 #include "vmm/virtio.h"
 
-#define VSOCK_STREAMS_MAX 512u /* default; a quarter of them may be the guest's doing */
+#define VSOCK_STREAMS_MAX 512u /* default; the guest may open a quarter of them */
 #define VSOCK_BUF_BYTES                                                                            \
 	KIB(256) /* what a guest may send ahead of a slow peer, per stream: memory used only then  \
 		  */

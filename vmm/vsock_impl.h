@@ -38,18 +38,18 @@ static_assert(sizeof(struct vsock_hdr) == 44, "virtio 1.2, 5.10.6");
 	256u /* resets owed for packets of no stream; more of them wait in the guest's queue */
 #define VSOCK_HASH        256u
 #define VSOCK_GUEST_BURST 32u /* connections a guest may open at once ... */
-/* ... and a second from then on: each one is an event for the daemon */
-#define VSOCK_GUEST_RATE 10u
-#define VSOCK_CLOSE_NS   2000000000ull /* how long a guest may take to answer a full shutdown */
+#define VSOCK_GUEST_RATE                                                                           \
+	10u /* ... and per second after that: each one is an event for the daemon */
+#define VSOCK_CLOSE_NS 2000000000ull /* how long a guest may take to answer a full shutdown */
 
 enum stream_state {
 	ST_FREE,
-	ST_HELLO,   /* a client that has not said its port yet */
-	ST_WAIT,    /* it has, but the guest is not ready for connections */
+	ST_HELLO,   /* a client that has not sent its port yet */
+	ST_WAIT,    /* the port is known, but the guest is not ready for connections */
 	ST_REQUEST, /* the guest was, or will be, asked */
 	ST_OPEN,
-	ST_CLOSING, /* all said; the guest's reset or the deadline ends it */
-	ST_DRAIN, /* gone for the guest; the Unix peer still gets what was sent. Not in the hash. */
+	ST_CLOSING, /* both directions are shut; waits for the guest's reset, or the deadline */
+	ST_DRAIN,   /* closed for the guest; the Unix peer still gets the rest. Not in the hash. */
 };
 
 /* control packets that are due */
@@ -62,17 +62,17 @@ struct stream {
 	struct watch *watch;
 	uint32_t gport, hport;
 	bool by_guest;
-	bool asked;       /* OP_REQUEST was really sent */
-	uint8_t pend;     /* P_* */
-	uint8_t shut_due; /* SHUT_F_*: what the guest has to be told, and has been */
-	bool in_ready;    /* the Unix socket may have bytes */
-	bool rdhup, hup;  /* its end was seen coming: read on to 0; nobody is there any more */
-	bool in_eof;      /* ... and was read */
+	bool asked;                 /* OP_REQUEST was really sent */
+	uint8_t pend;               /* P_* */
+	uint8_t shut_due;           /* SHUT_F_*: flags for the guest, sent or due (P_SHUTDOWN) */
+	bool in_ready;              /* the Unix socket may have bytes */
+	bool rdhup, hup;            /* EPOLLRDHUP: read until 0; EPOLLHUP: the peer is gone */
+	bool in_eof;                /* read() has returned 0 or an error */
 	bool guest_eof, guest_deaf; /* OP_SHUTDOWN flags of the guest */
 	bool wr_shut, out_dead;     /* shutdown(SHUT_WR) done; the peer reads no more */
 	bool want_out;
-	uint8_t burst; /* receive buffers to take for the next readv: follows what the last ones
-			  needed */
+	uint8_t burst; /* receive buffers to take for the next readv: as many as the last ones
+			  needed, or more */
 	uint32_t peer_buf, peer_fwd, tx_cnt; /* towards the guest */
 	uint32_t rx_cnt, fwd_cnt, fwd_told;  /* from the guest */
 	uint8_t *buf;                        /* ring of VSOCK_BUF_BYTES for a slow peer */
@@ -117,8 +117,11 @@ struct vsock {
 	unsigned int nports;
 	uint32_t next_hport;
 	uint64_t guest_tokens, guest_filled_ns; /* connections it may still open, in billionths */
-	bool gate_closed, event_due;            /* after a restore */
-	uint16_t gate_target;                   /* event queue's available index that opens it */
+	/* After a restore: no new connections until the guest has handled the event. event_due:
+	 * the event waits for a buffer. gate_target: the event queue's available index that
+	 * ends this. */
+	bool gate_closed, event_due;
+	uint16_t gate_target;
 	struct vsock_counters n;
 };
 
@@ -128,7 +131,7 @@ int vsock_streams_init(struct vsock *v, struct err *e);
 void vsock_streams_fini(struct vsock *v);
 struct stream *vsock_find(struct vsock *v, uint32_t gport, uint32_t hport);
 bool vsock_has_room(const struct vsock *v);
-/* Something of the stream is due: queue it behind the others, if so. */
+/* If the stream has something for the guest, puts it at the end of the ready list. */
 void stream_poke(struct stream *s);
 void stream_unqueue(struct stream *s);
 /* May bytes be read from the Unix socket for the guest now? */
@@ -145,14 +148,13 @@ bool stream_deliver(struct stream *s, const struct iovec *iov, unsigned int n, s
 void stream_guest_shutdown(struct stream *s, uint32_t flags);
 /* read() gave 0 or an error. */
 void stream_in_eof(struct stream *s);
-/* Everything was said: wait for the guest's reset. */
+/* Both directions are shut: waits for the guest's reset. */
 void stream_closing(struct stream *s);
-/* The guest knows nothing of it any more: the peer gets the rest, then the slot is free. */
+/* The stream has ended for the guest: the peer gets the rest, then the slot is free. */
 void stream_end(struct stream *s);
 void vsock_end_all(struct vsock *v);
 
-/* vsock.c: work that is due towards the guest, and one interrupt. */
+/* vsock.c: sends what is due to the guest, with one interrupt. */
 void vsock_run(struct vsock *v);
-/* The same once all sockets of this turn were heard: they share the guest's buffers, and one
- * interrupt. */
+/* The same, but after the events of all sockets in this turn of the loop: one interrupt for all. */
 void vsock_run_later(struct vsock *v);

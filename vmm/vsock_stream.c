@@ -4,8 +4,8 @@
  * thread, device's lock held.
  *
  * Sockets are watched edge-triggered, and for output only while bytes wait: a quiet or a blocked
- * stream costs nothing. What a guest sends to a slow peer is kept in the stream's ring, which is
- * exactly as large as the credit we gave, so that it never blocks the queue for the other streams.
+ * stream costs nothing. Bytes for a slow peer wait in the stream's ring. The ring is
+ * as large as the credit that the guest has, so one stream never blocks the queue for the others.
  * Payload and ports are hostile; the Unix clients are the daemon's, and are still not trusted to
  * speak sense.
  */
@@ -191,7 +191,8 @@ void vsock_end_all(struct vsock *v)
 	for (unsigned int i = 0; i < v->nmade; i++) {
 		struct stream *s = &v->streams[i];
 
-		/* a client that waits for its turn has lost nothing */
+		/* a client that waits for its connection keeps waiting; ST_DRAIN has ended
+		 * already */
 		if (s->state == ST_FREE || s->state == ST_HELLO || s->state == ST_WAIT ||
 			s->state == ST_DRAIN)
 			continue;
@@ -315,13 +316,13 @@ static void read_hello(struct stream *s)
 		return;
 	memcpy(&o, s->hello, sizeof(o));
 	if (o.magic != VSOCK_OPEN_MAGIC || o.status != 0) {
-		log_limited(LOG_WARN, "vsock: a client that does not speak our protocol");
+		log_limited(LOG_WARN, "vsock: a client was dropped: its request is not valid");
 		stream_free(s);
 		return;
 	}
 	s->gport = o.port;
 	s->state = ST_WAIT;
-	s->in_ready = true; /* what follows the request was announced with it */
+	s->in_ready = true; /* bytes that came with the request cause no second event (EPOLLET) */
 	if (guest_ready(s->v))
 		ask_guest(s);
 }
@@ -341,7 +342,7 @@ void stream_answer(struct stream *s, uint32_t status)
 		s->v->n.host_opened++;
 }
 
-/* One connection from the guest's bucket. */
+/* Takes the token for one connection from the guest's bucket. False: there is none. */
 static bool guest_token(struct vsock *v)
 {
 	const uint64_t one = 1000000000;
@@ -410,7 +411,8 @@ static void shut_due(struct stream *s, uint8_t flags)
 	stream_poke(s);
 }
 
-/* The Unix peer reads no more: what the guest sends is thrown away, and it is told not to. */
+/* The Unix peer reads no more: drops what the guest sends, and asks the guest to stop
+ * (SHUT_F_RCV). */
 static void out_died(struct stream *s)
 {
 	s->out_dead = true;
@@ -444,7 +446,7 @@ static void after_flush(struct stream *s)
 	}
 }
 
-/* Sends from the ring. May free the stream, if it only drained. */
+/* Sends from the ring. Frees the stream if it is in ST_DRAIN and the ring is empty. */
 static void flush_ring(struct stream *s)
 {
 	while (s->buf_len > 0 && !s->out_dead) {
@@ -526,8 +528,7 @@ bool stream_deliver(struct stream *s, const struct iovec *iov, unsigned int n, s
 	return true;
 }
 
-/* Both directions have ended: say so in full, and let go of the socket as soon as it has
- * everything. */
+/* If both directions have ended, a full shutdown is due to the guest. */
 static void maybe_both_done(struct stream *s)
 {
 	if (s->state == ST_OPEN && s->in_eof && (s->guest_eof || s->hup))
@@ -577,7 +578,7 @@ static void on_sock(void *arg, uint32_t events)
 	switch (s->state) {
 	case ST_HELLO:
 		read_hello(s);
-		/* The client may have left already. Its end is reported only once, so it is looked at here. */
+		/* The client may have left already, and EPOLLHUP is reported only once. */
 		if (s->hup && (s->state == ST_WAIT || s->state == ST_REQUEST))
 			client_left(s);
 		break;
@@ -601,7 +602,7 @@ static void on_sock(void *arg, uint32_t events)
 	}
 	if (s->state == ST_OPEN) {
 		maybe_both_done(s);
-		/* nobody to read from any more, and the guest does not listen either */
+		/* the Unix peer is gone, and the guest reads no more either */
 		if (s->hup && s->guest_deaf)
 			shut_due(s, SHUT_F_BOTH);
 	}

@@ -4,9 +4,9 @@
  * without a real-mode part. mayfly-vmm, before the vCPUs run. Kernel and initramfs are hostile
  * files, the command line comes from the daemon.
  *
- * What stands where, all below 1 MiB, free for the kernel once it has read it:
- *   0x500 GDT   0x7000 boot_params   0x9000 page tables   0x20000 command line   0x30000 seed
- * 0x31000 device tree
+ * The layout below 1 MiB. The kernel may reuse it once it has read it:
+ *   0x500 GDT     0x7000 boot_params   0x9000 page tables
+ *   0x20000 command line   0x30000 seed   0x31000 device tree
  */
 #include <asm/bootparam.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static void put_params(
 	p->e820_table[1] = (struct boot_e820_entry){MIB(1), m->low_bytes - MIB(1), E820_RAM};
 	p->e820_table[2] = (struct boot_e820_entry){MEM_HOLE_END, high, E820_RAM};
 	p->e820_entries = high ? 3 : 2;
-	/* the kernel's pool is ready at time 0; the entry is wiped by it */
+	/* So the kernel's random pool is ready from the start. The kernel wipes the seed. */
 	random_bytes(seed, sizeof(seed));
 	put_setup_data(m, SEED_GPA, b->fdt_bytes ? FDT_GPA : 0, SETUP_SEED_, seed, sizeof(seed));
 	if (b->fdt_bytes)
@@ -136,8 +136,7 @@ int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, st
 	if (at >= GIB(1))
 		return err_plain(e, ENOEXEC, "kernel: entry %#llx is beyond the first GiB",
 			(unsigned long long)at);
-	/* right behind the kernel: what the guest leaves there stays in few extents of a snapshot
-	 */
+	/* right after the kernel: then what stays there needs few extents in a snapshot */
 	initrd = ALIGN_UP(end, MIB(2));
 	rc = load_initrd(m, b->initrd_fd, initrd, &initrd_bytes, e);
 	if (rc < 0)

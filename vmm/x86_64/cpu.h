@@ -33,10 +33,10 @@ struct arch_cpu {
 		guest; /* what the guest sees; topology leaves are filled in for each vCPU */
 };
 
-/* Masks *l (a copy of the host's list) to what can be saved, restored and explained, then to the
- * template. -EINVAL: no such template. */
+/* Turns *l (a copy of the host's list) into what a guest with this template is shown. -EINVAL:
+ * no such template; -EOPNOTSUPP: the host lacks a feature of the template. */
 int cpuid_make(struct cpuid_list *l, const char *tmpl, struct err *e);
-/* The leaves that differ between vCPUs. */
+/* Fills in the leaves that differ between vCPUs. */
 void cpuid_for_vcpu(struct cpuid_list *l, unsigned int id, unsigned int nvcpus);
 /* 0 if a guest that was shown `want` can run on `host`; else *e names the first feature that is
  * missing. */
@@ -51,8 +51,9 @@ bool cpuid_bit(const struct cpuid_list *l, uint32_t leaf, uint32_t index, enum c
 void cpuid_hide(
 	struct cpuid_list *l, uint32_t leaf, uint32_t index, enum cpuid_reg reg, unsigned int bit);
 
-/* Which registers of the table this VM has: fills c->msrs. A feature whose register KVM refuses is taken out of c->guest, and *hidden is true: the
- * vCPUs' CPUID has to be set again. Less than 0: a register that every VM needs is refused; *e names it. */
+/* Fills c->msrs with the registers of the table that this VM has. If KVM refuses the register of a
+ * feature, the feature is removed from c->guest and *hidden is set: the caller must set the vCPUs'
+ * CPUID again. Less than 0: KVM refuses a register that every VM needs; *e names it. */
 int msr_plan(struct arch_cpu *c, int vcpu_fd, bool *hidden, struct err *e);
 int msr_save(const struct arch_cpu *c, int vcpu_fd, struct msr_list *m, struct err *e);
 /* Writes the n entries of a snapshot in the table's order. lapic: this vCPU's, as it was loaded just before. */

@@ -22,8 +22,8 @@
 #define BITS2(a, b)       (BIT(a) | BIT(b))
 #define BITS4(a, b, c, d) (BITS2(a, b) | BITS2(c, d))
 
-/* Feature bits. host: may be shown where KVM supports them. v2, v3: the classes' constants; intel, amd: what v3 has on
- * processors of that vendor besides, because all of them have it. */
+/* Feature bits. host: shown if KVM supports them. v2, v3: the constants of the classes. intel, amd:
+ * bits that v3 has in addition on that vendor's processors, because all of them have these bits. */
 static const struct feature_row {
 	uint32_t leaf, index;
 	enum cpuid_reg reg;
@@ -60,7 +60,8 @@ static const struct feature_row {
 	{0x80000021, 0, CPUID_ECX, 0x00000006, 0, 0, 0, 0},
 };
 
-/* Leaves that are no features: as the host has them, in these registers. Topology fields in them are made for each vCPU. */
+/* Leaves without features: the host's values, masked with these. cpuid_for_vcpu() fills in the
+ * topology. */
 static const struct plain_row {
 	uint32_t leaf, index;
 	uint32_t eax, ebx, ecx, edx;
@@ -87,7 +88,9 @@ static const struct plain_row {
 
 enum vendor { OTHER, INTEL, AMD };
 
-/* What a class shows where "host" shows the host's own: a processor that has the class and no quirk that a kernel looks for. */
+/* The leaves that "host" takes from the host, as constants of a class: those of a processor
+ * that has all features of the class, and no model-specific flaw for which kernels have
+ * workarounds. */
 static const struct class_leaf {
 	enum vendor vendor; /* OTHER: both */
 	uint32_t leaf, index;
@@ -152,7 +155,7 @@ static enum vendor vendor_of(const struct cpuid_list *l)
 
 /* ---- building a list */
 
-/* The entry, made if it is not there: there are fewer in our tables than a list holds. */
+/* Finds the entry, or makes it. The list has room: our tables have fewer entries. */
 static struct kvm_cpuid_entry2 *entry(struct cpuid_list *l, uint32_t leaf, uint32_t index)
 {
 	static const uint32_t indexed[] = {4, 7, 0xb, 0xd, 0x8000001d};
@@ -215,7 +218,7 @@ static int put_features(struct cpuid_list *to, const struct cpuid_list *host, en
 				"CPU template %s: this host lacks CPUID leaf %#x index %u register "
 				"e%cx bits %#x",
 				name, f->leaf, f->index, "abcd"[f->reg], want & ~have);
-		/* an empty leaf of this host is none of a class */
+		/* a class has no entry for a leaf without bits, even if the host has that leaf */
 		if (class == CLASS_HOST ? !h : !want)
 			continue;
 		*reg_of(entry(to, f->leaf, f->index), f->reg) |= want & have;
@@ -310,7 +313,7 @@ static int entry_order(const void *a, const void *b)
 	return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* The number of the last leaf: a constant in a class. */
+/* Limits the number of the last leaf to max; a class always shows max. */
 static void limit_leaf(struct cpuid_list *l, enum class class, uint32_t leaf, uint32_t max)
 {
 	for (uint32_t k = 0; k < l->h.nent; k++)
@@ -398,7 +401,7 @@ void cpuid_for_vcpu(struct cpuid_list *l, unsigned int id, unsigned int n)
 			e->ebx = (e->ebx & 0xffffu) | n << 16 | id << 24;
 			e->edx = n > 1 ? e->edx | BIT(28) : e->edx & ~BIT(28);
 			break;
-		case 4: /* Intel: caches private to a core but the last; cores in the package */
+		case 4: /* Intel: who shares a cache (only level 3 is shared); number of cores */
 			if ((e->eax & 0x1f) == 0)
 				break;
 			e->eax &= 0x3fffu;
@@ -441,7 +444,8 @@ const struct kvm_cpuid_entry2 *cpuid_find(const struct cpuid_list *l, uint32_t l
 	return NULL;
 }
 
-/* Bits that a guest is shown whatever its host lists: those of always_there(), and those that are made while it runs. */
+/* Bits that a guest may be shown although its host does not list them: those of always_there(), and
+ * those that cpuid_for_vcpu() or KVM sets. */
 static uint32_t not_compared(uint32_t leaf, enum cpuid_reg reg)
 {
 	if (leaf == 1 && reg == CPUID_EDX)

@@ -50,7 +50,7 @@ static int load_segment(struct mem *m, int fd, const Elf64_Phdr *p, unsigned int
 	rc = pread_full(fd, to, p->p_filesz, p->p_offset);
 	if (rc < 0)
 		return err_set(e, -rc, "kernel: read segment %u", i);
-	/* headers may overlap on purpose: what an earlier one loaded is no longer zero */
+	/* a hostile file's segments may overlap: this memory need not be zero any more */
 	memset(to + p->p_filesz, 0, p->p_memsz - p->p_filesz);
 	return 0;
 }

@@ -10,8 +10,7 @@
 #include "vmm/mem.h"
 
 #define ELF_LOAD_MIN                                                                               \
-	MIB(1) /* below lies what we write ourselves: boot parameters, page tables, command line,  \
-		  device tree */
+	MIB(1) /* below are our own data: boot parameters, page tables, command line, device tree */
 
 /* Reads the segments into fresh, zeroed memory. *entry: physical; *end: first byte after the last
  * segment, its bss included. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msr.c: the model-specific registers that a snapshot holds, by name and in the order in which they are written. mayfly-vmm, vCPUs stopped.
- * What KVM lists on one host is not a format: kernels 5.12 to 6.12 on Intel list 0x345, return a value, and refuse to take it back.
- * A register that a guest can use is in the table, or the feature that brings it is hidden from the guest.
- * Entries of a snapshot file are hostile: KVM checks the values, this file only orders them.
+ * msr.c: the model-specific registers that a snapshot holds, by name and in the order in which
+ * they are written. mayfly-vmm, vCPUs stopped. The table does not come from KVM's own list: on
+ * Intel, kernels 5.12 to 6.12 list register 0x345 and return a value, but refuse to set it. A
+ * register that a guest can use is in the table, or the feature that brings it is hidden from the
+ * guest. Entries of a snapshot file are hostile: KVM checks the values, this file only orders
+ * them.
  */
 #include <linux/kvm.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 #define MSR_TSC_DEADLINE 0x6e0u
 
 enum msr_rule {
-	MSR_MUST,    /* every vCPU has it: a KVM that refuses it cannot run a VM of ours */
+	MSR_MUST,    /* every VM needs it: if KVM refuses it, no VM can be made */
 	MSR_FEATURE, /* comes with a CPUID bit; if KVM refuses it, the guest is not shown the bit */
 	MSR_MAY,     /* saved where KVM has it: nothing in CPUID announces it */
 };
@@ -71,13 +73,15 @@ static const struct msr_row {
 	{0x48, 1, "SPEC_CTRL", MSR_FEATURE, 0x80000008, 0, CPUID_EBX, 15},
 	{0x48, 1, "SPEC_CTRL", MSR_FEATURE, 0x80000008, 0, CPUID_EBX, 24},
 	{0xc001011f, 1, "VIRT_SPEC_CTRL", MSR_FEATURE, 0x80000008, 0, CPUID_EBX, 25},
-	/* extended state: the feature bits are hidden from new guests, snapshots of before may have them */
+	/* extended state: cpuid.c hides some of these features, but older snapshots may have
+	 * them */
 	{0xda0, 1, "XSS", MSR_FEATURE, 0xd, 1, CPUID_EAX, 3},
 	{0x1c4, 2, "XFD", MSR_FEATURE, 0xd, 1, CPUID_EAX, 4},
 	{0xd90, 1, "BNDCFGS", MSR_FEATURE, 7, 0, CPUID_EBX, 14},
 	{0xe1, 1, "UMWAIT_CONTROL", MSR_FEATURE, 7, 0, CPUID_ECX, 5},
 	{0x17a, 2, "MCG", MSR_FEATURE, 1, 0, CPUID_EDX, 14},
-	/* time: the TSC, what is computed from it, last of all the deadline, which KVM compares with it */
+	/* time: first the TSC, then what depends on it, the deadline last: KVM compares it with
+	 * the TSC */
 	MUST(MSR_TSC, 1, "TSC"),
 	{0x3b, 1, "TSC_ADJUST", MSR_FEATURE, 7, 0, CPUID_EBX, 1},
 	{0x11, 2, "KVM_CLOCK_OLD", MSR_FEATURE, CPUID_KVM, 0, CPUID_EAX, 0},
@@ -136,7 +140,7 @@ static bool is_listed(const struct arch_cpu *c, uint32_t index)
 	return false;
 }
 
-/* A row that KVM refuses. Less than 0: this host cannot run a VM. */
+/* KVM refuses a row: hides its feature, or fails if every VM needs it. */
 static int row_refused(
 	struct arch_cpu *c, const struct msr_row *r, uint32_t index, bool *hidden, struct err *e)
 {
@@ -153,7 +157,7 @@ static int row_refused(
 	return 0;
 }
 
-struct candidates { /* registers of rows from one on, and the row of each */
+struct candidates { /* registers that KVM is asked for in one call, and the row of each */
 	struct msr_list m;
 	size_t row[CPU_MAX_MSRS];
 };
@@ -192,7 +196,7 @@ int msr_plan(struct arch_cpu *c, int vcpu_fd, bool *hidden, struct err *e)
 		n = x.m.h.nmsrs;
 		read = n ? kvm_ioctl(vcpu_fd, KVM_GET_MSRS, &x.m) : 0;
 		from = read == (int)n ? ARRAY_LEN(rows) : x.row[MAX(read, 0)] + 1;
-		/* all registers of a row, or none: the feature is one */
+		/* takes all registers of a row or none, because they belong to one feature */
 		for (uint32_t i = 0; i < n && (read == (int)n || x.row[i] + 1 < from); i++)
 			c->msrs[c->nmsrs++] = x.m.e[i].index;
 		if (read != (int)n)
@@ -221,11 +225,12 @@ int msr_save(const struct arch_cpu *c, int vcpu_fd, struct msr_list *m, struct e
 
 static void take(struct msr_list *to, const struct kvm_msr_entry *from)
 {
-	/* a file that names a register twice has it written twice, both next to each other */
+	/* a register that is in the file twice is written twice, one after the other */
 	to->e[to->h.nmsrs++] = *from;
 }
 
-/* Registers that only a snapshot of an earlier build holds come first, then the table's order. Every entry goes over once. */
+/* Registers that are not in the table (of earlier builds) come first, then the others in its order.
+ * Every entry is taken once. */
 static void put_in_order(struct msr_list *to, const struct kvm_msr_entry *p, uint32_t n)
 {
 	to->h.nmsrs = 0;
@@ -267,7 +272,7 @@ static void mend_deadline(struct msr_list *m, const struct kvm_lapic_state *lapi
 	}
 }
 
-/* KVM refused an entry. 0: the snapshot can do without. */
+/* KVM refused an entry. 0: the restore may go on without it. */
 static int entry_refused(const struct kvm_msr_entry *x, struct err *e)
 {
 	const struct msr_row *r = row_find(x->index);
@@ -279,7 +284,7 @@ static int entry_refused(const struct kvm_msr_entry *x, struct err *e)
 			x->index, (unsigned long long)x->data);
 		return 0;
 	}
-	/* a register that is not here and that the guest never set is no loss */
+	/* this host lacks the register, and the guest never set it: no harm */
 	if (x->data == 0 && r->rule != MSR_MUST)
 		return 0;
 	return err_plain(e, EOPNOTSUPP,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * state.c: what a vCPU and the VM's interrupt controllers are made of, out and in. mayfly-vmm, the
- * device thread, vCPUs standing. What is loaded is hostile (a snapshot file): every record's length
- * is checked against the structure it fills, the kernel checks the values.
+ * state.c: saves and loads the state of vCPUs, interrupt controllers and clock. mayfly-vmm, the
+ * device thread, vCPUs parked. What is loaded is hostile (a snapshot file): every record's length
+ * is checked against the structure that it fills; the kernel checks the values.
  *
- * A record is u16 tag, u32 length, bytes. Order of loading matters and is the order of the tables
- * below: LAPIC before MSRs because of the TSC deadline (msr.c has
- * the order of the MSRs), events last.
+ * A record is u16 tag, u32 length, bytes. The order of loading matters. It is that of the table
+ * `plain`: LAPIC before MSRs because of the TSC deadline (msr.c has the order of the MSRs), events
+ * last.
  */
 #include <linux/kvm.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void put_rec(struct buf *out, enum tag t, const void *p, size_t n)
 	buf_blob(out, p, n);
 }
 
-/* The next record: must be this tag. Bytes in place. */
+/* The next record, which must have this tag. Returns its bytes in place, or NULL and *e. */
 static const void *get_rec(struct cur *in, enum tag want, uint32_t *len, struct err *e)
 {
 	uint16_t t = cur_u16(in);
@@ -212,8 +212,8 @@ int arch_cpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *ou
 	return 0;
 }
 
-/* Another TSC frequency: scaled where the processor can, refused where it cannot. 250 ppm is what
- * the guest's clock absorbs. */
+/* The snapshot's TSC frequency. If it differs by more than 250 ppm, which the guest's clock
+ * absorbs, the processor must scale the TSC; a host that cannot is refused. */
 static int match_tsc(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n,
 	uint32_t khz, struct err *e)
 {
@@ -258,7 +258,7 @@ int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned in
 	rc = match_tsc(k, c, fds, n, khz, e);
 	if (rc < 0)
 		return rc;
-	/* the usual case, same host and template: the blank's vCPUs have it already */
+	/* the usual case, same host and template: the vCPUs have this list already */
 	if (len == c->guest.h.nent * sizeof(*p) && memcmp(p, c->guest.e, len) == 0)
 		return 0;
 	want = calloc(1, sizeof(*want));
@@ -284,7 +284,7 @@ int arch_cpu_load(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned in
 	return rc;
 }
 
-/* What is one ioctl with one fixed structure each way. */
+/* The records of a vCPU, in the order of loading. Most are one ioctl with one fixed structure. */
 static const struct plain {
 	enum tag tag;
 	unsigned long get, set;
@@ -415,7 +415,7 @@ int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int fd, struct cur *in, st
 			if (rc == 0 && p->tag == T_LAPIC)
 				lapic = room.lapic;
 			if (rc == 0 && p->tag == T_XCRS && room.xcrs.nr_xcrs == 0)
-				continue; /* saved where the guest has no XSAVE */
+				continue; /* saved on a host without XSAVE */
 			if (rc == 0 && (p->needs & ~k->have) == 0 &&
 				kvm_ioctl(fd, p->set, &room) < 0)
 				rc = err_set(e, errno, "KVM_SET_%s", p->name);
@@ -423,7 +423,7 @@ int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int fd, struct cur *in, st
 		if (rc < 0)
 			return rc;
 	}
-	/* tells the guest's soft-lockup detector that it stood; EINVAL: no kvmclock yet */
+	/* tells the guest's soft-lockup detector of the stop; EINVAL: no kvmclock yet */
 	ioctl(fd, KVM_KVMCLOCK_CTRL, 0);
 	return 0;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * init.c: PID 1 of the appliance (the VM that `mayfly machine` starts): mounts what the daemon
- * needs, says that it is ready, takes connections of the exec server (a process each, session.c),
- * reaps, and powers off in order. Root in the appliance. Untrusted: who connects, until the token
- * was shown. TCP behind QEMU's user-mode network and a token, because a port takes any number of
- * commands at once, where a virtio-serial port carries one stream and would need a multiplexer;
- * vsock needs a host module.
+ * needs, says that it is ready, is the exec server (one process for each connection, session.c),
+ * reaps processes, and powers off. Root in the appliance. Untrusted: a client until it has sent
+ * the token. The server uses TCP behind QEMU's user-mode network, because a port takes any number
+ * of commands at once. A virtio-serial port carries one stream and would need a multiplexer; vsock
+ * needs a kernel module of the host.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -31,7 +31,8 @@
 
 enum { HALT_WAIT_S = 5 };
 
-/* In this order; `must`: nothing works without it. Two rows of one place: the second is for where the first fails. */
+/* Mounted in this order. must: the appliance stops if it fails. If two rows have the same
+ * place, the second is tried only if the first failed. */
 static const struct mount_point {
 	const char *what, *where, *type, *data;
 	unsigned long flags;
@@ -45,19 +46,19 @@ static const struct mount_point {
 	{"shm", "/dev/shm", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV, true},
 	{"run", "/run", "tmpfs", "mode=755", MS_NOSUID | MS_NODEV, true},
 	{"tmp", "/tmp", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV, true},
-	/* content-named folders: what is cached never changes */
+	/* cache=loose is safe: the folders are named by their content, so no file ever changes */
 	{"share", "/share", "9p",
 		"trans=virtio,version=9p2000.L,msize=1048576,cache=loose,access=any",
 		MS_RDONLY | MS_NODEV, true},
 	{"exchange", "/exchange", "9p",
 		"trans=virtio,version=9p2000.L,msize=1048576,cache=mmap,access=any", MS_NODEV,
 		true},
-	/* limits of disks and claims; a kernel of one's own (--kernel) may lack them */
+	/* project quotas limit disks and claims; a kernel given with --kernel may lack them */
 	{"/dev/vdb", "/var/lib/mayfly", "xfs", "prjquota", MS_NOATIME | MS_NODEV, false},
 	{"/dev/vdb", "/var/lib/mayfly", "xfs", NULL, MS_NOATIME | MS_NODEV, true},
 };
 
-/* what the daemon's work wants of the kernel */
+/* kernel settings that the daemon needs */
 static const struct setting {
 	const char *path, *value;
 } settings[] = {
@@ -182,7 +183,7 @@ static void reap(void)
 		;
 }
 
-/* In order: ask everyone, wait a little, end everyone, unmount the disk that lasts. */
+/* Sends SIGTERM to all processes, waits, sends SIGKILL, unmounts the data disk and powers off. */
 _noreturn_ static void halt_all(void)
 {
 	struct timespec t = {.tv_sec = HALT_WAIT_S};

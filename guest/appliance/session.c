@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c: one command in the appliance for one TCP connection. A process of its own per
- * connection, root in the appliance, so that a stuck or broken one touches no other. Untrusted:
- * everything that comes over the socket until the token was right; frames are bounded afterwards,
- * too. A connection that ends early takes the command's process group with it.
+ * session.c: one command in the appliance for one TCP connection. Each connection has a process of
+ * its own, root in the appliance, so that a stuck or broken session affects no other. Untrusted:
+ * everything from the socket until the token was right; frames are bounded afterwards, too. If a
+ * connection ends early, the command's process group is killed.
  */
 #include "guest/appliance/session.h"
 
@@ -80,7 +80,8 @@ static enum machine_frame await_frame(struct session *s, struct cur *payload)
 	}
 }
 
-/* Two vectors of strings, each with a NULL at its end, out of one block. */
+/* Parses one vector of strings, with a NULL at its end. Puts `before` first; *text is the place for
+ * the strings that are parsed. */
 static bool parse_strings(struct cur *c, char ***vec, const char *const *before, size_t nbefore,
 	char **text, const char *limit)
 {
@@ -140,8 +141,8 @@ _noreturn_ static void run_child(const struct request *r, const int std[3], bool
 		fprintf(stderr, "mayfly machine: %s: %s\n", r->cwd, strerror(errno));
 		_exit(126);
 	}
-	environ = r->env; /* PATH of the request counts, a later entry wins nothing: execvpe looks
-			     at the first */
+	/* execvpe() takes PATH from environ; of two it takes the first, that of base_env */
+	environ = r->env;
 	execvpe(r->argv[0], r->argv, r->env);
 	fprintf(stderr, "mayfly machine: %s: %s\n", r->argv[0], strerror(errno));
 	_exit(errno == ENOENT ? 127 : 126);
@@ -219,7 +220,7 @@ static void push_stdin(struct session *s)
 			continue;
 		if (n < 0 && errno == EAGAIN)
 			return;
-		if (n < 0) { /* the command reads no more: what comes is dropped, as a pipe would */
+		if (n < 0) { /* the command reads no more: drop its input */
 			buf_reset(&s->to_stdin);
 			if (!s->tty)
 				close_fd(&s->in_fd);
@@ -304,7 +305,7 @@ _noreturn_ static void finish(struct session *s)
 	_exit(0);
 }
 
-/* What has been received, as far as the command's input has room. Less than 0: nonsense. */
+/* Handles the received frames while the command's input has room. Less than 0: a bad frame. */
 static int handle_frames(struct session *s)
 {
 	enum machine_frame type;
@@ -318,7 +319,7 @@ static int handle_frames(struct session *s)
 
 _noreturn_ static void pump(struct session *s)
 {
-	/* frames that came with the request itself: no poll would speak of them */
+	/* frames that were received with the request: poll() does not report them any more */
 	if (handle_frames(s) < 0)
 		_exit(1);
 	for (;;) {
@@ -347,8 +348,8 @@ _noreturn_ static void pump(struct session *s)
 			break;
 		if (handle_frames(s) < 0 || s->ch.eof || chan_flush(&s->ch) < 0)
 			break;
-		/* what the command wrote before it ended goes first; what a daemon that it left
-		 * behind may write is not waited for */
+		/* Send what the command wrote before it ended. Do not wait for what a background
+		 * process of the command may write later. */
 		if (s->exited && !chan_is_full(&s->ch)) {
 			bool more = pump_output(s, &s->out_fd, MACHINE_STDOUT);
 
@@ -361,7 +362,7 @@ _noreturn_ static void pump(struct session *s)
 	_exit(1);
 }
 
-/* Moves the wall clock by what the client found it to be off, and tells what it shows. */
+/* Moves the wall clock by the client's difference, and replies with the time that it then shows. */
 static void answer_clock(struct session *s, struct cur *c)
 {
 	uint64_t by = cur_u64(c), now = wall_ns() + by;
@@ -397,7 +398,7 @@ _noreturn_ void session_serve(int sock, const uint8_t token[MACHINE_TOKEN_BYTES]
 	if (type == MACHINE_PING)
 		finish(&s);
 	if (type == MACHINE_HALT) {
-		signal(SIGTERM, SIG_IGN); /* init asks everybody to end, this one answers first */
+		signal(SIGTERM, SIG_IGN); /* init sends it to all: this process must reply first */
 		kill(init_pid, SIGTERM);
 		finish(&s);
 	}

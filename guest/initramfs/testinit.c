@@ -3,7 +3,7 @@
  * testinit.c: PID 1 of a test guest: says how long the boot took and how many CPUs came up, then
  * does what the kernel's command line asks (testinit=config: print /proc/config.gz in hex;
  * testinit=echo: answer lines from the console until "end"; tick, disk, check, mount, run,
- * commands: below) and resets.
+ * commands, vsock: below) and resets.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -26,7 +26,7 @@ static int kmsg_fd = -1;
 
 _printf_(1, 2) static void say(const char *fmt, ...)
 {
-	char line[1000] = "<0>"; /* the level that is shown whatever the command line says */
+	char line[1000] = "<0>"; /* a level that is shown even with quiet or loglevel= */
 	va_list ap;
 	int n;
 
@@ -83,8 +83,8 @@ static int work_everywhere(int cpus)
 	return worked;
 }
 
-/* Marks for ever, about every millisecond, in user mode nearly all of the time: a restored guest shows its first sign of life
- * at once, wherever it was stopped. */
+/* Prints a line about every millisecond, for ever. Nearly all of the time is spent in user
+ * mode. So a restored guest prints at once, wherever it was stopped. */
 static void tick(void)
 {
 	for (;;) {
@@ -172,7 +172,7 @@ static void mount_disk(void)
 	printf("MOUNT ok mark=%s umount=%d\n", line[0] ? line : "none", umount("/mnt"));
 }
 
-/* the bench's stop line: a command of the root disk, /dev/vda, which is mounted before */
+/* for testinit=run and testinit=commands: the bench measures until a command of /dev/vda has run */
 static bool mount_root(void)
 {
 	mkdir("/dev", 0755);
@@ -184,7 +184,7 @@ static bool mount_root(void)
 	return false;
 }
 
-/* from there on as in any sandbox */
+/* Runs a command of the disk, as in any sandbox: fork, chroot, exec. */
 static void one_command(void)
 {
 	char *const argv[] = {(char[]){"echo"}, (char[]){"COMMAND"}, NULL};
@@ -204,8 +204,8 @@ static void run_command(void)
 		one_command();
 }
 
-/* one after the other, for ever: wherever the guest is stopped and brought back, the second output
- * that comes then is that of a command which was started after it. */
+/* Runs commands for ever. Wherever the guest was stopped, the second output after its restore
+ * is of a command that began after the restore. */
 static void run_commands(void)
 {
 	if (mount_root())

@@ -2,7 +2,7 @@
  *
  * testinit_vsock.c: the guest's half of the stream test: listens on VT_PORT, one process per
  * connection that echoes, swallows and compares, or produces; and keeps a connection to the ready
- * port, made anew whenever it is lost (after a restore).
+ * port, which it dials again whenever the connection is lost (after a restore).
  */
 #include "guest/initramfs/testinit_vsock.h"
 
@@ -91,7 +91,7 @@ static void keep_ready(void)
 		if (fd >= 0)
 			(void)!read(fd, &c, 1);
 		close_fd(&fd);
-		/* a host that hangs up at once is not asked again at once */
+		/* if the host hangs up at once, wait before dialling again */
 		if (mono_ns() - t < 1000000000)
 			sleep(5);
 	}

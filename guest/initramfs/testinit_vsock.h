@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * testinit_vsock.h: testinit=vsock. Does not return while it can listen.
+ * testinit_vsock.h: the job testinit=vsock of testinit.c. Returns only if it cannot listen.
  */
 #pragma once
 

@@ -56,7 +56,8 @@ int arch_vcpu_load(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct cur *i
  * stopped. */
 void arch_vcpu_resumed(int vcpu_fd);
 
-/* A non-maskable interrupt / the registers as text, for debugging. vCPU stopped for regs. */
+/* For debugging: gives the guest a non-maskable interrupt; writes the registers as text. The vCPU
+ * must be parked: both ioctls wait while it is in KVM_RUN. */
 int arch_nmi(int vcpu_fd);
 size_t arch_regs_text(int vcpu_fd, char *to, size_t cap);
 /* Why KVM cannot go on, from kvm_run, as one line. No allocation. */

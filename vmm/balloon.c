@@ -4,8 +4,8 @@
  * configuration. The guest can give away only its own memory. A turn has a budget, so a guest that reports without end costs its own
  * processor time.
  *
- * The contents of a free page mean nothing to its guest. Drivers of kernels for which they do (init_on_free, page poisoning) do not
- * report without VIRTIO_BALLOON_F_PAGE_POISON, which is not offered.
+ * The contents of a free page mean nothing to its guest. If a kernel counts on them (init_on_free,
+ * page poisoning), its driver reports only with VIRTIO_BALLOON_F_PAGE_POISON, which is not offered.
  *
  * Queue 0 inflates, queue 1 deflates, queue 2 has the reports. Linux and QEMU give no number to the
  * queue of a feature that is not offered.

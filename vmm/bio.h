@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bio.h: file I/O that does not block the device thread: io_uring, or where the host forbids it one
- * worker thread. mayfly-vmm; every call and every completion on the device thread. Carries offsets
- * and lengths that were checked; buffers may be guest memory, which is never registered (that would
- * pin it and end its sharing).
+ * bio.h: file I/O that does not block the device thread: by io_uring, or by one worker thread on a
+ * host that forbids io_uring. mayfly-vmm; every call and every completion on the device thread.
+ * Carries offsets and lengths that were checked; buffers may be guest memory, which is never
+ * registered (that would pin it and end its sharing).
  */
 #pragma once
 

@@ -218,10 +218,9 @@ void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool w
 		return;
 	}
 	atomic_fetch_add_explicit(&b->unknown_pio, 1, memory_order_relaxed);
+	/* PORT_RESET reads 0: the driver waits until "input buffer full" is clear */
 	if (!write)
-		memset(p, port == PORT_RESET ? 0 : 0xff,
-			size); /* the controller's "input buffer full" bit clear: nothing waits for
-				  it */
+		memset(p, port == PORT_RESET ? 0 : 0xff, size);
 }
 
 void board_new_generation(struct board *b, bool tell)

@@ -604,8 +604,9 @@ static int do_read_only(struct request *r, struct err *e)
 		if (cow_is_read_only(vblk_cow(vm->disk[i])))
 			continue;
 		if (k == q.ndisks)
-			return err_plain(
-				e, EINVAL, "read-only layers: for %u disks, the VM has more", k);
+			return err_plain(e, EINVAL,
+				"read-only layers: the request is for %u disks, more are writable",
+				k);
 		rc = vblk_frozen_read_only(
 			vm->disk[i], q.disk[k].frozen, q.disk[k].n, q.disk[k].index, e);
 		for (unsigned int x = 0; x < q.disk[k].n && rc == 0; x++)
@@ -615,8 +616,9 @@ static int do_read_only(struct request *r, struct err *e)
 		k++;
 	}
 	if (rc == 0 && k != q.ndisks)
-		rc = err_plain(
-			e, EINVAL, "read-only layers: for %u disks, the VM has %u", q.ndisks, k);
+		rc = err_plain(e, EINVAL,
+			"read-only layers: the request is for %u disks, %u are writable", q.ndisks,
+			k);
 	return rc;
 }
 

@@ -50,14 +50,14 @@ struct dev_env {
 	/* The device is broken. Called on the device thread with the device's lock held, at most
 	 * ten times a minute for each device. */
 	void (*needs_reset)(void *ctx, const char *dev, const char *why);
-	/* So many writes wait because the host has no room for them; 0: none waits any more. Called
-	 * like needs_reset(). May be NULL. */
+	/* waiting: the number of writes that wait, because the host has no room for them; 0: none
+	 * waits any more. Called like needs_reset(). May be NULL. */
 	void (*disk_full)(void *ctx, unsigned int disk, unsigned int waiting);
-	/* The guest has given back so many bytes in all. Called on the device thread, at most
-	 * once a second. May be NULL. */
+	/* bytes: what the guest has given back in all. Called on the device thread, at most once a
+	 * second. May be NULL. */
 	void (*given_back)(void *ctx, uint64_t bytes);
 	/* Gives the device the eventfd that KVM signals for the slot's notifications. If this
-	 * returns -1 or is NULL, the device makes one, which only QueueNotify exits signal. */
+	 * returns -1 or is NULL, the device makes an eventfd, and each notification is an exit. */
 	int (*take_notify_fd)(void *ctx, unsigned int slot);
 };
 

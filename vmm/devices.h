@@ -20,7 +20,7 @@ int devices_link_net(
 int devices_add_fs(struct vm *vm, struct err *e);
 /* Adds the balloon, like devices_add_net(). */
 int devices_add_balloon(struct vm *vm, struct err *e);
-/* Asks the guest to give away so much memory; *actual: what it has given away so far. */
+/* Asks the guest to give away this much memory; *actual: what it has given away so far. */
 int devices_balloon(struct vm *vm, uint64_t bytes, uint64_t *actual, struct err *e);
 /* Gives the device for volumes a file server: its socket, and a memfd with its table of nodes,
  * which the monitor only keeps. Takes both. */

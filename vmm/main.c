@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * main.c: mayfly-vmm: one process, one virtual machine. The order matters: jail, descriptors, ring
- * and loop, seal, and only then the first byte that somebody else wrote. If the daemon starts
+ * main.c: mayfly-vmm: one process, one virtual machine. The order matters: descriptors, jail, loop
+ * and ring, seal, and only then the first byte that somebody else wrote. If the daemon starts
  * it, its descriptors have fixed numbers (lib/proto_vmm.h). If a developer starts it, it opens
  * files by name.
  */
@@ -41,9 +41,9 @@ static void daemon_over(void *ctx)
 	loop_stop(d->loop, 0);
 }
 
-/* The descriptors with fixed numbers. check_fds() looks which of them are there and whether each is
- * what it must be. It runs before this process opens anything, or its own epoll descriptor could
- * have the number of KVM's. */
+/* The descriptors with fixed numbers. check_fds() finds out which of them are open, and checks that
+ * each is what it must be. It runs before this process opens anything, or its own epoll descriptor
+ * could have the number of KVM's. */
 static const struct fixed_fd {
 	int fd;
 	const char *what;

@@ -52,7 +52,7 @@ int mem_reserve(struct mem *m, uint64_t ram_bytes, struct err *e)
 	return 0;
 }
 
-static int mem_make_plain(struct mem *m, struct err *e)
+static int mem_make_accessible(struct mem *m, struct err *e)
 {
 	uint64_t high = m->ram_bytes - m->low_bytes;
 
@@ -65,7 +65,7 @@ static int mem_make_plain(struct mem *m, struct err *e)
 
 int mem_make_anon(struct mem *m, struct err *e)
 {
-	int rc = mem_make_plain(m, e);
+	int rc = mem_make_accessible(m, e);
 
 	if (rc == 0 && memtable_init(&m->table, m->ram_bytes) < 0)
 		rc = err_set(e, ENOMEM, "table of guest memory");
@@ -100,7 +100,7 @@ static int map_extent(struct mem *m, const struct snap_extent *x, int fd, struct
 int mem_map_files(
 	struct mem *m, const struct snap_extent *x, unsigned int n, const int *fd, struct err *e)
 {
-	int rc = mem_make_plain(m, e);
+	int rc = mem_make_accessible(m, e);
 
 	for (unsigned int i = 0; rc == 0 && i < n; i++)
 		rc = map_extent(m, &x[i], fd[x[i].file], e);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * restore.c: see restore.h. mayfly-vmm, the device thread; the vCPUs are parked. lib/snap checks
- * state and tables as a whole before a byte of them is used; the loaders of processor and devices
- * check their own parts. Everything that can be refused is refused before memory is
- * touched.
+ * state and tables as a whole before a byte of them is used. Size, files, disks and the list of
+ * devices are checked before memory is touched. The loaders of processor and devices check their
+ * own parts later, and a refusal by them ends the VM.
  */
 #include "vmm/restore.h"
 

@@ -597,8 +597,8 @@ static void keep_files(struct snapshot_job *j, int out)
 
 	for (unsigned int i = 0; i < j->vm->ndisks; i++)
 		n += cow_descriptors(vblk_cow(j->vm->disk[i]), keep + n);
-	/* No socket and no stream stays open: its peer learns that the VM ended from end-of-file.
-	 * No last words: the child must not write the VM's. */
+	/* No socket and no stream stays open: when the VM ends, the peer must read end-of-file. No
+	 * last words: the child must not write the VM's. */
 	ASSERT(fd_keep_only(keep, n) == 0);
 }
 

@@ -13,8 +13,9 @@
 #include "vmm/vblk_priv.h"
 
 #define BUDGET 64u /* chains per kick */
-#define BUDGET_BYTES                                                                               \
-	MIB(4) /* of a request count as one more chain: zeros are written before the kick returns */
+/* Each BUDGET_BYTES of a request count as one more chain, because zeros are written before the kick
+ * returns. */
+#define BUDGET_BYTES  MIB(4)
 #define STATE_VERSION 1u
 #define STATE_WAITING 2u /* with the heads of requests that wait for room on the host */
 
@@ -25,7 +26,7 @@ static struct vblk *vblk_of(struct virtio_dev *d)
 
 /* ---- the start of requests */
 
-/* Notes where the data is. False: it is not on the disk. */
+/* Notes where the data is. False: not whole sectors, or not within the disk. */
 static bool data_is_good(struct vblk *b, struct vreq *r, uint64_t sector, uint64_t len)
 {
 	if (len % SECTOR || sector > b->sectors || len / SECTOR > b->sectors - sector)

@@ -25,7 +25,7 @@ static int broken(struct virtq *q, const char *why)
 	return -EPROTO;
 }
 
-/* The host is little endian (x86_64, arm64 as we use it), like the rings. */
+/* The host is little endian, like the rings. */
 static uint16_t load16(const uint16_t *p)
 {
 	return __atomic_load_n(p, __ATOMIC_RELAXED);
@@ -213,7 +213,7 @@ int virtq_take(struct virtq *q, uint16_t head, struct virtq_chain *c)
 	int n;
 
 	if (!q->ready || q->inflight >= q->size)
-		return broken(q, "a request that waited, of a ring that has no room for it");
+		return broken(q, "a waiting request of the snapshot does not fit into its queue");
 	n = take(q, head, c);
 	return n < 0 ? n : 1;
 }

@@ -327,7 +327,7 @@ static void carry_out_end(struct vm *vm)
 	vm->hooks.over(vm->hooks.ctx);
 }
 
-/* So many turns of the loop pass between the vCPUs' stop and the last words. In them the
+/* The number of turns of the loop between the vCPUs' stop and the last words. In them the
  * devices carry out what the guest kicked before, above all the console's last lines. */
 #define END_TURNS 4u
 
@@ -350,7 +350,7 @@ void vm_job_over(struct vm *vm)
 #define END_LIMIT_NS 2000000000ull
 
 /* The vCPUs are parked, or one did not park within END_LIMIT_NS. */
-static void end_stands(void *arg)
+static void end_after_vcpus(void *arg)
 {
 	struct vm *vm = arg;
 
@@ -367,7 +367,7 @@ static void begin_end(struct vm *vm)
 	vm_step(vm, VM_E_END, NULL);
 	stop_over(vm, -ESRCH);
 	if (!vm->vcpus.n) {
-		end_stands(vm);
+		end_after_vcpus(vm);
 		return;
 	}
 	timer_after(vm->end_limit, MIN(END_LIMIT_NS, vm->stop.limit_ns));
@@ -404,7 +404,7 @@ static void on_parked(void *arg, uint32_t events)
 	if (!vcpus_parked(&vm->vcpus))
 		return;
 	if (vm->state == VMM_S_ENDED) {
-		end_stands(vm);
+		end_after_vcpus(vm);
 		return;
 	}
 	if (!is_stopping(vm) || vm->stop.draining)
@@ -540,9 +540,8 @@ static void on_end_event(void *arg, uint32_t events)
 
 /* ---- life */
 
-#define VM_BIO_DEPTH                                                                               \
-	256u /* block operations in flight for all disks together; more wait in bio.c              \
-	      */
+/* block operations in flight for all disks together; more wait in bio.c */
+#define VM_BIO_DEPTH 256u
 
 int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err *e)
 {
@@ -564,7 +563,7 @@ int vm_init(struct vm *vm, struct loop *l, const struct vm_hooks *h, struct err 
 		return err_set(e, errno, "eventfd");
 	vm->end_watch = loop_watch(l, vm->end_fd, EPOLLIN, on_end_event, vm);
 	vm->panic_timer = loop_timer(l, on_panic_wait, vm);
-	vm->end_limit = loop_timer(l, end_stands, vm);
+	vm->end_limit = loop_timer(l, end_after_vcpus, vm);
 	vm->stop.limit = loop_timer(l, on_stop_late, vm);
 	if (!vm->end_watch || !vm->panic_timer || !vm->end_limit || !vm->stop.limit)
 		return err_set(e, ENOMEM, "event loop");

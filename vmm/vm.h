@@ -96,7 +96,7 @@ struct vm {
 	struct timer *panic_timer;
 	bool end_begun;
 	unsigned int end_turns;
-	struct timer *end_limit; /* the end waits only so long for the vCPUs to park */
+	struct timer *end_limit; /* how long the end waits for the vCPUs to park */
 	bool end_waits;          /* the end waits for the writer of a snapshot */
 	bool sealed;             /* every thread gets its seccomp list */
 
@@ -134,10 +134,11 @@ struct vm_disk {
 	struct cow_fds fds;
 };
 
-/* Puts the disks into their slots; prepared before. Takes the descriptors of the disks on success,
- * closes none on failure. */
+/* Puts the disks into their slots. The VM must be prepared. Takes the descriptors of the disks on
+ * success, closes none on failure. */
 int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e);
-/* Loads and starts; prepared before. Takes nothing: descriptors stay the caller's. */
+/* Loads the kernel and starts the guest. The VM must be prepared. The descriptors stay the
+ * caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);
 
 /* Begins to stop vCPUs and devices, within VMM_STOP_LIMIT_S. 0: `fn` will be called; less than

@@ -15,8 +15,8 @@
 #include "vmm/virtio.h"
 
 #define VNET_QUEUE       256u
-#define VNET_TURN        32u           /* packets a turn and direction */
-#define VNET_PATIENCE_MS 5000u         /* frames wait so long for a link, then they are dropped */
+#define VNET_TURN        32u           /* packets in one turn, each way */
+#define VNET_PATIENCE_MS 5000u         /* how long frames wait for a link; then they are dropped */
 #define VNET_ASK_NS      1000000000ull /* least time between two calls of wanted() */
 
 struct vnet_config {

@@ -96,7 +96,7 @@ static void put_params(
 	p->e820_table[1] = (struct boot_e820_entry){MIB(1), m->low_bytes - MIB(1), E820_RAM};
 	p->e820_table[2] = (struct boot_e820_entry){MEM_HOLE_END, high, E820_RAM};
 	p->e820_entries = high ? 3 : 2;
-	/* So the kernel's random pool is ready from the start. The kernel wipes the seed. */
+	/* With this seed the kernel's random pool is ready from the start. The kernel wipes it. */
 	random_bytes(seed, sizeof(seed));
 	put_setup_data(m, SEED_GPA, b->fdt_bytes ? FDT_GPA : 0, SETUP_SEED_, seed, sizeof(seed));
 	if (b->fdt_bytes)

@@ -3,9 +3,11 @@
  * cpuid.c: what the guest learns about its processor. mayfly-vmm. An allow-list: a leaf or a bit that is not in the tables below does not exist for
  * guests. A bit is here if its state is saved (msr.c, XSAVE, SREGS) or if it has none.
  *
- * "host" shows what this host's KVM supports of column `host`. The classes x86-64-v2 and x86-64-v3 are constants: every host of one vendor
- * that has all of their bits shows the same processor, down to its model and its caches; a host that lacks one is refused by name. The
- * price of a class is what only some hosts have, above all the bits that say that a flaw was mended: its guests mend it themselves.
+ * "host" shows what this host's KVM supports of column `host`. The classes x86-64-v2 and x86-64-v3
+ * are constants: every host of one vendor that has all of their bits shows the same processor, down
+ * to its model and its caches; a host that lacks one is refused by name. What only some hosts have
+ * is in no class, above all the bits that say that the processor is free of a flaw: the guest then
+ * works around the flaw.
  *
  * The topology is one package of single-thread cores. A snapshot carries the resulting list: cpuid_compatible reads that, which is hostile.
  */
@@ -54,7 +56,7 @@ static const struct feature_row {
 	{0x80000001, 0, CPUID_ECX, 0x006109f3, BIT(0), BITS2(0, 5), 0, 0},
 	/* SYSCALL NX RDTSCP LM; AMD repeats leaf 1 here */
 	{0x80000001, 0, CPUID_EDX, 0xefd3fbff, 0x28100800, 0x28100800, 0, 0x0183b37d},
-	/* Not: IBPB's kin that come with a register that is not in msr.c */
+	/* Not: features with a register that is not in msr.c */
 	{0x80000008, 0, CPUID_EBX, 0x1702d205, 0, 0, 0, 0},
 	{0x80000021, 0, CPUID_EAX, 0x78000365, 0, 0, 0, 0},
 	{0x80000021, 0, CPUID_ECX, 0x00000006, 0, 0, 0, 0},

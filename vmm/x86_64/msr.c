@@ -229,8 +229,8 @@ static void take(struct msr_list *to, const struct kvm_msr_entry *from)
 	to->e[to->h.nmsrs++] = *from;
 }
 
-/* Registers that are not in the table (of earlier builds) come first, then the others in its order.
- * Every entry is taken once. */
+/* Registers that are not in the table come first (snapshots of earlier builds have some), then the
+ * others in the table's order. Every entry is taken once. */
 static void put_in_order(struct msr_list *to, const struct kvm_msr_entry *p, uint32_t n)
 {
 	to->h.nmsrs = 0;
@@ -256,8 +256,9 @@ static bool deadline_is_armed(const struct kvm_lapic_state *lapic)
 	return (lvtt & LVTT_MODE) == LVTT_TSC_DEADLINE && !(lvtt & LVTT_MASKED);
 }
 
-/* KVM returns 0 for a deadline that has passed while its interrupt is still on the way. Writing 0 disarms the timer, and a guest that waits for
- * it then sleeps for ever. The saved TSC as deadline has passed, too: the interrupt comes at once, and one too many is harmless. */
+/* KVM returns 0 for a deadline that has passed while its interrupt is still on the way. Writing 0
+ * disarms the timer, and a guest that waits for it then sleeps for ever. So the saved TSC becomes
+ * the deadline: it has passed, too, and the interrupt comes at once. One too many is harmless. */
 static void mend_deadline(struct msr_list *m, const struct kvm_lapic_state *lapic)
 {
 	uint64_t tsc = 0;

@@ -212,8 +212,9 @@ int arch_cpu_save(struct kvm *k, struct arch_cpu *c, int vcpu_fd, struct buf *ou
 	return 0;
 }
 
-/* The snapshot's TSC frequency. If it differs by more than 250 ppm, which the guest's clock
- * absorbs, the processor must scale the TSC; a host that cannot is refused. */
+/* Compares the snapshot's TSC frequency with the host's. The guest's clock absorbs a difference of
+ * 250 ppm. If the difference is larger, the processor must scale the TSC; a host that cannot is
+ * refused. */
 static int match_tsc(struct kvm *k, struct arch_cpu *c, const int *fds, unsigned int n,
 	uint32_t khz, struct err *e)
 {

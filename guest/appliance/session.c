@@ -27,8 +27,8 @@ struct session {
 	struct machine_chan ch;
 	pid_t init_pid, pid;
 	int pidfd;
-	int in_fd, out_fd,
-		err_fd; /* of the command; with a terminal in and out are the same file */
+	/* our ends of the command's streams; on a terminal in_fd and out_fd are the same */
+	int in_fd, out_fd, err_fd;
 	struct buf to_stdin;
 	bool stdin_ended, tty, exited;
 	uint32_t code;
@@ -141,7 +141,7 @@ _noreturn_ static void run_child(const struct request *r, const int std[3], bool
 		fprintf(stderr, "mayfly machine: %s: %s\n", r->cwd, strerror(errno));
 		_exit(126);
 	}
-	/* execvpe() takes PATH from environ; of two it takes the first, that of base_env */
+	/* execvpe() takes PATH from environ; of two PATH entries the first counts, base_env's */
 	environ = r->env;
 	execvpe(r->argv[0], r->argv, r->env);
 	fprintf(stderr, "mayfly machine: %s: %s\n", r->argv[0], strerror(errno));

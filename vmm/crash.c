@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * crash.c: the crash report, on stderr and in the last-words descriptor. mayfly-vmm, any thread, in
- * a signal handler: only system calls, no stdio locks, no allocation (snprintf into a buffer on the
- * stack is used for numbers only; it takes no lock and allocates nothing for them). The one global
- * here is what a signal handler needs to find its VM.
+ * a signal handler: only system calls, no stdio locks, no allocation (snprintf writes numbers and
+ * strings into a buffer on the stack; it takes no lock and allocates nothing for them). The one
+ * global here is what a signal handler needs to find its VM.
  */
 #include "vmm/crash.h"
 

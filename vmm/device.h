@@ -6,7 +6,7 @@
  * map.
  *
  * Threads: MMIO register accesses run on the vCPU thread that made them, under the device's lock;
- * queue work runs on the one device thread (the event loop), started by the queue's ioeventfd. A
+ * queue work runs on the one device thread (the event loop), started by the slot's eventfd. A
  * device's saved state is a row of fields with a version: save() writes it while the vCPUs are
  * stopped and the device is quiet, load() reads it into a fresh device before the vCPUs run.
  * quiesce() finishes the requests in flight before save().

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vm.h: one virtual machine: what the control protocol and the command line drive. mayfly-vmm, the
- * device thread, unless said otherwise. Life: blank -> prepared (objects exist, vCPUs parked) ->
- * running <-> paused -> ended. The process ends with its VM.
+ * device thread, unless said otherwise. Life: blank (no KVM objects) -> prepared (KVM objects and
+ * devices exist, vCPUs are parked; a blank monitor waits like this) -> running <-> paused -> ended.
+ * The process ends with its VM.
  */
 #pragma once
 

@@ -5,9 +5,9 @@
  *
  *     mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids][,max=BYTES]...
  *
- * --purge: it serves nothing, but removes all that is in the first volume, and ends.
+ * With --purge it serves nothing: it removes everything in the first volume and ends.
  *
- * Everything it reads afterwards comes from the guest. Before the first byte it has given up what it does not need.
+ * After the options all input comes from the guest. Before the first byte is read, fs_seal() gives up every right that is not needed.
  */
 #include "fs/purge.h"
 #include "fs/seal.h"
@@ -38,8 +38,7 @@ static int usage(void)
 {
 	fprintf(stderr,
 		"usage: mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids][,max=BYTES]...\n"
-		"The daemon starts "
-		"this program.\n");
+		"The daemon starts this program.\n");
 	return 2;
 }
 
@@ -96,7 +95,7 @@ static bool parse(struct options *o, int argc, char **argv)
 	return o->n > 0;
 }
 
-/* Half of the descriptors are for open files, half for nodes that are only known. */
+/* Half of the descriptors are for open files (handles), half are cached for nodes. */
 static unsigned int cache_size(void)
 {
 	struct rlimit r;
@@ -123,7 +122,7 @@ int main(int argc, char **argv)
 	jail = (struct fs_jail){.uid = o.uid, .first = FIRST_VOLUME, .n = o.n};
 	for (unsigned int i = 0; i < o.n; i++)
 		jail.read_only[i] = o.volume[i].read_only;
-	/* the monitor has this file, too: one that shrinks it would end this process by SIGBUS */
+	/* The monitor has this file, too. If it could shrink the file, SIGBUS would end this process. */
 	if (!o.purge && fcntl(TABLE_FD, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
 		log_warn("the table of nodes cannot be sealed: %s", strerror(errno));
 	if (fs_seal(&jail, &e) < 0) {

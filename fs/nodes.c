@@ -7,8 +7,8 @@
  * while a handler uses it (pins), or while something depends on it (keeps: children and handles). One mutex guards the table;
  * no system call that may wait for a disk is made under it.
  *
- * The monitor holds the memory file too and can write to it at any time. So each value that leads to memory of this process (an index,
- * a volume, a count) is copied once when the table is loaded, checked, and then read from the copy. The names stay in the file only:
+ * The monitor holds the memory file too and can write to it at any time. Some values lead to memory of this process: indexes, volumes,
+ * counts. Each of them is copied once when the table is loaded, checked, and then read from the copy. The names stay in the file only:
  * their chunks and lengths are checked at each use.
  */
 #include "fs/nodes.h"
@@ -29,7 +29,7 @@
 
 enum { NODE_USED = 1, NODE_NAMELESS = 2 };
 
-/* ---- what stands in the memory file: little endian, as the machine is */
+/* ---- the contents of the memory file, in the machine's byte order (little endian) */
 struct table_head {
 	uint64_t magic;
 	uint32_t version, nodes_high, chunks_high, handles_high; /* the first index never used */
@@ -65,7 +65,7 @@ struct table {
 
 /* ---- what only this process knows; all zero at the start */
 struct node_run {
-	int fd1; /* descriptor + 1 */
+	int fd1; /* descriptor + 1; 0: none */
 	uint32_t hash_next;
 	uint32_t prev,
 		next; /* neighbours in the cache's order of use; next also links free records */
@@ -74,7 +74,7 @@ struct node_run {
 	uint8_t volume;
 	bool used;
 	bool cached;  /* in the cache's list: has a descriptor that may be closed */
-	bool counted; /* nodes_unnamed_bytes() has met it */
+	bool counted; /* nodes_unnamed_bytes() has counted its bytes */
 };
 struct handle_run {
 	int fd1;
@@ -114,7 +114,7 @@ uint64_t node_ino(const struct volume *v, uint64_t host_ino)
 #define CHUNK_TEXT  sizeof(((struct chunk *)NULL)->text)
 #define NAME_CHUNKS ((NAME_MAX + CHUNK_TEXT - 1) / CHUNK_TEXT)
 
-/* The chunk that the file names there, or 0 if there is none of that number. */
+/* The chunk number in *link, or 0 if no chunk has that number. */
 static uint32_t chunk_at(const struct nodes *n, const uint32_t *link)
 {
 	uint32_t c = *(const volatile uint32_t *)link;
@@ -172,7 +172,7 @@ static bool name_set(struct nodes *n, struct node_rec *r, const char *name)
 	return true;
 }
 
-/* The name as it stands in the file, cut where it leads nowhere. */
+/* Copies the name from the memory file. A chain of chunks that ends early cuts the name. */
 static void name_get(const struct nodes *n, const struct node_rec *r, char to[static NAME_MAX + 1])
 {
 	size_t len = *(const volatile uint16_t *)&r->name_len, at = 0;
@@ -319,13 +319,13 @@ static void place_set(struct nodes *n, uint32_t i, uint32_t parent, const char *
 	parent_set(n, i, parent);
 	r->flags &= (uint8_t)~NODE_NAMELESS;
 	if (!name_set(n, r, name)) {
-		/* usable for as long as its descriptor is open; node_valid() allows it no parent */
+		/* The node works as long as its descriptor is open. node_valid() allows it no parent. */
 		r->flags |= NODE_NAMELESS;
 		parent_drop(n, i);
 	}
 }
 
-/* Frees the record if nothing needs it, or puts its descriptor at the cache's disposal. Goes up to the parents. */
+/* Frees the record if nothing needs it, and then each parent that only this record needed. Else lets the cache close its descriptor. */
 static void node_settle(struct nodes *n, uint32_t i)
 {
 	while (i >= FIXED) {
@@ -410,7 +410,7 @@ static int stat_beneath(const struct volume *v, int fd, struct statx *st, int64_
 
 static int node_open_fd(struct nodes *n, uint32_t i, unsigned int depth);
 
-/* The descriptor of a pinned record, opened if need be. The lock is held, and given up meanwhile. */
+/* The descriptor of a pinned record. The caller holds the lock; it is released while a file is opened. */
 static int node_fd(struct nodes *n, uint32_t i, unsigned int depth)
 {
 	if (i == ROOT)
@@ -511,7 +511,7 @@ void node_put(struct nodes *n, struct node_ref *r)
 	r->index = 0;
 }
 
-/* One of the volumes, which are named by their numbers. */
+/* Looks up a volume: in the folder that holds the volumes, their names are their numbers. */
 static int lookup_volume(struct nodes *n, const char *name, uint64_t *id, struct statx *st)
 {
 	char *end;
@@ -528,7 +528,7 @@ static int lookup_volume(struct nodes *n, const char *name, uint64_t *id, struct
 	return stat_beneath(&n->vols->v[v], n->vols->v[v].root_fd, st, &btime_ns);
 }
 
-/* Counts a lookup of the file behind fd, which is taken. */
+/* Counts a lookup of the file behind fd. Takes fd. */
 static int node_enter(struct nodes *n, const struct node_ref *dir, const char *name, int fd,
 	uint64_t *id, struct statx *st)
 {
@@ -599,7 +599,7 @@ void node_forget(struct nodes *n, uint64_t id, uint64_t count)
 	pthread_mutex_unlock(&n->lock);
 }
 
-/* The known node at this place, or 0. Its descriptor is then open. The lock is held on return. */
+/* The node that the table has for the file of this name, with its descriptor open; 0: none. Returns with the lock held. */
 static uint32_t node_at(struct nodes *n, const struct node_ref *dir, const char *name)
 {
 	struct statx st;
@@ -693,7 +693,7 @@ static uint64_t unnamed_bytes(int fd)
 {
 	struct statx st;
 
-	/* of an open file, whose inode is in memory: it waits for no disk */
+	/* The file is open, so its inode is in memory: statx() waits for no disk. */
 	return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) == 0 && st.stx_nlink == 0
 		       ? st.stx_blocks * 512
 		       : 0;
@@ -764,7 +764,7 @@ static uint32_t handle_check(const struct nodes *n, uint64_t fh)
 	return i;
 }
 
-/* Opens what an earlier process had open. The lock is held, and given up meanwhile. */
+/* Opens a file that an earlier process had open. The caller holds the lock; it is released while the file is opened. */
 static int handle_reopen(struct nodes *n, uint32_t i)
 {
 	struct node_ref r;
@@ -888,7 +888,7 @@ void nodes_start(struct nodes *n, struct fs_session s)
 	pthread_mutex_unlock(&n->lock);
 }
 
-/* The records of the volumes are not believed but made: a volume whose root is another folder now is another volume. */
+/* Makes the records of the volumes instead of loading them: a volume whose root is now another folder is another volume. */
 static void nodes_fix_roots(struct nodes *n)
 {
 	n->t->nodes[ROOT] = (struct node_rec){.flags = NODE_USED};
@@ -933,7 +933,7 @@ static bool name_valid(const struct nodes *n, const struct node_rec *r, uint8_t 
 	       strcmp(name, "..") != 0;
 }
 
-/* r: a copy, which nobody else changes; its parent and volume are copied to run[i] already, as those of all records. */
+/* r: a copy, which nobody else changes. nodes_copy() has copied parent and volume of all records to run[]. */
 static bool node_valid(const struct nodes *n, const struct node_rec *r, uint32_t i, uint8_t *seen)
 {
 	uint32_t parent = n->run[i].parent;
@@ -946,8 +946,8 @@ static bool node_valid(const struct nodes *n, const struct node_rec *r, uint32_t
 	       n->run[parent].volume == n->run[i].volume && name_valid(n, r, seen);
 }
 
-/* A chain of parents that does not end at a volume: such a record lost its name. It may come about honestly, when others moved
- * folders while the guest looked at them. */
+/* Does the chain of parents end at a volume? If not, the record loses its name. That also happens without an attack, when others
+ * move folders while the guest looks at them. */
 static bool chain_ends(const struct nodes *n, uint32_t i)
 {
 	for (unsigned int depth = 0; depth <= DEPTH_MAX; depth++) {
@@ -988,7 +988,7 @@ static int head_check(struct nodes *n)
 	return 0;
 }
 
-/* What leads to memory of this process, read once. */
+/* Copies the fields that index memory of this process. Each is read once. */
 static void nodes_copy(struct nodes *n)
 {
 	for (uint32_t i = FIXED; i < n->nodes_high; i++) {
@@ -1035,7 +1035,7 @@ static int nodes_check(struct nodes *n)
 	return 0;
 }
 
-/* Makes all that is beside the checked records: hash, counts, lists of free ones. */
+/* Builds what this process keeps beside the checked records: the hash, the counts, the lists of free records. */
 static void nodes_index(struct nodes *n)
 {
 	for (uint32_t i = FIXED; i < n->nodes_high; i++) {

@@ -49,10 +49,10 @@ void node_forget(struct nodes *n, uint64_t id, uint64_t count);
 /* After a rename: the node at the new place has that name now. */
 void node_moved(struct nodes *n, const struct node_ref *dir, const char *name);
 /* Before an unlink, rmdir or a rename over it: holds the file open if the guest knows it, so that it stays usable without a name.
- * node_gone ends that, telling whether the name is really gone. */
+ * node_gone ends that; gone: the name was removed. */
 struct node_victim {
 	uint32_t index;    /* 0: the guest does not know this file */
-	bool by_this_name; /* the table knows it by the name that goes (it may have others) */
+	bool by_this_name; /* the table knows it by the name that is removed (it may have others) */
 };
 void node_victim(
 	struct nodes *n, const struct node_ref *dir, const char *name, struct node_victim *v);
@@ -74,7 +74,7 @@ int handle_new(struct nodes *n, const struct node_ref *of, int fd, uint32_t flag
 int handle_get(struct nodes *n, uint64_t fh, struct handle_ref *h);
 void handle_put(struct nodes *n, struct handle_ref *h);
 void handle_release(struct nodes *n, uint64_t fh);
-/* What the files of this volume that have no name any more take on the disk: the guest still knows them. */
+/* Bytes on disk of this volume's files that have no name any more and that the guest still uses. */
 uint64_t nodes_unnamed_bytes(struct nodes *n, const struct volume *v);
 /* Serialises the readers of one open folder, whose position they share. */
 void handle_lock(struct nodes *n, const struct handle_ref *h);

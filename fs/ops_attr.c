@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ops_attr.c: INIT, attributes, extended attributes, room. Worker threads of mayfly-fs; the arguments are the guest's.
+ * ops_attr.c: INIT, attributes, extended attributes, statfs. Worker threads of mayfly-fs; the arguments are the guest's.
  */
 #include "fs/server.h"
 
@@ -279,7 +279,7 @@ int op_getxattr(struct fs_call *c)
 	ssize_t len;
 	int rc;
 
-	/* with no room getxattr(2) answers a length, which is not what was asked for */
+	/* with a buffer of 0 bytes getxattr(2) would return the value's length instead of the value */
 	if (in->size && !c->out_max)
 		return -ERANGE;
 	rc = xattr_begin(c, false, &n, path);

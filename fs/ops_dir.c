@@ -2,8 +2,8 @@
  *
  * ops_dir.c: reading folders. Worker threads of mayfly-fs; the arguments are the guest's.
  *
- * The offset of an entry is the host file system's own cookie, so that a folder may be read on by a later process. The folder that holds
- * the volumes is made here: its offsets count entries.
+ * The offset of an entry is the host file system's own cookie, so that a later process can continue to read a folder. The folder that holds
+ * the volumes exists only here: its offsets count entries.
  */
 #include "fs/server.h"
 
@@ -43,7 +43,7 @@ int op_opendir(struct fs_call *c)
 	return rc < 0 ? rc : call_put(c, &o, sizeof(o));
 }
 
-/* A reading under way. */
+/* One READDIR or READDIRPLUS. */
 struct listing {
 	struct fs_call *c;
 	struct node_ref dir;
@@ -68,7 +68,7 @@ static int put_dirent(
 	return rc;
 }
 
-/* false: the answer is full. An entry is put whole or not at all; one that cannot be looked up is left for the guest to ask for. */
+/* false: the answer is full. An entry is put whole or not at all. READDIRPLUS: if it cannot be looked up its node is 0, and the guest asks again. */
 static bool listing_put(
 	struct listing *l, uint64_t ino, uint64_t off, uint32_t type, const char *name)
 {
@@ -116,7 +116,7 @@ static int list_folder(struct listing *l, int fd, uint64_t at)
 	if (lseek(fd, (off_t)at, SEEK_SET) < 0)
 		return -errno;
 	for (;;) {
-		/* no more than the answer can hold, about: what is read and not put is read again */
+		/* About as much as the answer can hold: entries that do not fit must be read again. */
 		long n = syscall(SYS_getdents64, fd, batch,
 			MIN(sizeof(batch), MAX(l->max - l->c->out_len, (size_t)512)));
 

@@ -13,7 +13,7 @@
 
 uint32_t open_answer_flags(const struct volume *v)
 {
-	/* what nobody writes stays in the guest's cache from one open to the next */
+	/* files that nobody writes stay in the guest's page cache from one open to the next */
 	return v && v->read_only ? FOPEN_KEEP_CACHE : 0;
 }
 
@@ -85,9 +85,10 @@ int op_read(struct fs_call *c)
 
 #define LOOK_AGAIN_BYTES MIB(16)
 
-/* What is asked for the room on the disk itself. A folder of a claim whose limit the host's file system keeps is no good: there statfs tells
- * of the limit, and the reserve would be taken off each claim. A regular file never has that flag. Nobody guesses who keeps a limit from what
- * statfs says: a client chooses the limit, and could choose the disk's size. */
+/* The descriptor on which fstatfs() reports the free space of the disk. If the host's file system keeps a claim's limit (project quota), statfs
+ * of the claim's folder reports that limit, and the reserve would be taken off each claim. Only folders have the flag that causes this
+ * (project inheritance), so a regular file is asked. To compare the result with the limit would not show which of the two was reported:
+ * a client chooses the limit, and could choose the disk's size. */
 static int disk_fd(struct server *s, const struct volume *v, int fd)
 {
 	int none = 0, own = atomic_load(&s->disk_fd1);
@@ -99,7 +100,7 @@ static int disk_fd(struct server *s, const struct volume *v, int fd)
 		return own - 1;
 	snprintf(path, sizeof(path), "%d", v->root_fd);
 	own = open(path, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0) + 1;
-	/* not even room for this, or a file system without such files */
+	/* no space even for this file, or a file system without O_TMPFILE */
 	if (!own)
 		return fd;
 	if (atomic_compare_exchange_strong(&s->disk_fd1, &none, own))
@@ -116,7 +117,7 @@ static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd,
 
 	if (!v->keep_ids)
 		return 0;
-	/* looked at every 16 MiB, at large pieces, every 256 calls (each may take an inode), and each time while it is full */
+	/* Ask the disk after every 16 MiB, before a large piece, every 256 calls (each may take an inode), and at each call while the disk is full. */
 	charge = MAX(bytes, LOOK_AGAIN_BYTES / 256);
 	if (atomic_load(&s->disk_seen) && !atomic_load(&s->disk_full) && bytes < LOOK_AGAIN_BYTES &&
 		atomic_fetch_add(&s->unseen_bytes, charge) + charge < LOOK_AGAIN_BYTES)

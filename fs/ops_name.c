@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ops_name.c: what works on names: lookup, create, remove, rename, link. Worker threads of mayfly-fs; the arguments are the guest's.
+ * ops_name.c: operations on names: lookup, create, remove, rename, link. Worker threads of mayfly-fs; the arguments are the guest's.
  *
  * A name is one component (request.c checks it), and the folder it stands in is an open descriptor beneath the volume, so no name
  * leads out of the volume. The guest's kernel has checked permissions; read-only is enforced here.
@@ -54,7 +54,7 @@ mode_t allowed_mode(uint32_t mode, bool folder)
 	return mode & (folder ? 01777 : 0777);
 }
 
-/* The folder that a request is about: pinned, of a volume, and writable if wanted. */
+/* Pins the folder that a request names. writing: it must be in a volume that is not read-only. */
 static int folder_get(struct fs_call *c, uint64_t id, bool writing, struct node_ref *dir)
 {
 	int rc = node_get(c->s->nodes, id, dir);
@@ -77,7 +77,7 @@ static int put_entry(struct fs_call *c, const struct node_ref *dir, const char *
 	int rc;
 
 	if (c->out_max < sizeof(o))
-		return -EINVAL; /* before the lookup is counted: the guest could not forget what it is not told */
+		return -EINVAL; /* before the lookup is counted: the guest cannot forget a node that it never received */
 	rc = node_lookup(c->s->nodes, dir, name, &id, &st);
 	if (rc < 0)
 		return rc;
@@ -94,7 +94,7 @@ int op_lookup(struct fs_call *c)
 		return rc;
 	rc = put_entry(c, &dir, c->r->name);
 	if (rc == -ENOENT && dir.vol && dir.vol->read_only && c->out_len == 0) {
-		/* a name that is not there may be remembered, too: node 0 with a time says so */
+		/* node 0 with a validity time: the guest may cache that the name does not exist */
 		struct fuse_entry_out o = {0};
 
 		fill_valid(dir.vol, &o.entry_valid, &o.entry_valid_nsec);
@@ -142,7 +142,7 @@ static int own_name(const struct fs_call *c, const struct node_ref *dir, const c
 	return fchownat(dir->fd, name, c->r->uid, c->r->gid, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
-/* What makes one name in a folder: 0 or -errno. */
+/* Makes one name in a folder: 0 or -errno. */
 typedef int (*maker)(const struct fs_call *c, const struct node_ref *dir, const char *name);
 
 static int make_entry(struct fs_call *c, maker make, bool folder)
@@ -324,14 +324,14 @@ int op_readlink(struct fs_call *c)
 	return rc;
 }
 
-/* The flags of an open call that are passed on. The offset of an append comes with each write. */
+/* The open flags that are passed to the host. O_APPEND is left out: each WRITE carries it (op_write). */
 static int create_flags(uint32_t flags)
 {
 	return (int)(flags & (O_ACCMODE | O_TRUNC | O_SYNC | O_DSYNC | O_EXCL)) | O_CLOEXEC |
 	       O_NOFOLLOW | O_NONBLOCK;
 }
 
-/* Opens NAME, made if it was not there. Another sandbox may make or remove it meanwhile. *made: this call made it. */
+/* Opens NAME, and makes it if it does not exist. Another sandbox may make or remove it meanwhile. *made: this call made it. */
 static int create_open(const struct fs_call *c, const struct node_ref *dir,
 	const struct fuse_create_in *in, bool *made)
 {
@@ -409,7 +409,7 @@ int op_create(struct fs_call *c)
 	if (rc < 0)
 		return rc;
 	fd = create_open(c, &dir, in, &made);
-	/* by the descriptor: another sandbox may have put another file there since */
+	/* by the descriptor: by now the name may be another sandbox's file */
 	rc = fd < 0 ? fd : node_lookup_fd(c->s->nodes, &dir, c->r->name, fd, &id, &st);
 	if (rc == 0)
 		rc = put_created(c, id, dir.vol, &st, fd, in->flags);

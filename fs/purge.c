@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * purge.c: see purge.h. The tree is hostile: of any depth, with any names. So nothing recurses: a folder that is met inside another is
- * moved up to the root under a name of ours, and its turn comes later.
+ * purge.c: see purge.h. The tree is hostile: of any depth, with any names. So nothing recurses: a folder inside another one is moved up to
+ * the root under a name of ours, and emptied later.
  */
 #include "fs/purge.h"
 
@@ -12,7 +12,7 @@
 /* Removes one entry of dir, or moves it away: 0 or -errno. */
 typedef int (*entry_fn)(int root, int dir, const char *name, uint64_t *next);
 
-/* Calls fn for each entry of a folder. The number of entries, or -errno. (opendir() would ask fcntl(), which is not in the list.) */
+/* Calls fn for each entry of a folder. The number of entries, or -errno. (opendir() would call fcntl(), which seal.c does not allow.) */
 static int folder_pass(int root, int dir, entry_fn fn, uint64_t *next)
 {
 	_Alignas(8) char entries[16384];
@@ -35,7 +35,7 @@ static int folder_pass(int root, int dir, entry_fn fn, uint64_t *next)
 	return rc < 0 ? rc : got < 0 ? -errno : n;
 }
 
-/* Until nothing is left: a file system may skip entries of a folder that is changed while it is read. 0 or -errno. */
+/* Passes over the folder until it is empty: a file system may skip entries of a folder that changes while it is read. 0 or -errno. */
 static int folder_empty(int root, int dir, entry_fn fn, uint64_t *next)
 {
 	int n;
@@ -45,7 +45,7 @@ static int folder_empty(int root, int dir, entry_fn fn, uint64_t *next)
 	return n;
 }
 
-/* false: it is a folder, or *rc says what else is wrong. */
+/* true: the name is removed, or *rc says why not. false: it is a folder. */
 static bool file_removed(int dir, const char *name, int *rc)
 {
 	*rc = unlinkat(dir, name, 0) == 0 || errno == ENOENT ? 0 : -errno;

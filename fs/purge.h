@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * purge.h: empties a folder that a guest has filled, before a claim is deleted. mayfly-fs, instead of serving; after the seal.
+ * purge.h: empties a folder that a guest has filled, before a claim is deleted. mayfly-fs --purge, after the seal.
  */
 #pragma once
 

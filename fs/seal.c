@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * seal.c: the jail of mayfly-fs: its stages, and the system calls that serving volumes needs. The file system calls work on
- * descriptors beneath the volumes: the mount namespace and Landlock see to it that nothing else can be named.
+ * descriptors beneath the volumes: the mount namespace and Landlock hide everything else.
  */
 #include "fs/seal.h"
 
@@ -93,8 +93,8 @@ size_t fs_rules(struct jail_rule to[static FS_RULES_MAX])
 	return ARRAY_LEN(rules);
 }
 
-/* Files of a claim keep the guest's owners, so the process has to be user 0 over a range of ids. It may change owners there and pass
- * permissions, which the guest's kernel has checked. */
+/* Files of a claim keep the guest's owners, so the process has to be user 0 over a range of ids. There it may change owners and bypass
+ * permission checks: the guest's kernel has made them. */
 #define FS_CAPS (1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER)
 
 /* As many as the host allows to this process, up to FS_NOFILE. */

@@ -20,7 +20,7 @@ struct server {
 	int sock;
 	pthread_mutex_t reading, writing, syncing;
 	bool failed; /* under `reading`: the peer broke a rule, or is gone */
-	/* room_for(). unseen_bytes: charged since the last statfs; disk_full: what that one said; disk_seen: there was one */
+	/* For room_for(). unseen_bytes: written since the last statfs; disk_full: its result; disk_seen: there was a statfs. */
 	_Atomic uint64_t unseen_bytes;
 	_Atomic bool disk_full, disk_seen;
 	_Atomic int disk_fd1; /* a file of ours on the disk of the claims; 0: none yet */
@@ -30,10 +30,10 @@ struct server {
 /* Serves until the monitor's end closes: 0, or -errno. The working folder must be /proc/self/fd (nodes are opened again through it). */
 int server_run(struct server *s);
 
-/* What requests opened. server_run() does it at its end. */
+/* Closes what requests opened. server_run() calls it at its end. */
 void server_close(struct server *s);
 
-/* One request: the bytes of the reply in `out`, which has room for FS_MESSAGE_MAX; 0 if FUSE does not answer it. Both are 8-byte aligned. */
+/* Answers one request: the length of the reply in `out` (FS_MESSAGE_MAX bytes), 0 if FUSE has no reply to it. msg and out are 8-byte aligned. */
 size_t server_answer(
 	struct server *s, const void *msg, uint32_t len, uint32_t reply_max, uint8_t *out);
 
@@ -92,8 +92,8 @@ int op_readdir(struct fs_call *c);
 int op_readdirplus(struct fs_call *c);
 
 /* Shared by the files of operations. */
-/* A claim lies on the disk that the daemon needs, too: its guests leave SERVER_RESERVE bytes and SERVER_INODES files of it, and no
- * more than its own limit is used. 0 or -ENOSPC for what adds so many bytes. Host folders are the operator's affair. */
+/* May a request add so many bytes to the volume? 0 or -ENOSPC. The daemon needs the disk of the claims, too, so guests must leave SERVER_RESERVE
+ * bytes and SERVER_INODES inodes free there. A volume with a limit of its own (max_bytes) stays below it. */
 #define SERVER_RESERVE MIB(512)
 #define SERVER_INODES  4096u
 int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes);
@@ -106,5 +106,5 @@ void fill_valid(const struct volume *v, uint64_t *sec, uint32_t *nsec);
 /* false: the fourth access mode of open(2), which lets neither read nor write. handle_valid() would refuse the whole table for it. */
 bool access_mode_ok(uint32_t flags);
 uint32_t open_answer_flags(const struct volume *v);
-/* Mode bits that a guest may set: never set-user-id, set-group-id or sticky on anything but folders. */
+/* Mode bits that a guest may set: never set-user-id or set-group-id; sticky on folders only. */
 mode_t allowed_mode(uint32_t mode, bool folder);

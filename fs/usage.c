@@ -11,14 +11,14 @@
 #define USAGE_DEPTH 200u
 #define FRESH_NS    1000000000ull
 
-/* What a file takes on the disk, one page of attributes included. Blocks that the file system allocates ahead, behind its end, do not count:
- * it takes them back by itself. */
+/* What a file takes on the disk, one page of attributes included. Blocks that the file system allocates ahead, behind the file's end, do not
+ * count: the file system frees them by itself. */
 static uint64_t file_bytes(const struct statx *st)
 {
 	uint64_t blocks = st->stx_blocks * 512,
 		 size = ALIGN_UP(st->stx_size, (uint64_t)PAGE_BYTES) + PAGE_BYTES;
 
-	/* a file with many names is met at each of them */
+	/* a file with several names is met at each of them, and counts once in all */
 	return (S_ISREG(st->stx_mode) ? MIN(blocks, size) : blocks) / MAX(st->stx_nlink, 1u);
 }
 
@@ -79,14 +79,14 @@ static int volume_measure(const struct volume *v, uint64_t *bytes)
 		return fd;
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return -errno;
-	/* names make it grow; an empty claim counts as nothing */
+	/* the root folder without its first page: names make it grow, and an empty claim counts 0 */
 	*bytes += st.stx_blocks * 512 - MIN(st.stx_blocks * 512, (uint64_t)PAGE_BYTES);
 	return walk_folder(fd, 0, bytes);
 }
 
 static int usage_measure(struct usage *s, struct usages *u, struct nodes *n, const struct volume *v)
 {
-	/* files without a name that this guest still has open */
+	/* the walk cannot meet files that have no name and that this guest still has open */
 	uint64_t freed = atomic_load(&u->freed), bytes = nodes_unnamed_bytes(n, v);
 	int rc = volume_measure(v, &bytes);
 

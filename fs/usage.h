@@ -2,7 +2,7 @@
  *
  * usage.h: how much a claim with a byte limit holds. Worker threads of mayfly-fs.
  *
- * Other sandboxes may write the same claim, so that only the tree itself can say it. The tree is measured before the first write, after each
+ * Other sandboxes may write the same claim, so only the tree itself shows how much it holds. The tree is measured before the first write, after each
  * eighth of the limit that this process wrote, and whenever the limit seems to be reached. Between two measurements this process adds what
  * it writes, and takes nothing off.
  */
@@ -26,9 +26,9 @@ struct usages {
 	_Atomic uint64_t freed; /* requests of this guest that may have freed room */
 };
 
-/* Room for so many bytes more in a volume with a limit: 0, -ENOSPC, or what went wrong with measuring. */
+/* Takes so many bytes of a volume's limit: 0, -ENOSPC, or why the volume could not be measured. */
 int usage_take(struct usages *u, struct nodes *n, const struct volume *v, uint64_t bytes);
-/* What is left of the limit, as far as it is known without a measurement that is worth waiting for. */
+/* What is left of the limit. Measures again if the last measurement is older than a second. */
 uint64_t usage_left(struct usages *u, struct nodes *n, const struct volume *v);
 /* A request of the guest may have freed room. */
 void usage_freed(struct usages *u);

@@ -14,14 +14,14 @@
 #define VOLUME_MNT_ID 0x1000u
 
 struct volume {
-	unsigned int number; /* its place */
+	unsigned int number; /* its index in volumes.v */
 	int root_fd;         /* O_PATH or better */
 	bool read_only;
 	/* Owners: a claim keeps the guest's user and group ids as they are (its process has a range of ids of its own). On a host
 	 * path every file belongs to the user of this process, whatever the guest asks for, and the guest sees it as its root's. */
 	bool keep_ids;
 	uint64_t
-		max_bytes; /* all that is below root_fd may take so much of the disk; 0: there is no limit */
+		max_bytes; /* how much of the disk everything below root_fd may take; 0: no limit */
 	uint64_t root_ino, mnt_id;
 	int64_t root_btime_ns;
 	bool is_folder;
@@ -32,6 +32,6 @@ struct volumes {
 	unsigned int n;
 };
 
-/* Adds one; its number is its place. Takes root_fd. */
+/* Adds a volume at the end. Takes root_fd. */
 int volumes_add(struct volumes *v, int root_fd, bool read_only, bool keep_ids, struct err *e);
 void volumes_close(struct volumes *v);

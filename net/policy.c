@@ -30,10 +30,11 @@ static int rules_get(struct cur *c, struct net_rule **out, uint32_t *nout, struc
 	struct net_rule *r;
 	int rc = 0;
 
+	if (!c->bad && n > NET_RULES_MAX)
+		return err_plain(e, E2BIG, "a list has %u rules: at most %u", n, NET_RULES_MAX);
 	/* a rule takes seven bytes at least: a count that the bytes cannot hold allocates nothing */
-	if (c->bad || n > NET_RULES_MAX || (size_t)n * 7 > cur_left(c))
-		return err_plain(e, c->bad || n <= NET_RULES_MAX ? EBADMSG : E2BIG,
-			"a policy has %u rules: at most %u", n, NET_RULES_MAX);
+	if (c->bad || (size_t)n * 7 > cur_left(c))
+		return err_plain(e, EBADMSG, "a list of rules is cut off");
 	r = calloc(n ? n : 1, sizeof(*r));
 	if (!r)
 		return err_set(e, ENOMEM, "%u rules", n);
@@ -151,7 +152,7 @@ enum net_verdict policy_name(const struct policy *p, const struct net_world *w, 
 	return p->allow_default ? NET_V_ALLOW : NET_V_DEFAULT;
 }
 
-/* The place that closes the address, if one does: the kind, and the prefix that a rule must not exceed to open it. */
+/* The closed place that the address is in: its kind (NET_PUBLIC: none), and the prefix in which a rule must lie to open it. */
 static enum net_kind closed_by(
 	const struct net_world *w, const struct net_addr *a, struct net_prefix *place)
 {
@@ -179,10 +180,11 @@ static bool denied_by(
 	return false;
 }
 
-/* What the allow rules say about an address: `open`, that one allows it, and `into`, that one opens the closed place it is in. A rule opens
- * a place only if it lies inside: 0.0.0.0/0 does not open 10.0.0.0/8, and 10.1.0.0/16 does for its part. */
+/* What the allow rules say about an address. A rule opens a closed place only if it lies inside: 0.0.0.0/0 does not open 10.0.0.0/8, and
+ * 10.1.0.0/16 opens that part of it. */
 struct allowed {
-	bool open, into;
+	bool open; /* a rule allows the address */
+	bool into; /* a rule opens the closed place that the address is in */
 };
 
 static struct allowed allowed_by(const struct net_rule *r, uint32_t n, const struct net_addr *a,
@@ -207,7 +209,7 @@ static bool never_opened(enum net_kind k)
 	return k == NET_UNSPECIFIED || k == NET_MULTICAST || k == NET_BROADCAST;
 }
 
-/* A closed place, and is it opened for this sandbox? */
+/* Is the address in a closed place that no rule opens for this sandbox? */
 static bool place_closed(const struct policy *p, const struct net_world *w,
 	const struct net_addr *a, bool any_port, bool tcp, uint16_t port)
 {

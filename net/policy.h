@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * policy.h: what a sandbox may reach (protocol, section 3). The broker, one thread. Three sources decide together:
- * the sandbox's policy (hostile: a client wrote it), the operator's lists with this host's own addresses (struct net_world, shared by all
- * sandboxes), and the addresses that were learned from DNS answers for names that are allowed.
+ * policy.h: what a sandbox may reach (docs/network.md). The broker, one thread. Three sources decide together:
+ * the sandbox's policy (hostile: a client wrote it); struct net_world, which all sandboxes share: the operator's lists and this host's own
+ * addresses; and the addresses that were learned from DNS answers for allowed names.
  *
  * Names: the operator's deny list, the operator's allow list, then the policy's rules in order (first match), then its default.
- * Addresses: order does not matter. Deny lists come first, then explicit allow rules, then closed places, then learned addresses, then
- * the default. Without a policy everything public is open.
+ * Addresses: the order of the rules does not matter. Deny rules come first, then closed places (only an allow rule that lies inside one opens
+ * it), then port 853, then allow rules, learned addresses and the default. Without a policy everything public is open.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct net_world {
 	struct net_addr *host; /* sorted */
 	uint32_t nhost;
 	bool host_unknown; /* the list could not be read: each public address may be the host's own */
-	uint32_t fixed_kinds; /* bit NET_*: places that a sandbox's own rules cannot open */
+	uint32_t fixed_kinds; /* 1 << enum net_kind: a sandbox's rules cannot open these */
 };
 
 enum net_verdict {
@@ -40,7 +40,7 @@ enum net_verdict {
 };
 const char *net_verdict_name(enum net_verdict v);
 
-/* An address that an answer gave for an allowed name. Entries end by time. */
+/* Addresses that DNS answers gave for allowed names. Entries expire. */
 #define LEARNED_MAX   2048u
 #define LEARNED_MIN_S 60u
 #define LEARNED_MAX_S 360u
@@ -57,7 +57,7 @@ struct learned {
  * success. */
 int policy_get(struct cur *c, struct policy *out, struct err *e);
 void policy_fini(struct policy *p);
-/* u32 n, rules, u32 kinds that stay closed. The host's addresses are kept. */
+/* The wire form: u32 n, rules, u32 fixed_kinds. w keeps the host's addresses. */
 int net_world_get(struct cur *c, struct net_world *w, struct err *e);
 void net_world_fini(struct net_world *w);
 /* Replaces the host's own addresses. */
@@ -74,6 +74,6 @@ bool policy_answer(const struct policy *p, const struct net_world *w, const stru
 /* 0 or -ENOMEM. A full table forgets the entry that would end first. */
 int learned_add(struct learned *l, const struct net_addr *a, const char *name, uint32_t ttl_s,
 	uint64_t now_ns);
-/* After a change of policy: forgets what is learned for names that are not allowed any more. */
+/* After a change of policy: forgets the addresses of names that are not allowed any more. */
 void learned_review(struct learned *l, const struct policy *p, const struct net_world *w);
 void learned_fini(struct learned *l);

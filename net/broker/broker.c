@@ -18,7 +18,8 @@ static void control_close(struct broker *b)
 	b->control = -1;
 }
 
-/* The daemon went. Its next one finds all sandboxes as they are, and their connections go on meanwhile. */
+/* The daemon closed its end. With a listening socket the broker keeps all sandboxes and their connections for the next daemon. Without
+ * one it ends. */
 static void control_lost(struct broker *b, int rc)
 {
 	log_info("the control socket closed: %s", rc ? strerror(-rc) : "end");
@@ -52,7 +53,7 @@ static void on_control(void *arg, uint32_t events)
 	close_fd(&fd[0]);
 }
 
-/* A daemon connects. The folder of the socket is the daemon's alone. The newest one counts: the one before has ended, or hangs. */
+/* A daemon connects. Only the daemon's user can reach the socket's folder. The newest connection counts: the earlier daemon has ended, or hangs. */
 static void on_listen(void *arg, uint32_t events)
 {
 	struct broker *b = arg;

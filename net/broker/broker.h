@@ -3,7 +3,7 @@
  * broker.h: mayfly-broker, the one process of a host that makes sockets for sandboxes (lib/proto_net.h says who has what). One thread, one
  * loop. Untrusted: what a mayfly-net sends, what a resolver answers. Trusted: the daemon.
  *
- * Every sandbox has a budget: flows, new flows a second, queries a second, queries under way. A sandbox beyond its budget is refused and
+ * Every sandbox has a budget: flows, new flows a second, queries a second, queries in flight. A sandbox beyond its budget is refused and
  * counted; the others do not notice.
  */
 #pragma once
@@ -15,7 +15,7 @@
 #include "net/policy.h"
 
 #define DENIED_MAX        64u         /* places kept in the list of what was denied */
-#define CHANNEL_TURN      32u         /* messages of one mayfly-net a turn */
+#define CHANNEL_TURN      32u         /* messages of one mayfly-net a turn of the loop */
 #define TALK_PAUSE_NS     10000000ull /* a mayfly-net that says too much is not heard for this long */
 #define FLOWS_MAX         16384u      /* of one sandbox, whatever its limit says */
 #define BUFFERS_MAX       MIB(1536) /* of all flows; the helper gives this process 2 GiB (priv/spawn.c) */
@@ -34,13 +34,13 @@ struct net_flow_entry {
 	uint32_t committed; /* bytes that its buffers may take */
 	char *name;         /* the allowed name by which it was open, or NULL */
 	uint64_t
-		closing_ns; /* mayfly-net gave it back with bytes unsent: when some of them went last; 0: it is open */
-	uint64_t acked;
+		closing_ns; /* mayfly-net closed it with bytes unsent: when the peer last acknowledged some; 0: it is open */
+	uint64_t acked; /* while it is closing: bytes acknowledged at the last look */
 };
 
 /* A bucket of tokens that fills by time. */
 struct net_bucket {
-	uint64_t rate;      /* a second, and the burst */
+	uint64_t rate;      /* tokens a second; also the burst */
 	uint64_t tokens_ns; /* in nanoseconds of filling: one token is 1e9 / rate */
 	uint64_t filled_ns;
 };
@@ -52,17 +52,17 @@ struct net_sandbox {
 	int chan; /* -1: no mayfly-net */
 	struct watch *watch;
 	bool has_policy;
-	bool claimed; /* the daemon that is there has set its policy */
+	bool claimed; /* the daemon that is connected now has sent its policy */
 	struct policy policy;
 	struct buf parts; /* of a policy that comes in several messages */
 	struct learned learned;
 	uint64_t limit[NET_L_COUNT];
 	struct net_bucket opens, asks;
-	struct net_bucket talk; /* all messages: also what is denied costs this process its time */
+	struct net_bucket talk; /* all messages: a denied request costs this process time, too */
 	struct timer *talk_timer;
 	uint64_t count[NET_C_COUNT];
 	struct net_flow_entry *flow;
-	uint32_t nflow, open, generation;
+	uint32_t nflow, open, generation; /* nflow: entries of the table; open: those in use */
 	uint64_t committed;
 	unsigned int queries;
 	struct {
@@ -70,7 +70,7 @@ struct net_sandbox {
 		uint8_t verdict;
 		uint64_t count, last;
 	} denied[DENIED_MAX];
-	unsigned int ndenied, told;
+	unsigned int ndenied, told; /* told: denials that the daemon was sent as events */
 	uint64_t denials;
 };
 
@@ -91,13 +91,12 @@ struct broker {
 	unsigned int nsandboxes;
 	struct net_world world;
 	struct buf world_parts;
-	/* descriptors of all sandboxes: flows, questions, channels. What is left of the limit is kept free. */
+	/* descriptors of all sandboxes: flows, questions, channels; fds_max leaves room for the process's own */
 	uint32_t fds, fds_max;
 	uint64_t committed, committed_max; /* bytes that the buffers of all flows may take */
 	struct timer *closing_timer;
-	bool closing_due; /* the timer runs */
-	uint64_t
-		closing_max_ns; /* a flow that was given back and sends nothing for this long is reset */
+	bool closing_due;        /* the timer runs */
+	uint64_t closing_max_ns; /* a closing flow without progress for this long is reset */
 	/* the host as it is now */
 	int netlink;
 	struct watch *netlink_watch;
@@ -121,31 +120,31 @@ struct broker {
 struct broker *broker_create(struct loop *l, int control, uint32_t fds_max, struct err *e);
 void broker_destroy(struct broker *b);
 
-/* sandbox.c. The channel is taken. */
+/* sandbox.c. net_sandbox_channel() takes fd. */
 struct net_sandbox *net_sandbox_find(struct broker *b, uint32_t id);
 struct net_sandbox *net_sandbox_add(struct broker *b, uint32_t id);
 void net_sandbox_remove(struct net_sandbox *s);
 int net_sandbox_channel(struct net_sandbox *s, int fd);
-/* The mayfly-net is gone, or is to be: its flows and queries end. */
+/* Closes the channel to mayfly-net, which has ended or is replaced, and ends its flows and queries. */
 void net_sandbox_drop(struct net_sandbox *s);
 void net_sandbox_limits(struct net_sandbox *s, const uint64_t *limit, uint32_t n);
 void net_sandbox_denied(struct net_sandbox *s, const char *place, enum net_verdict v);
 bool net_bucket_take(struct net_bucket *b, uint64_t now_ns);
-/* A message to mayfly-net: one that does not take it is dropped. fd may be -1. */
+/* Replies to mayfly-net. If the channel is full the reply is lost: -errno. fd may be -1. */
 int net_sandbox_send(struct net_sandbox *s, uint16_t type, uint32_t id, int32_t status,
 	const void *p, size_t n, int fd);
 
 /* flows.c */
-/* Is there a descriptor for one more flow, question (or channel, which may take the last ones)? */
+/* Is there a descriptor for one more flow or question? channel: for one more channel, which may take the last ones. */
 bool broker_has_fd(const struct broker *b, bool channel);
 void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c);
 void flow_close(struct net_sandbox *s, struct cur *c);
 void flows_end(struct net_sandbox *s);
 /* After a change of policy, of the operator's rules or of the host's addresses: ends the flows that are not allowed any more. */
 void flows_review(struct net_sandbox *s);
-/* broker->closing_timer: looks at the flows that mayfly-net gave back with bytes unsent. */
+/* closing_timer's function: looks at the flows that mayfly-net closed with bytes unsent. */
 void flows_closing(void *broker);
-/* Bytes of open TCP flows, which are counted when they end. */
+/* Adds the bytes of the open TCP flows: s->count gets them only when a flow ends. */
 void flows_bytes(const struct net_sandbox *s, uint64_t *out, uint64_t *in);
 
 /* resolve.c */
@@ -156,14 +155,14 @@ void queries_end(struct net_sandbox *s);
 int host_watch(struct broker *b, struct err *e);
 void host_unwatch(struct broker *b);
 void host_resolvers(struct broker *b, uint64_t now_ns);
-/* resolv.conf, taken: opened by who may. */
+/* Takes fd: resolv.conf, which this process cannot open. -1: keeps the descriptor that it has. Reads the file again at the next question. */
 void host_resolvers_file(struct broker *b, int fd);
 /* Asks the daemon for resolv.conf as it is now; at most once a second. */
 void host_resolvers_stale(struct broker *b, uint64_t now_ns);
-/* "nameserver" lines; how many. */
+/* Reads the "nameserver" lines of resolv.conf: how many have an address. */
 unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOLVERS_MAX]);
 
 /* control.c */
 void control_message(struct broker *b, const uint8_t *p, size_t n, int *fd);
-/* Without a reply; it is lost if no daemon is there. body may be NULL. */
+/* Sends an event, which has no reply. It is lost if no daemon is connected. body may be NULL. */
 void control_event(struct broker *b, uint16_t type, const struct buf *body);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * control.c: what the daemon asks of the broker. The daemon is trusted, and what it passes on of a client (a policy) is not: it is read
- * with all checks.
+ * control.c: what the daemon asks of the broker. The daemon is trusted, but a policy that it passes on comes from a client: it is read with
+ * all checks.
  */
 #include "net/broker/broker.h"
 
@@ -54,7 +54,7 @@ static int do_channel(struct request *r)
 	return rc < 0 ? err_set(&r->e, -rc, "sandbox %u: channel", s->id) : 0;
 }
 
-/* Adds one part; 1: more come, 0: all are there, in *whole. */
+/* Adds one part: 1 if more parts follow, 0 if this was the last. *whole: the parts so far, put together. */
 static int parts_add(struct buf *parts, struct request *r, struct cur *whole)
 {
 	uint8_t part = cur_u8(&r->c);

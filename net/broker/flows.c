@@ -64,7 +64,7 @@ static void flow_count(struct net_sandbox *s, const struct net_flow_entry *f)
 		tcp_bytes(f->fd, &s->count[NET_C_BYTES_OUT], &s->count[NET_C_BYTES_IN]);
 }
 
-/* Its bytes were counted. */
+/* Closes the flow and frees its entry. Its bytes have been counted. */
 static void flow_drop(struct net_sandbox *s, struct net_flow_entry *f)
 {
 	close_fd(&f->fd);
@@ -82,7 +82,8 @@ static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
 	flow_drop(s, f);
 }
 
-/* After shutdown() received bytes stay in the socket, and mayfly-net's duplicate could read them. They are discarded: their memory is not counted any more. */
+/* After shutdown() received bytes stay in the socket, and mayfly-net's duplicate could read them. They are discarded: their memory is not
+ * counted any more. */
 static void flow_stop(const struct net_flow_entry *f)
 {
 	shutdown(f->fd, SHUT_RDWR);
@@ -97,7 +98,7 @@ static void flow_shut(struct net_sandbox *s, struct net_flow_entry *f)
 	flow_end(s, f);
 }
 
-/* Bytes that wait to be sent, after a shutdown; its FIN is one segment. *acked: how much the other side has. */
+/* After shutdown(): are there bytes that the peer has not acknowledged? The FIN alone is one unacknowledged segment. *acked: bytes acknowledged. */
 static bool tcp_unsent(int fd, uint64_t *acked)
 {
 	struct tcp_info t = {0};
@@ -125,14 +126,14 @@ static bool closing_look(struct net_sandbox *s, struct net_flow_entry *f, uint64
 	}
 	if (now - f->closing_ns < s->broker->closing_max_ns)
 		return false;
-	/* empties it, for its duplicates, too, and the kernel's counts of it */
+	/* Disconnecting empties the socket, for its duplicates, too, and clears the kernel's counts: so count first. */
 	flow_count(s, f);
 	(void)!connect(f->fd, &none, sizeof(none));
 	flow_drop(s, f);
 	return true;
 }
 
-/* One timer for all sandboxes: who comes later does not put the look off. */
+/* One timer for all sandboxes: a flow that is added later does not delay the next look. */
 static void closing_soon(struct broker *b)
 {
 	if (b->closing_due)
@@ -174,8 +175,8 @@ static const struct {
  * gets. `bytes` is for SO_SNDBUF and SO_RCVBUF, of which the kernel makes twice as much; 0: the kernel's own sizes, which grow for TCP. */
 static const struct buffers {
 	uint32_t bytes, committed;
-	uint32_t of_sandbox; /* flows of one sandbox with buffers of this size or larger */
-	uint32_t part;       /* of all memory, in 16ths, up to which such a size is given */
+	uint32_t of_sandbox; /* given to a sandbox that has fewer open flows than this */
+	uint32_t part;       /* given while all take at most this many 16ths of committed_max */
 } tcp_buffers[] = {{0, MIB(10), 8, 4}, {212992, KIB(832), 64, 8}, {32768, KIB(128), FLOWS_MAX, 14},
 	{8192, KIB(32), FLOWS_MAX, 16}},
   datagram_buffers[] = {
@@ -244,7 +245,8 @@ static void note_denied(struct net_sandbox *s, enum net_flow kind, const struct 
 	s->count[NET_C_DENIED]++;
 }
 
-/* Is there room, in the sandbox's budget and among all? When most of the table is taken, a sandbox gets no more than its share. */
+/* May the sandbox have one more flow, by its own limit and by the descriptors of all? When most of those are in use, a sandbox gets no more than
+ * its share. */
 static bool flow_fits(struct net_sandbox *s)
 {
 	const struct broker *b = s->broker;
@@ -344,8 +346,8 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 		s->count[NET_C_BYTES_OUT] += MIN(out, GIB(1024));
 		s->count[NET_C_BYTES_IN] += MIN(in, GIB(1024));
 	}
-	/* An honest mayfly-net has closed its descriptor; another one must not keep a socket that no policy reaches any more. What is still
-	 * to be sent goes on its way, and counts until it has gone: a duplicate keeps its memory. */
+	/* An honest mayfly-net has closed its descriptor. A hostile one must not keep a socket that no policy reaches any more. The kernel still
+	 * sends what is unsent. Until then the flow counts, because a duplicate would keep that memory. */
 	flow_stop(f);
 	if (f->kind == NET_FLOW_TCP && tcp_unsent(f->fd, &f->acked)) {
 		f->closing_ns = mono_ns();
@@ -355,7 +357,7 @@ void flow_close(struct net_sandbox *s, struct cur *c)
 	flow_end(s, f);
 }
 
-/* Allowed as it is now: by its address, by what is learned, or by the name by which it was opened, whose entry may have ended. */
+/* Is an open flow still allowed? By its address, by a learned name, or by the name by which it was opened, whose entry may have expired. */
 static bool flow_allowed(const struct net_sandbox *s, const struct net_flow_entry *f)
 {
 	const struct net_world *w = &s->broker->world;

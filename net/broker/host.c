@@ -128,7 +128,8 @@ static int host_addresses(struct broker *b, struct err *e)
 		return 0;
 	if (b->host_retry)
 		timer_after(b->host_retry, HOST_RETRY_NS);
-	return err_set(e, -rc, "netlink: this host's addresses: nothing new is opened meanwhile");
+	return err_set(e, -rc,
+		"cannot read this host's addresses (netlink): nothing new is opened meanwhile");
 }
 
 static void host_again(void *arg)
@@ -149,7 +150,7 @@ static void on_netlink(void *arg, uint32_t events)
 	struct broker *b = arg;
 	char p[8192];
 
-	/* what it says does not matter: all addresses are read again, also after an overflow (ENOBUFS) */
+	/* The content of the news does not matter: all addresses are read again, also after an overflow (ENOBUFS). */
 	while (recv(b->netlink, p, sizeof(p), MSG_DONTWAIT) > 0)
 		;
 	host_again(b);
@@ -162,7 +163,7 @@ int host_watch(struct broker *b, struct err *e)
 
 	b->netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
 	if (b->netlink < 0 || bind(b->netlink, (struct sockaddr *)&any, sizeof(any)) < 0)
-		return err_set(e, errno, "netlink: news of the host's addresses");
+		return err_set(e, errno, "netlink: watch the host's addresses");
 	b->netlink_watch = loop_watch(b->loop, b->netlink, EPOLLIN, on_netlink, b);
 	b->host_retry = loop_timer(b->loop, host_again, b);
 	if (!b->netlink_watch || !b->host_retry)
@@ -205,7 +206,7 @@ unsigned int host_parse_resolvers(const char *text, struct net_resolver to[RESOL
 	return n;
 }
 
-/* The file was replaced by another one (a rename over it): what we hold has no name any more. */
+/* Another file was renamed over this one: the open file has no name any more. */
 static bool file_replaced(const struct stat *st)
 {
 	return st->st_nlink == 0;
@@ -245,7 +246,7 @@ void host_resolvers(struct broker *b, uint64_t now_ns)
 		return;
 	}
 	if (file_replaced(&st))
-		host_resolvers_stale(b, now_ns); /* the last resolvers stay until it is here */
+		host_resolvers_stale(b, now_ns); /* the old resolvers stay meanwhile */
 	if (st.st_ino == b->resolv_inode && st.st_mtim.tv_sec == b->resolv_mtime[0] &&
 		st.st_mtim.tv_nsec == b->resolv_mtime[1])
 		return;

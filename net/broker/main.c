@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * main.c: mayfly-broker. Started as `mayfly-broker [--jail UID]` with the control socket as descriptor 3 (lib/proto_net.h).
- * Everything is made before the seal: the loop, the netlink socket. After the seal the first foreign byte is read.
+ * The loop and the netlink socket are made before the seal. The first foreign byte is read after it.
  */
 #include "net/broker/broker.h"
 
@@ -12,7 +12,7 @@
 #include "net/broker/seal.h"
 
 #define DESCRIPTORS 65536u
-#define RESERVED    64u /* loop, netlink, control, the resolvers' file; what is on its way */
+#define RESERVED    64u /* loop, netlink, control, the resolvers' file; descriptors in messages */
 
 static int usage(void)
 {

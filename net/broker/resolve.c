@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * resolve.c: DNS for sandboxes: a guest's question is judged, asked again of the host's resolvers, and the answer is judged before any of
- * it leaves. Addresses are learned here and nowhere else. Hostile: the question (a mayfly-net passes it), and every answer, also of
- * somebody who only guesses: each question has a socket, so a port, and an id of its own.
+ * it leaves. Addresses are learned here and nowhere else. Hostile: the question (a mayfly-net passes it), and every answer, which
+ * may be forged: so each question has a socket of its own, and with it a port, and a random id.
  *
  * No answer is kept for another question: a cache that sandboxes share would tell one what another asked.
  */
@@ -80,7 +80,7 @@ static void query_fail(struct query *q)
 	query_free(q);
 }
 
-/* A name that a rule denies must not be reached through another name either. The default says nothing about names on the way. */
+/* A name that a rule denies must not be reached through another name (CNAME) either. The default does not apply to names in between. */
 static bool chain_denied(const struct net_sandbox *s, const struct dns_answer *a)
 {
 	for (unsigned int i = 0; i < a->nchain; i++) {
@@ -92,7 +92,7 @@ static bool chain_denied(const struct net_sandbox *s, const struct dns_answer *a
 	return false;
 }
 
-/* Learns the addresses, and leaves out those that the name must not have. False: none is left of those there were. */
+/* Learns the addresses, and drops those that the name must not have. False: the answer had addresses, and all are dropped. */
 static bool answer_learn(struct net_sandbox *s, const char *name, struct dns_answer *a)
 {
 	unsigned int there = 0, left = 0;
@@ -143,7 +143,8 @@ static void query_next(struct query *q)
 	query_ask(q);
 }
 
-/* An answer to this question: it ends, or is asked again. Anything else is waited past. */
+/* A message came. An answer to this question ends it, or has it asked again. Anything else is ignored over UDP, where anybody may send it; over TCP
+ * the next resolver is asked. */
 static void query_message(struct query *q, const uint8_t *p, size_t n)
 {
 	struct dns_answer *a = &q->s->broker->answer;
@@ -180,7 +181,7 @@ static int tcp_ask(struct query *q)
 	k = send(q->fd, m, n + 2, MSG_NOSIGNAL);
 	if (k < 0)
 		return errno == EAGAIN ? 0 : -errno;
-	return (size_t)k == n + 2 ? 1 : -EIO; /* 300 bytes into an empty socket */
+	return (size_t)k == n + 2 ? 1 : -EIO; /* 300 bytes fit an empty socket */
 }
 
 /* The next bytes: 1 when the message is whole. */
@@ -247,7 +248,7 @@ static void on_retry(void *arg)
 	query_next(arg);
 }
 
-/* A socket to the resolver whose turn it is; the question is on its way. */
+/* Makes a socket to the resolver whose turn it is, and over UDP sends the question. */
 static int query_connect(struct query *q)
 {
 	struct broker *b = q->s->broker;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sandbox.c: one sandbox in the broker: its channel to mayfly-net, its budget, its counters, the list of what was denied. Hostile: every
- * message of the channel. A message that makes no sense is counted and answered by nothing.
+ * message of the channel. A message that makes no sense is counted and not answered.
  */
 #include "net/broker/broker.h"
 
@@ -42,7 +42,7 @@ void net_sandbox_limits(struct net_sandbox *s, const uint64_t *limit, uint32_t n
 	s->asks = (struct net_bucket){.rate = s->limit[NET_L_QUERY_RATE],
 		.tokens_ns = 1000000000ull,
 		.filled_ns = mono_ns()};
-	/* opened, closed and asked as often as the limits say, and refused as often again */
+	/* enough to open, close and ask as often as the limits allow, and to be refused as often again */
 	s->talk = (struct net_bucket){
 		.rate = MAX(4 * (s->limit[NET_L_NEW_RATE] + s->limit[NET_L_QUERY_RATE]), 1000u),
 		.tokens_ns = 1000000000ull,
@@ -102,7 +102,7 @@ void net_sandbox_remove(struct net_sandbox *s)
 	free(s);
 }
 
-/* The place that was denied least often makes room: a flood of different names does not push out what is tried again and again. */
+/* A full list replaces the place that was denied least often: a flood of different names does not push out a place that is tried often. */
 static unsigned int denied_slot(struct net_sandbox *s, const char *place, enum net_verdict v)
 {
 	unsigned int least = 0;
@@ -202,7 +202,7 @@ static void channel_message(struct net_sandbox *s, const uint8_t *p, size_t n)
 	}
 }
 
-/* There are tokens again. */
+/* The bucket has tokens again: hear mayfly-net. */
 static void on_talk(void *arg)
 {
 	struct net_sandbox *s = arg;

@@ -32,7 +32,8 @@ static void ask_start(struct buf *b, size_t max, uint16_t type, uint32_t id)
 	buf_put(b, &h, sizeof(h));
 }
 
-/* write(), which carries no address. A full channel is waited for: the broker takes a bounded number of messages a turn. */
+/* By write(), because seal.c allows no call that carries an address. If the channel is full it waits: the broker takes a bounded number of
+ * messages a turn. */
 static int ask_send(struct stack *s, struct buf *b)
 {
 	struct pollfd p = {.fd = s->broker, .events = POLLOUT};
@@ -73,7 +74,7 @@ static int ask_receive(struct stack *s, struct net_hdr *h, struct cur *c, int *f
 	return 0;
 }
 
-/* An answer to NET_OPEN that nobody waits for any more: the broker holds the flow until it is told. */
+/* An answer to NET_OPEN that nobody waits for any more: the broker keeps the flow until NET_CLOSE. */
 static void ask_late(struct stack *s, const struct net_hdr *h, struct cur *c, int *fd)
 {
 	uint32_t flow;
@@ -86,7 +87,7 @@ static void ask_late(struct stack *s, const struct net_hdr *h, struct cur *c, in
 	close_fd(fd);
 }
 
-/* The answer with this id. What else comes meanwhile is dealt with; none of it asks the broker again. */
+/* Waits for the answer with this id. Handles other messages meanwhile, without waiting for further answers. */
 static int ask_wait(struct stack *s, uint32_t id, struct net_hdr *h, struct cur *c, int *fd)
 {
 	struct pollfd p = {.fd = s->broker, .events = POLLIN};

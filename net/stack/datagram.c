@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * datagram.c: UDP and ICMP echo. A flow is what goes between one port (or echo id) of the guest and one place; the broker makes its socket,
- * connected, so it can reach no other place. Hostile: the packets. A flow that is quiet for a while ends, and when all are taken, the one
- * that was quiet longest.
+ * datagram.c: UDP and ICMP echo. A flow is the traffic between one port (or echo id) of the guest and one address and port. The broker makes
+ * and connects its socket, so it can reach no other place. Hostile: the packets. A flow without packets for a while ends. When all flows are in
+ * use, the one that was quiet longest makes room.
  */
 #include "net/stack/stack.h"
 
@@ -60,7 +60,7 @@ void datagrams_sweep(struct stack *s, uint64_t now_ns)
 	}
 }
 
-/* One packet to the guest; the echo gets the guest's id again, the kernel had put its own. */
+/* One packet to the guest. The kernel has put an id of its own into an echo: the guest's is put back. */
 static void datagram_deliver(struct datagram *d, uint8_t *p, size_t n)
 {
 	struct stack *s = d->s;
@@ -77,7 +77,7 @@ static void datagram_deliver(struct datagram *d, uint8_t *p, size_t n)
 	link_send(s, frame_icmp(s->out, &d->dst, p, n));
 }
 
-/* The other side said that nobody listens; the packet that it was about is gone, its headers are made again. */
+/* The peer answered that nobody listens. The guest's packet is not kept, so its headers are made again for the ICMP error. */
 static void datagram_refused(struct datagram *d)
 {
 	struct stack *s = d->s;
@@ -91,7 +91,7 @@ static void datagram_refused(struct datagram *d)
 
 	if (d->echo)
 		return;
-	/* as if it came from there, then turned round */
+	/* frame_udp() makes a packet to the guest: exchange its addresses */
 	frame_udp(packet, &d->dst, d->port, d->dport, NULL, 0);
 	memcpy(ip + (four ? 12 : 8), guest.b + (four ? 12 : 0), four ? 4 : 16);
 	memcpy(ip + (four ? 16 : 24), d->dst.b + (four ? 12 : 0), four ? 4 : 16);
@@ -130,7 +130,7 @@ static struct datagram *datagram_find(struct stack *s, const struct frame *f, bo
 		if (d->port != f->sport || d->echo != echo || (!echo && d->dport != f->dport) ||
 			!net_addr_equal(&d->dst, &f->dst))
 			continue;
-		*at = d->next; /* to the front: the last one is the one that was quiet longest */
+		*at = d->next; /* to the front, so that the last one is the one that was quiet longest */
 		d->next = s->datagram;
 		s->datagram = d;
 		return d;

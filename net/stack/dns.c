@@ -28,7 +28,7 @@ static struct question *question_slot(struct stack *s)
 	struct question *q = &s->question[s->next_question++ % QUESTIONS_MAX];
 
 	s->next_id = s->next_id == UINT32_MAX ? 1 : s->next_id + 1;
-	*q = (struct question){.id = s->next_id}; /* the oldest one, which the guest asks again */
+	*q = (struct question){.id = s->next_id}; /* replaces the oldest: the guest retries it */
 	return q;
 }
 
@@ -75,7 +75,7 @@ void dns_end(struct stack *s)
 		conn_free(s->dns_conn);
 }
 
-/* Is the guest still taking? An answer is written whole or the connection ends: the pair's buffer holds more than one. */
+/* Writes one answer, or ends the connection: the socket pair's buffer holds more than one answer, so if it is full the guest does not read. */
 static void conn_answer(struct dns_conn *c, const uint8_t *p, size_t n)
 {
 	uint8_t m[2 + 65535];
@@ -103,7 +103,7 @@ void dns_answered(struct stack *s, uint32_t id, const uint8_t *p, size_t n)
 	*q = (struct question){0};
 }
 
-/* Asks what is whole in c->in; false: the connection must end. */
+/* Asks the complete questions in c->in; false: the connection must end. */
 static bool conn_ask(struct dns_conn *c)
 {
 	while (c->in_len >= 2) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * frame.c: see frame.h. mayfly-net. Hostile: the packets that frame_read() gets. Offsets: a packet is NET_VHDR_BYTES of virtio header, 14
- * bytes Ethernet, then IP; each function says how many bytes it has proved to be there.
+ * bytes Ethernet, then IP; each function checks how many bytes there are before it reads them.
  */
 #include "net/stack/frame.h"
 
@@ -15,7 +15,7 @@
 #define TYPE_ARP    0x0806u
 #define TYPE_IP6    0x86ddu
 #define HOPS        64
-#define VHDR_CSUM   1u /* flags: the checksum is ours to finish */
+#define VHDR_CSUM   1u /* a flag: the guest left the checksum to us */
 #define ARP_BYTES   28u
 #define ECHO4       8
 #define ECHO6       128
@@ -66,7 +66,7 @@ struct net_addr frame_gateway(bool four)
 	return a;
 }
 
-/* The ones' complement sum, in any byte order as long as it stays the same (RFC 1071): here native, turned at the end. */
+/* The ones' complement sum works in any byte order (RFC 1071): here in the machine's, swapped at the end. */
 uint16_t frame_sum(uint32_t start, const void *data, size_t n)
 {
 	const uint8_t *p = data;
@@ -124,7 +124,7 @@ static enum frame_kind read_arp(const uint8_t *p, size_t n, struct frame *f)
 	return f->kind = FRAME_ARP;
 }
 
-/* The part after the network header: n bytes at p, of which none is proved. csum: where a sum must be finished, or -1. */
+/* The part after the network header: n bytes at p, none of them checked yet. finish: the guest left the checksum to us. */
 static enum frame_kind read_transport(
 	uint8_t *p, size_t n, uint8_t proto, bool finish, struct frame *f)
 {
@@ -229,7 +229,7 @@ static enum frame_kind read_ip6(uint8_t *p, size_t n, bool finish, struct frame 
 		return f->kind = FRAME_NEIGHBOUR;
 	if (is_group(&f->dst))
 		return drop(f, DROP_GROUP);
-	/* an IPv4 address in IPv6 clothes would be judged as IPv4 and sent as IPv6 */
+	/* an IPv4-mapped address would be judged as IPv4 and sent as IPv6 */
 	if (net_addr_is4(&f->dst))
 		return drop(f, DROP_TYPE);
 	if (p[6] != PROTO_TCP && p[6] != PROTO_UDP && p[6] != PROTO_ICMP6)
@@ -325,7 +325,7 @@ size_t frame_udp(uint8_t *to, const struct net_addr *src, uint16_t sport, uint16
 	if (n)
 		memcpy(p + UDP, data, n);
 	sum = frame_sum(pseudo(src, &guest, PROTO_UDP, n + UDP), p, n + UDP);
-	put16(p + 6, sum ? sum : 0xffff); /* 0 would mean: there is none */
+	put16(p + 6, sum ? sum : 0xffff); /* 0 would mean that there is no checksum */
 	return (size_t)(p - to) + UDP + n;
 }
 

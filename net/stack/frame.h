@@ -3,8 +3,8 @@
  * frame.h: Ethernet frames of the guest, read with bounds, and frames for it, written. mayfly-net, one thread. Every byte of a guest's
  * frame is hostile; the copy that is read here is ours, the guest cannot change it any more.
  *
- * What is understood: ARP and neighbour discovery for the gateway, TCP, UDP, ICMP echo, over IPv4 without options and IPv6 without
- * extension headers, not fragmented (the MTU of 65520 makes none), from the guest's fixed addresses. All else is dropped and counted.
+ * What is understood: ARP and neighbour discovery for the gateway; TCP, UDP and ICMP echo from the guest's fixed addresses. IPv4 has no
+ * options, IPv6 no extension headers. The MTU of 65520 makes no fragments. All else is dropped and counted.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ enum frame_kind {
 	FRAME_DROP,
 	FRAME_ARP,       /* who has the gateway's address? */
 	FRAME_NEIGHBOUR, /* the same for IPv6 */
-	FRAME_TCP,       /* with a checksum that is right if the guest's was, or was left to us */
+	FRAME_TCP,       /* the checksum is the guest's; made here if the guest left it to us */
 	FRAME_UDP,
 	FRAME_ECHO, /* sport: id, dport: sequence number */
 };
@@ -56,7 +56,7 @@ size_t frame_icmp(uint8_t *to, const struct net_addr *src, const void *p, size_t
 /* ICMP "unreachable" about a packet of the guest. prohibited: by policy; otherwise nobody listens on the port. */
 size_t frame_unreachable(uint8_t *to, const struct frame *about, bool prohibited);
 
-/* What teaches libslirp the guest's hardware address, as if the guest had said it: Ethernet frames without a virtio header. */
+/* Frames that announce the guest's hardware address to libslirp, as if the guest had sent them: Ethernet, without a virtio header. */
 #define FRAME_TEACH_MAX 128u
 size_t frame_teach4(uint8_t to[FRAME_TEACH_MAX]);
 size_t frame_teach6(uint8_t to[FRAME_TEACH_MAX]);

@@ -2,7 +2,7 @@
  *
  * link.c: packets to and from the monitor over one SOCK_SEQPACKET. Hostile: the packets.
  *
- * Back-pressure is the socket's: when it is full we wait, because everything that we could do meanwhile would make more packets. A guest that
+ * Back-pressure is the socket's: when it is full this process waits, because all other work would make more packets. A guest that
  * takes nothing for LINK_PATIENCE_MS (it is paused, or hostile) loses packets until it takes one again; TCP sends them again.
  *
  * No sendmsg and no sendmmsg here: they carry an address, which would let a process that was taken over send anywhere from a UDP socket.
@@ -16,7 +16,7 @@
 
 #define LINK_PATIENCE_MS 200
 
-/* Waits until the link takes a packet; false: it is time to lose it. */
+/* Waits until the link takes a packet; false: drop the packet. */
 static bool link_wait(struct stack *s, int timeout_ms)
 {
 	struct pollfd p[2] = {{.fd = s->frames, .events = POLLOUT}, {.fd = s->broker, .events = 0}};

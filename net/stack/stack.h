@@ -14,7 +14,7 @@
 
 #define LINK_BATCH     8u
 #define DATAGRAMS_MAX  256u /* UDP and ICMP flows at a time */
-#define QUESTIONS_MAX  64u  /* DNS questions under way */
+#define QUESTIONS_MAX  64u  /* DNS questions in flight */
 #define FLOW_FDS_MAX   4096u
 #define DATAGRAM_BATCH 16u
 #define REFUSED_KEPT   16u
@@ -78,7 +78,7 @@ struct stack {
  * argument that could say whose they are (main.c). */
 struct stack *stack_create(int frames, int broker, struct err *e);
 void stack_destroy(struct stack *s);
-/* Runs until a peer goes: 0. */
+/* Runs until the monitor or the broker closes its socket: 0, or -errno. */
 int stack_run(struct stack *s);
 
 /* link.c: packets to and from the monitor */
@@ -109,13 +109,13 @@ int tcp_connect(struct stack *s, int fd, const struct sockaddr *to, socklen_t le
 
 /* datagram.c: UDP and ICMP echo */
 void datagram_frame(struct stack *s, struct frame *f);
-/* Ends those that were quiet for long. */
+/* Ends the flows that were quiet for long. */
 void datagrams_sweep(struct stack *s, uint64_t now_ns);
 void datagrams_end(struct stack *s);
 
 /* dns.c: questions over UDP and TCP to any address's port 53 */
 void dns_frame(struct stack *s, const struct frame *f);
 void dns_answered(struct stack *s, uint32_t id, const uint8_t *p, size_t n);
-/* The other end of a connection to port 53; -errno. */
+/* A socket that answers DNS over TCP, for a connection to port 53; or -errno. */
 int dns_connect(struct stack *s);
 void dns_end(struct stack *s);

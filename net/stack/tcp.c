@@ -25,7 +25,8 @@
 #define ICMP6_TYPE 54u
 #define ETH_SRC    6u
 
-/* TCP, and ICMP errors; no ARP request, router advertisement or neighbour discovery of the library's own. */
+/* Lets TCP and ICMP errors out. The library makes no other IPv4 packets, because it gets only TCP. Its own ARP requests, router advertisements and
+ * neighbour discovery are dropped. */
 static bool may_leave(const uint8_t *p, size_t n)
 {
 	if (n <= ICMP6_TYPE)
@@ -163,8 +164,8 @@ int tcp_socket(struct stack *s)
 	return fcntl(s->placeholder, F_DUPFD_CLOEXEC, 0);
 }
 
-/* A connection that is shut down in both directions is over, but libslirp keeps its descriptor for ten seconds more (TIME_WAIT). The broker
- * is told now: otherwise a hundred short connections a second would use up a sandbox's budget of open ones. */
+/* A connection that is shut down in both directions has ended, but libslirp keeps its descriptor for ten seconds more (TIME_WAIT). The broker
+ * learns of the end now: otherwise a hundred short connections a second would use up a sandbox's budget of open ones. */
 int tcp_shutdown(struct stack *s, int fd, int how)
 {
 	int rc = (int)syscall(SYS_shutdown, fd, how), saved = errno;

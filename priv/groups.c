@@ -60,7 +60,7 @@ int group_open(const struct leases *t, struct place at)
 {
 	char name[16];
 
-	/* The only leaf of a flat place is all that there is of its group. */
+	/* In a flat place the group has one leaf of the same number, and no cgroup of its own. */
 	group_name(name, sizeof(name), at.group);
 	return at.flat ? leaf_open(t, at, at.group) : lease_open(t, at, name);
 }
@@ -159,7 +159,7 @@ int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l)
 	snprintf(text, sizeof(text), "%s rbps=%s wbps=%s riops=%s wiops=%s", device, bytes, bytes,
 		ops, ops);
 	rc = file_put(dir, "io.max", text);
-	/* Without limits a kernel that has no throttling is as good. */
+	/* A kernel without throttling has no io.max: an error only if there are limits to set. */
 	if (rc < 0 && (l->io_bytes_max || l->io_ops_max))
 		return rc;
 	snprintf(text, sizeof(text), "default %" PRIu64, weight);
@@ -218,7 +218,7 @@ uint64_t cgroup_private_bytes(int dir)
 	return (uint64_t)MAX(0, read_number(dir, "memory.stat", "anon "));
 }
 
-/* "max" is no number. */
+/* strtoll() makes 0 of "max". */
 uint64_t cgroup_memory_limit(int dir)
 {
 	return (uint64_t)MAX(0, read_number(dir, "memory.max", NULL));
@@ -252,7 +252,7 @@ int cgroup_lower(int dir, uint64_t bytes)
 	return rc ? rc : file_put(dir, "memory.oom.group", "1");
 }
 
-/* The numbers of a cgroup's processes, as far as there is room for them. */
+/* The process ids of a cgroup, as many as fit. */
 static int procs_read(int dir, char *text, size_t cap)
 {
 	_cleanup_close_ int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
@@ -260,15 +260,15 @@ static int procs_read(int dir, char *text, size_t cap)
 
 	if (n < 0)
 		return -errno;
-	/* a number that was cut would be another process */
+	/* an id that was cut would name another process */
 	while (n == (ssize_t)cap - 1 && n > 0 && text[n - 1] != '\n')
 		text[--n] = 0;
 	text[n] = 0;
 	return 0;
 }
 
-/* Is it in the cgroup now? Asked with a descriptor of /proc/PID in hand: if so, that is of a process of this cgroup, however often the number
- * was used before. */
+/* Is the process in the cgroup now? The caller has /proc/PID open: if it is, that descriptor belongs to a process of this cgroup, even if the
+ * kernel gave the number again meanwhile. */
 static bool is_in(int dir, long pid)
 {
 	char text[4096], *at = text;
@@ -322,7 +322,7 @@ int leaf_remove(const struct leases *t, struct place at, uint32_t slot)
 	return 0;
 }
 
-/* The number behind the letter; n or more: the name is not one of ours. */
+/* The number after the letter, below n; n: the name is not one of ours. */
 static uint32_t name_number(const char *name, char letter, uint32_t n)
 {
 	unsigned long v;
@@ -401,7 +401,7 @@ static int find_own_group(char *to, size_t cap, struct err *e)
 			"/sys/fs/cgroup is not cgroup v2 (boot with "
 			"systemd.unified_cgroup_hierarchy=1)");
 	p[strcspn(p, "\n")] = 0;
-	/* the root group is nobody's: take one below it */
+	/* never the root cgroup itself: take one below it */
 	snprintf(to, cap, "/sys/fs/cgroup%s", strcmp(p + 3, "/") == 0 ? "/mayfly" : p + 3);
 	return 0;
 }
@@ -427,7 +427,7 @@ static int open_cgroup(const char *given, struct err *e)
 		snprintf(path, sizeof(path), "%s", given);
 	else if (find_own_group(path, sizeof(path), e) < 0)
 		return -e->code;
-	/* a helper that restarts by hand finds itself in its own leaf */
+	/* a helper that is started again by hand is in the leaf of the one before */
 	if (strlen(path) > 5 && !strcmp(path + strlen(path) - 5, "/priv"))
 		path[strlen(path) - 5] = 0;
 	if (mkdir(path, 0755) < 0 && errno != EEXIST)
@@ -436,17 +436,17 @@ static int open_cgroup(const char *given, struct err *e)
 	if (fd < 0)
 		return err_set(e, errno, "open %s", path);
 	snprintf(parent, sizeof(parent), "%s/../cgroup.subtree_control", path);
-	/* fails where it is given already, or not ours: the next line tells */
+	/* may fail in a cgroup that is not ours: the write below shows whether the controllers are there */
 	(void)file_put(AT_FDCWD, parent, CONTROLLERS);
 	(void)file_put(AT_FDCWD, parent, "+io");
 	rc = file_put(fd, "cgroup.subtree_control", CONTROLLERS);
-	/* a group with processes of its own gives nothing to those below it: we are one of them */
+	/* a cgroup with processes of its own cannot pass controllers on: this process is one, so it moves to a leaf */
 	if (rc == -EBUSY && (rc = enter_leaf(fd, "priv")) == 0)
 		rc = file_put(fd, "cgroup.subtree_control", CONTROLLERS);
 	if (rc < 0)
 		return err_set(e, -rc,
 			"delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
-	/* apart from the others: a host without it has the rest */
+	/* separate from the others: a host without the io controller still gets those */
 	(void)file_put(fd, "cgroup.subtree_control", "+io");
 	return take_fd(&fd);
 }
@@ -483,8 +483,8 @@ int lease_parse(const char *text, char *path, size_t cap, struct priv_limits *l,
 	return 0;
 }
 
-/* Only what was asked for: the cgroup of a lease may be somebody else's, with limits of its own. A lease never
- * kills as one: sandboxes in it are apart. */
+/* Sets only what was asked for: the cgroup of a lease may be somebody else's, with limits of its own. No memory.oom.group:
+ * one sandbox that runs out of memory must not end the others. */
 static int lease_limits(int fd, const struct priv_limits *l)
 {
 	char text[64];
@@ -513,8 +513,8 @@ int leases_add(struct leases *t, const char *path, const struct priv_limits *l, 
 		log_warn("no cgroup limits: %s", ce.msg);
 	else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(e, errno,
-			"another mayfly-priv has this cgroup, its kill of a slot would be ours: "
-			"--cgroup keeps two apart");
+			"another mayfly-priv uses this cgroup, and would kill our processes: "
+			"choose another one with --cgroup");
 	rc = fd < 0 ? 0 : lease_limits(fd, l);
 	if (rc < 0)
 		return err_set(e, -rc, "limits of the lease %s", path);

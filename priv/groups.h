@@ -38,7 +38,7 @@ int lease_parse(const char *text, char *path, size_t cap, struct priv_limits *l,
 int leaf_make(const struct leases *t, struct place at, uint32_t slot, const struct priv_limits *l);
 int leaf_open(const struct leases *t, struct place at, uint32_t slot);
 int group_open(const struct leases *t, struct place at);
-/* Does the lease hand the io controller down? */
+/* Does the lease pass the io controller on to its groups? */
 bool cgroup_has_io(int lease);
 /* Of a group: how much it may read and write on that device. 0 or -errno. */
 int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l);
@@ -48,10 +48,10 @@ bool io_device_of(const char *path, char *to, size_t cap);
 int cgroup_limits(int dir, const struct priv_limits *l, bool group);
 void cgroup_usage(int dir, struct priv_usage *u);
 uint64_t cgroup_private_bytes(int dir);
-/* Raises memory.max, and lets the kernel kill one process where it would kill all; or takes that back: -EBUSY if
- * private memory would not fit. A cgroup without a limit stays as it is. */
 /* memory.max in bytes; 0: none. */
 uint64_t cgroup_memory_limit(int dir);
+/* Raises memory.max, and lets the kernel kill one process where it would kill all; or takes that back: -EBUSY if
+ * private memory would not fit. A cgroup without a limit keeps having none. */
 int cgroup_raise(int dir, uint64_t bytes);
 int cgroup_lower(int dir, uint64_t bytes);
 /* If memory runs out here, every process but this one dies before it does. */

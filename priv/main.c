@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * main.c: mayfly-priv, the only part of mayfly that stays root. It starts mayflyd under a user of its own, starts it again when it dies,
- * and does for it what is in serve.c's table. It reads its command line and the daemon's fixed-size requests, nothing else.
+ * and serves its requests (the table in serve.c). It reads its command line and those requests, nothing else.
  * On SIGTERM it ends the daemon and itself; the sandboxes go on, and the next helper finds them.
  */
 #include <fcntl.h>
@@ -25,12 +25,13 @@
 #include "priv/serve.h"
 #include "priv/spawn.h"
 
+/* VOLUME_UID_BASE is 0x70000000: systemd's list of user ids has no owner for the 2^28 from there on */
 #define UID_BASE        300000u
 #define VOLUME_UID_BASE UINT64_C(1879048192)
 #define RESPAWN_MIN_NS  100000000ull
 #define RESPAWN_MAX_NS  5000000000ull
 #define REQUESTS_A_TURN 64
-/* one that lived so long came up and served: its end is no reason to hold the next one back */
+/* a daemon that ran for longer than this had come up: the next one starts without a longer delay */
 #define RESPAWN_LIVED_NS 1000000000ull
 
 static struct priv {
@@ -65,7 +66,6 @@ static struct priv {
 	.uid_base = UID_BASE,
 	.uid_count = PRIV_UID_RANGES * 4096,
 	.nslots = 4096,
-	/* 0x70000000: systemd's list of user ids has no owner for the 2^28 from here on */
 	.volumes = {.claims_fd = -1},
 	.backoff_ns = RESPAWN_MIN_NS,
 	.daemon = {.run_dir = "/run/mayfly", .state_dir = "/var/lib/mayfly"}};
@@ -126,7 +126,7 @@ static bool flush_ends(void)
 	return true;
 }
 
-/* The daemon does not read: take no more requests until it does. */
+/* Sends what waits. As long as the daemon does not read, no more of its requests are taken. */
 static void pump_out(void)
 {
 	if (P.sock < 0)
@@ -158,14 +158,14 @@ static void on_sock(void *arg, uint32_t events)
 {
 	int fds[FDPASS_MAX];
 
-	/* the ends of processes and the timers have their turn too */
+	/* at most so many: the ends of processes and the timers have their turn, too */
 	for (int i = 0; i < REQUESTS_A_TURN && P.sock >= 0 && flush_reply(); i++) {
 		size_t nfds = ARRAY_LEN(fds);
 		uint8_t msg[sizeof(struct priv_msg) + PRIV_TEXT_MAX + 1];
 		ssize_t n = fdpass_recv(P.sock, msg, sizeof(msg), fds, &nfds);
 
 		if (n == -EMSGSIZE)
-			n = 1; /* answered as what it is: not a request */
+			n = 1; /* too long: the answer is an error, as for a message that is no request */
 		if (n <= 0) {
 			if (n != -EAGAIN) {
 				watch_remove(P.sock_watch);
@@ -188,7 +188,7 @@ static void on_slot_end(void *arg, uint32_t events)
 	siginfo_t si = {0};
 	int status = -1;
 
-	/* not our child if another helper started it: how it ended nobody can say then */
+	/* A process that an earlier helper started is not our child: nobody knows how it ended. */
 	if (waitid(P_PIDFD, (id_t)s->pidfd, &si, WEXITED | WNOHANG) == 0 && si.si_pid)
 		status = si.si_code == CLD_EXITED ? si.si_status << 8 : si.si_status;
 	log_info("slot %u: process %d ended, wait status %#x", slot, s->pid, (unsigned int)status);
@@ -260,7 +260,7 @@ static void daemon_start(void *arg)
 	}
 	P.sock = s[0];
 	P.slots.daemon_pidfd = P.daemon_pidfd;
-	/* the ends of before are in what it lists; the new daemon hears of later ones */
+	/* the new daemon finds earlier ends by PRIV_LIST, and receives events of later ones */
 	for (uint32_t i = 0; i < P.slots.n; i++)
 		P.slots.s[i].told = true;
 	P.slots.untold = 0;
@@ -327,7 +327,7 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
 }
 
 /* Two helpers may run on one host, but a user that both could give would own two sandboxes: each
- * has a lock on its range, to its end. */
+ * has a lock on its range until it ends. */
 static int lock_users(struct err *e)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = P.uid_count};
@@ -337,18 +337,18 @@ static int lock_users(struct err *e)
 
 	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &files) < 0)
 		return err_set(e, errno,
-			"another mayfly-priv serves volumes with user ids from %u on: "
-			"--volume-uid-base",
+			"another mayfly-priv serves volumes with user ids from %u on: choose "
+			"others with --volume-uid-base",
 			P.ids_base);
 	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0
 		       ? err_set(e, errno,
-				 "another mayfly-priv has some of the %u users from %u on: "
-				 "--uid-base, --uid-count",
+				 "another mayfly-priv has some of the %u users from %u on: choose "
+				 "others with --uid-base, --uid-count",
 				 P.uid_count, P.uid_base)
 		       : 0;
 }
 
-/* A host alone is one lease, in which everything is. */
+/* Without --lease there is one lease for all sandboxes. */
 static int set_up_leases(struct err *e)
 {
 	struct priv_limits l = {0};
@@ -367,7 +367,7 @@ static int set_up_leases(struct err *e)
 	return 0;
 }
 
-/* What the disk of the state folder lacks. */
+/* The host flags for what the disk of the state folder lacks. */
 static uint32_t host_disk(void)
 {
 	_cleanup_close_ int fd = open(P.daemon.state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -422,7 +422,7 @@ _noreturn_ static void bad_options(const struct err *e)
 	exit(2);
 }
 
-/* Everything behind "--" is the daemon's; its name takes the place before it. */
+/* Everything behind "--" is the daemon's. Its name is put into the place before that, as argv[0]. */
 static void daemon_options(char **argv, int rest)
 {
 	P.daemon.argv = argv + rest - 1;
@@ -450,17 +450,18 @@ static void parse(int argc, char **argv)
 	bool help = false, core_scheduling = false;
 	const struct opt opts[] = {
 		{"bin-dir", 0, OPT_STR, &P.daemon.bin_dir, "DIR",
-			"mayflyd, mayfly-vmm, mayfly-image (beside this program)"},
+			"folder of mayflyd, mayfly-vmm, mayfly-image (where this program is)"},
 		{"run-dir", 0, OPT_STR, &P.daemon.run_dir, "DIR",
 			"sockets of the daemon (/run/mayfly)"},
 		{"state-dir", 0, OPT_STR, &P.daemon.state_dir, "DIR",
-			"what lasts (/var/lib/mayfly)"},
+			"what lasts: images, snapshots, the database (/var/lib/mayfly)"},
 		{"show", 0, OPT_LIST, &shown, "PATH",
 			"one more file or folder that mayflyd may read (a kernel or initramfs of "
 			"its "
 			"configuration); up to 8"},
 		{"cgroup", 0, OPT_STR, &P.cgroup, "PATH",
-			"cgroup v2 folder to make groups in (our own)"},
+			"cgroup v2 folder below which each sandbox gets its group (the helper's "
+			"own)"},
 		{"user", 0, OPT_STR, &P.user, "NAME", "the daemon's user, or its number (mayfly)"},
 		{"lease", 0, OPT_LIST, &leases, "PATH",
 			"PATH[,memory=BYTES][,cpu=MILLIS]: cgroup v2 folder in which sandboxes may "
@@ -477,7 +478,8 @@ static void parse(int argc, char **argv)
 		{"volume-uid-base", 0, OPT_UINT, &ids_base, "N",
 			"first of 65,536 user ids for each slot, and for the files of claims "
 			"(from 1879048192 on, by --uid-base)"},
-		{"slots", 0, OPT_UINT, &slots, "N", "processes in jails at a time (4096)"},
+		{"slots", 0, OPT_UINT, &slots, "N",
+			"how many jailed processes there may be at a time (4096)"},
 		{"core-scheduling", 0, OPT_FLAG, &core_scheduling, NULL,
 			"let no two sandboxes share a core's threads at a time (Linux 5.14, "
 			"CONFIG_SCHED_CORE)"},

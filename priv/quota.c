@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quota.c: see quota.h. quotactl_fd() takes a descriptor, so that no path of a mount or a device is looked for.
+ * quota.c: see quota.h. quotactl_fd() takes a descriptor, so no path of a mount or a device is needed.
  */
 #include "priv/quota.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serve.c: requests of the daemon, one function a row. mayfly-priv, root. Every field of every message is hostile: the daemon reads the
+ * serve.c: requests of the daemon, one function for each. mayfly-priv, root. Every field of every message is hostile: the daemon reads the
  * network. A request that is not exactly in the table is refused, counted and logged; nothing here exits because of one.
  */
 #include "priv/serve.h"
@@ -82,7 +82,7 @@ static int do_spawn(struct serve *s, struct req *r)
 	return 0;
 }
 
-/* A limit of memory can be changed and never lifted: 0 leaves it as it is. */
+/* A memory limit can be changed but not removed: 0 leaves it as it is. */
 static int limits_change(int fd, const struct priv_limits *l, bool group)
 {
 	struct priv_limits all = *l;
@@ -179,12 +179,12 @@ static int do_room(struct serve *s, struct req *r)
 	}
 	if (r->in.what == 2)
 		return cgroup_spare(leaf, r->in.pid);
-	/* once only: a daemon that was killed in between finds what the last one had */
+	/* raised once only: if a daemon asks again after its predecessor was killed, it gets the same number */
 	if (slot->room_bytes) {
 		r->out->usage.memory_bytes = slot->room_bytes;
 		return 0;
 	}
-	/* the smallest step that limits_ok() takes when it comes back */
+	/* limits_ok() refuses less than this when the daemon gives it back */
 	bytes = MIN(MAX(cgroup_private_bytes(leaf), MIB(16)), bytes);
 	r->out->usage.memory_bytes = bytes;
 	rc = room_take(leaf, group, bytes);
@@ -297,7 +297,7 @@ static int quota_set(const struct req *r, int fd, uint32_t project)
 
 	if (rc == 0)
 		rc = quota_give(fd, project);
-	/* no system call, no quotas, or those of projects are off */
+	/* no such system call, no quotas, or project quotas are off */
 	return rc == -ENOSYS || rc == -ESRCH || rc == -EINVAL ? -EOPNOTSUPP : rc;
 }
 
@@ -309,7 +309,7 @@ static int quota_files(struct serve *s, struct req *r, uint32_t project)
 	for (size_t i = 0; i < r->nfds; i++) {
 		if (fstat(r->fds[i], &st) < 0)
 			return -errno;
-		/* nobody else's files count for a sandbox */
+		/* only the daemon's own files may count for a sandbox */
 		if (st.st_uid != s->daemon_uid || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
 			return -EPERM;
 	}

@@ -28,8 +28,8 @@ struct slot_file {
 #define SLOT_FILE_MAGIC_1 0x31544c53u
 #define SLOT_FILE_BYTES_1 24u
 
-/* A range of users for each kind: what an image job leaves behind never belongs to the user of a monitor. Image
- * jobs of both kinds share one: files of theirs are adopted by it. */
+/* A range of users for each kind: what an image job leaves behind never belongs to the user of a monitor. Both
+ * kinds of image jobs share one, by which do_adopt() knows their files. */
 #define UNUSED_RANGE 4 /* file servers have ranges of their own, from ids_base on */
 static const uint32_t uid_range[PRIV_K_COUNT] = {[PRIV_K_MONITOR] = 0,
 	[PRIV_K_NETWORK] = 1,
@@ -106,8 +106,8 @@ int slot_kill(struct slots *t, uint32_t slot)
 	return 0;
 }
 
-/* Nobody else becomes their user until the daemon has adopted or removed them. A job can make no folders in its
- * own. A folder that cannot be read may hold anything: the user stays taken. */
+/* Does the stage folder still hold files of this slot's user? The user id is not given out again until the daemon has
+ * adopted or removed them. A job cannot make folders in it. A folder that cannot be read may hold such files: true. */
 static bool leaves_files(const struct slot *s)
 {
 	int fd = s->stage_fd ? openat(s->stage_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -181,7 +181,7 @@ int group_kill(struct slots *t, uint32_t group)
 	return rc;
 }
 
-/* false: there is none, or it cannot be believed */
+/* false: there is no state file, or it is damaged */
 static bool slot_file_read(const struct slots *t, uint32_t slot, struct slot_file *f)
 {
 	_cleanup_close_ int fd = -1;
@@ -200,8 +200,8 @@ static bool slot_file_read(const struct slots *t, uint32_t slot, struct slot_fil
 	       f->group < t->n && f->lease < MAX(t->leases.n, 1u);
 }
 
-/* The pipe that the last helper made: its reading end is had again through the process that has the other one. What that process has there now is
- * not believed to be a pipe: it is looked at before it is opened. */
+/* The log's pipe that an earlier helper made: opens its reading end again through the process that has the other one. The process may have
+ * something else there by now, so the file type is checked before it is opened. 0: none. */
 static int log_find(int32_t pid)
 {
 	_cleanup_close_ int there = -1;
@@ -239,7 +239,7 @@ static void slot_take_over(struct slots *t, uint32_t slot)
 		s->at = (struct place){0, slot, true};
 	if (f.pid > 0 && f.start_time && process_start_time(f.pid) == f.start_time)
 		s->pidfd = (int)syscall(SYS_pidfd_open, f.pid, 0);
-	/* asked again with the pidfd in hand: only now is the number known to mean this process */
+	/* asked again now that the pidfd is open: only now is it sure that the number means this process */
 	if (s->pidfd >= 0 && process_start_time(f.pid) == f.start_time) {
 		s->pid = f.pid;
 		s->start_time = f.start_time;
@@ -251,7 +251,7 @@ static void slot_take_over(struct slots *t, uint32_t slot)
 	(void)slot_kill(t, slot);
 }
 
-/* A leaf that no state file tells of: its helper was killed between the start of a process and the file. */
+/* For a leaf without a state file: its helper was killed after it had started the process and before it wrote the file. */
 static void leaf_found(void *arg, struct place at, uint32_t slot)
 {
 	struct slots *t = arg;
@@ -296,7 +296,7 @@ int slots_take_over(struct slots *t, const char *dir, struct err *e)
 	if (t->dir_fd < 0 || fstat(t->dir_fd, &st) < 0)
 		return err_set(e, errno, "open %s", dir);
 	if (st.st_uid != geteuid() || (st.st_mode & 022))
-		return err_plain(e, EPERM, "%s is not root's alone: another --run-dir", dir);
+		return err_plain(e, EPERM, "%s is not root's alone: give another --run-dir", dir);
 	for (uint32_t i = 0; i < t->n; i++)
 		slot_take_over(t, i);
 	leaves_each(&t->leases, t->n, leaf_found, t);

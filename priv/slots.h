@@ -16,7 +16,7 @@ struct slot {
 	uint32_t uid;
 	int32_t pid; /* 0: ended */
 	int pidfd;
-	int stage_fd; /* 0: none; the daemon's folder that it works in */
+	int stage_fd; /* 0: none; the stage folder of an image job */
 	int log_fd;   /* 0: none; the reading end of its log's pipe */
 	struct place at;
 	uint64_t start_time;
@@ -31,7 +31,7 @@ struct spawned {
 	int log_fd; /* the reading end of its log's pipe; 0: none */
 };
 
-/* monitors, network processes, image jobs, brokers; the fifth is not used: file servers have ranges of their own */
+/* monitors, network processes, image jobs, brokers; the fifth range is not used: file servers have their own ids (ids_base) */
 #define PRIV_UID_RANGES 5u
 #define SLOT_IDS        65536u /* user ids of a file server */
 
@@ -44,7 +44,7 @@ struct slots {
 	uint32_t untold; /* ends that the daemon has not heard of */
 	int dir_fd;      /* state files */
 	int daemon_pidfd;
-	bool core_scheduling; /* each process has cores of its own while it runs */
+	bool core_scheduling; /* no two processes run on one core's threads at a time */
 	struct leases leases;
 };
 
@@ -57,8 +57,7 @@ int slot_used(
 	struct slots *t, uint32_t slot, uint32_t kind, struct place at, int32_t pid, int pidfd);
 void slot_ended(struct slots *t, uint32_t slot, int32_t wait_status);
 int slot_kill(struct slots *t, uint32_t slot);
-/* 0, or -EBUSY while anything of it is left: a process, or a file of its user in the folder that it
- * worked in. */
+/* 0, or -EBUSY while anything of it is left: a process, or a file of its user in its stage folder. */
 int slot_free(struct slots *t, uint32_t slot);
 /* Where the processes of this group are. false: it has none. */
 bool group_lease(const struct slots *t, uint32_t group, struct place *at);

@@ -68,7 +68,7 @@ const struct kind *kind_of(uint32_t kind)
 	return kind < PRIV_K_COUNT && kinds[kind].program ? &kinds[kind] : NULL;
 }
 
-/* fds become 3, 4, ...: first out of the way, so that none is overwritten before it was moved */
+/* fds become 3, 4, ...: they are copied above that first, so that none is overwritten before it is moved */
 static bool place_fds(const int *fds, size_t n)
 {
 	int high[PRIV_SPAWN_FDS];
@@ -115,8 +115,8 @@ static pid_t clone_child(uint64_t flags, int cgroup, int *pidfd)
 	return (pid_t)syscall(SYS_clone3, &a, sizeof(a));
 }
 
-/* The daemon's folders are of its own mount namespace, and only from in there can one be copied out
- * of it. */
+/* Replaces the daemon's folder at fd by a detached copy of its mount. open_tree() can make it only inside of the
+ * mount namespace to which the folder belongs: the daemon's. */
 static bool take_stage(int daemon_pidfd, int fd)
 {
 	_cleanup_close_ int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), tree = -1;
@@ -149,15 +149,15 @@ static int volume_args(const struct priv_msg *req, size_t nvolumes,
 #define PR_SCHED_CORE_CREATE 1
 #endif
 
-/* No thread of another process runs on the other thread of a core while one of this runs. What it starts inherits that. A kernel without
- * it, or a host without such threads, refuses, and nothing is shared there. */
+/* No other process runs on the second thread of a core while this one runs there. Its children inherit that. The call fails on a host without
+ * such threads, where nothing is shared, and on a kernel without core scheduling, where threads stay shared. */
 static void own_cores(void)
 {
 	prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0, 1 /* PIDTYPE_TGID */, 0);
 }
 
-/* What a jailed process says goes into a pipe of its own. It can neither cut the shared log nor write lines of others there, and it
- * waits for nobody: the writing end does not block. */
+/* A jailed process logs into a pipe of its own. It can neither cut the shared log nor forge lines of others there, and it waits for nobody:
+ * the writing end does not block. */
 static int log_pipe(int *reading, int *writing)
 {
 	int p[2];
@@ -208,7 +208,7 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 	default_signals();
 	if (t->core_scheduling)
 		own_cores();
-	/* nobody may read its log for a moment, or at all */
+	/* there may be no reader of its log, for a moment or for ever */
 	signal(SIGPIPE, SIG_IGN);
 	if (dup2(its, 0) < 0 || dup2(its, 1) < 0 || dup2(its, 2) < 0)
 		_exit(126);
@@ -222,7 +222,7 @@ int spawn_jailed(struct slots *t, int bin_fd, const struct priv_msg *req, struct
 
 static void drop_to(uint32_t uid)
 {
-	/* no core, not even into a pipe (lib/jail.c) */
+	/* no core dump, not even into a pipe (lib/jail.c) */
 	struct rlimit core = {1, 1};
 
 	fd_limit_raise(1ul << 18);
@@ -237,8 +237,7 @@ static void drop_to(uint32_t uid)
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-/* All that the daemon ever sees of the host: libraries, its programs, its folders, what it asks the
- * kernel about. */
+/* All that the daemon ever sees of the host: libraries, its programs, its folders, and the kernel's files that it reads. */
 static int daemon_root(const struct daemon_conf *c, struct err *e)
 {
 	struct jail_show show[JAIL_SHOW_MAX] = {{"/usr", JAIL_SHOW_RUN}, {"/lib", JAIL_SHOW_RUN},

@@ -6,11 +6,11 @@
 
 #include "priv/slots.h"
 
-/* One row a kind: what may be started at all. */
+/* One row for each kind of process: nothing else can be started. */
 struct kind {
 	const char *program, *extra; /* extra: one more argument, or NULL */
 	uint32_t min_fds, max_fds;
-	uint32_t stage_fd; /* 0, or the number of the daemon's folder that it works in */
+	uint32_t stage_fd; /* 0, or the descriptor that is its stage folder in the new process */
 	uint64_t pids_max, memory_max;
 	const char *oom_score_adj;
 };

@@ -4,7 +4,7 @@
  *
  * A folder is opened once, beneath its root: openat2() follows no link out of it, whenever the link was made. From then on it is a
  * descriptor. What is handed out is a copy of its mount, detached, private, without set-user-id, devices and execution, with the ids on
- * disk shifted into the range of one slot: a file server can be nobody else, whatever it is talked into.
+ * disk shifted into the range of one slot: a file server, even one that was taken over, can use no others.
  */
 #include "priv/volumes.h"
 
@@ -102,7 +102,7 @@ static int open_how(int dir, const char *path, uint64_t flags, uint64_t resolve)
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/* A missing folder, as the owner of the one that it is made in: root's rights are not used for it. */
+/* Makes a missing folder with the rights of its parent's owner, not with root's. */
 static int make_folder(int parent, const char *name)
 {
 	struct stat st;
@@ -215,7 +215,7 @@ int volume_claim_open(const struct volumes *v, const char *name)
 		return -EINVAL;
 	if (v->claims_fd < 0)
 		return -ENOTDIR;
-	/* a quota is set by an ioctl, which O_PATH has not */
+	/* a quota is set by ioctl(), which an O_PATH descriptor refuses */
 	return open_how(
 		v->claims_fd, name, O_RDONLY | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
 }
@@ -414,7 +414,7 @@ static void on_job(void *arg, uint32_t events)
 	volume_jobs_reap(b->j);
 }
 
-/* The source hangs. The child keeps its place until the kernel lets go of it. */
+/* The source hangs. The child's place is free again only when the kernel has ended it. */
 static void on_late(void *arg)
 {
 	struct job *b = arg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * volumes.h: opens what a volume is: a host folder below the operator's list, or a claim's folder. mayfly-priv, root. Paths come from the
+ * volumes.h: opens volumes: a host folder below the operator's list, or a claim's folder. mayfly-priv, root. Paths come from the
  * daemon, and what lies behind them from guests: both are hostile.
  *
  * Each request is a child process, because a source may hang (NFS, FUSE). The helper goes on meanwhile.
@@ -34,12 +34,12 @@ struct volume_ask {
 
 /* <state>/volumes, made if missing. */
 int volumes_open(struct volumes *v, const char *state_dir, struct err *e);
-/* Is it one that may be walked: absolute or relative as asked, no empty component, no "." and no ".."? */
+/* Is the path absolute or relative, as `absolute` says, without an empty component, "." and ".."? */
 bool volume_path_ok(const char *path, bool absolute);
-/* The ask that a message's bytes make: 0 or -EINVAL. text has n bytes. */
+/* Reads a request into *a: 0 or -EINVAL. text: the n bytes behind the message; *a points into them. */
 int volume_parse(struct volume_ask *a, const struct priv_msg *m, const char *text, size_t n);
 
-/* In a child: 0 or -errno; *fd: the detached mount, *folder: it is one, no file. */
+/* In a child: 0 or -errno; *fd: the detached mount; *folder: true for a folder, false for a file. */
 int volume_do(const struct volumes *v, const struct volume_ask *a, int *fd, bool *folder);
 
 /* The folder of a claim that exists; its name is hostile: a descriptor or -errno. */
@@ -50,7 +50,7 @@ typedef void (*volume_done_fn)(
 	void *arg, const struct priv_msg *reply, int fd); /* fd is the callee's */
 struct volume_jobs *volume_jobs_create(
 	struct loop *l, const struct volumes *v, volume_done_fn done, void *arg);
-/* Who asked is gone: the answers that are due are dropped. */
+/* The daemon has ended: drops the answers that are still to come. */
 void volume_jobs_forget(struct volume_jobs *j);
 /* After SIGCHLD: gives back the places of jobs whose children ended. */
 void volume_jobs_reap(struct volume_jobs *j);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * acl.c: POSIX ACLs between libarchive's form and the xattr form (u32 version, then u16 tag, u16 permissions, u32 id each, little
- * endian, sorted by tag and id). Runs in the image job; lists are hostile: one that the kernel would call corrupt is refused here.
+ * endian, sorted by tag and id). Runs in the image job; lists are hostile: a list that the kernel would refuse as corrupt is an error.
  */
 #include "images/build/acl.h"
 #include "lib/buf.h"
@@ -124,7 +124,7 @@ bool acl_xattr_valid(const void *value, size_t len)
 		if (a.perm > 7 || a.tag == 0 || a.tag > TAG_OTHER || (a.tag & (a.tag - 1)))
 			return false;
 		if (a.tag != TAG_USER && a.tag != TAG_GROUP)
-			a.id = 0; /* means nothing there */
+			a.id = 0; /* these tags have no id */
 		if (last.tag && ace_cmp(&last, &a) >= 0)
 			return false;
 		last = a;

@@ -10,5 +10,5 @@ struct archive_entry;
 
 /* The entry's ACLs become system.posix_acl_{access,default} of the node. */
 int acl_from_entry(struct archive_entry *en, struct node *n, struct err *e);
-/* What the kernel would take: version 2, known tags in order, the obligatory ones once. */
+/* Would the kernel accept it? Version 2, known tags in order, the obligatory tags once. */
 bool acl_xattr_valid(const void *value, size_t len);

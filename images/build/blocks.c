@@ -65,7 +65,7 @@ static int drain(struct blocks *b)
 	r = pwrite_full(
 		b->fd, b->out, (size_t)b->out_n * DISK_BLOCK, (uint64_t)b->out_blk * DISK_BLOCK);
 	if (r == 0)
-		/* starts the disk now; the one fsync at the end then finds little left */
+		/* begins to write now, so that the one fsync at the end has little left */
 		sync_file_range(b->fd, (off_t)b->out_blk * DISK_BLOCK, (off_t)b->out_n * DISK_BLOCK,
 			SYNC_FILE_RANGE_WRITE);
 	b->out_n = 0;
@@ -189,7 +189,7 @@ void blocks_free(void *arg, const struct extent *x, uint32_t n)
 		struct extent *p = realloc(b->freed, cap * sizeof(*p));
 
 		if (!p) {
-			b->failed_nomem = true; /* said by blocks_flush */
+			b->failed_nomem = true; /* blocks_flush() reports it */
 			return;
 		}
 		b->freed = p;
@@ -208,7 +208,7 @@ int blocks_flush(struct blocks *b)
 	if (b->failed_nomem)
 		return -ENOMEM;
 	for (size_t i = 0; i < b->nfreed; i++)
-		/* a file system without holes only keeps the space */
+		/* fails on a file system without holes: the space is not given back */
 		(void)fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			(off_t)b->freed[i].pblk * DISK_BLOCK, (off_t)b->freed[i].len * DISK_BLOCK);
 	return 0;

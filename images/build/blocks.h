@@ -30,12 +30,12 @@ int blocks_end(struct blocks *b, uint64_t size);
 /* Whole blocks at the next place (directories, long links); *pblk is where. */
 int blocks_append(struct blocks *b, const void *p, uint32_t nblocks, uint32_t *pblk);
 
-/* As tree's `freed`: those blocks are given back to the host by blocks_flush. */
+/* For tree.freed: blocks_flush() gives those blocks back to the host. */
 void blocks_free(void *b, const struct extent *x, uint32_t n);
-/* Everything to the file; holes punched where data was freed. */
+/* Writes everything to the file, and punches holes where data was freed. */
 int blocks_flush(struct blocks *b);
 
 uint32_t blocks_first(const struct blocks *b);
 uint32_t blocks_next(const struct blocks *b); /* one behind the last block in use */
-/* the freed ranges, sorted by nothing */
+/* the freed ranges, in no order */
 const struct extent *blocks_freed(const struct blocks *b, size_t *n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * build.c: one image, from blobs to a disk. Runs in the image job; manifest, configuration and layers are hostile. Each layer's blob is
- * compared with its digest, and its tar with the configuration's diff_id, while it is read; what was built of it counts for nothing
- * until all of them were right.
+ * compared with its digest, and its tar with the configuration's diff_id, while it is read. Nothing
+ * that was built is used before all of them were right.
  */
 #include "images/build/build.h"
 #include "images/build/ext4.h"

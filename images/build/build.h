@@ -10,17 +10,17 @@ struct build_input {
 	const char *name; /* for messages */
 	const void *manifest, *config;
 	size_t manifest_len, config_len;
-	/* opens the blob of layer i (of n); the descriptor is the callee's to close afterwards.
-	 * -errno and e */
+	/* opens the blob of layer i; image_build() closes the descriptor. On failure -errno and
+	 * e */
 	int (*layer)(void *arg, uint32_t i, const struct descriptor *d, struct err *e);
 	void *layer_arg;
 	struct image_limits lim;
-	/* bytes of blobs read so far of all; a negative result stops the build */
+	/* done: bytes of blobs read so far; a negative result stops the build */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
 };
 
 /* Writes the disk to disk_fd (an empty file, read and write) and image.json to json_fd, both
- * synced. *out as read from there. */
+ * synced. *out has the same content as image.json. */
 int image_build(const struct build_input *in, int disk_fd, int json_fd, struct image_config *out,
 	struct err *e);

@@ -2,7 +2,7 @@
  *
  * ext4.c: the file system around the data, by libext2fs. Runs in the image job. By now every name
  * and size was checked by the layer reader; what can still be wrong is that something does not fit
- * ext4, and that is an error, not a cut.
+ * ext4. That is an error: nothing is cut off.
  *
  * Features, and why: extents, 256-byte inodes with nanoseconds, dir_index for directories the guest
  * makes, flex_bg with one flex group (all bitmaps and inode tables side by side in front: few reads
@@ -23,7 +23,7 @@
 
 #define INODE_BYTES 256u
 #define FIRST_INO   11u /* lost+found's number elsewhere: an image has only what its layers have */
-#define EPOCH       946684800u
+#define EPOCH       946684800u /* 2000-01-01, so that equal input makes an equal disk */
 #define GROUP       (DISK_BLOCK * 8)
 #define MAX_LINKS   65000u
 #define INODES_MIN  524288u
@@ -219,7 +219,7 @@ static void set_super(struct ext2_super_block *s, const struct digest *id)
 	snprintf((char *)s->s_volume_name, sizeof(s->s_volume_name), "root");
 }
 
-/* What the layers and write_names put on the disk is in use, but for what later layers removed. */
+/* Marks the blocks that the layers and write_names() put on the disk as used, except those that later layers removed. */
 static errcode_t mark_data(ext2_filsys fs, struct blocks *b)
 {
 	uint32_t first = blocks_first(b), next = blocks_next(b);
@@ -260,7 +260,7 @@ static uint32_t count_extents(const struct node *n)
 {
 	uint32_t k = 0;
 
-	for (uint32_t i = 0; i < n->next; i++)
+	for (uint32_t i = 0; i < n->n_ext; i++)
 		k += (n->ext[i].len + 32767) / 32768;
 	return k;
 }
@@ -271,7 +271,7 @@ static void put_extents(struct ext2_inode *i, const struct node *n)
 	struct ext3_extent *x = (void *)(h + 1);
 	uint16_t k = 0;
 
-	for (uint32_t j = 0; j < n->next; j++) {
+	for (uint32_t j = 0; j < n->n_ext; j++) {
 		for (uint32_t done = 0; done < n->ext[j].len; k++) {
 			uint32_t len = MIN(n->ext[j].len - done, 32768u);
 
@@ -293,7 +293,7 @@ static errcode_t insert_extents(ext2_filsys fs, const struct node *n, struct ext
 
 	if (r)
 		return r;
-	for (uint32_t j = 0; j < n->next && !r; j++) {
+	for (uint32_t j = 0; j < n->n_ext && !r; j++) {
 		for (uint32_t done = 0; done < n->ext[j].len && !r;) {
 			uint32_t len = MIN(n->ext[j].len - done, 32768u);
 			struct ext2fs_extent x = {.e_lblk = n->ext[j].lblk + done,
@@ -344,7 +344,7 @@ static errcode_t write_inode(ext2_filsys fs, const struct node *n)
 	put_time(n->mtime, &i->i_ctime, &u.large.i_ctime_extra);
 	put_time(n->mtime, &u.large.i_crtime, &u.large.i_crtime_extra);
 	u.large.i_extra_isize = sizeof(struct ext2_inode_large) - EXT2_GOOD_OLD_INODE_SIZE;
-	for (uint32_t j = 0; j < n->next; j++)
+	for (uint32_t j = 0; j < n->n_ext; j++)
 		blocks += n->ext[j].len;
 	if (S_ISREG(n->mode) || S_ISDIR(n->mode) || S_ISLNK(n->mode))
 		ext2fs_inode_size_set(fs, i, n->size);
@@ -447,7 +447,7 @@ int ext4_write(struct tree *t, struct blocks *b, int fd, uint64_t room_bytes,
 	errcode_t r;
 	int k, copy;
 
-	initialize_ext2_error_table(); /* its texts, for messages; again is fine */
+	initialize_ext2_error_table(); /* for error_message(); may be called again */
 	list = number_inodes(t, &inodes);
 	k = write_names(list, b, e);
 	if (k < 0)

@@ -45,7 +45,7 @@ static int tar_err(struct archive *a, struct reader *rd, struct err *e)
 #define WH        ".wh."
 #define WH_OPAQUE ".wh..wh..opq"
 
-/* 1: it was one, and is done. 0: an ordinary entry. */
+/* 1: the entry was a whiteout, and is done. 0: an ordinary entry. */
 static int try_whiteout(struct layers *l, const char *path, size_t len, uint32_t no, struct err *e)
 {
 	const char *base = memrchr(path, '/', len);
@@ -72,7 +72,7 @@ static int try_whiteout(struct layers *l, const char *path, size_t len, uint32_t
 		return 1;
 	}
 	if (n > 8 && memcmp(base, WH WH, 8) == 0)
-		return 1; /* bookkeeping of aufs: not part of the image */
+		return 1; /* aufs' own files: not part of the image */
 	if (n == 4 || (base[4] == '.' && (n == 5 || (n == 6 && base[5] == '.'))))
 		return err_plain(e, EINVAL, "whiteout of no name");
 	r = tree_find(l->tree, path, len, 0, no, &p, e);
@@ -206,7 +206,7 @@ static int set_target(struct archive_entry *en, struct node *n, struct err *e)
 			IMAGE_PATH_MAX - 1);
 	n->target = strdup(target);
 	n->size = len;
-	n->mode = S_IFLNK | 0777; /* what every kernel makes of one, whatever the archive says */
+	n->mode = S_IFLNK | 0777; /* as every kernel makes them, whatever the archive says */
 	return n->target ? 0 : err_set(e, ENOMEM, "symbolic link");
 }
 

@@ -112,7 +112,7 @@ void stream_filter(struct archive *a, int fd)
 	(void)!pread(fd, m, sizeof(m), 0);
 	if (m[0] == 0x1f && m[1] == 0x8b)
 		archive_read_append_filter(a, ARCHIVE_FILTER_GZIP);
-	/* a frame, or one that is to be skipped before it */
+	/* zstd: a frame, or a skippable frame before it */
 	else if (!memcmp(m, "\x28\xb5\x2f\xfd", 4) ||
 		 ((m[0] & 0xf0) == 0x50 && !memcmp(m + 1, "\x2a\x4d\x18", 3)))
 		archive_read_append_filter(a, ARCHIVE_FILTER_ZSTD);
@@ -136,7 +136,7 @@ static int decompress(struct stream *s, struct archive *a, struct err *e)
 	for (;;) {
 		struct piece *b = &s->ring[s->head % RING];
 
-		/* most layers are small: a buffer is there once it is needed */
+		/* most layers are small: a buffer is allocated when it is first needed */
 		if (!b->p && !(b->p = malloc(PIECE)))
 			return err_set(e, ENOMEM, "decompressing");
 		b->len = 0;
@@ -160,7 +160,7 @@ static int decompress(struct stream *s, struct archive *a, struct err *e)
 	}
 }
 
-/* Decompressors stop at the end of their stream; the digest is of the whole blob. */
+/* Reads on for the digest, which is of the whole blob: decompressors stop at the end of their stream. */
 static int read_rest(struct stream *s, struct archive *a, struct err *e)
 {
 	const void *p;
@@ -269,7 +269,7 @@ int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, ui
 	const void *p;
 	ssize_t k;
 
-	/* a tar reader stops at its end marker */
+	/* reads on: a tar reader stops at the end marker */
 	while ((k = stream_next(s, &p, e)) > 0)
 		;
 	if (k < 0)

@@ -11,8 +11,8 @@
 struct archive;
 struct stream;
 
-/* The one filter that the file begins with. Not what libarchive would find inside of it again: what
- * stands between two of them nobody counts, and a few hundred bytes keep it busy for hours. */
+/* Adds the filter that the file's first bytes name, and only that one. libarchive's own search would look for further filters
+ * inside: nobody counts the bytes between two filters, and a few hundred bytes can keep it busy for hours. */
 void stream_filter(struct archive *a, int fd);
 /* fd is borrowed until stream_close; `size` is what the descriptor promises of it. */
 struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim, struct err *e);
@@ -22,7 +22,7 @@ ssize_t stream_next(struct stream *s, const void **p, struct err *e);
  */
 int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, uint64_t *tar_bytes,
 	struct err *e);
-/* so far; any thread */
+/* bytes of the blob read so far; any thread */
 uint64_t stream_read_bytes(const struct stream *s);
 void stream_close(struct stream *s); /* ends the thread, whatever it is doing */
 static inline void stream_closep(struct stream **s)

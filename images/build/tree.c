@@ -48,8 +48,8 @@ void node_unref(struct tree *t, struct node *n)
 		return;
 	}
 	t->nodes--;
-	if (n->next && t->freed)
-		t->freed(t->freed_arg, n->ext, n->next);
+	if (n->n_ext && t->freed)
+		t->freed(t->freed_arg, n->ext, n->n_ext);
 	node_clear_xattrs(n);
 	free(n->target);
 	free(n->ext);
@@ -58,13 +58,13 @@ void node_unref(struct tree *t, struct node *n)
 
 int node_add_extent(struct node *n, uint32_t lblk, uint32_t pblk, uint32_t len)
 {
-	struct extent *x = n->next ? &n->ext[n->next - 1] : NULL;
+	struct extent *x = n->n_ext ? &n->ext[n->n_ext - 1] : NULL;
 
 	if (x && x->lblk + x->len == lblk && x->pblk + x->len == pblk) {
 		x->len += len;
 		return 0;
 	}
-	if (n->next == n->cap_ext) {
+	if (n->n_ext == n->cap_ext) {
 		uint32_t cap = n->cap_ext ? n->cap_ext * 2 : 1;
 
 		x = realloc(n->ext, cap * sizeof(*x));
@@ -73,7 +73,7 @@ int node_add_extent(struct node *n, uint32_t lblk, uint32_t pblk, uint32_t len)
 		n->ext = x;
 		n->cap_ext = cap;
 	}
-	n->ext[n->next++] = (struct extent){lblk, pblk, len};
+	n->ext[n->n_ext++] = (struct extent){lblk, pblk, len};
 	return 0;
 }
 
@@ -168,7 +168,7 @@ struct dent *tree_lookup(struct tree *t, struct node *dir, const char *name, siz
 	return NULL;
 }
 
-/* Takes a name away whose directory, if it is one, is already empty. */
+/* Removes one name. If it is a directory's, the directory is empty already. */
 static void unlink_name(struct tree *t, struct dent *d)
 {
 	struct dent **at = &t->hash[d->hash];
@@ -207,7 +207,7 @@ void tree_drop(struct tree *t, struct dent *top)
 		unlink_name(t, d);
 		if (last)
 			return;
-		/* an emptied directory is looked at again from the name that leads to it */
+		/* when a directory is empty, go on with the name that leads to it */
 		if (dir->first) {
 			d = dir->first;
 			continue;
@@ -262,15 +262,15 @@ int tree_put(struct tree *t, const struct place *p, struct node *node, uint32_t 
 	return add_name(t, p->dir, p->name, p->len, node, layer);
 }
 
-/* Prunes below dir what is older than layer; names that lead to something of this layer stay.
- * Bottom up, without recursion. */
+/* Removes what is below dir and older than layer, from the bottom up, without recursion. Names that lead to
+ * something of this layer stay. */
 void tree_white_out_children(struct tree *t, struct node *dir, uint32_t layer)
 {
 	struct node *at = dir;
 	struct dent *d = dir->first;
 
-	/* once a layer and directory: a layer of nothing but whiteouts over all that it brought
-	 * itself would take hours */
+	/* at most once for each layer and directory: else a layer with many files, and as many
+	 * whiteouts of their folder, would take hours */
 	if (dir->swept == layer)
 		return;
 	dir->swept = layer;
@@ -331,8 +331,8 @@ static int make_dir(struct tree *t, struct node *dir, const char *name, uint8_t 
 	return 0;
 }
 
-/* One walk over one path. Links put their target before what is left; the buffer bounds how long
- * that can get. */
+/* One walk over one path. The target of a symbolic link is put before the rest of the path; the size of the buffer is
+ * the limit for both together. */
 struct walk {
 	char path[2 * IMAGE_PATH_MAX];
 	size_t pos, len;
@@ -401,7 +401,7 @@ static int step(struct tree *t, struct walk *w, struct node **dir, const char *n
 	struct dent *d;
 
 	if (len == 2 && name[0] == '.' && name[1] == '.') {
-		/* only links can say this here: the root is its own parent */
+		/* ".." can only come from a link's target; the root is its own parent */
 		*dir = (*dir)->parent;
 		return 0;
 	}

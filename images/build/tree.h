@@ -33,14 +33,14 @@ struct dent {
 	struct dent *next, *prev; /* of one directory, in order of appearance */
 	struct node *dir, *node;
 	uint32_t hash;
-	uint32_t layer; /* that wrote this name last */
+	uint32_t layer; /* the layer that wrote this name last */
 	uint8_t len;
 	char name[];
 };
 
 struct node {
 	mode_t mode;    /* type and permissions */
-	uint32_t links; /* names that point here; directories: 1 + one for the root */
+	uint32_t links; /* names that point here: a directory has one; the root counts 2 */
 	uint32_t uid, gid;
 	uint32_t major, minor;
 	struct stamp mtime, atime;
@@ -48,13 +48,13 @@ struct node {
 	char *target;
 	struct xattr *xattrs;
 	struct extent *ext;
-	uint32_t next, cap_ext;
+	uint32_t n_ext, cap_ext;
 	/* directories */
 	struct node *parent;
 	struct dent *at; /* its one name; NULL for the root */
 	struct dent *first, *last;
 	uint32_t nsub;
-	uint32_t swept; /* the layer whose whiteouts have been here: nothing older is left below */
+	uint32_t swept; /* the layer whose whiteouts were applied: nothing older is left below */
 	/* while the disk is written */
 	uint32_t ino;
 	struct node *next_ino;
@@ -83,8 +83,8 @@ struct place {
 
 enum { PLACE_MAKE = 1 }; /* make missing parents: 0755, root, time 0 */
 
-/* The last component is not followed. -ENOENT (a parent is missing), -EINVAL ("..", empty or
- * overlong names), -ELOOP. */
+/* The last component is not followed. -ENOENT (a parent is missing), -ENOTDIR, -EINVAL ("..", a NUL), -ENAMETOOLONG,
+ * -ELOOP. */
 int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t layer,
 	struct place *out, struct err *e);
 /* Follows links in the last component too; NULL if there is nothing. For reading the finished tree.

@@ -21,7 +21,7 @@ static int usage(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t uid = UINT64_MAX; /* no such option */
+	uint64_t uid = UINT64_MAX; /* the option was not given */
 	bool net = false, job = false;
 	const struct opt opts[] = {
 		{"job", 0, OPT_FLAG, &job, NULL, "started by the command line"},
@@ -40,8 +40,7 @@ int main(int argc, char **argv)
 		return usage();
 	if (uid == UINT64_MAX)
 		uid = 0; /* no jail */
-	/* libarchive hands names over in the locale's encoding: UTF-8, or they could not all be
-	 * said */
+	/* libarchive hands names over in the locale's encoding: only UTF-8 has all of them */
 	if (!setlocale(LC_CTYPE, "C.UTF-8"))
 		log_warn("no UTF-8 locale: names beyond ASCII will be refused");
 	if (net && curl_global_init(CURL_GLOBAL_DEFAULT) != 0)
@@ -50,6 +49,6 @@ int main(int argc, char **argv)
 		log_error("%s", e.msg);
 		return 1;
 	}
-	umask(0022); /* whoever wanted the job has another user, and reads what it made */
+	umask(0022); /* the daemon runs as another user, and reads what the job made */
 	return job_main();
 }

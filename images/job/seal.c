@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal.c: the jail of mayfly-image: two lists of system calls, one for every job, one more for pulls. A job opens files in its staging
- * folder only, which the mount namespace and Landlock see to; seccomp keeps the kernel's other doors shut.
+ * seal.c: the jail of mayfly-image: two lists of system calls, one for every job, one more for pulls. The mount namespace and Landlock
+ * allow a job the files in its staging folder, and a pull those in `shown`, too. Seccomp ends it at any other system call.
  */
 #include "images/job/seal.h"
 

@@ -10,7 +10,7 @@
  * the list. */
 int job_sandbox(unsigned long uid, bool net, struct err *e);
 
-/* The list of a job, with or without network, for whoever compares it with what was really used:
- * how many rows went into `to`. */
+/* The list of a job, with or without network, for the test that compares it with the calls that were made. Returns how
+ * many rows went into `to`. */
 #define JOB_RULES_MAX 128
 size_t job_rules(bool net, struct jail_rule to[static JOB_RULES_MAX]);

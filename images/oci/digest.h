@@ -21,7 +21,7 @@ struct digest_ctx;
 /* NULL only without memory */
 struct digest_ctx *digest_begin(void);
 void digest_update(struct digest_ctx *c, const void *p, size_t n);
-/* c can be read again after more updates: it is copied */
+/* works on a copy: c can take more updates and be read again */
 void digest_end(struct digest_ctx *c, struct digest *out);
 void digest_free(struct digest_ctx *c);
 static inline void digest_freep(struct digest_ctx **c)

@@ -86,7 +86,7 @@ static int read_list(
 	return 0;
 }
 
-/* top: the document; run: what the second kind of scalars and the lists are members of. */
+/* top: the document; run: its member with the in_config scalars and the lists. */
 static int read_all(
 	const cJSON *top, const cJSON *run, bool own, struct image_config *c, struct err *e)
 {
@@ -126,7 +126,7 @@ static int read_digests(const cJSON *arr, size_t n, struct digest **out, struct 
 			return err_plain(e, EBADMSG, "malformed list of digests");
 	}
 	if (i != n)
-		return err_plain(e, EBADMSG, "%zu digests where %zu layers are", i, n);
+		return err_plain(e, EBADMSG, "%zu digests for %zu layers", i, n);
 	*out = take_ptr(d);
 	return 0;
 }
@@ -222,7 +222,7 @@ static int read_own(const cJSON *j, struct image_config *c, struct err *e)
 	const cJSON *disk = json_obj(j, "disk"), *layers = json_arr(j, "layers"), *v;
 	int n = cJSON_GetArraySize(layers), r;
 
-	/* own lists are arrays, but for the labels */
+	/* all lists in image.json are arrays, except for the labels */
 	for (size_t i = 0; i < ARRAY_LEN(scalars); i++) {
 		const char *s = json_str(j, scalars[i].own);
 

@@ -21,7 +21,7 @@ struct image_limits {
 	uint32_t max_ratio;     /* decompressed to compressed, once ratio_from bytes were read */
 	uint64_t ratio_from;
 	uint64_t room_bytes; /* virtual size beyond the content: what a sandbox can write at most */
-	uint32_t stall_s; /* a registry that sends less than 1 KiB a second for so long is left */
+	uint32_t stall_s;    /* a request fails after so long with less than 1 KiB a second */
 };
 
 #define IMAGE_LIMITS_DEFAULT                                                                       \

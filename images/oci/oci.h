@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oci.h: descriptors, indexes, manifests and configurations of the OCI image specification and of Docker's older twin. Readers of hostile
+ * oci.h: descriptors, indexes and manifests of the OCI image specification, and of Docker's older form of it. Readers of hostile
  * JSON: everything is checked here, so that the rest of the code can rely on it.
  */
 #pragma once

@@ -17,8 +17,8 @@ struct image_ref {
 	struct digest digest;
 };
 
-/* -EINVAL with what is wrong. A name without a registry is docker.io's, one without a folder there
- * is in library/. */
+/* -EINVAL, and e says what is wrong. A name without a registry belongs to docker.io; there, a name without a slash
+ * belongs to library/. */
 int ref_parse(const char *s, struct image_ref *out, struct err *e);
 /* registry/repo[:tag][@digest], the one spelling the store knows. */
 const char *ref_canonical(const struct image_ref *r, char out[REF_MAX]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * channel.c: see channel.h. Process mayfly-image, jailed; job_put_limits() also whoever starts one. What the other side
- * sends is checked for its form; it is the daemon or the command line.
+ * channel.c: see channel.h. Process mayfly-image, jailed; job_put_limits() also in the process that starts one. The other
+ * side is the daemon or the command line; the form of its messages is checked.
  */
 #include "images/pull/channel.h"
 

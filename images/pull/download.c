@@ -12,9 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORKERS     3
-#define ATTEMPTS    5
-#define GRACE       4u /* times the limit for a stall, before the whole pull has to be this quick: */
+#define WORKERS  3
+#define ATTEMPTS 5
+/* a whole pull may take GRACE times stall_s, and one second more for each FLOOR_BYTES */
+#define GRACE       4u
 #define FLOOR_BYTES KIB(32)
 
 struct download {
@@ -50,7 +51,7 @@ static int on_start(void *arg, long status)
 {
 	struct one *o = arg;
 
-	/* a registry that ignores the range begins again */
+	/* a registry that ignores the range sends the blob from its start */
 	if (o->from && status != 206) {
 		atomic_fetch_sub(&o->dl->done, o->f.size);
 		return begin_anew(o);
@@ -58,7 +59,7 @@ static int on_start(void *arg, long status)
 	return 0;
 }
 
-/* A registry can stay just above the limit for a stall for ever. The pull as a whole has a lower bound, too: it holds one of few places. */
+/* A registry can stay just above the limit for a stall for ever. The pull as a whole has a lower bound, too: few pulls may run at a time. */
 static int check_rate(struct download *dl, struct err *e)
 {
 	uint64_t passed_s = (mono_ns() - dl->begun_ns) / 1000000000u;
@@ -96,7 +97,7 @@ static bool worth_retrying(const struct err *e)
 	return e->code == EIO || e->code == ETIMEDOUT;
 }
 
-/* Until the file has its length, or it is of no use to go on. */
+/* Fetches until the file has its full length, or no further attempt can help. */
 static int get_rest(struct one *o, struct web *h)
 {
 	const struct descriptor *d = o->d;
@@ -117,8 +118,7 @@ static int get_rest(struct one *o, struct web *h)
 				(unsigned long long)o->f.size, (unsigned long long)d->size);
 		if (r < 0 && k + 1 < ATTEMPTS && worth_retrying(o->e) &&
 			check_rate(o->dl, NULL) == 0) {
-			/* between attempts, off any path that is measured: a registry in trouble
-			 * gets time */
+			/* longer before each attempt: a registry in trouble gets time */
 			poll(NULL, 0, 200 << k);
 			r = 0;
 		}
@@ -140,7 +140,7 @@ static int fetch_blob(struct download *dl, struct web *h, const struct descripto
 	if (r == 0)
 		r = stagefile_end(&o.f, &d->digest, &b, e);
 	if (r == -EBADMSG && o.old) {
-		/* what was left behind was not right: all of it again */
+		/* the bytes of the earlier pull were wrong: fetch all of it again */
 		atomic_fetch_sub(&dl->done, o.f.size);
 		*e = (struct err){0};
 		r = begin_anew(&o);
@@ -192,7 +192,7 @@ static int take_part(int dir, int from, const struct descriptor *d, struct err *
 	snprintf(name, sizeof(name), STAGE_PART "%s", digest_hex(&d->digest, hex));
 	to = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	if (to < 0 && errno == EEXIST)
-		return 0; /* of the mirror that was asked before */
+		return 0; /* already taken, for the mirror that was asked before */
 	if (to < 0 || !buf)
 		return err_set(e, buf ? errno : ENOMEM, "staging");
 	while (r == 0 && at < d->size &&

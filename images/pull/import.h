@@ -26,7 +26,6 @@ struct import {
 
 int import_run(struct import *im, struct err *e);
 
-/* One layer that is already staged becomes an image: configuration and manifest are written around
- * it. */
+/* Makes an image of one layer that is already staged: writes a configuration and a manifest for it. */
 int import_wrap_layer(
 	struct import *im, const struct blob *layer, const struct digest *diff, struct err *e);

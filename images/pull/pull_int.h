@@ -22,7 +22,7 @@ struct source {
 
 int source_get(struct source *s, struct web *h, const char *path, const char *accept,
 	struct web_request *q, struct web_reply *reply, struct err *e);
-/* localhost, 127.x.y.z or [::1], perhaps with a port */
+/* The value of key="value" in a WWW-Authenticate header; false: it is not there, or does not fit. */
 bool challenge_field(const char *challenge, const char *key, char *to, size_t cap);
-/* Configuration and layers that the store has not, several at a time. */
+/* Fetches the configuration and layers that the store does not have, several at a time. */
 int pull_blobs(struct source *s, const struct oci_manifest *m, struct err *e);

@@ -19,7 +19,6 @@
 
 /* ---- authentication ---- */
 
-/* key="value" of a challenge; false when it is not there or does not fit. */
 bool challenge_field(const char *challenge, const char *key, char *to, size_t cap)
 {
 	const char *p = challenge;
@@ -65,8 +64,8 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 	int r;
 
 	if (!challenge_field(challenge, "realm", realm, sizeof(realm)))
-		return err_plain(
-			e, EACCES, "%s: asks for a token, but not from where", s->base.url);
+		return err_plain(e, EACCES, "%s: asks for a token, but does not say from where",
+			s->base.url);
 	if (strncmp(realm, "https://", 8) != 0 && !(s->plain && strncmp(realm, "http://", 7) == 0))
 		return err_plain(e, EACCES, "%s: token service without TLS", s->base.url);
 	challenge_field(challenge, "service", service, sizeof(service));
@@ -101,7 +100,7 @@ static int fetch_token(struct source *s, struct web *h, const char *challenge, s
 	return r;
 }
 
-/* What a 401 asks for. The caller tries again once. */
+/* Does what a 401 asks for. The caller then tries again. */
 static int authenticate(
 	struct source *s, struct web *h, const struct web_reply *reply, struct err *e)
 {
@@ -146,7 +145,7 @@ int source_get(struct source *s, struct web *h, const char *path, const char *ac
 		pthread_mutex_unlock(&s->lock);
 		if (reply->status == 200 || reply->status == 206)
 			return 0;
-		/* whom a registry redirects to is not told who the user is */
+		/* no credentials for a host to which the registry redirected */
 		if (reply->status == 401 && turn < 2 && !reply->redirected) {
 			pthread_mutex_lock(&s->lock);
 			r = authenticate(s, h, reply, e);
@@ -170,10 +169,10 @@ static int to_doc(void *arg, const void *p, size_t n)
 	struct buf *b = arg;
 
 	buf_put(b, p, n);
-	return b->bad ? -EFBIG : 0; /* said by get_document */
+	return b->bad ? -EFBIG : 0; /* get_document() reports it */
 }
 
-/* want: NULL (a tag), or what it must hash to. The document is staged. */
+/* Fetches and stages a manifest or an index. want: the digest that it must have; NULL: `which` is a tag. */
 static int get_document(struct source *s, struct web *h, const char *which,
 	const struct digest *want, struct buf *doc, struct blob *out, struct err *e)
 {
@@ -251,7 +250,7 @@ static int find_manifest(struct source *s, struct web *h, const struct image_ref
 
 /* ---- where to ask ---- */
 
-/* Not by how it begins: 127.example.org is anybody's. */
+/* The whole name counts, not how it begins: anybody can own 127.example.org. */
 bool registry_is_loopback(const char *registry)
 {
 	char host[256];
@@ -299,8 +298,7 @@ static int pull_from(
 	return r;
 }
 
-/* A line of the configuration that only says how to reach a registry, not where else: with it the
- * registry itself was asked. */
+/* Is this mirror the registry itself? Such a line of the configuration only says how to reach it (JOB_REG_*). */
 static bool base_is_registry(const struct pull_base *b, const struct pull_base *own)
 {
 	const char *at = strstr(b->url, "://"), *host = strstr(own->url, "://");

@@ -33,7 +33,7 @@ struct archive *import_open_tar(int fd, struct err *e)
 	return a;
 }
 
-/* What only archives of images have at their top: decided by the first entries. */
+/* Is it a name that only archives of images have at their top? The first entry decides. */
 static bool is_image_part(const char *p)
 {
 	static const char *const parts[] = {
@@ -200,7 +200,7 @@ static int copy_tree(struct import *im, struct archive *from, struct archive *to
 		}
 		archive_read_disk_descend(from);
 		archive_entry_sparse_clear(
-			en); /* written in full: zeros are found again when the disk is built */
+			en); /* zeros are written in full; building the disk makes holes of them again */
 		archive_entry_linkify(links, &en, &spare);
 		if (++entries > im->lim.max_entries)
 			r = err_plain(e, EFBIG, "more than %llu entries",

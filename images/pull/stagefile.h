@@ -9,7 +9,7 @@
 #include "lib/buf.h"
 #include "lib/err.h"
 
-#define STAGE_PART "part-" /* and the digest of a blob that is still coming */
+#define STAGE_PART "part-" /* then the digest of a blob that is not complete yet */
 
 struct blob {
 	struct digest d;
@@ -32,15 +32,13 @@ struct stagefile {
 
 int stagefile_begin(struct stagefile *f, int dir, uint64_t max, struct err *e);
 int stagefile_write(struct stagefile *f, const void *p, size_t n, struct err *e);
-/* The same in a file that is named for what it is to be, part-HEX: what is there of it already
- * counts (and is hashed), so that a download goes on where it broke off, in this job or a later
- * one. */
+/* Like stagefile_begin(), but the file is part-HEX, named by the digest that it will have. Bytes that it has already are
+ * hashed and kept, so that a download continues where it broke off, in this job or in a later one. */
 int stagefile_resume(
 	struct stagefile *f, int dir, const struct digest *want, uint64_t max, struct err *e);
-/* The file is now <hex of its digest>; *out says which. want: NULL, or what it must be (-EBADMSG).
- */
+/* Renames the file to the hex of its digest, which is in *out. want: NULL, or the digest that it must have (-EBADMSG). */
 int stagefile_end(struct stagefile *f, const struct digest *want, struct blob *out, struct err *e);
-void stagefile_abort(struct stagefile *f); /* fine after end */
+void stagefile_abort(struct stagefile *f); /* may follow stagefile_end() */
 
 /* All of p as one blob. */
 int stage_put(int dir, const void *p, size_t n, struct blob *out, struct err *e);

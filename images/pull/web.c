@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web.c: requests of a pull job. Redirects are followed here, not by libcurl: each target is looked
- * at, credentials stay with the host they were for, and the address that is really connected to is
- * checked (names can resolve to anything). A server that hangs or drips is left after half a minute
- * (limits.h: stall_s) below 1 KiB a second; what it sends beside an answer is bounded, too.
+ * web.c: requests of a pull job. Redirects are followed here, not by libcurl: each target is
+ * checked, credentials stay with the host they were for, and the address that is really connected to is
+ * checked (names can resolve to anything). A request ends when its server sends less than 1 KiB a second for
+ * half a minute (limits.h: stall_s). Redirects and error bodies are bounded, too.
  */
 #include "images/pull/web.h"
 
@@ -20,7 +20,7 @@
 #define CONNECT_S     15L
 #define SLOW_BYTES    1024L
 #define STALL_S       30L
-#define ERROR_BODY    (256u * 1024) /* of a reply that is not a success: let through, not read */
+#define ERROR_BODY    (256u * 1024) /* of a reply that is not a success: received and dropped */
 
 struct web {
 	CURL *c;
@@ -89,7 +89,7 @@ static void copy_value(const char *p, size_t n, char *to, size_t cap)
 	while (n && (p[n - 1] == '\r' || p[n - 1] == '\n' || p[n - 1] == ' '))
 		n--;
 	if (n >= cap)
-		n = 0; /* an overlong value is as good as none */
+		n = 0; /* an overlong value counts as none */
 	memcpy(to, p, n);
 	to[n] = 0;
 }
@@ -125,8 +125,7 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
 
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &status);
 	if (status < 200 || status > 299) {
-		/* only let through, so that the connection can be used again; one without end is
-		 * cut */
+		/* received and dropped, so that the connection can be used again; cut if it is too long */
 		h->unread += n;
 		h->enough = h->unread > ERROR_BODY;
 		return h->enough ? 0 : n;
@@ -222,7 +221,7 @@ static int perform(struct web *h, const char *url, struct err *e)
 		.peer_private = h->reply->peer_private, .redirected = h->redirected};
 	set_options(h, url, headers);
 	k = curl_easy_perform(h->c);
-	/* who answered, not whom it was tried with */
+	/* the address that answered: libcurl may have tried others before */
 	if (!h->redirected && !h->q->elsewhere)
 		h->reply->peer_private = peer_is_private(h->c);
 	curl_easy_getinfo(h->c, CURLINFO_RESPONSE_CODE, &h->reply->status);

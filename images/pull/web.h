@@ -22,10 +22,10 @@ struct web_request {
 	uint64_t from;               /* Range: bytes=from- */
 	bool private_ok;  /* redirects may lead to private addresses (they may anyway if the first
 			    host has one) */
-	bool elsewhere;   /* the URL is a registry's word: treated as a redirect's target */
+	bool elsewhere;   /* the registry chose the URL: treated as a redirect's target */
 	bool public_only; /* no private address at all, the first host included */
-	bool plain_ok;    /* and to http:// */
-	/* body of a 2xx: 0, or -errno to stop. start is told the status first (206: the range is
+	bool plain_ok;    /* redirects may lead to http:// */
+	/* body of a 2xx: 0, or -errno to stop. start is called first, with the status (206: the range is
 	 * honoured). */
 	int (*start)(void *arg, long status);
 	int (*body)(void *arg, const void *p, size_t n);
@@ -45,5 +45,5 @@ int web_get_buf(struct web *h, const struct web_request *q, struct buf *b, struc
 	struct err *e);
 
 struct sockaddr;
-/* loopback, link-local, private, unspecified, multicast, and v4 in v6's clothes */
+/* loopback, link-local, private, unspecified, multicast: all but public addresses; also IPv4 ones inside of IPv6 ones */
 bool address_is_private(const struct sockaddr *sa);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * alias.h: names that an operator lets stand for other images: `images.aliases` of the daemon's configuration, "PATTERN=NAME PATTERN=NAME ...". A pattern is
- * a name, or the beginning of names with a '*' at its end. The daemon writes them beside the store's names, so that `mayfly image ls` shows them.
+ * alias.h: names that an operator lets stand for other images: `images.aliases` of the daemon's configuration, "PATTERN=NAME
+ * PATTERN=NAME ...". A pattern is a name, or the beginning of names with a '*' at its end. The daemon writes them beside the store's
+ * names, so that `mayfly image ls` shows them.
  */
 #pragma once
 
@@ -11,7 +12,8 @@
 
 /* 0; -EINVAL: an entry without '=', an empty side, or a '*' elsewhere. */
 int aliases_check(const char *aliases, struct err *e);
-/* The first entry whose pattern fits; "docker.io/" and "docker.io/library/" before a name do not count. false: none, or it does not fit into `to`. */
+/* The first entry whose pattern fits; "docker.io/" and "library/" before a name are ignored. false: none, or it does not fit
+ * into `to`. */
 bool alias_of(const char *aliases, const char *name, char *to, size_t cap);
 /* Into and from the store's folder. */
 int aliases_write(const char *store, const char *aliases, struct err *e);

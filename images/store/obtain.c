@@ -26,8 +26,8 @@ struct run {
 	int sock, handle;
 	struct digest manifest;
 	struct blob_list blobs;
-	/* pulls: bytes of blobs that it said are missing; whether it was stopped, rather than
-	 * refused */
+	/* pulls: bytes of blobs that are missing; stopped: it died or was cancelled, rather than
+	 * failed */
 	uint64_t missing;
 	bool stopped;
 	/* builds: what may be asked for */
@@ -42,7 +42,7 @@ static int start_job(struct run *r, bool net, struct err *e)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return err_set(e, errno, "image job");
 	setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	/* one that asks and never reads the answers */
+	/* ends a job that asks and never reads the answers */
 	setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	fds[0] = pair[1];
 	fds[1] = r->stage.fd;
@@ -89,7 +89,7 @@ static bool is_allowed(struct run *r, const struct digest *d)
 	return false;
 }
 
-/* What is missing must fit, and the disk that is made of it takes at least as much again: said
+/* Is there room for what is missing, and for the disk that is made of it, which takes at least as much again? Checked
  * before the first byte is fetched. */
 static int room_for(struct run *r, uint64_t size, struct err *e)
 {
@@ -98,9 +98,8 @@ static int room_for(struct run *r, uint64_t size, struct err *e)
 	return store_room(r->s, r->missing * 2 + MIB(64), e);
 }
 
-/* A pull asks whether a blob is here already, and is told without getting it: its manifest is not
- * verified yet. It only gets what an earlier pull of the same digest left, which is as much its own
- * as the registry's. */
+/* A pull asks whether a blob is here already. It gets yes or no, and not the blob, because its manifest is not verified yet.
+ * The only bytes that it gets are what an earlier pull of the same digest left: unverified, like those of the registry. */
 static int on_need(struct run *r, struct cur *c, struct err *e)
 {
 	enum job_there there = JOB_NOT_THERE;
@@ -115,7 +114,7 @@ static int on_need(struct run *r, struct cur *c, struct err *e)
 	if (!cur_str(c, text, sizeof(text)) || digest_parse(text, &d) < 0)
 		return err_plain(e, EPROTO, "image job: malformed message");
 	size = cur_u64(c);
-	/* to name a digest is not to know the bytes: a pull gets no blob that its group did not fetch before */
+	/* a client can name a digest without knowing the bytes: a pull uses no blob that its group did not fetch before */
 	if (r->allowed || store_may_use(r->s, &d, r->q->group))
 		fd = store_blob_open(r->s, &d);
 	if (fd >= 0) {
@@ -166,7 +165,7 @@ static int on_failed(struct cur *c, struct err *e)
 	return err_plain(e, code > 0 && code < 4096 ? (int)code : EIO, "%s", text);
 }
 
-/* Until the job said `want`, failed, or went away. */
+/* Serves the job until it sends `want`, fails, or dies. */
 static int follow_job(struct run *r, enum job_type want, struct err *e)
 {
 	_cleanup_free_ uint8_t *m = malloc(JOB_MSG_MAX);
@@ -263,7 +262,7 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 	return k;
 }
 
-/* The job's files become ours, then blobs, if they are what they say. */
+/* The job's files become ours, and then blobs, if their digests are right. */
 static int take_blobs(struct run *r, struct err *e)
 {
 	for (size_t i = 0; i < r->blobs.n; i++) {
@@ -344,8 +343,7 @@ static int check_all_owned(struct run *r, struct err *e)
 	return k;
 }
 
-/* Who asks for a digest gets that manifest, or one that the index of that digest names: the job's
- * word is not enough. */
+/* A request by digest gets that manifest, or one that the index of that digest names. The job is not trusted with this. */
 static int check_pinned(struct run *r, const struct digest *want, struct err *e)
 {
 	_cleanup_free_ void *p = NULL;
@@ -395,7 +393,7 @@ static uint64_t content_bytes(struct store *s, const struct descriptor *d)
 	if (head[0] == 0x1f && head[1] == 0x8b) {
 		n = tail[0] | (uint64_t)tail[1] << 8 | (uint64_t)tail[2] << 16 |
 		    (uint64_t)tail[3] << 24;
-		return MIN(MAX(n, d->size), d->size * 1032); /* deflate can do no better */
+		return MIN(MAX(n, d->size), d->size * 1032); /* deflate cannot compress better */
 	}
 	return memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0 ? d->size * 2 : d->size;
 }
@@ -460,8 +458,8 @@ static int obtain(struct run *r, const struct image_ref *ref, const char *canoni
 	if (k == 0 && !store_image_there(r->s, &r->manifest)) {
 		struct stage fetched = r->stage;
 
-		/* a folder of its own: the last job's user owned files in this one. Begun before
-		 * that one ends: while one is there no blob is swept */
+		/* The build gets a folder of its own: the fetching job's user owned files in the other one.
+		 * It begins before the other one ends, because blobs are swept when there is no stage. */
 		k = store_stage_begin(r->s, &r->stage, e);
 		store_stage_end(r->s, k < 0 ? &r->stage : &fetched);
 		if (k == 0)
@@ -480,7 +478,7 @@ int image_usable(
 {
 	int k = store_resolve(s, name, out, e);
 
-	/* a local name is the operator's word */
+	/* a local name was given by the operator: every group may use it */
 	if (k < 0 || out->local || store_may_use(s, &out->id, group))
 		return k;
 	image_info_fini(out);

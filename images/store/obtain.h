@@ -14,10 +14,9 @@
 struct image_spawner {
 	/* Starts mayfly-image; fds become its 3, 4. A handle >= 0, or -errno and e. */
 	int (*spawn)(void *arg, bool net, const int *fds, size_t nfds, struct err *e);
-	/* The job behind the handle is over, or is to be: kills what is left of it, waits for its
-	 * end. */
+	/* Kills the job if it still runs, and waits for its end. */
 	void (*end)(void *arg, int handle);
-	/* fd: a file that a job made; from here on it is this process's user's. 0 or -errno */
+	/* fd: a file that a job made; gives it to this process's user. 0 or -errno */
 	int (*adopt)(void *arg, int fd);
 	void *arg;
 };
@@ -29,7 +28,7 @@ struct image_request {
 	const char *name; /* as people write it: what is pulled, and the name it gets */
 	int source;       /* -1: pull; else a file or folder to import */
 	enum job_source kind;
-	bool local;  /* the name is an alias of ours */
+	bool local;  /* the name was given on this host, and stands for no registry */
 	bool always; /* pull even if the name is there */
 	/* Whose request it is. NULL: the operator's own, and what is obtained is for all. Else what is here already counts only as
 	 * far as this group may use it (store.h): everything else is fetched again, with the credentials of this request. */

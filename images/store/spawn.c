@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spawn.c: jobs as plain children, for the command line and the tests. The child has the caller's
- * rights: that is what the daemon's way through mayfly-priv is better at, and why the daemon never
- * comes here.
+ * rights. So the daemon never uses this: it starts jobs through mayfly-priv, which jails them.
  */
 #include "images/store/obtain.h"
 
@@ -76,7 +75,7 @@ const struct image_spawner *image_spawner_direct(const char *path)
 	n = readlink("/proc/self/exe", program, sizeof(program) - 33);
 	program[n < 0 ? 0 : n] = 0;
 	slash = strrchr(program, '/');
-	str_copy(slash ? slash + 1 : program, 32, "mayfly-image"); /* that many were kept back */
+	str_copy(slash ? slash + 1 : program, 32, "mayfly-image"); /* there is room for it */
 	if (access(program, X_OK) < 0) /* where `make install` puts it */
 		str_copy(slash ? slash + 1 : program, 32, "../lib/mayfly/mayfly-image");
 	return &direct;

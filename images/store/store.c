@@ -33,7 +33,7 @@ void image_info_fini(struct image_info *i)
 	image_config_fini(&i->config);
 }
 
-/* One level at a time; parents must exist but for the root's last component. */
+/* Makes the store's folder, and the folders above it that are missing. */
 static int make_root(const char *root, struct err *e)
 {
 	_cleanup_free_ char *p = strdup(root);
@@ -153,7 +153,7 @@ int store_part_open(struct store *s, const struct digest *d)
 	return fd < 0 ? -errno : fd;
 }
 
-/* A stage without its lock holder is of a job that died, perhaps with its daemon. */
+/* A stage that nobody has locked belongs to a job that died, perhaps with its daemon. */
 static int reap_stage(void *arg, const char *name)
 {
 	struct store *s = arg;
@@ -250,7 +250,7 @@ int store_open(const char *root, struct store **out, struct err *e)
 			if (i != F_STAGING)
 				reap_tmp(s->dir[i]);
 		each_entry(s->dir[F_PARTS], drop_old_part, s);
-		/* under the lock, too: a stage is made and locked in two steps */
+		/* under the store's lock, too, because a stage is made and locked in two steps */
 		each_entry(s->dir[F_STAGING], reap_stage, s);
 		close(lock);
 	}
@@ -370,7 +370,7 @@ int store_blob_put(struct store *s, const struct stage *st, const char *name,
 	if (fsync(fd) < 0 || renameat(st->fd, name, s->dir[F_BLOBS], hex) < 0 ||
 		fsync(s->dir[F_BLOBS]) < 0)
 		return err_set(e, errno, "blob %.12s", hex);
-	unlinkat(s->dir[F_PARTS], hex, 0); /* it has served */
+	unlinkat(s->dir[F_PARTS], hex, 0); /* the part is not needed any more */
 	return 0;
 }
 
@@ -403,7 +403,7 @@ int read_config(int dir_fd, const char *name, struct image_config *out, struct e
 		     : image_config_read(p, (size_t)sb.st_size, out, e);
 }
 
-/* image.json must say what the build was asked for, and the disk must be as long as it says. */
+/* image.json must be of the image that was to be built, and the disk must have the length that it says. */
 static int check_built(const struct stage *st, const struct digest *id, struct err *e)
 {
 	struct image_config c = {0};
@@ -474,7 +474,7 @@ static void name_key(const char *canonical, char hex[DIGEST_HEX])
 	digest_hex(&d, hex);
 }
 
-/* A lock on the file of that name as it is now. -EAGAIN: it was removed meanwhile, and another may be there. */
+/* Locks the file of that name. -EAGAIN: the file was removed meanwhile, so that another one may have the name now. */
 static int lock_file(int dir, const char *hex)
 {
 	int fd = openat(dir, hex, O_RDWR | O_CREAT | O_CLOEXEC, 0644), rc = 0;

@@ -4,13 +4,14 @@
  * by side, in several processes; locks are flock(2), everything enters by fsync and rename, so that
  * a kill at any moment leaves nothing half-done that is used.
  *
- *   blobs/sha256/HEX       manifests, configurations, layers, as verified
- *   images/HEX/            HEX = digest of the manifest: disk.ext4 (0444), image.json; mtime of
- * `used` = last use names/HEX              HEX = sha256 of the canonical name: JSON {name, digest,
- * local} pins/HEX.OWNER         OWNER uses that image's disk: it is not removed staging/ID/ one
- * job's folder, locked by whoever runs it; what nobody locks is removed parts/HEX              what
- * pulls that were killed have of a blob: not verified, the beginning of the next download locks/HEX
- * one name's pull grants/HEX.GROUP      members of GROUP showed a registry's proof for this manifest or blob; grants/HEX: it is for all
+ *   blobs/sha256/HEX    manifests, configurations, layers, as verified
+ *   images/HEX/         HEX = digest of the manifest: disk.ext4 (0444), image.json; mtime of `used` = last use
+ *   names/HEX           HEX = sha256 of the canonical name: JSON {name, digest, local}
+ *   pins/HEX.OWNER      OWNER uses that image's disk: it is not removed
+ *   staging/ID/         one job's folder, locked by the process that runs the job; removed if nobody has it locked
+ *   parts/HEX           what a killed pull has of a blob: not verified, the beginning of the next download
+ *   locks/HEX           locked while one name is pulled
+ *   grants/HEX.GROUP    GROUP has fetched this manifest or blob from a registry; grants/HEX: all groups may use it
  */
 #pragma once
 
@@ -21,7 +22,7 @@ struct store;
 
 struct image_info {
 	char name[REF_MAX]; /* canonical; "" if it was asked for by digest and has none */
-	bool local;         /* the name is an alias of ours, not a registry's word */
+	bool local;         /* the name was given on this host, not by a registry */
 	struct digest id;
 	char disk[512];       /* path of the disk: open it read-only */
 	uint64_t disk_stored; /* bytes it takes on this host */
@@ -31,7 +32,7 @@ struct image_info {
 };
 void image_info_fini(struct image_info *i);
 
-/* Makes the folders, removes what dead jobs left. */
+/* Opens the store: makes its folders, removes what dead jobs left. */
 int store_open(const char *root, struct store **out, struct err *e);
 /* Its folder, as it was opened. */
 const char *store_path(const struct store *s);
@@ -56,7 +57,7 @@ int store_name_set(struct store *s, const struct image_ref *r, const struct dige
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */
 uint32_t store_pins(struct store *s, const struct digest *id);
-/* Pins that `lives` denies are dropped: the daemon's reconciliation. image: hex of its digest */
+/* Drops each pin for which `lives` returns false. image: hex of its digest */
 int store_pins_reap(
 	struct store *s, bool (*lives)(void *arg, const char *image, const char *owner), void *arg);
 
@@ -65,13 +66,11 @@ int store_pins_reap(
 bool store_may_use(struct store *s, const struct digest *d, const char *group);
 int store_grant(struct store *s, const struct digest *d, const char *group, struct err *e);
 
-/* Takes the name away, and with the last one the image and the blobs only it had. -EBUSY: pinned.
- */
+/* Removes the name, and with the last name the image and the blobs that only it had. -EBUSY: pinned. */
 int store_remove(struct store *s, const char *name, struct err *e);
 struct prune {
-	uint64_t unused_s;   /* images not used for so long go (0: any age, if keep_bytes is set) */
-	uint64_t keep_bytes; /* of all: the longest unused go until the rest fits; 0 = no such limit
-			      */
+	uint64_t unused_s;   /* removes images unused for so long (0: of any age, for keep_bytes) */
+	uint64_t keep_bytes; /* removes the longest unused until the rest fits; 0: no such limit */
 	bool blobs;          /* layers too: disks do not need them, later pulls may */
 	bool dry_run;
 	/* out */
@@ -86,8 +85,9 @@ struct stage {
 	char name[40];
 };
 int store_stage_begin(struct store *s, struct stage *out, struct err *e);
-/* This stage is a pull's: what it has of its blobs is kept when it dies, or is salvaged. */
+/* Marks the stage as a pull's: the next store_open() keeps the parts of blobs in it if its job dies. */
 int store_stage_is_pull(struct stage *st);
+/* Keeps them now. */
 void store_stage_salvage(struct store *s, struct stage *st);
 void store_stage_end(struct store *s, struct stage *st);
 /* Some job has a stage, in this process or another. */
@@ -107,5 +107,5 @@ int store_image_put(
 int store_name_lock(struct store *s, const char *canonical, struct err *e);
 /* Takes the descriptor, and removes the file: no file stays for each name that was ever asked for. */
 void store_name_unlock(struct store *s, const char *canonical, int lock);
-/* -ENOSPC with numbers unless so much is free. */
+/* -ENOSPC, with the numbers in e, unless so many bytes are free. */
 int store_room(struct store *s, uint64_t bytes, struct err *e);

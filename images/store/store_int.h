@@ -19,11 +19,10 @@ struct name_entry {
 	bool local;
 };
 
-/* flock on root/lock: LOCK_EX for whoever removes, LOCK_SH for whoever relies on an image staying.
- * Descriptor or -errno. */
+/* flock on root/lock: LOCK_EX to remove, LOCK_SH to rely on an image that is there. Descriptor or -errno. */
 int store_lock(struct store *s, int how);
 int remove_tree(int dir_fd, const char *name);
-/* Names that do not begin with a dot. */
+/* Calls fn for each name that does not begin with a dot, until a result is not 0. */
 int each_entry(int dir_fd, int (*fn)(void *arg, const char *name), void *arg);
 int read_name(struct store *s, const char *hex, struct name_entry *out);
 int find_name(struct store *s, const char *canonical, struct name_entry *out);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * store_list.c: finding, listing, pinning, removing, pruning. The daemon and the command line.
- * Whoever removes holds the store's lock exclusively, whoever pins holds it shared: a disk that
- * somebody was just given cannot go.
+ * Removing holds the store's lock exclusively, pinning holds it shared: so a disk is not removed
+ * between the check for pins and a new pin.
  */
 #include "images/store/store_int.h"
 
@@ -95,7 +95,8 @@ static int find_id(struct store *s, const char *text, struct digest *out, struct
 
 	each_entry(s->dir[F_IMAGES], match_prefix, &b);
 	if (b.n > 1)
-		return err_plain(e, ENOTUNIQ, "%s: more than one image begins so", text);
+		return err_plain(e, ENOTUNIQ,
+			"%s: more than one image begins with this: give more digits", text);
 	return b.n == 1 ? digest_parse_hex(b.found, out) : -ENOENT;
 }
 
@@ -199,7 +200,7 @@ static int list_one(struct lister *l, const struct digest *id, const struct name
 	int r;
 
 	if (fill_info(l->g.s, id, &i, NULL) < 0)
-		return 0; /* removed in the meantime, or damaged: inspect says what */
+		return 0; /* removed meanwhile, or damaged: `mayfly image inspect` says what is wrong */
 	if (name) {
 		str_copy(i.name, sizeof(i.name), name->name);
 		i.local = name->local;
@@ -269,8 +270,7 @@ int store_pin(struct store *s, const struct digest *id, const char *owner, struc
 	if (!store_image_there(s, id))
 		return err_plain(e, ENOENT, "image %.12s was removed", path);
 	fd = openat(s->dir[F_PINS], path, O_WRONLY | O_CLOEXEC);
-	/* a pin that is there already was made durable by whoever made it: this is on the path of a
-	 * create */
+	/* a pin that is there already is durable: no fsync, because a create waits for this */
 	if (fd < 0 &&
 		((fd = openat(s->dir[F_PINS], path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0 ||
 			fsync(s->dir[F_PINS]) < 0))
@@ -359,7 +359,7 @@ static int drop_image(struct store *s, const struct digest *id, struct err *e)
 
 	if (count_pins(s, id))
 		return err_plain(e, EBUSY, "image %.12s is in use", digest_hex(id, hex));
-	/* out of sight in one step; what a kill leaves of it is removed at the next start */
+	/* renamed first: a kill during the removal leaves no half image, and the next store_open() removes the rest */
 	snprintf(dead, sizeof(dead), ".tmp-%s", digest_hex(id, hex));
 	if (renameat(s->dir[F_IMAGES], hex, s->dir[F_IMAGES], dead) < 0)
 		return err_set(e, errno, "image %.12s", hex);
@@ -371,7 +371,7 @@ struct used_blobs {
 	struct store *s;
 	struct digest *v;
 	size_t n, cap;
-	bool layers; /* of images that stay: count as used */
+	bool layers; /* count the layers of images that stay as used */
 	struct prune *p;
 	int64_t now;
 };
@@ -415,7 +415,7 @@ static int drop_unused_blob(void *arg, const char *hex)
 	for (size_t i = 0; i < u->n; i++)
 		if (digest_eq(&u->v[i], &d))
 			return 0;
-	/* a pull that is under way has put it here and its image not yet */
+	/* a pull in progress may have put the blob here, and not its image yet */
 	if (u->now - sb.st_ctime < (u->p ? 3600 : 60))
 		return 0;
 	if (u->p) {
@@ -433,8 +433,7 @@ static int sweep_blobs(struct store *s, bool keep_layers, struct prune *p, struc
 	struct used_blobs u = {.s = s, .layers = keep_layers, .p = p, .now = time(NULL)};
 	int r;
 
-	/* a pull or build that is under way may stand on any of them, however old: the next one
-	 * that is removed sweeps */
+	/* a pull or build in progress may need any of them, however old: the next removal sweeps */
 	if (store_is_staging(s))
 		return 0;
 	r = store_list(s, note_blobs, &u, e);
@@ -475,7 +474,7 @@ int store_remove(struct store *s, const char *name, struct err *e)
 	r = gather_names(s, &g);
 	if (r < 0)
 		return err_set(e, -r, "%s/names", s->path);
-	/* the last name only goes together with the image; asked for by digest, all names go */
+	/* the last name is removed together with the image; a request by digest removes all names */
 	if (!others_name(&g, &n))
 		r = drop_image(s, &n.id, e);
 	for (size_t i = 0; i < g.n && r == 0; i++)
@@ -538,7 +537,7 @@ static void drop_names_of(struct store *s, const struct digest *id)
 	free(g.v);
 }
 
-/* Parts of downloads that were killed: of use only if the same is pulled again. */
+/* For parts of killed downloads: of use only if the same blob is pulled again. */
 static int drop_part(void *arg, const char *hex)
 {
 	struct used_blobs *u = arg;

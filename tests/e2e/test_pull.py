@@ -370,7 +370,7 @@ def says(body, status=200, **headers):
     ("headers without end", headers_without_end, "manifests/1: "),
     ("error", says(b"oops", 500), "the registry says 500"),
     ("basic", says(b"", 401, WWW_Authenticate='Basic realm="x"'), "credentials are needed"),
-    ("token from nowhere", says(b"", 401, WWW_Authenticate='Bearer service="x"'), "asks for a token, but not from where"),
+    ("token from nowhere", says(b"", 401, WWW_Authenticate='Bearer service="x"'), "asks for a token, but does not say from where"),
     ("token from a file", says(b"", 401, WWW_Authenticate='Bearer realm="file:///etc/passwd"'), "token service without TLS"),
     ("a thousand layers", says(manifest_of(1000)), "manifest: 1000 layers (at most 512)"),
     ("unknown media type", says(manifest_of(1, mediaType="text/plain")), 'manifest: layer 1 of 1 is of the unknown type "text/plain"'),

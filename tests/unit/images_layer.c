@@ -130,7 +130,7 @@ static void metadata_and_data_arrive(void)
 	CHECK_INT(n->mtime.nsec, 123456789);
 	CHECK_INT(n->links, 2);
 	CHECK_INT(n->size, 5);
-	REQUIRE(n->next == 1 && n->ext[0].pblk == 16);
+	REQUIRE(n->n_ext == 1 && n->ext[0].pblk == 16);
 	CHECK_INT(blocks_flush(F.l.blocks), 0);
 	CHECK_INT(pread_full(F.disk, have, 5, 16 * 4096), 0);
 	CHECK_STR(have, "hello");

@@ -5,7 +5,8 @@
  *
  *     mayfly-fs [--jail UID] [--purge] --volume ro|rw[,ids][,max=BYTES]...
  *
- * With --purge it serves nothing: it removes everything in the first volume and ends.
+ * `ids`: files keep the guest's user ids (volume.h: keep_ids). `max`: the volume's limit (max_bytes).
+ * With --purge it serves nothing: it removes everything in the first volume and ends. Descriptors 3 and 4 are not used then.
  *
  * After the options all input comes from the guest. Before the first byte is read, fs_seal() gives up every right that is not needed.
  */

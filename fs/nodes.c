@@ -67,8 +67,8 @@ struct table {
 struct node_run {
 	int fd1; /* descriptor + 1; 0: none */
 	uint32_t hash_next;
-	uint32_t prev,
-		next; /* neighbours in the cache's order of use; next also links free records */
+	/* neighbours in the cache's order of use; next also links free records */
+	uint32_t prev, next;
 	uint32_t pins, keeps;
 	uint32_t parent, bucket; /* bucket: the record's slot of the hash */
 	uint8_t volume;
@@ -888,7 +888,7 @@ void nodes_start(struct nodes *n, struct fs_session s)
 	pthread_mutex_unlock(&n->lock);
 }
 
-/* Makes the records of the volumes instead of loading them: a volume whose root is now another folder is another volume. */
+/* Makes the records of the volumes instead of loading them. So if a volume's root is another folder than before, all nodes below the old one are -ESTALE. */
 static void nodes_fix_roots(struct nodes *n)
 {
 	n->t->nodes[ROOT] = (struct node_rec){.flags = NODE_USED};
@@ -1088,7 +1088,7 @@ int nodes_open(
 	if (!n || fstat(memfd, &st) < 0 ||
 		(st.st_size != 0 && st.st_size != sizeof(struct table)) ||
 		ftruncate(memfd, sizeof(struct table)) < 0) {
-		rc = err_set(e, n ? EBADMSG : ENOMEM, "table of nodes");
+		rc = err_set(e, n ? EBADMSG : ENOMEM, "loading the table of nodes");
 		free(n);
 		close(memfd);
 		return rc;
@@ -1104,7 +1104,7 @@ int nodes_open(
 	n->hrun = lazy_array(FS_HANDLES_MAX, sizeof(*n->hrun));
 	if (!n->t || !n->run || !n->hrun) {
 		nodes_close(n);
-		return err_set(e, ENOMEM, "table of nodes");
+		return err_set(e, ENOMEM, "mapping the table of nodes");
 	}
 	if (st.st_size == 0)
 		n->t->head = (struct table_head){.magic = TABLE_MAGIC,
@@ -1116,7 +1116,7 @@ int nodes_open(
 	rc = nodes_check(n);
 	if (rc < 0) {
 		nodes_close(n);
-		return err_set(e, -rc, "table of nodes");
+		return err_set(e, -rc, "checking the table of nodes");
 	}
 	nodes_index(n);
 	*to = n;

@@ -80,5 +80,5 @@ uint64_t nodes_unnamed_bytes(struct nodes *n, const struct volume *v);
 void handle_lock(struct nodes *n, const struct handle_ref *h);
 void handle_unlock(struct nodes *n, const struct handle_ref *h);
 
-/* Opens what the node is (never a device, FIFO or socket: -EACCES), with these O_ flags. */
+/* Opens the node's file or folder with these O_ flags: a descriptor or -errno. Never a device, FIFO or socket: -EACCES. */
 int node_open(const struct node_ref *r, int flags);

@@ -230,7 +230,7 @@ static int xattr_begin(struct fs_call *c, bool writing, struct node_ref *n, char
 	return 0;
 }
 
-/* usage.c counts one page for the attributes of a file, so a claim with a limit has no file with more. (ext4 allows no more, either.) */
+/* usage.c counts one page for the attributes of a file. So in a claim with a limit no file may have more. (ext4 allows no more, either.) */
 static int xattr_room(const char *path, const char *name, size_t size)
 {
 	_cleanup_free_ char *list = malloc(65536); /* XATTR_LIST_MAX */

@@ -13,7 +13,7 @@
 
 uint32_t open_answer_flags(const struct volume *v)
 {
-	/* files that nobody writes stay in the guest's page cache from one open to the next */
+	/* files of a volume that is read-only for this guest stay in its page cache from one open to the next */
 	return v && v->read_only ? FOPEN_KEEP_CACHE : 0;
 }
 
@@ -91,7 +91,7 @@ int op_read(struct fs_call *c)
  * a client chooses the limit, and could choose the disk's size. */
 static int disk_fd(struct server *s, const struct volume *v, int fd)
 {
-	int none = 0, own = atomic_load(&s->disk_fd1);
+	int first = 0, own = atomic_load(&s->disk_fd1);
 	char path[16];
 
 	if (!v->is_folder)
@@ -103,10 +103,11 @@ static int disk_fd(struct server *s, const struct volume *v, int fd)
 	/* no space even for this file, or a file system without O_TMPFILE */
 	if (!own)
 		return fd;
-	if (atomic_compare_exchange_strong(&s->disk_fd1, &none, own))
+	if (atomic_compare_exchange_strong(&s->disk_fd1, &first, own))
 		return own - 1;
+	/* another worker was faster: `first` is now its descriptor + 1 */
 	close(own - 1);
-	return none - 1;
+	return first - 1;
 }
 
 static int room_on_disk(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes)

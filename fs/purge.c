@@ -87,14 +87,14 @@ static int entry_of_root(int root, int dir, const char *name, uint64_t *next)
 	return rc;
 }
 
-int purge_folder(int root_path, struct err *e)
+int purge_folder(int root_fd, struct err *e)
 {
 	_cleanup_close_ int root = -1;
 	uint64_t next = 0;
 	char path[16];
 	int rc;
 
-	snprintf(path, sizeof(path), "%d", root_path);
+	snprintf(path, sizeof(path), "%d", root_fd);
 	root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return err_set(e, errno, "the volume's folder");

@@ -6,5 +6,5 @@
 
 #include "lib/err.h"
 
-/* Removes all that is in the folder, not the folder. root: an O_PATH descriptor of it; the working folder is /proc/self/fd. */
-int purge_folder(int root, struct err *e);
+/* Removes all that is in the folder, not the folder. root_fd: an O_PATH descriptor of it; the working folder is /proc/self/fd. */
+int purge_folder(int root_fd, struct err *e);

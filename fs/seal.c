@@ -15,9 +15,8 @@
 #include <sys/stat.h>
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
-#define DYING      "only on the way to an abort"
-#define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
-#define OLD_KERNEL "kernels before 5.8"
+#define DYING   "only on the way to an abort"
+#define NO_VDSO "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 
 #define SET_ID (S_ISUID | S_ISGID)
 
@@ -65,7 +64,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "malloc, thread stacks"),
 	JAIL_CALL(munmap, "malloc"),
 	JAIL_CALL(madvise, "thread stacks"),
-	JAIL_CALL(brk, "malloc", .unseen = "a heap that outgrows what it was before the list"),
+	JAIL_CALL(brk, "malloc", .unseen = "a heap that grows beyond its size at the seal"),
 	{.nr = SCMP_SYS(clone3),
 		.need = "its flags cannot be seen: the C library then takes clone",
 		.refuse = ENOSYS},
@@ -143,7 +142,7 @@ int fs_seal(const struct fs_jail *j, struct err *e)
 	fds = openat(j->uid ? proc : AT_FDCWD, j->uid ? "self/fd" : "/proc/self/fd",
 		O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (fds < 0 || fchdir(fds) < 0)
-		return err_set(e, errno, "/proc/self/fd");
+		return err_set(e, errno, "making /proc/self/fd the working folder");
 	close(fds);
 	if (proc >= 0)
 		close(proc);

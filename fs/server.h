@@ -23,7 +23,7 @@ struct server {
 	/* For room_for(). unseen_bytes: written since the last statfs; disk_full: its result; disk_seen: there was a statfs. */
 	_Atomic uint64_t unseen_bytes;
 	_Atomic bool disk_full, disk_seen;
-	_Atomic int disk_fd1; /* a file of ours on the disk of the claims; 0: none yet */
+	_Atomic int disk_fd1; /* descriptor + 1 of our file on the disk of the claims; 0: none */
 	struct usages usages;
 };
 
@@ -92,8 +92,9 @@ int op_readdir(struct fs_call *c);
 int op_readdirplus(struct fs_call *c);
 
 /* Shared by the files of operations. */
-/* May a request add so many bytes to the volume? 0 or -ENOSPC. The daemon needs the disk of the claims, too, so guests must leave SERVER_RESERVE
- * bytes and SERVER_INODES inodes free there. A volume with a limit of its own (max_bytes) stays below it. */
+/* May a request add so many bytes to the volume? 0, -ENOSPC, or why that cannot be found out.
+ * The daemon needs the disk of the claims, too, so guests must leave SERVER_RESERVE bytes and SERVER_INODES inodes free there. A volume with a
+ * limit of its own (max_bytes) stays below it. */
 #define SERVER_RESERVE MIB(512)
 #define SERVER_INODES  4096u
 int room_for(const struct fs_call *c, const struct volume *v, int fd, uint64_t bytes);
@@ -101,7 +102,7 @@ void fill_attr(struct fuse_attr *a, const struct volume *v, const struct statx *
 void fill_entry(
 	struct fuse_entry_out *o, uint64_t id, const struct volume *v, const struct statx *st);
 void attr_of_root(struct fuse_attr *a);
-/* How long the guest may believe a name or an attribute: volumes that others may write are looked at again within a second. */
+/* How long the guest may believe a name or an attribute: 0.9 s in a volume that it may write, an hour in one that is read-only for it. */
 void fill_valid(const struct volume *v, uint64_t *sec, uint32_t *nsec);
 /* false: the fourth access mode of open(2), which lets neither read nor write. handle_valid() would refuse the whole table for it. */
 bool access_mode_ok(uint32_t flags);

@@ -15,13 +15,13 @@
 
 struct volume {
 	unsigned int number; /* its index in volumes.v */
-	int root_fd;         /* O_PATH or better */
+	int root_fd;         /* O_PATH, or open for more */
 	bool read_only;
-	/* Owners: a claim keeps the guest's user and group ids as they are (its process has a range of ids of its own). On a host
+	/* Owners: a claim keeps the guest's user and group ids as they are (mayfly-fs has a range of ids of its own). On a host
 	 * path every file belongs to the user of this process, whatever the guest asks for, and the guest sees it as its root's. */
 	bool keep_ids;
-	uint64_t
-		max_bytes; /* how much of the disk everything below root_fd may take; 0: no limit */
+	/* how much of the disk everything below root_fd may take; 0: no limit */
+	uint64_t max_bytes;
 	uint64_t root_ino, mnt_id;
 	int64_t root_btime_ns;
 	bool is_folder;

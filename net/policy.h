@@ -63,6 +63,7 @@ void net_world_fini(struct net_world *w);
 /* Replaces the host's own addresses. */
 int net_world_host(struct net_world *w, const struct net_addr *a, uint32_t n);
 
+/* May the guest resolve this name? normal: as net_name_normal() writes it. */
 enum net_verdict policy_name(const struct policy *p, const struct net_world *w, const char *normal);
 /* *name: the name that made it allowed, or NULL; it belongs to the learned entry. `l` may be NULL. */
 enum net_verdict policy_address(const struct policy *p, const struct net_world *w,

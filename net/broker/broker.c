@@ -22,7 +22,7 @@ static void control_close(struct broker *b)
  * one it ends. */
 static void control_lost(struct broker *b, int rc)
 {
-	log_info("the control socket closed: %s", rc ? strerror(-rc) : "end");
+	log_info("the control socket closed: %s", rc ? strerror(-rc) : "end of file");
 	control_close(b);
 	if (b->listen < 0)
 		loop_stop(b->loop, rc ? 1 : 0);

@@ -33,8 +33,8 @@ struct net_flow_entry {
 	uint16_t port;
 	uint32_t committed; /* bytes that its buffers may take */
 	char *name;         /* the allowed name by which it was open, or NULL */
-	uint64_t
-		closing_ns; /* mayfly-net closed it with bytes unsent: when the peer last acknowledged some; 0: it is open */
+	/* mayfly-net closed it with bytes unsent: when the peer last acknowledged some; 0: it is open */
+	uint64_t closing_ns;
 	uint64_t acked; /* while it is closing: bytes acknowledged at the last look */
 };
 
@@ -68,7 +68,7 @@ struct net_sandbox {
 	struct {
 		char place[NET_NAME_MAX];
 		uint8_t verdict;
-		uint64_t count, last;
+		uint64_t count, last; /* last: the number of the last denial (`denials`) */
 	} denied[DENIED_MAX];
 	unsigned int ndenied, told; /* told: denials that the daemon was sent as events */
 	uint64_t denials;

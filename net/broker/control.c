@@ -92,8 +92,8 @@ static int do_policy(struct request *r)
 		rc = policy_get(&whole, &p, &r->e);
 		buf_reset(&s->parts);
 	}
-	if (rc <
-		0) { /* the older policy may be the wider one: nothing is open until there is one again */
+	if (rc < 0) {
+		/* the older policy may be the wider one: nothing is open until there is one again */
 		net_sandbox_drop(s);
 		s->has_policy = false;
 		return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * flows.c: sockets by policy. A flow is made, connected and kept here; mayfly-net has a duplicate that it can read, write and shut down.
- * Hostile: the request. shutdown() acts on the socket, not on the descriptor: after it the duplicate in mayfly-net is of no use either
+ * Hostile: the request. shutdown() acts on the socket, not on the descriptor: after it the duplicate in mayfly-net neither sends nor receives
  * (tests/unit/net_broker.c sees that for TCP and UDP).
  */
 #include "net/broker/broker.h"
@@ -82,8 +82,8 @@ static void flow_end(struct net_sandbox *s, struct net_flow_entry *f)
 	flow_drop(s, f);
 }
 
-/* After shutdown() received bytes stay in the socket, and mayfly-net's duplicate could read them. They are discarded: their memory is not
- * counted any more. */
+/* After shutdown() bytes that were received before stay in the socket, where mayfly-net's duplicate could read them. They are discarded,
+ * because their memory is not counted any more. */
 static void flow_stop(const struct net_flow_entry *f)
 {
 	shutdown(f->fd, SHUT_RDWR);
@@ -315,8 +315,8 @@ void flow_open(struct net_sandbox *s, uint32_t id, struct cur *c)
 	if (!cur_copy(c, a.b, sizeof(a.b)))
 		c->bad = true;
 	port = cur_u16(c);
-	if (kind ==
-		NET_FLOW_ICMP) /* no ports: a rule with ports must not match one that mayfly-net made up */
+	/* no ports: a rule with ports must not match one that mayfly-net made up */
+	if (kind == NET_FLOW_ICMP)
 		port = 0;
 	if (!cur_done(c) || kind >= NET_FLOW_KINDS || (!port && kind != NET_FLOW_ICMP)) {
 		s->count[NET_C_REFUSED]++;

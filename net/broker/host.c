@@ -167,7 +167,7 @@ int host_watch(struct broker *b, struct err *e)
 	b->netlink_watch = loop_watch(b->loop, b->netlink, EPOLLIN, on_netlink, b);
 	b->host_retry = loop_timer(b->loop, host_again, b);
 	if (!b->netlink_watch || !b->host_retry)
-		return err_set(e, errno, "netlink");
+		return err_set(e, errno, "netlink: no watch or timer");
 	return host_addresses(b, e);
 }
 
@@ -257,8 +257,8 @@ void host_resolvers(struct broker *b, uint64_t now_ns)
 	b->nresolvers = host_parse_resolvers(text, b->resolver);
 	if (!b->nresolvers)
 		log_limited(LOG_WARN,
-			"resolv.conf names no resolver by an address without a zone: names do "
-			"not resolve in sandboxes (network.resolvers)");
+			"resolv.conf has no nameserver with a usable address (one without %%ZONE): "
+			"names do not resolve in sandboxes. Set network.resolvers");
 	b->resolv_inode = st.st_ino;
 	b->resolv_mtime[0] = st.st_mtim.tv_sec;
 	b->resolv_mtime[1] = st.st_mtim.tv_nsec;

@@ -117,8 +117,8 @@ static void query_answered(struct query *q)
 {
 	struct net_sandbox *s = q->s;
 	struct dns_answer *a = &s->broker->answer;
-	enum net_verdict v = policy_name(
-		&s->policy, &s->broker->world, q->q.name); /* it may have changed meanwhile */
+	/* asked again: the policy may have changed since the question */
+	enum net_verdict v = policy_name(&s->policy, &s->broker->world, q->q.name);
 	enum dns_rcode rcode = (enum dns_rcode)a->rcode;
 
 	if (v != NET_V_ALLOW || chain_denied(s, a)) {
@@ -143,8 +143,8 @@ static void query_next(struct query *q)
 	query_ask(q);
 }
 
-/* A message came. An answer to this question ends it, or has it asked again. Anything else is ignored over UDP, where anybody may send it; over TCP
- * the next resolver is asked. */
+/* A message came. An answer to this question ends the query, or makes us ask once more: over TCP if it was cut, the next resolver if it was an
+ * error. Anything else is ignored over UDP, where anybody may send it; over TCP the next resolver is asked. */
 static void query_message(struct query *q, const uint8_t *p, size_t n)
 {
 	struct dns_answer *a = &q->s->broker->answer;

@@ -16,9 +16,9 @@
 #include "lib/proto_net.h"
 
 #define DYING      "only on the way to an abort"
-#define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
+#define OTHER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
 #define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
-#define GROWS      "a list that grows beyond 128 KiB, where the C library maps it by itself"
+#define GROWS      "a list beyond 128 KiB, for which malloc() asks the kernel again"
 
 static const struct jail_rule rules[] = {
 	JAIL_CALL(pread64, "host.c: resolv.conf"),
@@ -36,12 +36,12 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL_EQ(socket, 0, AF_NETLINK, "host.c: the host's addresses after a change"),
 	JAIL_CALL(connect, "flows.c, resolve.c"),
 	JAIL_CALL(shutdown, "flows.c: a flow that is not allowed any more"),
-	JAIL_CALL_EQ(setsockopt, 1, IPPROTO_TCP, "flows.c: the guest decides when to send"),
-	JAIL_CALL_EQ(setsockopt, 1, SOL_SOCKET, "flows.c: urgent data stays in its place"),
+	JAIL_CALL_EQ(setsockopt, 1, IPPROTO_TCP, "flows.c: TCP_NODELAY"),
+	JAIL_CALL_EQ(setsockopt, 1, SOL_SOCKET, "flows.c: SO_OOBINLINE, sizes of buffers"),
 	JAIL_CALL_EQ(getsockopt, 1, IPPROTO_TCP, "flows.c: bytes of a flow"),
 	JAIL_CALL_EQ(fcntl, 1, F_GETFL, "O_NONBLOCK"),
 	JAIL_CALL_EQ(fcntl, 1, F_SETFL, "O_NONBLOCK"),
-	JAIL_CALL(fstat, "host.c: resolv.conf", .unseen = NEWER_LIBC),
+	JAIL_CALL(fstat, "host.c: resolv.conf", .unseen = OTHER_LIBC),
 	JAIL_CALL(newfstatat, "host.c: resolv.conf"),
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap", .unseen = GROWS),
 	JAIL_CALL(munmap, "heap"),

@@ -50,7 +50,8 @@ static int ask_send(struct stack *s, struct buf *b)
 	return rc;
 }
 
-/* One message: -EAGAIN: none; otherwise *h, what follows it in *c (bytes in s->msg), *fd or -1. Answers to DNS questions are passed on. */
+/* Receives one message: 0 with *h, what follows it in *c (bytes in s->msg), and *fd or -1. -EAGAIN: there is none. -EPIPE: the broker has ended.
+ * -EBADMSG. Answers to DNS questions are passed on. */
 static int ask_receive(struct stack *s, struct net_hdr *h, struct cur *c, int *fd)
 {
 	size_t nfds = 1;
@@ -140,7 +141,7 @@ void ask_close(struct stack *s, uint32_t flow, uint64_t out, uint64_t in)
 	buf_u64(&b, out);
 	buf_u64(&b, in);
 	if (ask_send(s, &b) < 0)
-		log_limited(LOG_WARN, "the broker did not take the end of a flow");
+		log_limited(LOG_WARN, "the broker could not be told that a flow has ended");
 }
 
 int ask_dns(struct stack *s, uint32_t id, bool tcp, const void *p, size_t n)

@@ -12,7 +12,7 @@
 #include "lib/log.h"
 
 #define QUIET_NS       60000000000ull
-#define QUIET_SHORT_NS 10000000000ull /* one question, one answer: time, echo */
+#define QUIET_SHORT_NS 10000000000ull /* after one packet only (as of NTP), and for ICMP echo */
 #define REFUSED_NS     1000000000ull
 
 struct datagram {
@@ -115,8 +115,8 @@ static void on_datagram(void *arg, uint32_t events)
 			datagram_refused(d);
 			continue;
 		}
-		if (n >= 0 || (errno != EAGAIN &&
-				      errno != EINTR)) /* shut down by the broker, or broken */
+		/* shut down by the broker, or broken */
+		if (n >= 0 || (errno != EAGAIN && errno != EINTR))
 			datagram_free(d);
 		return;
 	}

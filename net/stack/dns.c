@@ -11,8 +11,9 @@
 #include <sys/socket.h>
 
 #define DNS_CONNS_MAX 16u
-#define TCP_QUESTION  1024u /* a question is never longer */
-#define UDP_QUESTION  4096u
+/* A question takes less than 300 bytes (lib/dns.h). Longer messages are refused here. */
+#define TCP_QUESTION 1024u
+#define UDP_QUESTION 4096u
 
 struct dns_conn {
 	struct dns_conn *next;
@@ -86,8 +87,8 @@ static void conn_answer(struct dns_conn *c, const uint8_t *p, size_t n)
 	m[1] = (uint8_t)n;
 	memcpy(m + 2, p, n);
 	if (send(c->fd, m, n + 2, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)(n + 2))
-		shutdown(c->fd,
-			SHUT_RDWR); /* on_conn sees it and frees: we may be in one of its calls */
+		/* on_conn() sees it and frees c: we may be in one of its calls */
+		shutdown(c->fd, SHUT_RDWR);
 }
 
 void dns_answered(struct stack *s, uint32_t id, const uint8_t *p, size_t n)

@@ -247,8 +247,8 @@ enum frame_kind frame_read(uint8_t *p, size_t n, struct frame *f)
 	if (n < NET_VHDR_BYTES + ETH || n > NET_PACKET_MAX)
 		return drop(f, DROP_SHORT);
 	finish = p[0] & VHDR_CSUM;
-	if ((p[0] & ~VHDR_CSUM) ||
-		p[1]) /* segmentation is not offered: the MTU is as large as a packet */
+	/* segmentation is not offered: the MTU is as large as a packet */
+	if ((p[0] & ~VHDR_CSUM) || p[1])
 		return drop(f, DROP_OFFLOAD);
 	n -= NET_VHDR_BYTES + ETH;
 	p += NET_VHDR_BYTES;
@@ -264,7 +264,7 @@ enum frame_kind frame_read(uint8_t *p, size_t n, struct frame *f)
 	}
 }
 
-/* The virtio and Ethernet headers; where the network header starts. */
+/* Writes the virtio and Ethernet headers. Returns where the network header starts. */
 static uint8_t *start(uint8_t *to, unsigned int type)
 {
 	memset(to, 0, NET_VHDR_BYTES);
@@ -274,7 +274,7 @@ static uint8_t *start(uint8_t *to, unsigned int type)
 	return to + NET_VHDR_BYTES + ETH;
 }
 
-/* A network header from src to the guest for n bytes: where these start. */
+/* Writes a network header from src to the guest for n bytes. Returns where these start. */
 static uint8_t *start_ip(uint8_t *to, const struct net_addr *src, uint8_t proto, size_t n)
 {
 	bool four = net_addr_is4(src);

@@ -20,7 +20,7 @@
 
 #define DYING   "only on the way to an abort"
 #define NO_VDSO "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
-#define GROWS   "a list that grows beyond 128 KiB, where the C library maps it by itself"
+#define GROWS   "a list beyond 128 KiB, for which malloc() asks the kernel again"
 
 static const struct jail_rule rules[] = {
 	JAIL_CALL(write, "ask.c: messages to the broker; log"),
@@ -42,7 +42,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL_EQ(getsockopt, 1, SOL_SOCKET, "libslirp: why a socket failed"),
 	JAIL_CALL(getpeername, "libslirp: is it still connected"),
 	JAIL_CALL(getsockname, "libslirp",
-		.unseen = "where a port is forwarded to the guest: not here"),
+		.unseen = "called for ports forwarded to the guest: there are none"),
 	{.nr = SCMP_SYS(setsockopt),
 		.need = "libslirp tries; the broker has set what is needed",
 		.refuse = EPERM},

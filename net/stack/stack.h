@@ -83,7 +83,7 @@ int stack_run(struct stack *s);
 
 /* link.c: packets to and from the monitor */
 void link_ready(struct stack *s);
-/* A packet in s->out; it is lost when the guest does not take it in time. */
+/* Sends the packet in s->out. It is lost if the guest does not take it in time. */
 void link_send(struct stack *s, size_t n);
 /* The same for a frame of libslirp's, without a virtio header. */
 void link_send_frame(struct stack *s, const void *frame, size_t n);

@@ -17,13 +17,13 @@
 
 #include "lib/log.h"
 
-#define SLIRP_HOST4                                                                                \
-	(NET_GATEWAY_IP4 + 252) /* the library wants two addresses of its own; nothing is there */
-#define SLIRP_DNS4 (NET_GATEWAY_IP4 + 253)
-#define ETH_TYPE   12u
-#define IP6_NEXT   20u
-#define ICMP6_TYPE 54u
-#define ETH_SRC    6u
+/* the library wants two addresses of its own; nothing is there */
+#define SLIRP_HOST4 (NET_GATEWAY_IP4 + 252)
+#define SLIRP_DNS4  (NET_GATEWAY_IP4 + 253)
+#define ETH_TYPE    12u
+#define IP6_NEXT    20u
+#define ICMP6_TYPE  54u
+#define ETH_SRC     6u
 
 /* Lets TCP and ICMP errors out. The library makes no other IPv4 packets, because it gets only TCP. Its own ARP requests, router advertisements and
  * neighbour discovery are dropped. */
@@ -41,8 +41,8 @@ static bool may_leave(const uint8_t *p, size_t n)
 static ssize_t cb_send(const void *p, size_t n, void *opaque)
 {
 	struct stack *s = opaque;
-	uint8_t *frame =
-		(uint8_t *)(uintptr_t)p; /* the library's own buffer; it is not const there */
+	/* the library's own buffer; it is not const there */
+	uint8_t *frame = (uint8_t *)(uintptr_t)p;
 
 	if (!may_leave(p, n))
 		return (ssize_t)n;
@@ -133,7 +133,7 @@ int tcp_start(struct stack *s, struct err *e)
 	c.vnameserver6 = c.vhost6;
 	c.vnameserver6.s6_addr[15] = 0xfe;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv) < 0)
-		return err_set(e, errno, "placeholder");
+		return err_set(e, errno, "socketpair for libslirp");
 	close(sv[1]);
 	s->placeholder = sv[0];
 	s->slirp = slirp_new(&c, &callbacks, s);

@@ -163,8 +163,8 @@ int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l)
 	if (rc < 0 && (l->io_bytes_max || l->io_ops_max))
 		return rc;
 	snprintf(text, sizeof(text), "default %" PRIu64, weight);
-	if (file_put(dir, "io.weight", text) <
-		0) /* iocost; else bfq, which has a name of its own */
+	/* iocost; else bfq, which has a name of its own */
+	if (file_put(dir, "io.weight", text) < 0)
 		(void)file_put(dir, "io.bfq.weight", text);
 	return 0;
 }
@@ -445,7 +445,8 @@ static int open_cgroup(const char *given, struct err *e)
 		rc = file_put(fd, "cgroup.subtree_control", CONTROLLERS);
 	if (rc < 0)
 		return err_set(e, -rc,
-			"delegate cpu, memory and pids below %s (systemd: Delegate=yes)", path);
+			"cannot delegate cpu, memory and pids below %s (systemd: Delegate=yes)",
+			path);
 	/* separate from the others: a host without the io controller still gets those */
 	(void)file_put(fd, "cgroup.subtree_control", "+io");
 	return take_fd(&fd);

@@ -40,18 +40,18 @@ int leaf_open(const struct leases *t, struct place at, uint32_t slot);
 int group_open(const struct leases *t, struct place at);
 /* Does the lease pass the io controller on to its groups? */
 bool cgroup_has_io(int lease);
-/* Of a group: how much it may read and write on that device. 0 or -errno. */
+/* Sets how much a group may read and write on that device. 0 or -errno. */
 int cgroup_io_limits(int dir, const char *device, const struct priv_limits *l);
 /* The whole disk that the file system of this folder is on, "MAJOR:MINOR". false: it is on none that io.max can name. */
 bool io_device_of(const char *path, char *to, size_t cap);
-/* Of a leaf (or a group). pids 0: 64 for a leaf, no limit for a group. */
+/* Sets the limits of a leaf or a group. pids_max 0: 64 for a leaf, no limit for a group. */
 int cgroup_limits(int dir, const struct priv_limits *l, bool group);
 void cgroup_usage(int dir, struct priv_usage *u);
 uint64_t cgroup_private_bytes(int dir);
 /* memory.max in bytes; 0: none. */
 uint64_t cgroup_memory_limit(int dir);
-/* Raises memory.max, and lets the kernel kill one process where it would kill all; or takes that back: -EBUSY if
- * private memory would not fit. A cgroup without a limit keeps having none. */
+/* Raises memory.max. If memory runs out meanwhile, the kernel kills one process and not all. A cgroup without a limit keeps
+ * having none. cgroup_lower() takes both back: -EBUSY if private memory would not fit. */
 int cgroup_raise(int dir, uint64_t bytes);
 int cgroup_lower(int dir, uint64_t bytes);
 /* If memory runs out here, every process but this one dies before it does. */

@@ -202,7 +202,7 @@ static void watch_slot(struct serve *sv, uint32_t slot)
 
 	s->watch = loop_watch(P.loop, s->pidfd, EPOLLIN, on_slot_end, s);
 	if (!s->watch)
-		log_error("slot %u: watch: %s", slot, strerror(errno));
+		log_error("slot %u: its process cannot be watched: %s", slot, strerror(errno));
 }
 
 static void on_daemon_end(void *arg, uint32_t events)
@@ -326,8 +326,8 @@ static int make_dir(const char *path, uint32_t uid, struct err *e)
 	return 0;
 }
 
-/* Two helpers may run on one host, but a user that both could give would own two sandboxes: each
- * has a lock on its range until it ends. */
+/* Two helpers may run on one host. Their ranges of user ids must not overlap, or one user could own two sandboxes. So each
+ * holds a lock on its ranges until it ends. */
 static int lock_users(struct err *e)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_start = P.uid_base, .l_len = P.uid_count};
@@ -335,12 +335,14 @@ static int lock_users(struct err *e)
 		.l_type = F_WRLCK, .l_start = P.ids_base, .l_len = (P.nslots + 1ll) * SLOT_IDS};
 	int fd = open("/run/mayfly-users.lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 
-	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &files) < 0)
+	if (fd < 0)
+		return err_set(e, errno, "open /run/mayfly-users.lock");
+	if (fcntl(fd, F_OFD_SETLK, &files) < 0)
 		return err_set(e, errno,
 			"another mayfly-priv serves volumes with user ids from %u on: choose "
 			"others with --volume-uid-base",
 			P.ids_base);
-	return fd < 0 || fcntl(fd, F_OFD_SETLK, &range) < 0
+	return fcntl(fd, F_OFD_SETLK, &range) < 0
 		       ? err_set(e, errno,
 				 "another mayfly-priv has some of the %u users from %u on: choose "
 				 "others with --uid-base, --uid-count",
@@ -408,7 +410,9 @@ static int set_up(struct err *e)
 	if (set_up_leases(e) < 0 || slots_take_over(&P.slots, dir, e) < 0)
 		return -e->code;
 	P.lock_fd = openat(P.slots.dir_fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-	if (P.lock_fd < 0 || flock(P.lock_fd, LOCK_EX | LOCK_NB) < 0)
+	if (P.lock_fd < 0)
+		return err_set(e, errno, "open %s/lock", dir);
+	if (flock(P.lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(e, errno, "another mayfly-priv runs on %s", dir);
 	P.serve.host_flags = (P.slots.leases.l[0].cgroup_fd < 0 ? PRIV_H_NO_CGROUP : 0) |
 			     (jail_landlock_abi() ? 0 : PRIV_H_NO_LANDLOCK) |
@@ -477,7 +481,7 @@ static void parse(int argc, char **argv)
 			"configuration narrows it; up to 16"},
 		{"volume-uid-base", 0, OPT_UINT, &ids_base, "N",
 			"first of 65,536 user ids for each slot, and for the files of claims "
-			"(from 1879048192 on, by --uid-base)"},
+			"(1879048192, or higher for another --uid-base)"},
 		{"slots", 0, OPT_UINT, &slots, "N",
 			"how many jailed processes there may be at a time (4096)"},
 		{"core-scheduling", 0, OPT_FLAG, &core_scheduling, NULL,

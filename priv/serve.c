@@ -156,6 +156,7 @@ static int room_give_back(int leaf, int group, uint64_t bytes)
 	return rc;
 }
 
+/* what: 0 gives the room back, 1 takes it, 2 spares the monitor if memory runs out (lib/proto_priv.h). */
 static int do_room(struct serve *s, struct req *r)
 {
 	struct slot *slot = &s->slots->s[r->in.slot];

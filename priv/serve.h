@@ -19,7 +19,7 @@ struct serve {
 	/* begins to open a volume: the answer is sent later */
 	int (*volume)(struct serve *s, const struct volume_ask *a, const struct priv_msg *m);
 	struct volume_jobs *volumes;
-	const struct volumes *claims;                    /* NULL: there is none */
+	const struct volumes *claims; /* for the quotas of claims; NULL: no claims */
 	void (*started)(struct serve *s, uint32_t slot); /* watch its pidfd */
 };
 

@@ -296,7 +296,10 @@ int slots_take_over(struct slots *t, const char *dir, struct err *e)
 	if (t->dir_fd < 0 || fstat(t->dir_fd, &st) < 0)
 		return err_set(e, errno, "open %s", dir);
 	if (st.st_uid != geteuid() || (st.st_mode & 022))
-		return err_plain(e, EPERM, "%s is not root's alone: give another --run-dir", dir);
+		return err_plain(e, EPERM,
+			"%s does not belong to root, or others may write to it: give another "
+			"--run-dir",
+			dir);
 	for (uint32_t i = 0; i < t->n; i++)
 		slot_take_over(t, i);
 	leaves_each(&t->leases, t->n, leaf_found, t);

@@ -115,8 +115,8 @@ static int make_folder(int parent, const char *name)
 	rc = mkdirat(parent, name, 0755) < 0 ? -errno : 0;
 	setfsuid(0);
 	setfsgid(0);
-	return rc == -EEXIST ? -ENOENT
-			     : rc; /* a link into nowhere, or just made by somebody else */
+	/* EEXIST: a link into nowhere, or a folder that somebody else has just made */
+	return rc == -EEXIST ? -ENOENT : rc;
 }
 
 /* Opens the path beneath dir; with make, missing folders are made. -EXDEV: a link leads out. */
@@ -194,13 +194,13 @@ static int open_host(const struct volumes *v, const struct volume_ask *a)
 
 static int open_claim(const struct volumes *v, const struct volume_ask *a)
 {
+	uint32_t id = v->ids_base;
 	_cleanup_close_ int fd = -1;
 
 	if (v->claims_fd < 0)
 		return -ENOTDIR;
 	if ((a->flags & PRIV_V_MAKE) && mkdirat(v->claims_fd, a->path, 0755) == 0) {
-		if (fchownat(v->claims_fd, a->path, v->ids_base, v->ids_base, AT_SYMLINK_NOFOLLOW) <
-				0 ||
+		if (fchownat(v->claims_fd, a->path, id, id, AT_SYMLINK_NOFOLLOW) < 0 ||
 			fsync(v->claims_fd) < 0)
 			return -errno;
 	}
@@ -325,7 +325,8 @@ int volumes_open(struct volumes *v, const char *state_dir, struct err *e)
 	if (v->claims_fd < 0 || fstat(v->claims_fd, &st) < 0)
 		return err_set(e, errno, "open %s/volumes", state_dir);
 	if (st.st_uid != 0 || (st.st_mode & 077))
-		return err_plain(e, EPERM, "%s/volumes is not root's alone (chown root, chmod 700)",
+		return err_plain(e, EPERM,
+			"%s/volumes is open to others than root (chown root, chmod 700)",
 			state_dir);
 	return 0;
 }

@@ -28,8 +28,8 @@ struct volume_ask {
 	uint32_t op, what, flags;
 	uint32_t slot_ids;      /* the first of VOLUME_IDS user ids of the file server */
 	const char *path, *sub; /* sub: "" for the folder itself */
-	const char *
-		within; /* a host folder that path is below, and that no link may leave; NULL: the operator's */
+	/* a host folder that path is below, and that no link may leave; NULL: the operator's */
+	const char *within;
 };
 
 /* <state>/volumes, made if missing. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * blocks.h: the data area of the disk that is being built. Blocks are handed out in rising order and never reused, so that data
- * can be written while the layers are read, before anything about the size of the file system is known: all its tables go in front.
+ * can be written while the layers are read. The size of the file system is not known then: room for its tables is kept in front (ext4.h).
  */
 #pragma once
 

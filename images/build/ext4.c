@@ -236,8 +236,8 @@ static errcode_t mark_data(ext2_filsys fs, struct blocks *b)
 
 static uint32_t time_low(int64_t *sec)
 {
-	*sec = MIN(MAX(*sec, -(int64_t)0x80000000),
-		(int64_t)0x37fffffff); /* 1901 to 2446 is what ext4 can say */
+	/* 1901 to 2446 is what ext4 can say */
+	*sec = MIN(MAX(*sec, -(int64_t)0x80000000), (int64_t)0x37fffffff);
 	return (uint32_t)*sec;
 }
 

@@ -124,8 +124,8 @@ static int copy_xattrs(struct layers *l, struct archive_entry *en, struct node *
 			continue;
 		}
 		if (strlen(name) > IMAGE_NAME_MAX)
-			return err_plain(
-				e, ENAMETOOLONG, "attribute name of %zu bytes", strlen(name));
+			return err_plain(e, ENAMETOOLONG, "attribute name of %zu bytes: at most %u",
+				strlen(name), IMAGE_NAME_MAX);
 		sum += strlen(name) + len;
 		if (len > IMAGE_XATTR_MAX || sum > IMAGE_XATTR_MAX)
 			return err_plain(
@@ -171,7 +171,7 @@ static int fill_file(struct layers *l, struct archive *a, struct reader *rd,
 	int r, w;
 
 	if (size < 0 || (uint64_t)size > (uint64_t)UINT32_MAX * DISK_BLOCK)
-		return err_plain(e, EFBIG, "size of %lld bytes", (long long)size);
+		return err_plain(e, EFBIG, "size of %lld bytes is out of range", (long long)size);
 	blocks_begin(l->blocks, n);
 	while ((r = archive_read_data_block(a, &p, &len, &off)) == ARCHIVE_OK) {
 		if (!len)
@@ -273,7 +273,8 @@ static int add_other(struct layers *l, struct archive *a, struct reader *rd,
 		n->major = (uint32_t)archive_entry_rdevmajor(en);
 		n->minor = (uint32_t)archive_entry_rdevminor(en);
 		if (n->major > 0xfff || n->minor > 0xfffff)
-			r = err_plain(e, ERANGE, "device number %u:%u", n->major, n->minor);
+			r = err_plain(e, ERANGE, "device number %u:%u is out of range", n->major,
+				n->minor);
 	}
 	/* in the tree first: from there on it has an owner, whatever happens to its data */
 	if (r == 0 && (r = tree_put(l->tree, p, n, no)) < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layer.h: one layer, applied to the tree as the OCI image specification says. The one reader of hostile tar bytes.
+ * layer.h: one layer, applied to the tree as the OCI image specification says. The tar's bytes are hostile.
  */
 #pragma once
 

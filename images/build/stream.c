@@ -15,9 +15,8 @@
 #define RING     8u
 #define PIECE    (256u * 1024)
 #define IN_BYTES (128u * 1024)
-#define STACK                                                                                      \
-	(512u * 1024) /* decompressors work on the heap; a sanitizer clears all of a stack for     \
-			 each thread */
+/* small: decompressors work on the heap, and a sanitizer clears all of each thread's stack */
+#define STACK (512u * 1024)
 
 struct piece {
 	uint8_t *p;

@@ -14,7 +14,7 @@ struct stream;
 /* Adds the filter that the file's first bytes name, and only that one. libarchive's own search would look for further filters
  * inside: nobody counts the bytes between two filters, and a few hundred bytes can keep it busy for hours. */
 void stream_filter(struct archive *a, int fd);
-/* fd is borrowed until stream_close; `size` is what the descriptor promises of it. */
+/* fd is borrowed until stream_close(). size: the blob's length, as the manifest says. */
 struct stream *stream_open(int fd, uint64_t size, const struct image_limits *lim, struct err *e);
 /* The next bytes, valid until the next call; 0 at the end, -errno and e on bad data. */
 ssize_t stream_next(struct stream *s, const void **p, struct err *e);

@@ -92,8 +92,8 @@ int tree_find(struct tree *t, const char *path, size_t len, int flags, uint32_t 
 struct node *tree_follow(struct tree *t, const char *path);
 
 struct node *node_new(mode_t mode);
-/* Puts node under the place's name, replacing what is there (a whole subtree if need be). Takes one
- * link of the node. */
+/* Puts node under the place's name, replacing what is there (a whole subtree if need be). The name
+ * counts as one link of the node. */
 int tree_put(struct tree *t, const struct place *p, struct node *node, uint32_t layer);
 /* Removes a name and all below it. */
 void tree_drop(struct tree *t, struct dent *d);

@@ -46,7 +46,7 @@ static int say_fetched(
 	}
 	r = job_send(j, JOB_FETCHED, &b);
 	buf_fini(&b);
-	return r < 0 ? err_set(e, -r, "answering") : 0;
+	return r < 0 ? err_set(e, -r, "sending the result") : 0;
 }
 
 /* ---- the three kinds ---- */
@@ -120,13 +120,13 @@ static int do_build(struct job *j, struct cur *c, const int *fds, size_t nfds, s
 	disk = openat(j->stage, "disk.ext4", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	json = openat(j->stage, "image.json", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	if (disk < 0 || json < 0)
-		return err_set(e, errno, "staging");
+		return err_set(e, errno, "the staging folder");
 	r = image_build(&in, disk, json, &out, e);
 	if (r < 0)
 		return r;
 	image_config_fini(&out);
 	r = job_send(j, JOB_BUILT, NULL);
-	return r < 0 ? err_set(e, -r, "answering") : 0;
+	return r < 0 ? err_set(e, -r, "sending the result") : 0;
 }
 
 static int do_pull(struct job *j, struct cur *c, const int *fds, size_t nfds, struct err *e)

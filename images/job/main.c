@@ -15,7 +15,7 @@
 
 static int usage(void)
 {
-	log_error("mayfly-image is started by mayflyd and by `mayfly image`; see there");
+	log_error("mayfly-image is started by mayflyd and by `mayfly image`: use `mayfly image`");
 	return 2;
 }
 

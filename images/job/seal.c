@@ -14,7 +14,7 @@
 
 /* why a row stays that no test calls (tests/unit/seal.c compares) */
 #define DYING      "only on the way to an abort: tests/platform/sealed.c takes it"
-#define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
+#define OTHER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
 #define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 #define NEWER_CURL "versions of libcurl that wake themselves another way than by a socket pair"
 
@@ -27,7 +27,7 @@ static const struct jail_rule every_job[] = {
 	JAIL_CALL(openat, "job.c: do_build; stagefile.c"),
 	JAIL_CALL(close, "everywhere"),
 	JAIL_CALL(fcntl, "ext4.c: dup; libext2fs"),
-	JAIL_CALL(fstat, "stagefile.c: fd_slurp", .unseen = NEWER_LIBC),
+	JAIL_CALL(fstat, "stagefile.c: fd_slurp", .unseen = OTHER_LIBC),
 	JAIL_CALL(newfstatat, "glibc's fstat; import.c"),
 	JAIL_CALL(faccessat2, "rootfs.c: import_guess"),
 	JAIL_CALL(ftruncate, "ext4.c: ext4_write"),

@@ -99,8 +99,8 @@ static int read_all(
 		if (!*to)
 			return err_set(e, ENOMEM, "configuration");
 		if (strlen(*to) >= IMAGE_PATH_MAX)
-			return err_plain(
-				e, ENAMETOOLONG, "%s of %zu bytes", scalars[i].oci, strlen(*to));
+			return err_plain(e, ENAMETOOLONG, "%s of %zu bytes: at most %u",
+				scalars[i].oci, strlen(*to), IMAGE_PATH_MAX - 1);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
 		const char *key = own ? lists[i].own : lists[i].oci;
@@ -211,7 +211,8 @@ int image_config_write(const struct image_config *c, int fd, struct err *e)
 	if (!text)
 		return err_set(e, ENOMEM, "image.json");
 	if (strlen(text) > IMAGE_MAX_CONFIG)
-		return err_plain(e, EFBIG, "configuration of %zu bytes", strlen(text));
+		return err_plain(e, EFBIG, "configuration of %zu bytes: at most %llu", strlen(text),
+			(unsigned long long)IMAGE_MAX_CONFIG);
 	r = write_full(fd, text, strlen(text));
 	return r < 0 ? err_set(e, -r, "image.json") : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image_config.h: what an image says about how it is run, and image.json, the file beside every disk that says it to the daemon.
+ * image_config.h: what an image says about how it is run, and image.json, the file beside every disk from which the daemon reads that.
  */
 #pragma once
 

@@ -18,7 +18,7 @@ struct image_limits {
 	uint64_t max_bytes;     /* file data of all layers together, deleted ones included */
 	uint64_t max_entries;   /* tar entries of all layers together */
 	uint64_t max_tar_bytes; /* decompressed size of one layer */
-	uint32_t max_ratio;     /* decompressed to compressed, once ratio_from bytes were read */
+	uint32_t max_ratio; /* decompressed to compressed, once ratio_from bytes are decompressed */
 	uint64_t ratio_from;
 	uint64_t room_bytes; /* virtual size beyond the content: what a sandbox can write at most */
 	uint32_t stall_s;    /* a request fails after so long with less than 1 KiB a second */

@@ -109,7 +109,8 @@ int ref_parse(const char *text, struct image_ref *out, struct err *e)
 	char *at, *slash, *colon, *repo = s;
 
 	if (strlen(text) >= sizeof(s))
-		return err_plain(e, EINVAL, "image name of %zu bytes", strlen(text));
+		return err_plain(e, EINVAL, "the image name has %zu bytes: at most %d",
+			strlen(text), REF_MAX - 1);
 	str_copy(s, sizeof(s), text); /* fits: measured above */
 	at = strchr(s, '@');
 	if (at) {

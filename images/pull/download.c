@@ -31,12 +31,13 @@ struct download {
 	struct err err;
 };
 
+/* The download of one blob. */
 struct one {
 	struct download *dl;
 	const struct descriptor *d;
 	struct stagefile f;
 	struct err *e;
-	uint64_t from; /* what was asked for */
+	uint64_t from; /* the offset that was asked for */
 	bool old;      /* begins with bytes of an earlier job, which may be wrong */
 };
 
@@ -194,13 +195,13 @@ static int take_part(int dir, int from, const struct descriptor *d, struct err *
 	if (to < 0 && errno == EEXIST)
 		return 0; /* already taken, for the mirror that was asked before */
 	if (to < 0 || !buf)
-		return err_set(e, buf ? errno : ENOMEM, "staging");
+		return err_set(e, buf ? errno : ENOMEM, "the staging folder");
 	while (r == 0 && at < d->size &&
 		(k = pread(from, buf, MIN((uint64_t)1 << 18, d->size - at), (off_t)at)) > 0) {
 		r = write_full(to, buf, (size_t)k);
 		at += (uint64_t)k;
 	}
-	return r < 0 ? err_set(e, -r, "staging") : 0;
+	return r < 0 ? err_set(e, -r, "the staging folder") : 0;
 }
 
 /* Asks the store for each blob first; what is missing goes to the list. */
@@ -215,8 +216,9 @@ static int find_missing(struct download *dl, const struct oci_manifest *m, struc
 		int r;
 
 		if (d->size > max)
-			return err_plain(e, EFBIG, "blob %.19s of %llu bytes",
-				digest_str(&d->digest, text), (unsigned long long)d->size);
+			return err_plain(e, EFBIG, "blob %.19s of %llu bytes: at most %llu",
+				digest_str(&d->digest, text), (unsigned long long)d->size,
+				(unsigned long long)max);
 		for (uint32_t k = 0; k < dl->n; k++)
 			seen |= digest_eq(&dl->d[k]->digest, &d->digest);
 		if (seen)
@@ -232,7 +234,8 @@ static int find_missing(struct download *dl, const struct oci_manifest *m, struc
 		dl->total += d->size;
 	}
 	if (dl->total > dl->s->p->lim.max_bytes)
-		return err_plain(e, EFBIG, "image of %llu bytes", (unsigned long long)dl->total);
+		return err_plain(e, EFBIG, "the image has %llu bytes to download: at most %llu",
+			(unsigned long long)dl->total, (unsigned long long)dl->s->p->lim.max_bytes);
 	return 0;
 }
 

@@ -76,17 +76,19 @@ static int guess_tar(struct import *im, struct err *e)
 int import_guess(struct import *im, struct err *e)
 {
 	struct stat sb;
+	bool folder;
 
 	if (fstat(im->source, &sb) < 0)
-		return err_set(e, errno, "source");
+		return err_set(e, errno, "reading the source");
 	if (im->kind == JOB_SRC_AUTO && S_ISDIR(sb.st_mode))
 		im->kind = faccessat(im->source, "index.json", F_OK, 0) == 0 ? JOB_SRC_LAYOUT
 									     : JOB_SRC_ROOTFS_DIR;
 	else if (im->kind == JOB_SRC_AUTO && S_ISREG(sb.st_mode))
 		return guess_tar(im, e);
-	if (S_ISDIR(sb.st_mode) != (im->kind == JOB_SRC_LAYOUT || im->kind == JOB_SRC_ROOTFS_DIR) ||
-		(!S_ISDIR(sb.st_mode) && !S_ISREG(sb.st_mode)))
-		return err_plain(e, EINVAL, "source is not the file or folder that its kind needs");
+	folder = im->kind == JOB_SRC_LAYOUT || im->kind == JOB_SRC_ROOTFS_DIR;
+	if (S_ISDIR(sb.st_mode) != folder || (!S_ISDIR(sb.st_mode) && !S_ISREG(sb.st_mode)))
+		return err_plain(e, EINVAL, "the source must be a %s for this kind of import",
+			folder ? "folder" : "file");
 	return 0;
 }
 
@@ -199,8 +201,8 @@ static int copy_tree(struct import *im, struct archive *from, struct archive *to
 			break;
 		}
 		archive_read_disk_descend(from);
-		archive_entry_sparse_clear(
-			en); /* zeros are written in full; building the disk makes holes of them again */
+		/* zeros are written in full; building the disk makes holes of them again */
+		archive_entry_sparse_clear(en);
 		archive_entry_linkify(links, &en, &spare);
 		if (++entries > im->lim.max_entries)
 			r = err_plain(e, EFBIG, "more than %llu entries",
@@ -227,7 +229,7 @@ int import_rootfs_dir(struct import *im, struct err *e)
 	int r = stagefile_begin(&o.f, im->stage, im->lim.max_tar_bytes, e);
 
 	if (r == 0 && (!from || !to || fchdir(im->source) < 0))
-		r = err_set(e, from && to ? errno : ENOMEM, "folder");
+		r = err_set(e, from && to ? errno : ENOMEM, "opening the folder");
 	if (r == 0) {
 		archive_read_disk_set_symlink_physical(from);
 		archive_read_disk_set_behavior(from, ARCHIVE_READDISK_NO_TRAVERSE_MOUNTS);

@@ -44,7 +44,7 @@ int stagefile_begin(struct stagefile *f, int dir, uint64_t max, struct err *e)
 	f->ctx = digest_begin();
 	f->fd = openat(dir, f->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	if (!f->ctx || f->fd < 0)
-		return err_set(e, f->ctx ? errno : ENOMEM, "staging");
+		return err_set(e, f->ctx ? errno : ENOMEM, "the staging folder");
 	return 0;
 }
 
@@ -54,13 +54,13 @@ static int hash_again(struct stagefile *f, struct err *e)
 	ssize_t k = -1;
 
 	if (!buf)
-		return err_set(e, ENOMEM, "staging");
+		return err_set(e, ENOMEM, "the staging folder");
 	while (f->size <= f->max && (k = pread(f->fd, buf, 1 << 18, (off_t)f->size)) > 0) {
 		digest_update(f->ctx, buf, (size_t)k);
 		f->size += (uint64_t)k;
 	}
 	if (k < 0 || f->size > f->max || lseek(f->fd, (off_t)f->size, SEEK_SET) < 0)
-		return err_set(e, k < 0 ? errno : EFBIG, "staging");
+		return err_set(e, k < 0 ? errno : EFBIG, "the staging folder");
 	return 0;
 }
 
@@ -74,7 +74,7 @@ int stagefile_resume(
 	f->ctx = digest_begin();
 	f->fd = openat(dir, f->tmp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (!f->ctx || f->fd < 0)
-		return err_set(e, f->ctx ? errno : ENOMEM, "staging");
+		return err_set(e, f->ctx ? errno : ENOMEM, "the staging folder");
 	return hash_again(f, e);
 }
 
@@ -88,7 +88,7 @@ int stagefile_write(struct stagefile *f, const void *p, size_t n, struct err *e)
 	digest_update(f->ctx, p, n);
 	f->size += n;
 	r = write_full(f->fd, p, n);
-	return r < 0 ? err_set(e, -r, "staging") : 0;
+	return r < 0 ? err_set(e, -r, "the staging folder") : 0;
 }
 
 int stagefile_end(struct stagefile *f, const struct digest *want, struct blob *out, struct err *e)
@@ -104,7 +104,7 @@ int stagefile_end(struct stagefile *f, const struct digest *want, struct blob *o
 		r = err_plain(e, EBADMSG, "blob %s has the digest %s", digest_str(want, w),
 			digest_str(&b.d, have));
 	} else if (renameat(f->dir, f->tmp, f->dir, digest_hex(&b.d, hex)) < 0) {
-		r = err_set(e, errno, "staging");
+		r = err_set(e, errno, "the staging folder");
 	}
 	if (r == 0) {
 		f->tmp[0] = 0;
@@ -144,16 +144,16 @@ int fd_slurp(int fd, size_t max, void **p, size_t *n, struct err *e)
 	int r;
 
 	if (fstat(fd, &sb) < 0)
-		return err_set(e, errno, "reading");
+		return err_set(e, errno, "reading the document");
 	if (!S_ISREG(sb.st_mode) || sb.st_size < 0 || (uint64_t)sb.st_size > max)
 		return err_plain(e, EFBIG, "document of %lld bytes (at most %zu)",
 			(long long)sb.st_size, max);
 	b = malloc((size_t)sb.st_size + 1);
 	if (!b)
-		return err_set(e, ENOMEM, "reading");
+		return err_set(e, ENOMEM, "reading the document");
 	r = pread_full(fd, b, (size_t)sb.st_size, 0);
 	if (r < 0)
-		return err_set(e, -r, "reading");
+		return err_set(e, -r, "reading the document");
 	b[sb.st_size] = 0;
 	*n = (size_t)sb.st_size;
 	*p = take_ptr(b);

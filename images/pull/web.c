@@ -70,10 +70,10 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
 {
 	struct web *h = arg;
 	bool private = address_is_private(&a->addr);
-	bool led =
+	bool server_chose =
 		(h->redirected || h->q->elsewhere) && !h->q->private_ok && !h->reply->peer_private;
 
-	if (private && (led || h->q->public_only)) {
+	if (private && (server_chose || h->q->public_only)) {
 		h->refused = true;
 		return CURL_SOCKET_BAD;
 	}

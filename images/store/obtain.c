@@ -94,7 +94,8 @@ static bool is_allowed(struct run *r, const struct digest *d)
 static int room_for(struct run *r, uint64_t size, struct err *e)
 {
 	if (__builtin_add_overflow(r->missing, size, &r->missing) || r->missing > UINT64_MAX / 4)
-		return err_plain(e, EFBIG, "image of more bytes than there are");
+		return err_plain(e, EFBIG,
+			"the sizes of the image's blobs are impossible: their sum overflows");
 	return store_room(r->s, r->missing * 2 + MIB(64), e);
 }
 
@@ -249,7 +250,7 @@ static int fetch(struct run *r, const char *canonical, struct err *e)
 	}
 	/* a group's pull gets no parts (on_need), so it leaves none */
 	k = pull && !q->group ? store_stage_is_pull(&r->stage) : 0;
-	k = k < 0 ? err_set(e, -k, "staging") : start_job(r, pull, e);
+	k = k < 0 ? err_set(e, -k, "the staging folder") : start_job(r, pull, e);
 	if (k == 0)
 		k = send_msg(r, pull ? JOB_PULL : JOB_IMPORT, &b, &q->source, pull ? 0 : 1, e);
 	explicit_bzero(b.p, b.len);

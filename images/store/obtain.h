@@ -34,8 +34,8 @@ struct image_request {
 	 * far as this group may use it (store.h): everything else is fetched again, with the credentials of this request. */
 	const char *group;
 	struct platform platform; /* zeros: this machine's */
-	const char *user, *password,
-		*token; /* NULL, or for this request only: never stored, never logged */
+	/* NULL, or for this request only: never stored, never logged */
+	const char *user, *password, *token;
 	struct image_limits lim;
 	const struct pull_base *bases;
 	unsigned int nbases;

@@ -228,7 +228,8 @@ int store_open(const char *root, struct store **out, struct err *e)
 	int r, lock;
 
 	if (strlen(root) > 300)
-		return err_plain(e, ENAMETOOLONG, "store: path of %zu bytes", strlen(root));
+		return err_plain(e, ENAMETOOLONG, "store: its path has %zu bytes: at most 300",
+			strlen(root));
 	r = make_root(root, e);
 	if (r < 0)
 		return r;

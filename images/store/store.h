@@ -52,7 +52,7 @@ int store_list(struct store *s, int (*fn)(void *arg, const struct image_info *i)
 int store_name_set(struct store *s, const struct image_ref *r, const struct digest *id, bool local,
 	struct err *e);
 
-/* owner: a DNS label (a sandbox's or snapshot's id). Pinning twice is once. Waits for nobody:
+/* owner: a DNS label (a sandbox's or snapshot's id). A second pin of the same owner changes nothing. Never waits:
  * -EAGAIN while something is removed, which takes as long as the disk likes. */
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */
@@ -69,9 +69,10 @@ int store_grant(struct store *s, const struct digest *d, const char *group, stru
 /* Removes the name, and with the last name the image and the blobs that only it had. -EBUSY: pinned. */
 int store_remove(struct store *s, const char *name, struct err *e);
 struct prune {
-	uint64_t unused_s;   /* removes images unused for so long (0: of any age, for keep_bytes) */
-	uint64_t keep_bytes; /* removes the longest unused until the rest fits; 0: no such limit */
-	bool blobs;          /* layers too: disks do not need them, later pulls may */
+	uint64_t unused_s; /* removes images that were unused for so long; 0: none for its age */
+	/* removes the longest unused until the rest fits, but none that was used within unused_s; 0: no such limit */
+	uint64_t keep_bytes;
+	bool blobs; /* layers too: disks do not need them, later pulls may */
 	bool dry_run;
 	/* out */
 	uint32_t images, blob_count;

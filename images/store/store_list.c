@@ -451,7 +451,7 @@ static bool is_meant(const struct name_entry *have, const struct name_entry *ask
 			      : digest_eq(&have->id, &asked->id);
 }
 
-static bool others_name(const struct names *g, const struct name_entry *asked)
+static bool has_other_names(const struct names *g, const struct name_entry *asked)
 {
 	for (size_t i = 0; i < g->n; i++)
 		if (digest_eq(&g->v[i].id, &asked->id) && !is_meant(&g->v[i], asked))
@@ -475,7 +475,7 @@ int store_remove(struct store *s, const char *name, struct err *e)
 	if (r < 0)
 		return err_set(e, -r, "%s/names", s->path);
 	/* the last name is removed together with the image; a request by digest removes all names */
-	if (!others_name(&g, &n))
+	if (!has_other_names(&g, &n))
 		r = drop_image(s, &n.id, e);
 	for (size_t i = 0; i < g.n && r == 0; i++)
 		if (is_meant(&g.v[i], &n))

@@ -11,9 +11,9 @@
 struct account {
 	struct account *parent;
 	const char *whose; /* for errors: "this sandbox", "this API key" */
-	uint64_t limit;    /* 0: only the parent's */
-	uint64_t
-		reserve; /* so much it may always have, also when those above it are full: nobody is shut out by others */
+	uint64_t limit;    /* 0: only the parent's limit holds */
+	/* The account may always hold so much, even if its parents are full: others cannot shut it out. */
+	uint64_t reserve;
 	uint64_t used;    /* of its children, too */
 	uint64_t refused; /* how often it was this account that had no room */
 };
@@ -23,9 +23,9 @@ bool account_take(struct account *a, uint64_t n);
 /* Takes n beyond the limits: for what is held already, or is small and bounded elsewhere. */
 void account_force(struct account *a, uint64_t n);
 void account_give(struct account *a, uint64_t n);
-/* The first account of the chain that has no room for n more (n == 0: that is over its limit). NULL: there is room. */
+/* The first account of the chain that has no room for n more. With n == 0: the first one that is over its limit. NULL: there is room. */
 struct account *account_full(struct account *a, uint64_t n);
 /* Is `a` the account `top`, or below it? */
 bool account_within(const struct account *a, const struct account *top);
-/* Moves the account below another parent, with all that it holds. NULL as the parent: before the account is freed. */
+/* Moves the account below another parent, with all that it holds. Pass NULL as the parent before the account is freed. */
 void account_move(struct account *a, struct account *parent);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * budgets.h: the accounts of this daemon. mayflyd's loop. Bytes: the daemon > all tenants > one principal > its records, its guests > one sandbox.
- * A principal without tenants' limits is an operator. The shares leave room on purpose: records and guests together cannot take all that their
- * principal has, so the principal can still list and delete; tenants together cannot take all that the daemon has, so the operator can.
+ * budgets.h: the accounts of this daemon. mayflyd's loop. The tree for bytes: the daemon > all tenants > one principal >
+ * its records, its guests > one sandbox. An operator's account is directly below the daemon's: the limits of tenants do not hold for it.
+ * The shares leave room on purpose: records and guests together cannot take all that their principal has, so the principal can still
+ * list and delete; tenants together cannot take all that the daemon has, so the operator can.
  *
  * Clients that know only a sandbox's id are charged to that sandbox, whose owner is charged in turn.
  */
@@ -13,17 +14,18 @@
 
 struct config;
 
-/* What each has for itself, whatever others hold: enough for a few requests at a time. */
+/* Each principal and each sandbox may always hold so much, whatever others hold: enough for a few requests at a time. */
 #define PRINCIPAL_RESERVE MIB(1)
 #define SANDBOX_RESERVE   KIB(256)
 
-/* What is held for one principal: the owner of records, or a key that asks. */
+/* What the daemon holds for one principal, which owns records or sends requests. */
 struct owner_budget {
 	struct owner_budget *next;
 	char owner[OWNER_MAX];
 	/* bytes of the daemon's memory. records and guests are below memory. */
 	struct account memory, records, guests;
-	/* open connections that showed the principal's key, or on which a request for one of its sandboxes is answered: guest_connections */
+	/* Open connections. connections: those that showed the principal's key, and guest_connections.
+	 * guest_connections: those that carry a request to one of its sandboxes. */
 	struct account connections, guest_connections;
 	/* records of sandboxes that ended */
 	struct account ended;
@@ -36,8 +38,8 @@ struct budgets {
 };
 
 struct budgets *budgets_create(const struct config *c); /* NULL: no memory */
-/* The configuration was read again. */
+/* Sets all limits from the configuration, after it was read again. */
 void budgets_limit(struct budgets *b, const struct config *c);
-/* Never NULL: without memory for a new one it is the strangers'. It stays valid as long as the daemon runs; there are as many as
- * principals were ever in the configuration or in a record. */
+/* The budget of this owner, made at its first use. Never NULL: if there is no memory, it is the strangers' budget. It stays valid as
+ * long as the daemon runs: there are no more of them than principals in the configuration and in records. */
 struct owner_budget *budget_of(struct budgets *b, const struct config *c, const char *owner);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.c: a reader for the part of TOML that a configuration needs: tables, strings, integers, booleans, arrays of strings. mayflyd,
- * before it serves. One table says what exists; anything else is an error with its line.
+ * config.c: a reader for the part of TOML that a configuration needs: tables, strings, integers, booleans, arrays of strings. mayflyd, at
+ * the start and at each reload. The table keys[] lists all keys but those of [server.keys.NAME] and [storage].
+ * Any other key is an error with its line.
  */
 #include "api/core/config.h"
 
@@ -23,7 +24,7 @@ static const struct key {
 	const char *table, *name;
 	enum kind kind;
 	size_t off;
-	int64_t min, max; /* K_STR: min is the room */
+	int64_t min, max; /* K_STR: min is the size of the field */
 	const char *dflt, *help;
 } keys[] = {
 	{"server", "host", STR(host), "127.0.0.1",
@@ -314,7 +315,7 @@ static int escape(struct rd *r, char *c)
 	const char *at = r->p < r->end && *r->p ? strchr(from, *r->p) : NULL;
 
 	if (!at)
-		return bad(r, "this escape is not one that is read here");
+		return bad(r, "unknown escape: use \\b, \\t, \\n, \\f, \\r, \\\" or \\\\");
 	*c = to[at - from];
 	r->p++;
 	return 0;
@@ -339,7 +340,7 @@ static int string(struct rd *r, char *to, size_t cap)
 		to[n++] = c;
 	}
 	if (r->p == r->end)
-		return bad(r, "a string without an end");
+		return bad(r, "the string has no closing quote");
 	r->p++;
 	to[n] = 0;
 	return 0;
@@ -393,7 +394,7 @@ static int value(struct rd *r, struct config *c, const struct key *k)
 	case K_STR:
 		rc = string(r, text, MIN(sizeof(text), (size_t)k->min));
 		if (!rc)
-			str_copy(at, (size_t)k->min, text); /* string() was given that room */
+			str_copy(at, (size_t)k->min, text); /* string() has checked the length */
 		return rc;
 	case K_BOOL:
 		return boolean(r, (bool *)(void *)at);
@@ -402,8 +403,8 @@ static int value(struct rd *r, struct config *c, const struct key *k)
 		if (rc < 0)
 			return rc;
 		if (v < k->min || v > k->max)
-			return err_plain(r->e, EINVAL, "line %u: %s is from %lld to %lld", r->line,
-				k->name, (long long)k->min, (long long)k->max);
+			return err_plain(r->e, EINVAL, "line %u: %s must be from %lld to %lld",
+				r->line, k->name, (long long)k->min, (long long)k->max);
 		memcpy(at, &v, sizeof(v));
 		return 0;
 	}
@@ -620,7 +621,7 @@ int conf_read(struct config *c, int fd, struct err *e)
 
 	while (n < sizeof(text) && (k = read(fd, text + n, sizeof(text) - n)) > 0)
 		n += (size_t)k;
-	/* a folder, or a pipe: not an empty file, which would be all defaults and no key */
+	/* A failed read (the path is a folder) must not count as an empty file: that is all defaults, and no key. */
 	if (n < sizeof(text) && k < 0)
 		return err_set(e, errno, "read");
 	return conf_parse(c, text, n, e);
@@ -669,7 +670,10 @@ static bool only_at_start(const char *table, const char *name)
 	for (size_t i = 0; i < ARRAY_LEN(keys_at_start); i++)
 		if (!strcmp(keys_at_start[i].table, table) && !strcmp(keys_at_start[i].name, name))
 			return true;
-	return false;
+	if (!strcmp(table, "ingress") && !strcmp(name, "mode"))
+		return true;
+	/* an image template was taken with the network device, or without it */
+	return !strcmp(table, "network") && !strcmp(name, "enabled");
 }
 
 void conf_take(struct config *now, const struct config *next,
@@ -788,7 +792,7 @@ static int ingress_check(const struct config *c, struct err *e)
 			"ingress.host %s is reachable from outside and there is no key: set "
 			"server.api_key",
 			c->ingress_host);
-	/* every connection comes from the proxy: all clients together would have the share of one */
+	/* Every connection comes from the proxy's address: all clients together would have the limit of one address. */
 	if (c->ingress_behind_proxy && c->ingress_max_connections_per_address)
 		return err_plain(e, EINVAL,
 			"ingress.max_connections_per_address: %lld would limit the proxy, which is "
@@ -799,7 +803,7 @@ static int ingress_check(const struct config *c, struct err *e)
 	return 0;
 }
 
-/* A target that nobody understands would be one that is not denied. */
+/* A deny target that cannot be parsed would deny nothing. */
 static int network_check(const struct config *c, struct err *e)
 {
 	const char *const lists[] = {c->network_allow, c->network_deny};

@@ -75,21 +75,21 @@ struct config {
 };
 
 void conf_defaults(struct config *c);
-/* text: the file's n bytes (hostile to the reader as any). 0 or -EINVAL; e names the line. */
+/* text: the n bytes of the file. They are parsed as if they were hostile. 0 or -EINVAL; e names the line. */
 int conf_parse(struct config *c, const char *text, size_t n, struct err *e);
 int conf_load(struct config *c, const char *path, struct err *e);
 int conf_read(struct config *c, int fd, struct err *e);
-/* What may change while the daemon serves goes from next to now. What differs and may not is left,
- * and told to kept, which may be NULL. */
+/* Copies from next to now the keys that may change while the daemon serves. Calls kept, which may be
+ * NULL, for each other key that differs. */
 void conf_take(struct config *now, const struct config *next,
 	void (*kept)(void *arg, const char *table, const char *name), void *arg);
-/* What is well-formed, but cannot work together. */
+/* Finds well-formed values that are wrong, or that cannot work together. */
 int conf_check(const struct config *c, struct err *e);
-/* A key that can be sent: the daemon serves only its own host without one. */
+/* Is there an API key? Without one the daemon listens on loopback addresses only. */
 bool conf_has_key(const struct config *c);
-/* Some keys are not operators': the ways into sandboxes by this server's proxy ask for a key, too. */
-/* Endpoints lead to the ingress gateway. */
+/* Do endpoints lead to the ingress gateway? */
 bool conf_has_gateway(const struct config *c);
+/* Are there keys that are not operators'? Then requests to sandboxes through this server's proxy need a key, too. */
 bool conf_has_tenants(const struct config *c);
-/* A complete commented file with this key, to be written by init-config. Caller frees. */
+/* The text of a complete file with comments and this key, for init-config. The caller frees it. */
 char *conf_example(const char *api_key);

@@ -39,5 +39,5 @@ struct spec {
 };
 
 void spec_fini(struct spec *s);
-/* The credentials of the image's registry are needed until the image is there, and no longer. */
+/* Wipes the credentials for the image's registry. They are not needed once the image is there. */
 void spec_forget_credentials(struct spec *s);

@@ -59,7 +59,7 @@ struct daemon {
 	struct images *images;
 	struct pools *pools;
 	struct runs *runs;
-	/* a sandbox was deleted, or no create waits for its turn any more. Of the room above; may be NULL */
+	/* Called when a sandbox was deleted, and when no create waits for its turn any more. api/fleet sets it; may be NULL. */
 	void (*capacity_changed)(struct daemon *d);
 	struct sandbox *sandboxes; /* all of them, newest first */
 	size_t nsandboxes;
@@ -67,7 +67,7 @@ struct daemon {
 	struct disk_guard *disk_guard;
 	struct headroom *headrooms; /* of live snapshots */
 	struct metrics metrics;
-	struct turns *turns; /* creates that work, and those that wait */
+	struct turns *turns; /* creates that make their VM, and those that wait */
 	unsigned int cpus;   /* of the host, as it was at the start */
 	int kernel_fd, initrd_fd, kvm_fd;
 	/* kernel, initrd, board and CPU class: what templates depend on besides image and size */

@@ -27,7 +27,7 @@ static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandb
 	[DB_CLAIM] = PUT_RECORD("claims"),
 	[DB_POOL] = PUT_RECORD("pools"),
 	[DB_RUN] = PUT_RECORD("runs"),
-	/* what keys are searched by stands in columns with an index */
+	/* the values that keys are searched by have columns of their own, with an index */
 	[DB_IDEMPOTENCY] =
 		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"
 		" (?1, ?2, ?3, json_extract(?2, '$.sandbox'), json_extract(?2, '$.at'))"};
@@ -159,8 +159,8 @@ static int change_apply(struct database *db, const struct change *c, struct err 
 	return rc;
 }
 
-/* 0 also when it failed and was taken back alone. -errno: SQLite ended the whole group, as on a
- * full disk. */
+/* 0: applied, or only this one was rolled back; t->err says which. -errno: SQLite ended the whole
+ * group, as on a full disk. */
 static int transaction_apply(struct database *db, struct transaction *t)
 {
 	int rc = 0;
@@ -223,7 +223,7 @@ void db_commit_group(struct database *db, struct transaction *list)
 	rc = group_apply(db, list, NULL, sync, &e);
 	if (!rc)
 		return;
-	/* Each for itself: on a full disk a small one, or a deletion, may still find room. */
+	/* Commit each transaction alone: on a full disk a small one, or a deletion, may still succeed. */
 	for (struct transaction *t = list; t; t = t->next) {
 		rc = list->next ? group_apply(db, t, t->next, t->sync, &e) : rc;
 		if (rc < 0)

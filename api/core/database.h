@@ -25,7 +25,7 @@ struct transaction;
 enum db_table { DB_SANDBOX, DB_CHECKPOINT, DB_IDEMPOTENCY, DB_CLAIM, DB_POOL, DB_RUN, DB_TABLES };
 
 /* A document's member of this name is its local part: what is true on this host only (slot, process,
- * files). It stands in a column of its own; the rest is the portable part. */
+ * files). It is stored in a column of its own; the rest is the portable part. */
 #define DB_LOCAL "local"
 
 /* Statements other than "put this row" and "delete this row". Each has one argument. */
@@ -37,23 +37,23 @@ enum db_query {
 
 /* ---- open and close */
 
-/* Until database_start() transactions run in the caller's thread: the daemon starts its threads
- * after it has sealed itself, because a thread inherits the seal. */
-/* A file of an older daemon is converted. One of a newer daemon is refused. */
+/* A file of an older daemon is converted. One of a newer daemon is refused. Until database_start()
+ * transactions run in the caller's thread: the daemon starts its threads after it has sealed itself,
+ * because a thread inherits the seal. */
 int database_open(const char *path, struct loop *l, struct database **out, struct err *e);
 int database_start(struct database *db, struct err *e);
 /* Commits what is queued. Callbacks that are still due are not called. NULL is fine. */
 void database_close(struct database *db);
-/* fn runs in the writer's thread before each group that is synced. -errno: the group fails. It is
- * for what a synced record refers to: names of files that were created since. */
+/* fn runs in the writer's thread before each group that is synced. -errno: the group fails. It
+ * syncs the names of new files, because a synced record may refer to them. */
 void database_before_sync(struct database *db, int (*fn)(void *arg, struct err *e), void *arg);
 
 /* ---- transactions: all of it, or nothing */
 
 struct transaction *transaction_new(void); /* NULL: no memory */
 void transaction_free(struct transaction *t);
-/* The document is read now and stays the caller's, without its local part. A failed allocation fails
- * the commit. */
+/* Copies the document and takes its local part out of it; the rest stays the caller's. A failed
+ * allocation fails the commit. */
 void transaction_put(
 	struct transaction *t, enum db_table table, const char *key, struct cJSON *doc);
 void transaction_delete(struct transaction *t, enum db_table table, const char *key);
@@ -65,9 +65,10 @@ void transaction_sync(struct transaction *t);
 typedef void (*commit_fn)(void *arg, const struct err *e);
 
 /* Takes t. Transactions are committed in the order in which they were handed over; one that fails
- * does not hold up the others. done (NULL: nobody asks) is called from the loop, never from here. */
+ * does not hold up the others. done is called from the loop, never
+ * from here. NULL: an error is only logged. */
 void database_commit(struct database *db, struct transaction *t, commit_fn done, void *arg);
-/* The callbacks with this argument are not called any more; the transactions are committed. */
+/* The callbacks with this argument are not called any more. Their transactions are still committed. */
 void database_forget(struct database *db, const void *arg);
 
 /* ---- reading */
@@ -82,7 +83,7 @@ int database_get(
 void database_load(struct database *db, enum db_table t,
 	int (*fn)(void *arg, const char *key, struct cJSON *doc), void *arg);
 
-/* False: records may exist that nobody knows, so nothing that "no record names" may be deleted. */
+/* False: some records could not be read. Then nothing may be deleted because no record names it. */
 bool database_complete(const struct database *db);
 struct quarantined {
 	struct quarantined *next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * database_load.c: reading: whole tables at start, single rows later. mayflyd's loop. The file may
- * be damaged: what cannot be read is said and left where it is, and what can be read is used.
+ * be damaged: a row that cannot be read is reported and stays where it is, and the others are used.
  */
 #include "api/core/database_int.h"
 
@@ -48,10 +48,10 @@ struct load {
 	enum db_table t;
 	int (*fn)(void *arg, const char *key, struct cJSON *doc);
 	void *arg;
-	char *last; /* the key up to which the table was read from its beginning; NULL: all of it */
+	char *last; /* the last key that was read from the beginning of the table; NULL: none */
 };
 
-/* Not by lib/json's door: a record holds what a client sent, one level deeper than the door let in. */
+/* Not by json_read(): a record holds a client's JSON one level deeper than json_read() may have let it in. */
 static cJSON *row_parse(sqlite3_stmt *st, int column)
 {
 	const char *text = (const char *)sqlite3_column_text(st, column),
@@ -112,8 +112,8 @@ static int load_from(struct load *l, bool descending, struct err *e)
 	return rc;
 }
 
-/* A page that is damaged hides the rows behind it from a reader that comes from the beginning. One
- * that comes from the end finds those on the other side. */
+/* A damaged page hides the rows after it from a scan that starts at the beginning. A scan from the
+ * end finds the rows on the other side of the page. */
 void database_load(struct database *db, enum db_table t,
 	int (*fn)(void *arg, const char *key, struct cJSON *doc), void *arg)
 {

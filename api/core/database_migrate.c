@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * database_migrate.c: the format of the database, and the conversion of the format before. mayflyd, at
- * start. The conversion is one transaction: a daemon that dies in it leaves the old file.
+ * database_migrate.c: the format of the database, and the conversion of the older format. mayflyd, at
+ * start. The conversion is one transaction: a daemon that dies during it leaves the old file.
  *
  * Format 1 had a table for each kind of checkpoint, absolute paths and no owners, and no number.
  * Format 2 has one table of checkpoints, and a portable and a local part of each record. Daemons of
@@ -38,7 +38,7 @@ static const char added_tables[] =
 
 /* ---- documents */
 
-/* What of a record is true on its host only. */
+/* The members of a record that are true on its host only. */
 static const char *const local_names[] = {"disk", "mem", "workset", "vm_slot", "vm_pid", "vm_start",
 	"boot", "taking", "resident", "used", "boot_key"};
 
@@ -60,6 +60,7 @@ static void time_move(cJSON *doc, const char *name, const char *as)
 	json_put_i64(doc, as, ns);
 }
 
+/* Nothing but the local members moves: document_convert(). */
 static void sandbox_convert(cJSON *doc)
 {
 }
@@ -165,7 +166,7 @@ static int row_convert(
 	char *doc = NULL, *local = NULL;
 	int rc;
 
-	/* what cannot be parsed goes over as it is: the loader quarantines it */
+	/* a row that cannot be parsed is copied as it is: the loader quarantines it */
 	if (text && document_convert(db, text, o->convert, &doc, &local) < 0)
 		log_warn("state: record %s of table %s is kept as it was", key, o->name);
 	sqlite3_bind_text(to, 1, key, -1, SQLITE_STATIC);
@@ -223,7 +224,7 @@ static int old_tables_rename(struct database *db, struct err *e)
 			    e);
 }
 
-/* A key that cannot be read is a key that is gone: at worst a retried create makes a second sandbox. */
+/* Idempotency keys that cannot be parsed are dropped: at worst a retried create makes a second sandbox. */
 static const char keys_convert[] =
 	"INSERT INTO idempotency SELECT id, doc, NULL, json_extract(doc, '$.sandbox'),"
 	" json_extract(doc, '$.at') FROM old_idempotency WHERE json_valid(doc);"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * database_writer.c: transactions on their way: what they hold, the queue, the writer's thread and
- * the completions on the loop. The thread touches nothing of the daemon but the queue and the
+ * database_writer.c: transactions from database_commit() to their callback: the queue, the writer's
+ * thread and the completions on the loop. The thread touches nothing of the daemon but the queue and the
  * writing connection.
  */
 #include "api/core/database_int.h"

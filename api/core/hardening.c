@@ -35,13 +35,14 @@ int capabilities_parse(const char *list, uint64_t *bits, struct err *e)
 			i++;
 		if (i == ARRAY_LEN(names))
 			return err_plain(e, EINVAL,
-				"hardening.keep_capabilities: %.*s is no capability", (int)n, list);
+				"hardening.keep_capabilities: %.*s is not a capability", (int)n,
+				list);
 		*bits |= 1ull << i;
 	}
 	return 0;
 }
 
-/* Absolute paths with blanks between. */
+/* Absolute paths, separated by blanks. */
 static int paths_check(const char *key, const char *list, struct err *e)
 {
 	for (size_t n; *list; list += n) {

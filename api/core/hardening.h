@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hardening.h: the tables [hardening] and [landlock] of the configuration: the floor under commands and entrypoints of sandboxes. No I/O.
+ * hardening.h: checks the tables [hardening], [landlock] and [isolation] of the configuration. The first two are the floor under commands
+ * and entrypoints of sandboxes. No I/O.
  */
 #pragma once
 
@@ -8,7 +9,7 @@
 
 struct config;
 
-/* Names of capabilities, with blanks between, with or without "cap_", as bits. -EINVAL: e names the one that is none. */
+/* Reads names of capabilities, separated by blanks, with or without "cap_", into bits. -EINVAL: e names the unknown one. */
 int capabilities_parse(const char *list, uint64_t *bits, struct err *e);
-/* What does not fit in the two tables. */
+/* Checks the values of the three tables. */
 int hardening_check(const struct config *c, struct err *e);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * io_pool.h: a few threads for what waits for a disk: making files, deleting large ones. The
- * loop hands a job over and hears of its end in a callback. A job is a struct of its owner's with
- * this one inside, so that handing it over cannot fail.
+ * loop hands a job over and hears of its end in a callback. The owner embeds
+ * struct io_job in its own struct, so that handing a job over cannot fail.
  */
 #pragma once
 

@@ -28,7 +28,7 @@ struct principal {
 
 /* The owner text of what p makes. */
 void principal_owner(const struct principal *p, char out[static OWNER_MAX]);
-/* May whoever has this owner text see a record of that one? "" and "operator" (older records) belong to the operator. */
+/* May the owner `who` see a record of `owner`? "" and "operator" (older records) belong to the operator. */
 bool owner_may(const char *who, const char *owner);
 bool principal_may(const struct principal *p, const char *owner);
 bool principal_name_ok(const char *s);

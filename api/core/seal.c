@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * seal.c: see seal.h. mayflyd, once, from its main thread, before there are others. Reads nothing
- * hostile. What may be opened is Landlock's and the mount namespace's to say; this keeps the
- * kernel's other doors shut: no program is started, no memory becomes code, no namespace, mount,
- * key, trace or kernel module is made.
+ * hostile. Landlock and the mount namespace limit what can be opened. This list
+ * forbids the rest: no program is started, no memory becomes code, no namespace, mount, key, trace or
+ * kernel module is made.
  *
  * A call that is not listed fails like on a kernel that lacks it: the daemon serves everybody and
  * does not end because of one.
@@ -37,7 +37,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(bind, "monitors.c: listener"),
 	JAIL_CALL(listen, "monitors.c: listener"),
 	JAIL_CALL(recvmsg, "descriptors from helper and monitors"),
-	/* no first packet with data: it connects a TCP socket, and Landlock does not see it */
+	/* MSG_FASTOPEN is refused: it connects a TCP socket, which Landlock does not check */
 	JAIL_CALL_MASK(sendmsg, 2, MSG_FASTOPEN, 0, "descriptors to them"),
 	JAIL_CALL(recvfrom, "HTTP, agents"),
 	JAIL_CALL_MASK(sendto, 3, MSG_FASTOPEN, 0, "HTTP, agents"),
@@ -92,8 +92,8 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(madvise, "heap, thread stacks"),
 	JAIL_CALL(brk, "heap"),
 	/* threads */
-	/* not clone3, whose flags cannot be seen: the C library takes clone when it is told that
-	   there is no such call */
+	/* clone3 is not listed, because seccomp cannot see its flags: the C library uses clone when
+	   clone3 fails with ENOSYS */
 	JAIL_CALL_MASK(clone, 0, CLONE_THREAD, CLONE_THREAD, "workers; never a process"),
 	JAIL_CALL(set_robust_list, "thread start"),
 	JAIL_CALL(rseq, "thread start"),

@@ -8,12 +8,12 @@
 
 #include "lib/jail.h"
 
-/* First of all: only its own folders may be opened, and what it asks the kernel about.
- * -EOPNOTSUPP: this kernel has no Landlock. */
+/* To be called first: from then on only the daemon's own folders can be opened, and some of /proc,
+ * /sys and /etc. -EOPNOTSUPP: this kernel has no Landlock. */
 int daemon_landlock(const char *state_dir, const char *run_dir, struct err *e);
 
-/* Before the first byte of a client's, for every thread: what is not listed is answered with
- * ENOSYS. Starting programs is mayfly-priv's work, so not for --no-jail. */
+/* To be called before the first byte of a client is read, and before threads are started. A system
+ * call that is not listed fails with ENOSYS. Not with --no-jail: there the daemon starts programs. */
 int daemon_seal(struct err *e);
 
 /* The list, for whoever compares it with what was really used (tests/unit/seal.c): how many rows

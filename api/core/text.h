@@ -6,7 +6,8 @@
 
 #include "lib/base.h"
 
-/* RFC 3339, 0 to 9 fraction digits, any offset; none = UTC. false: not a time. */
+/* RFC 3339 with any offset; no offset means UTC. Seconds may be missing; digits after the ninth of a fraction are ignored. false:
+ * not a time, or not between 1970 and 2200. */
 bool time_parse(const char *s, int64_t *unix_ns);
 #define TIME_TEXT 32
 const char *time_format(int64_t unix_ns, char out[TIME_TEXT]);

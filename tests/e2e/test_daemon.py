@@ -66,7 +66,7 @@ def test_the_page_of_the_configuration_has_every_key():
 
 @pytest.mark.parametrize("text,says", [
     ("[server]\nport = many\n", "line 2"),
-    ("[server]\nport = 70000\n", "line 2: port is from 0 to 65535"),
+    ("[server]\nport = 70000\n", "line 2: port must be from 0 to 65535"),
     ("[server]\nprot = 1\n", "unknown key prot"),
     ("[sever]\n", "unknown table [sever]"),
     ("[server]\nhost = \"0.0.0.0\"\n", "there is no key"),

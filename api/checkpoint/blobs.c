@@ -22,7 +22,7 @@
 #define STEP_BYTES MIB(64)
 
 #define RAM_SEALS    (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
-#define UUID_VERSION 14 /* the place of this digit */
+#define UUID_VERSION 14 /* index of the version digit in the text of a UUID */
 
 static const char *const ram_kinds[] = {"mem", "state"};
 
@@ -53,7 +53,7 @@ struct blobs {
 static const char *const kinds[] = {
 	"data", "bitmap", "index", "mem", "state", "nodes", "ws", "ok", "sum"};
 
-/* At start, so that an operator hears of it before the first template fails. */
+/* Tried at the start, so that the log says so before the first template fails. */
 static int leases_work(struct blobs *b, struct err *e)
 {
 	static const char name[] = ".lease";
@@ -167,7 +167,7 @@ static void file_name(char out[64], const char *id, const char *kind)
 
 /* ---- files in RAM */
 
-/* Whether this file of the blob is one, and which. */
+/* Is this file of the blob in RAM? *which: its index in ram_kinds. */
 static bool is_ram_file(const char *id, const char *kind, size_t *which)
 {
 	for (*which = 0; *which < ARRAY_LEN(ram_kinds); ++*which)
@@ -272,7 +272,7 @@ int blobs_sync(void *arg, struct err *e)
 	int failed = atomic_load(&b->sync_error);
 
 	if (!failed && atomic_exchange(&b->dirty, false) && fsync(b->dir) < 0) {
-		/* The kernel reports it once and forgets what it could not write. */
+		/* The kernel reports a failed fsync once, and then counts the data as written. */
 		failed = errno;
 		atomic_store(&b->sync_error, failed);
 	}
@@ -352,7 +352,7 @@ struct removal {
 	int fd;
 };
 
-/* Nobody else has it open or mapped: to a monitor that still runs, a shorter file is a SIGBUS. */
+/* Does nobody else have the file open or mapped? A monitor that maps it would get SIGBUS when it becomes shorter. */
 static bool only_ours(int fd)
 {
 	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0 && fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
@@ -427,8 +427,8 @@ static void blobs_keep(struct blobs *b)
 			x->kept = true;
 }
 
-/* Those whose last reference went while records were loaded: now it is known that nobody else has
- * one. */
+/* Forgets blobs without a reference: while records were loaded, a later one could still have referred to
+ * them. blobs_sweep() removes their files. */
 static void blobs_drop_unused(struct blobs *b)
 {
 	for (int i = 0; i < BUCKETS; i++)
@@ -442,7 +442,7 @@ static void blobs_drop_unused(struct blobs *b)
 		}
 }
 
-/* Every file that no record names. */
+/* Removes every file that no record names. */
 static void blobs_sweep(struct blobs *b)
 {
 	int fd = openat(b->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -461,7 +461,7 @@ static void blobs_sweep(struct blobs *b)
 	if (d)
 		closedir(d);
 	if (n)
-		log_info("removed %u files that nothing stood on", n);
+		log_info("removed %u files that no record refers to", n);
 }
 
 void blobs_loaded(struct blobs *b, bool complete)

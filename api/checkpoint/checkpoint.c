@@ -24,7 +24,7 @@ const char *const cp_state_names[CP_STATES] = {[CP_PENDING] = "Pending",
 struct cp_step {
 	struct cp_step *next;
 	struct checkpoint *c;
-	bool deletes, keeps; /* keeps: the state that c has when it ends */
+	bool deletes, keeps; /* keeps: the step does not change the state */
 	enum cp_state to;
 	int64_t changed_ns;
 	char reason[sizeof(((struct checkpoint *)0)->reason)];
@@ -56,7 +56,7 @@ static bool is_newer(const struct checkpoint *a, const struct checkpoint *b)
 					      : strcmp(a->id, b->id) > 0;
 }
 
-/* Charges what it is now. */
+/* Replaces the charge for c by its present size. */
 static void checkpoint_weigh(struct checkpoint *c)
 {
 	uint64_t n = c->kind->bytes + json_memory(c->base);
@@ -161,7 +161,7 @@ static void put_str(cJSON *o, const char *name, const char *text)
 		cJSON_AddStringToObject(o, name, text);
 }
 
-/* As it is when `s` has ended. */
+/* The record as it is after the step s. */
 static cJSON *record_of(const struct checkpoint *c, const struct cp_step *s)
 {
 	cJSON *o = cJSON_CreateObject(), *local = cJSON_AddObjectToObject(o, DB_LOCAL);
@@ -284,7 +284,7 @@ static void step_ended(void *arg, const struct err *e)
 		if (!e)
 			list_remove(c);
 	} else if (!was.keeps && (!e || was.to == CP_FAILED)) {
-		/* Failed also where that cannot be written: the next daemon finds it out by itself */
+		/* enters Failed also if the commit failed: the next daemon finds out by itself */
 		c->state = was.to;
 		c->changed_ns = was.changed_ns;
 		memcpy(c->reason, was.reason, sizeof(c->reason));
@@ -302,8 +302,7 @@ static void step_ended(void *arg, const struct err *e)
 		checkpoint_forget(c);
 }
 
-/* Without memory for a step or its transaction the callback comes at once: the daemon cannot tell
- * anybody anything else. */
+/* Without memory for the transaction the step fails at once, with its callback. */
 static void step_commit(struct cp_step *s, bool sync)
 {
 	struct transaction *t = transaction_new();
@@ -460,7 +459,7 @@ void checkpoints_damaged(struct daemon *d, const char *blob, const char *text)
 	}
 }
 
-/* ---- working sets, as they stand in the record */
+/* ---- working sets, as records have them */
 
 cJSON *workset_to_json(const struct workset *w)
 {

@@ -3,7 +3,7 @@
  * checkpoint.h: the one store of checkpoints: memory, device state and frozen disk layers of a machine
  * at one moment, with an owner and a purpose. Snapshots, image templates and user templates are kinds
  * of it: they share the record, the list, the loading at start, the removal and the counted files.
- * What is a kind's own stands in its struct, which begins with a struct checkpoint. mayflyd's loop.
+ * The fields of one kind are in its own struct, which begins with a struct checkpoint. mayflyd's loop.
  *
  * A change of state is committed first and visible afterwards: until then every reader sees the old
  * state.
@@ -23,8 +23,8 @@ enum cp_state { CP_PENDING, CP_CREATING, CP_READY, CP_FAILED, CP_STATES };
 extern const char *const cp_state_names[CP_STATES];
 
 struct workset {
-	unsigned int rounds;    /* recorded so often */
-	uint64_t read, written; /* pages, at the last one */
+	unsigned int rounds;    /* how often it was recorded */
+	uint64_t read, written; /* pages, in the last recording */
 	bool recording;
 };
 
@@ -33,8 +33,8 @@ struct checkpoint_kind {
 	const char *purpose;    /* in records */
 	const char *word;       /* in messages */
 	size_t bytes;           /* of its struct */
-	bool old_files_serve;   /* while new ones are made, in whatever state it is */
-	bool image_comes_later; /* the image that it needs is known when it is Ready */
+	bool old_files_serve;   /* its files are used in any state: new ones may be in the making */
+	bool image_comes_later; /* before it is Ready it may need any image */
 	/* Its own fields. `local` holds what is true on this host only. */
 	void (*save)(const struct checkpoint *c, struct cJSON *doc, struct cJSON *local);
 	/* 0 or -errno: the record cannot be used. May take parts out of both. */
@@ -73,19 +73,20 @@ typedef void (*checkpoint_fn)(struct checkpoint *c, struct http_req *r, const st
 /* In no list yet; created now, the operator's, Pending. NULL: no memory. */
 struct checkpoint *checkpoint_new(
 	struct daemon *d, const struct checkpoint_kind *k, const char *id);
-/* Charges it to its owner. NULL: there is room; else it is not charged, and this account is full. Before it is listed, for one that a client
- * asks for. */
+/* Charges c to its owner, before it is listed, if a client asked for it. NULL: charged. Else the account that is full; nothing was
+ * charged. */
 struct account *checkpoint_charge(struct checkpoint *c);
 void checkpoint_list_add(struct checkpoint *c);
-/* Out of the list, its files unreferenced, freed. The record stays; commits under way tell nobody. */
+/* Removes c from the list, drops its references to files and frees it. The record stays. Callbacks of commits in flight
+ * are not called. */
 void checkpoint_forget(struct checkpoint *c);
-/* disk and mem with their references. */
+/* Takes disk and mem with their references, and drops the old ones. */
 void checkpoint_files_set(struct checkpoint *c, const struct disk *disk, const struct memory *mem);
 void checkpoint_files_drop(struct checkpoint *c);
 
-/* Commits this state with all other fields as they are now. c has it when that has ended, and then
- * fn (NULL: an error is logged) is called. Failed also if it cannot be written. sync: on the disk.
- * Nothing happens while c is being deleted. */
+/* Commits this state with all other fields as they are now. When the commit has ended, c enters the
+ * state and fn (may be NULL; an error is logged) is called. After a failed commit c keeps its state,
+ * but it enters Failed in any case. sync: the commit is synced. Does nothing while c is being deleted. */
 void checkpoint_set(struct checkpoint *c, enum cp_state to, bool sync, const char *reason,
 	const char *message, checkpoint_fn fn, struct http_req *r);
 /* Commits the fields as they are. Nobody waits. */
@@ -98,8 +99,8 @@ void checkpoint_drop(struct checkpoint *c);
 
 /* ---- all of them */
 
-/* Reads the records of these kinds; NULL ends the list. A record of any other kind is quarantined. What was Creating when the last
- * daemon ended is loaded as that. */
+/* Reads the records of these kinds; NULL ends the list. A record of any other kind is quarantined. A checkpoint that was
+ * Creating when the last daemon ended is still Creating. */
 void checkpoints_load(struct daemon *d, const struct checkpoint_kind *const *kinds);
 /* The newest of this kind, and the next older one. */
 struct checkpoint *checkpoint_first(const struct daemon *d, const struct checkpoint_kind *k);
@@ -111,7 +112,7 @@ struct checkpoint *checkpoint_usable(const struct daemon *d, const char *id);
 bool checkpoint_has_files(const struct checkpoint *c);
 /* Does one need the disk of the image of that digest (hex)? */
 bool checkpoints_need_image(const struct daemon *d, const char *image);
-/* This file is damaged: each that has it hears of it. */
+/* Tells every checkpoint that has this memory file that it is damaged. */
 void checkpoints_damaged(struct daemon *d, const char *blob, const char *text);
 
 struct cJSON *workset_to_json(const struct workset *w);

@@ -127,7 +127,7 @@ static void digest_done(struct io_job *j)
 	struct digest *g = container_of(j, struct digest, job);
 	_cleanup_close_ int fd = -1;
 
-	/* its files may have gone meanwhile: then nothing would ever remove this one */
+	/* the blob's files may have been removed meanwhile: then nothing would ever remove the digest */
 	if (*g->text && blob_is_known(g->b, g->id))
 		fd = blob_make(g->b, g->id, "sum");
 	if (fd >= 0 && write_full(fd, g->text, strlen(g->text)) < 0)
@@ -144,7 +144,7 @@ static void digest_make(struct daemon *d, const char *id)
 		return;
 	g = calloc(1, sizeof(*g));
 	if (!g)
-		return; /* the next start */
+		return; /* made at the next start */
 	g->job = (struct io_job){digest_work, digest_done, NULL};
 	g->b = d->blobs;
 	str_copy(g->id, sizeof(g->id), id);

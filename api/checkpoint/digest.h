@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * digest.h: SHA-256 and size of published files, kept beside them in <id>.sum, never inside: what another
- * host compares a copy with. Computed in the background by the thread that verifies, after the
+ * digest.h: SHA-256 and size of published files, kept beside them in <id>.sum, so that another host
+ * can check its copy. Computed in the background by the thread that verifies, after the
  * checkpoint is published, and once for each file. mayflyd's loop.
  */
 #pragma once
@@ -11,7 +11,7 @@
 
 /* The files of this checkpoint that have no digest yet. */
 void digests_make(const struct checkpoint *c);
-/* Those of all checkpoints: at start. */
+/* The same for all checkpoints that are Ready, at start. */
 void digests_go_on(struct daemon *d);
 /* Does the file still have the digest that was taken when it was published? 0; -ENOENT: none is kept; -EBADMSG: no. Any thread. */
 int digest_check(struct blobs *b, const char *id, const char *kind, struct err *e);

@@ -134,7 +134,7 @@ static int open_file(int *to, struct blobs *b, const char *id, const char *kind,
 	return *to < 0 ? *to : 0;
 }
 
-/* What could not be opened: that a file is lost is another fault than that descriptors are. */
+/* A missing file gets an error of its own, to tell it from a lack of descriptors. */
 static int open_failed(struct err *e, int rc, const char *what)
 {
 	return rc == ENOENT ? err_plain(e, rc, "%s is missing", what) : err_set(e, rc, "%s", what);
@@ -192,7 +192,8 @@ int memory_fds_open(
 	for (int i = 0; i < m->nmem && rc == -ENOENT; i++)
 		if (blob_in_ram(m->mem[i]))
 			return err_plain(e, ENOENT,
-				"its memory was in RAM and ended with the server that forked it");
+				"its memory was in RAM and was lost when the server that forked it "
+				"stopped");
 	return open_failed(e, -rc, "a file of the memory snapshot");
 }
 
@@ -235,7 +236,7 @@ cJSON *disk_to_json(const struct blobs *b, const struct disk *d)
 {
 	cJSON *o = cJSON_CreateObject();
 
-	/* no path of this host in a record: below the state's folder */
+	/* relative to the state's folder: a record has no path of this host */
 	cJSON_AddStringToObject(o, "base", blobs_relative(b, d->base));
 	cJSON_AddNumberToObject(o, "bytes", (double)d->bytes);
 	cJSON_AddItemToObject(o, "frozen", ids_to_json(d->frozen, d->nfrozen));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * files.h: what a disk and a memory stand on, by blob id; and a point in a machine's life that others can start from: the frozen layers of
- * a disk, and perhaps memory and device state. Templates, snapshots and paused sandboxes are points. mayflyd's loop.
+ * files.h: the files of a disk and of a memory, by blob id. A "point" in names here is a set of files that a machine can be made from:
+ * the frozen layers of a disk, and perhaps memory and device state. Templates, snapshots and paused sandboxes have one. mayflyd's loop.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct disk {
 	int nfrozen;
 	char frozen[DISK_FROZEN_MAX][BLOB_ID];
 	char index[BLOB_ID]; /* of the frozen layers; "" if there are none */
-	char data[BLOB_ID];  /* the private layer; "" in a point that only others stand on */
+	char data[BLOB_ID];  /* the private layer; "" in a snapshot or template */
 };
 
 struct memory {
@@ -32,14 +32,14 @@ void memory_ref(struct blobs *b, const struct memory *m);
 void memory_unref(struct blobs *b, const struct memory *m);
 bool memory_has(const struct memory *m, const char *blob); /* among its memory files */
 /* Makes an empty private layer for a disk of that size, in a thread: on some file systems it takes a millisecond to
- * find a free inode. fn is called on the loop, later: e NULL: data is the layer's blob, and the callee has a reference
- * to it. NULL: no memory. */
+ * find a free inode. fn is called later, on the loop. Without an error data is the blob of the layer, with a reference for
+ * the callee. Returns NULL if there is no memory. */
 struct layer_job;
 typedef void (*layer_fn)(void *arg, const char *data, const struct err *e);
 struct layer_job *disk_private_make(struct blobs *b, uint64_t bytes, layer_fn fn, void *arg);
 void disk_private_cancel(
 	struct layer_job *j); /* fn is not called any more, and nothing stays; NULL is fine */
-/* All descriptors, for a VM. Close with vm_disk_fds_close. */
+/* All descriptors, for a VM. Close with disk_fds_close(). */
 int disk_fds_open(struct blobs *b, const struct disk *d, struct vm_disk_fds *f, struct err *e);
 void disk_fds_close(struct vm_disk_fds *f);
 int memory_fds_open(
@@ -48,21 +48,21 @@ void memory_fds_close(struct vm_restore_fds *f);
 
 /* files_check.c. Is this blob, of that disk, the layer with this id (16 bytes)? */
 bool disk_layer_is(struct blobs *b, const struct disk *d, const char *blob, const uint8_t *id);
-/* now->frozen: the layers of `had`, private one included, that ids name: in their order and all of
- * them, or -EINVAL. */
+/* Sets now->frozen to the layers of `had`, its private one included, that ids name. -EINVAL: not all
+ * of the ids were found, in this order. */
 int disk_frozen_of(struct blobs *b, const struct disk *had, const uint8_t (*ids)[16],
 	unsigned int n, struct disk *now);
 struct point_files {
 	const char *mem_id, *index_id, *data_id; /* the new files, by blob */
-	const struct disk *disk;                 /* what the machine stood on before */
+	const struct disk *disk;                 /* what the machine had before */
 	const struct memory *memory;
 };
-/* A monitor wrote these and is gone. 0: a whole point, *disk and *mem (no references taken) are
- * what it stands on. */
+/* Reads the files that a monitor wrote before it ended. 0: they are complete; *disk and *mem are set,
+ * without references. */
 int point_read(struct blobs *b, const struct point_files *f, struct disk *disk, struct memory *mem,
 	struct err *e);
 
-/* Can anybody still write a file of this point? As blob_has_writer(). Others may stand on it only after a 0. */
+/* Can anybody still write a file of this point? As blob_has_writer(). Only after a 0 may other sandboxes use it. */
 int point_has_writer(
 	struct blobs *b, const struct disk *disk, const struct memory *mem, struct err *e);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * files_check.c: is what lies on disk a whole point, and what does it stand on? mayflyd's loop. The
- * files were written by a monitor: hostile, and read by lib/snap's and lib/cow's readers only; ids
- * in them are compared with those of our own files.
+ * files_check.c: are the files of a checkpoint complete, and which other files do they need? mayflyd's
+ * loop. A monitor wrote the files, so they are hostile. Only the readers of lib/snap and lib/cow read
+ * them, and ids in them are compared with those of our own files.
  */
 #include <string.h>
 
@@ -53,7 +53,7 @@ static int memory_of(struct blobs *b, const struct snap_head *h, const struct me
 	*m = (struct memory){0};
 	for (int i = 0; i <= old->nmem && at < h->nfiles; i++) {
 		const char *blob = i < old->nmem ? old->mem[i] : new_mem;
-		/* nothing durable refers to a file in RAM, whatever the monitor wrote */
+		/* no durable checkpoint may refer to a file in RAM, whatever the monitor wrote */
 		_cleanup_close_ int fd = blob_in_ram(blob) ? -1 : blob_open(b, blob, "mem", false);
 		struct snap_mem_head head;
 
@@ -63,7 +63,8 @@ static int memory_of(struct blobs *b, const struct snap_head *h, const struct me
 		at++;
 	}
 	str_copy(m->state, sizeof(m->state), new_mem);
-	return at == h->nfiles ? 0 : err_plain(e, ENOENT, "a memory file is not whole");
+	return at == h->nfiles ? 0
+			       : err_plain(e, ENOENT, "a memory file is missing or not complete");
 }
 
 static int disk_is_whole(struct blobs *b, const struct disk *d, struct err *e)
@@ -75,7 +76,7 @@ static int disk_is_whole(struct blobs *b, const struct disk *d, struct err *e)
 
 	if (rc < 0)
 		return rc;
-	/* the private layer is made anew before anything runs on it */
+	/* the private layer is not checked: a new one is made before anything runs */
 	c.base = f.base;
 	c.nfrozen = (unsigned int)f.nfrozen;
 	memcpy(c.frozen, f.frozen, sizeof(f.frozen));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verify.c: see verify.h. The thread sees its own jobs only: descriptors in, a text for each file out. What it reads is hostile, by the readers
- * of lib/snap and lib/cow. That a file is good is kept beside it, with the boot it is true for, so that it goes when the file goes.
+ * verify.c: see verify.h. The thread sees its own jobs only: descriptors in, a text for each file out. The files are hostile, and are
+ * read by lib/snap and lib/cow only. A file <id>.ok beside a good memory file holds the host's boot id, and is removed with it.
  */
 #include "api/checkpoint/verify.h"
 
@@ -48,10 +48,10 @@ struct file {
 
 struct job {
 	struct job *next;
-	struct http_req *r; /* NULL: in the background; or who asked has gone */
+	struct http_req *r; /* NULL: in the background, or the client has gone */
 	bool background;
 	bool asked;           /* by a client: counted until it has ended */
-	struct io_job *other; /* somebody else's: then nothing else here is used */
+	struct io_job *other; /* not a verification: then there are no files */
 	unsigned int n;
 	struct blobs *b;
 	struct file f[FILES_MAX];
@@ -64,7 +64,7 @@ struct verify {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	struct job *todo, *done;
-	struct job *running; /* the thread's; for whoever asks twice */
+	struct job *running; /* the job in the thread: is_queued() looks at it, too */
 	bool started;
 	unsigned int queued; /* in the background; the loop's */
 	unsigned int asked;  /* by clients */
@@ -93,8 +93,8 @@ static void file_bad(struct file *f, const struct err *e)
 	snprintf(f->text, sizeof(f->text), "%s", e->msg);
 }
 
-/* From here on the kernel checks every page of it as it is read, also at the next boots. Not every
- * file system can. */
+/* From then on the kernel checks every page of the file when it is read, also after the next boot. Not
+ * every file system has fs-verity. */
 static void let_the_kernel_watch(int fd, const char *id)
 {
 	struct fsverity_enable_arg a = {
@@ -102,8 +102,7 @@ static void let_the_kernel_watch(int fd, const char *id)
 
 	if (ioctl(fd, FS_IOC_ENABLE_VERITY, &a) < 0 && errno != EOPNOTSUPP && errno != ENOTTY &&
 		errno != EEXIST)
-		log_warn("memory file %s: the file system does not take it over (fs-verity): %s",
-			id, strerror(errno));
+		log_warn("memory file %s: fs-verity cannot be enabled: %s", id, strerror(errno));
 }
 
 /* A layer has no checksums of its own, and headers that fit say nothing of its units. */
@@ -115,7 +114,7 @@ static int check_digests(struct blobs *b, const struct file *f, struct err *e)
 
 	for (const char *const *k = f->kind == F_LAYER ? of_layer : of_index; *k && rc == 0; k++)
 		rc = digest_check(b, f->id, *k, e);
-	return rc == -ENOENT ? 0 : rc; /* published a moment ago */
+	return rc == -ENOENT ? 0 : rc; /* published a moment ago: no digest yet */
 }
 
 static void check_file(struct blobs *b, struct file *f, const struct snap *s)
@@ -167,16 +166,16 @@ static void check_state(struct job *j, struct file *f, struct snap *s)
 			continue;
 		rc = k < s->head.nfiles
 			     ? snap_mem_check(j->f[i].fd, &s->head.file[k], &h, &e)
-			     : err_plain(&e, EBADMSG, "the state stands on %u memory files",
+			     : err_plain(&e, EBADMSG, "the state refers to %u memory files",
 				       s->head.nfiles);
 		k++;
 	}
 	if (rc == 0 && k != s->head.nfiles)
-		rc = err_plain(&e, EBADMSG, "the state stands on %u memory files, %u are there",
+		rc = err_plain(&e, EBADMSG, "the state refers to %u memory files, %u are there",
 			s->head.nfiles, k);
 	if (rc < 0)
 		file_bad(f, &e);
-	s->nsecs = 0; /* its sections were in p */
+	s->nsecs = 0; /* its sections pointed into p */
 }
 
 static void run(struct job *j)
@@ -209,7 +208,7 @@ static void *thread_main(void *arg)
 	struct verify *v = arg;
 	uint64_t one = 1;
 
-	/* who waits for a sandbox is served first: this thread alone is the nice one */
+	/* creates come first: only this thread gets the lowest priority */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
 	pthread_mutex_lock(&v->lock);
 	for (;;) {
@@ -248,7 +247,7 @@ static void mark_good(struct daemon *d, const char *id)
 	_cleanup_close_ int mem = blob_open(d->blobs, id, "mem", false), fd = -1;
 
 	if (mem < 0)
-		return; /* it went meanwhile */
+		return; /* it was removed meanwhile */
 	fd = blob_make(d->blobs, id, "ok");
 	if (fd == -EEXIST)
 		fd = blob_open(d->blobs, id, "ok", true);
@@ -286,8 +285,8 @@ static void damage_found(struct verify *v, const struct file *f)
 	snprintf(x->text, sizeof(x->text), "%s", f->text);
 	x->next = v->damaged;
 	v->damaged = x;
-	/* what was started from it already may have read the damage: that is said, and the template
-	 * is not used again */
+	/* sandboxes that were restored from it may have read the damage: their events say so, and
+	 * checkpoints that have the file are not used again */
 	v->in_use(v->d, f->id, f->text);
 	checkpoints_damaged(v->d, f->id, f->text);
 }
@@ -352,7 +351,7 @@ static void submit(struct verify *v, struct job *j)
 	if (!v->started) {
 		v->started = pthread_create(&v->thread, NULL, thread_main, v) == 0;
 		if (!v->started)
-			log_error("no thread to verify files with");
+			log_error("cannot start the thread that verifies files");
 	}
 	pthread_mutex_lock(&v->lock);
 	for (at = &v->todo; *at; at = &(*at)->next)
@@ -427,7 +426,7 @@ void verify_background(struct daemon *d, struct io_job *other)
 {
 	struct job *j = calloc(1, sizeof(*j));
 
-	/* without memory it is over, and found nothing */
+	/* no memory: the job ends without having run */
 	if (!j) {
 		other->done(other);
 		return;
@@ -440,7 +439,7 @@ static void asker_gone(struct http_req *r)
 {
 	struct job *j = r->user;
 
-	/* the thread does not look at it */
+	/* the thread does not use j->r */
 	j->r = NULL;
 	http_abort(r);
 }

@@ -14,7 +14,7 @@ struct sandbox *route_sandbox(struct http_req *r)
 	const char *id = http_param(r, "id");
 	struct sandbox *sb = id && uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
 
-	/* somebody else's is answered as if it did not exist */
+	/* a sandbox of another namespace is answered as if it did not exist */
 	if (sb && principal_may(&r->principal, sb->owner))
 		return sb;
 	http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox %.64s not found.", id ? id : "");
@@ -32,7 +32,7 @@ static bool access_enter(struct http_req *r, const char *id)
 {
 	struct sandbox *sb = uuid_ok(id) ? sandbox_find(r->app, id) : NULL;
 
-	/* a request that showed a key gets at its namespace only; without one the id is the key */
+	/* A request with a key reaches sandboxes of its namespace only. Without a key the id alone is enough. */
 	if (!sb || (r->principal.role != ROLE_NONE && !principal_may(&r->principal, sb->owner))) {
 		http_error(r, 404, "DOCKER::SANDBOX_NOT_FOUND", "Sandbox not found.");
 		return false;
@@ -50,7 +50,7 @@ bool access_token_fits(const struct sandbox *sb, const char *token)
 	return *sb->secure_token && secret_equal(token, sb->secure_token);
 }
 
-/* Its owner's key opens it, too: its holder could ask for the token. */
+/* A key of the owner's namespace is accepted, too: whoever has it could get the token. */
 static bool access_admit(struct http_req *r)
 {
 	const struct sandbox *sb = r->sandbox;
@@ -68,7 +68,7 @@ static bool access_admit(struct http_req *r)
 	return false;
 }
 
-/* Not before it is let in: with refused requests nobody keeps a sandbox awake. */
+/* Called after the request was admitted: refused requests do not keep a sandbox awake. */
 static void access_counts(struct http_req *r)
 {
 	r->counts = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * create_queue.c: see create_queue.h. One that takes long (a guest that boots and boots) gives its place away after
- * a while and goes on beside the others: what a guest does cannot keep everybody else waiting.
+ * create_queue.c: see create_queue.h. A create that takes long (a guest that never finishes its boot) gives up its
+ * place after step_timeout_seconds and continues beside the others: no guest can make all others wait.
  */
 #include "api/sandbox/create_queue.h"
 
@@ -24,7 +24,7 @@ static void give_up_place(struct turn *t)
 	t->working = false;
 	timer_remove(take_ptr(t->limit));
 	d->turns->working--;
-	/* not from within the one that ends */
+	/* deferred: not from within the create that ends */
 	loop_undefer(d->loop, next, d);
 	if (d->turns->first && loop_defer(d->loop, next, d) < 0)
 		next(d);
@@ -90,7 +90,7 @@ void turn_end(struct turn *t)
 		return;
 	leave_queue(t);
 	give_up_place(t);
-	/* what may be made when nobody waits */
+	/* pools make their machines only when no create waits */
 	if (!t->d->turns->first && t->d->capacity_changed)
 		t->d->capacity_changed(t->d);
 }

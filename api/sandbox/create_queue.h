@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * create_queue.h: how many creates make their VM at one time: four for each CPU. mayflyd's loop. Of two
- * hundred at once on one CPU none gets done before its deadline; in turns the first ones are done
- * at once, and who waits is told so.
+ * create_queue.h: at most four creates for each CPU make their VM at a time; the others wait for their
+ * turn. mayflyd's loop. Without this, none of two hundred creates on one CPU would end before its
+ * deadline. With it, the first ones end soon, and the others show that they wait.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct sandbox;
 
 struct turns {
 	unsigned int working;
-	struct turn *first, *last; /* who waits, in the order of coming */
+	struct turn *first, *last; /* creates that wait, the oldest first */
 };
 
 struct turn {
@@ -26,7 +26,7 @@ struct turn {
 	void (*go)(struct sandbox *sb);
 };
 
-/* Calls go now, or when it is this one's turn (and not if turn_end comes first). */
+/* Calls go now, or later when it is the turn of t. turn_end() before that cancels the call. */
 void turn_take(struct turn *t, struct sandbox *sb, void (*go)(struct sandbox *sb));
-/* Done with it, or given up; also for one that was never taken. */
+/* Ends the turn of t, or its wait. Does nothing if turn_take() was never called. */
 void turn_end(struct turn *t);

@@ -16,11 +16,11 @@
 
 #define LOOK_NS      2000000000ull
 #define LOOK_NEAR_NS 500000000ull
-/* Less than this in a few seconds fills no disk. */
+/* A sandbox that wrote less than this lately is not paused. */
 #define WRITER_BYTES MIB(1)
 /* Two files for the private layer, two and an index for each frozen one, and those that a snapshot replaces. */
 #define LAYER_INODES 64u
-/* Sandboxes that are told a changed limit at one look. */
+/* At most so many sandboxes get a changed limit at one look. */
 #define LIMITS_AT_ONCE 32u
 
 struct sample {
@@ -101,8 +101,8 @@ void disk_guard_monitor(struct sandbox *sb)
 		limit_monitor(sb);
 }
 
-/* A sandbox whose writes wait at its limit can be neither paused nor snapshotted: its processes cannot be frozen. So a running one is
- * told when the limit has changed, and by a new daemon, which does not know what it was told. */
+/* A sandbox whose writes wait at its limit can be neither paused nor snapshotted: its processes cannot be frozen. So a running
+ * sandbox gets the limit again when it has changed, and from each new daemon, which does not know the old one. */
 static void limit_changed(struct sandbox *sb)
 {
 	_cleanup_close_ int data = blob_open(sb->d->blobs, sb->disk.data, "data", false);
@@ -110,7 +110,7 @@ static void limit_changed(struct sandbox *sb)
 
 	if (data >= 0 && bitmap >= 0)
 		disk_guard_layer(sb, data, bitmap);
-	limit_monitor(sb); /* also without a limit: a daemon before this one may have told one */
+	limit_monitor(sb); /* also without a limit: an earlier daemon may have sent one */
 	sb->disk_use.limit = quota_bytes(sb);
 }
 
@@ -140,7 +140,7 @@ static void guard_work(struct io_job *job)
 		g->samples[i].bytes = blob_bytes(g->d->blobs, g->samples[i].layer);
 }
 
-/* What it has written lately, half forgotten at every look. */
+/* Adds what it wrote since the last look. Older bytes count half as much at every look. */
 static void sample_take(struct sandbox *sb, const struct sample *s)
 {
 	bool same = !strcmp(sb->disk_use.layer, s->layer);
@@ -151,7 +151,7 @@ static void sample_take(struct sandbox *sb, const struct sample *s)
 	memcpy(sb->disk_use.layer, s->layer, BLOB_ID);
 }
 
-/* One of a run waits then for the deadline of its attempt, and is deleted. */
+/* A worker run's sandbox may be paused, too: its attempt then ends at its deadline, which deletes the sandbox. */
 static bool may_be_paused(const struct sandbox *sb)
 {
 	return sb->phase == PHASE_RUNNING && sb->op.kind == OP_NONE && (!sb->internal || sb->run) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entrypoint.c: see entrypoint.h. mayflyd's loop. How it ended is the guest's word.
+ * entrypoint.c: see entrypoint.h. mayflyd's loop. The guest says how it ended.
  */
 #include "api/sandbox/entrypoint.h"
 
@@ -17,13 +17,13 @@ static void teardown_later(void *arg)
 {
 	struct sandbox *sb = arg;
 
-	/* a deletion has cleared away all that this would, and its client waits */
+	/* a deletion has done the teardown already */
 	if (!sandbox_gone(sb))
 		launch_teardown(sb);
 	sandbox_unref(sb);
 }
 
-/* Its last words outlive the machine; then that goes. */
+/* Keeps the end of its output, then tears the machine down. */
 static void last_words(void *arg, const char *text)
 {
 	struct sandbox *sb = arg;

@@ -29,7 +29,7 @@ static void path_of(const struct daemon *d, const char *id, char *to, size_t cap
 	snprintf(to, cap, "%s/logs/%.255s", d->cfg.state_dir, id);
 }
 
-/* What was cut begins with a whole line. */
+/* If the beginning was cut off, the text starts with a whole line. */
 static void answer(struct ask *a, const void *p, size_t n, bool cut)
 {
 	const uint8_t *line = cut && p ? memchr(p, '\n', n) : NULL;

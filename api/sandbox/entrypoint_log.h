@@ -10,7 +10,7 @@
 
 #define ENTRYLOG_MAX 65536u
 
-/* text: UTF-8 without NUL, terminated, for this call; "" if nothing can be had. */
+/* text: UTF-8 without NUL, terminated, for this call; "" if there is none. */
 typedef void (*entrylog_fn)(void *arg, const char *text);
 /* fn is called once, later. false: there is no agent to ask, fn is not called. */
 bool entrylog_ask(struct sandbox *sb, uint32_t limit_ms, entrylog_fn fn, void *arg);
@@ -18,5 +18,5 @@ void entrylog_keep(const struct sandbox *sb, const char *text);
 /* What was kept, or NULL; the caller frees. */
 char *entrylog_kept(const struct sandbox *sb);
 void entrylog_forget(const struct sandbox *sb);
-/* At the start: the folder, without what belongs to no sandbox of the table. */
+/* At the start: makes the folder, and removes the files of unknown sandboxes. */
 void entrylog_sweep(struct daemon *d);

@@ -53,7 +53,7 @@ static enum fault_action take_line(struct daemon *d, enum fault_step *s)
 	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	if (fd < 0 || write_full(fd, rest, strlen(rest)) < 0 ||
 		renameat(AT_FDCWD, tmp, AT_FDCWD, path) < 0)
-		return 0; /* it would come again and again */
+		return 0; /* its line is still in the file: it would happen again and again */
 	return found;
 }
 

@@ -9,7 +9,7 @@
 #include "api/sandbox/sandbox.h"
 #include "lib/fault.h"
 
-/* 0, or -ENOSPC where that was asked for; or it does not return. */
+/* 0, or -ENOSPC if the file says so. With "kill" it does not return. */
 int fault_at(struct sandbox *sb, enum fault_step s);
 /* The same where there is no sandbox. */
 int fault_in(struct daemon *d, enum fault_step s);

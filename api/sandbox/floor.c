@@ -46,7 +46,7 @@ void floor_put(struct buf *b, const struct config *c)
 	put_paths(b, c->landlock ? c->landlock_write : "");
 }
 
-/* A layer that was asked for. A degraded one holds: Landlock without a path that does not exist. */
+/* Does a layer that was asked for hold? A degraded one does: Landlock is degraded if one of its paths does not exist. */
 static bool layer_holds(uint32_t state)
 {
 	return state == AGENT_LAYER_ACTIVE || state == AGENT_LAYER_DEGRADED;

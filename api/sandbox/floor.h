@@ -10,8 +10,8 @@
 struct agent_reply;
 struct config;
 
-/* Something is configured: the agent is to be asked before anything of the user's runs. */
+/* Is a floor configured? Then the agent must set it before anything of the user's runs. */
 bool floor_wanted(const struct config *c);
 void floor_put(struct buf *b, const struct config *c);
-/* Whether the sandbox may start with what the agent answered. -1: e says why not. */
+/* May the sandbox start with what the agent answered? 0; -errno: e says why not. */
 int floor_check(const struct config *c, const struct agent_reply *r, struct err *e);

@@ -12,7 +12,7 @@ struct sandbox;
 
 /* The agent of a sandbox that is or was running; NULL: it has none any more. */
 struct agentc *sandbox_agentc(struct sandbox *sb);
-/* For the metrics: a command was started, or one ended otherwise than with 0. */
+/* Counts for the metrics: failed: a command that did not end with 0; else a command that was started. */
 void sandbox_count_exec(struct sandbox *sb, bool failed);
 /* The daemon's configuration. */
 const struct config *sandbox_config(const struct sandbox *sb);

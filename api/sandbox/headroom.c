@@ -14,7 +14,7 @@
 #include "lib/log.h"
 #include "lib/proto_priv.h"
 
-#define GIVE_BACK_RETRY_NS 500000000ull /* until the writer's memory is gone */
+#define GIVE_BACK_RETRY_NS 500000000ull /* -EBUSY until the writer's memory is freed */
 
 enum { ROOM_GIVE_BACK = 0, ROOM_TAKE = 1, ROOM_WRITER = 2 }; /* PRIV_ROOM's what */
 

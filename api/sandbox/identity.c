@@ -23,7 +23,7 @@ void identity_put(struct buf *b, struct sandbox *sb)
 	char machine[37];
 	size_t n = 0;
 
-	/* its own for as long as it lives, through every pause */
+	/* the machine id is the sandbox's id, so it stays the same through every pause */
 	for (const char *p = sb->id; *p; p++)
 		if (*p != '-')
 			machine[n++] = *p;
@@ -66,6 +66,6 @@ void setup_put(struct buf *b, struct sandbox *sb)
 	hooks = sb->spec.lifecycle ? cJSON_PrintUnformatted(sb->spec.lifecycle) : NULL;
 	buf_str(b, hooks ? hooks : "");
 	if (sb->spec.lifecycle && !hooks)
-		b->bad = true; /* never a start without them */
+		b->bad = true; /* never start without the hooks */
 	cJSON_free(hooks);
 }

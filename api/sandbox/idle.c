@@ -64,13 +64,13 @@ static void probed(void *arg, bool active)
 	idle_settle(sb);
 }
 
-static void idle_is_over(struct sandbox *sb)
+static void idle_timeout_passed(struct sandbox *sb)
 {
 	const cJSON *probe = json_obj(sb->spec.idle, "activeProbe");
 
 	if (sb->idle.probe)
 		return;
-	/* what was resumed for this alone was asked before */
+	/* a sandbox that was resumed only to be paused to disk was probed before */
 	if (probe && !sb->idle.to_disk)
 		sb->idle.probe = idle_probe_start(sb, probe, probed, sb);
 	if (!sb->idle.probe)
@@ -82,12 +82,12 @@ static void idle_fired(void *arg)
 	struct sandbox *sb = arg;
 
 	if (sb->op.kind != OP_NONE)
-		return; /* its end settles again */
+		return; /* idle_settle() is called again when it ends */
 	if (sb->phase == PHASE_RESIDENT && sb->idle.paused) {
 		sb->idle.to_disk = true;
 		operation_ask(sb, ASK_RESUME, NULL);
 	} else if (sb->phase == PHASE_RUNNING && !sb->idle.open) {
-		idle_is_over(sb);
+		idle_timeout_passed(sb);
 	}
 }
 
@@ -115,7 +115,7 @@ void idle_settle(struct sandbox *sb)
 	if (sb->phase != PHASE_RUNNING && sb->phase != PHASE_RESIDENT)
 		idle_probe_cancel(take_ptr(i->probe));
 	if (sb->phase == PHASE_RUNNING && sb->op.kind == OP_NONE) {
-		/* it was resumed, or has just begun to run */
+		/* it was resumed, or runs for the first time */
 		if (!i->to_disk && (i->paused || i->waking || !i->active_ns))
 			i->active_ns = mono_ns();
 		i->waking = false;
@@ -163,7 +163,7 @@ static void wake_now(void *arg)
 	struct sandbox *sb = arg;
 	bool paused = sb->phase == PHASE_PAUSED || sb->phase == PHASE_RESIDENT;
 
-	/* else its pause has not ended, and the end asks again; or it is being resumed */
+	/* otherwise its pause has not ended, and its end calls idle_wake() again; or it is being resumed already */
 	if (!sandbox_has_waiters(sb) || !paused || sb->op.kind != OP_NONE) {
 		sandbox_unref(sb);
 		return;

@@ -21,7 +21,7 @@ struct idle {
 	uint64_t active_ns;       /* the last activity, monotonic */
 	bool paused;              /* by this policy */
 	bool to_disk;             /* it was resumed only to be paused to disk */
-	bool waking;              /* a request has had it resumed */
+	bool waking;              /* a request began its resume */
 };
 
 bool idle_init(struct sandbox *sb); /* false: no memory */
@@ -29,13 +29,13 @@ void idle_fini(struct sandbox *sb);
 /* A request to an endpoint begins, and ends. */
 void idle_entered(struct sandbox *sb);
 void idle_left(struct sandbox *sb);
-/* Its state or its operation changed. */
+/* To be called when its state or operation changed: sets the timer. */
 void idle_settle(struct sandbox *sb);
-/* A request to an endpoint has the sandbox resumed, or waits for the end of the pause and has it resumed then. */
+/* Does a request to an endpoint resume the sandbox, now or after the end of its pause? */
 bool idle_wakes(const struct sandbox *sb);
-/* Requests wait: the resume begins soon, once. */
+/* To be called when requests wait: begins the resume soon, and once only. */
 void idle_wake(struct sandbox *sb);
-/* They have waited for as long as a client may be kept. */
+/* The requests have waited too long: answers them. */
 void idle_wake_is_long(struct sandbox *sb);
 
 /* ---- idle_probe.c: GET path at a port of the guest, "200 {"active": bool}". What answers is hostile. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image_template.c: see image_template.h. Bounded in number, least recently used go first; one whose kernel,
- * initramfs or board changed is never found again under its key and goes at the next start.
+ * image_template.c: see image_template.h. Their number and bytes are bounded: the least recently used are removed first. The key
+ * has the kernel, initramfs and board, so one of an older kernel is not found, and the next start removes it.
  * mayflyd's loop.
  */
 #include "api/sandbox/image_template.h"
@@ -16,7 +16,7 @@
 #include "lib/json.h"
 #include "lib/log.h"
 
-/* When it was last used is written so seldom. */
+/* At most this often the time of the last use is written. */
 #define USED_SAVE_NS 60000000000ll
 
 struct templates *templates_create(template_request_fn request_read)
@@ -150,7 +150,7 @@ bool template_use(struct sandbox *sb, struct memory *from)
 	return true;
 }
 
-/* ---- those that wait for one */
+/* ---- waiting for a template */
 
 void template_wait(struct daemon *d, struct template_wait *w)
 {
@@ -184,9 +184,9 @@ static void template_settled(struct daemon *d, const char *key)
 	}
 }
 
-/* ---- one that could not be taken */
+/* ---- a template that failed */
 
-/* A maker that nobody waits for, and whose template it is to leave. */
+/* A sandbox that is started only to leave the template of this key. */
 struct again {
 	struct daemon *d;
 	char key[200];
@@ -198,17 +198,17 @@ static void again_built(
 	struct again *g = arg;
 	const struct image_template *t = template_find(g->d, g->key);
 
-	/* it may never have come as far as the template */
+	/* the sandbox may have failed before its template was begun */
 	if (!t || t->c.state >= CP_READY)
 		template_settled(g->d, g->key);
 	free(g);
 	if (err)
-		log_warn("a template is not there yet: %s", text);
+		log_warn("an image template was not built: %s", text);
 	cJSON_Delete(base);
 }
 
-/* No second create is held up by what held up the first: a sandbox is started that nobody waits
- * for. */
+/* Starts a sandbox for the template that no client waits for: what delayed the first create must not
+ * delay a second one. */
 static bool take_again(struct image_template *t, const struct sandbox *sb)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};
@@ -236,7 +236,7 @@ static bool take_again(struct image_template *t, const struct sandbox *sb)
 		build_start(t->c.d, &s, sb->owner, NULL, again_built, g, &x);
 	if (!begun) {
 		free(g);
-		log_warn("template of %s is not taken again yet: %s", t->image,
+		log_warn("the template of %s is not tried again yet: %s", t->image,
 			g && s.image && s.entrypoint ? x.msg : "out of memory");
 	}
 	spec_fini(&s);
@@ -344,8 +344,9 @@ static void bound_bytes(struct daemon *d, const struct image_template *newest)
 		}
 		if (sum <= (uint64_t)d->cfg.template_mib << 20 || !oldest)
 			return;
-		log_info("template %s of %s goes: %llu MiB are too many", oldest->c.id,
-			oldest->image, (unsigned long long)(sum >> 20));
+		log_info("template %s of %s is removed: all templates take %llu MiB, more than "
+			 "runtime.template_mib",
+			oldest->c.id, oldest->image, (unsigned long long)(sum >> 20));
 		template_remove(oldest);
 	}
 }
@@ -359,7 +360,7 @@ void templates_bound(struct daemon *d)
 	bound_bytes(d, c ? template_of(c) : NULL);
 }
 
-/* Only a template in the record is one: the next daemon would sweep its files. */
+/* Without a record it is no template: the next daemon would remove its files. */
 static void made_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
 	struct image_template *t = template_of(c);

@@ -14,7 +14,7 @@ extern const struct checkpoint_kind image_template_kind;
 struct image_template {
 	struct checkpoint c; /* Creating and Failed ones are in memory only */
 	char key[200], image[300];
-	uint64_t again_ns;         /* then: not before that is it tried again */
+	uint64_t again_ns;         /* Failed: the earliest time of the next try, by mono_ns() */
 	int64_t used_ns, saved_ns; /* wall clock: it outlives the daemon */
 	uint64_t uses;
 };
@@ -29,7 +29,7 @@ static inline const struct image_template *template_of_const(const struct checkp
 	return (const struct image_template *)(const void *)c;
 }
 
-/* What to build for the request of a user template, and when that is ready. spec is to be given to spec_fini either way. */
+/* Reads the request of a user template: *s is what to build, *p says when it is ready. s must go to spec_fini() in any case. */
 typedef int (*template_request_fn)(const struct cJSON *req, const struct config *c, struct spec *s,
 	struct probe *p, struct refusal *x);
 
@@ -37,7 +37,7 @@ typedef int (*template_request_fn)(const struct cJSON *req, const struct config 
 struct template_wait {
 	struct template_wait *next;
 	char key[200];
-	/* It was taken (template_is_ready()), or failed, or is not there. w waits no more. */
+	/* The template is ready (template_is_ready()), or it failed, or there is none (t NULL). w was removed before the call. */
 	void (*settled)(struct template_wait *w, const struct image_template *t);
 };
 
@@ -57,27 +57,26 @@ bool template_is_ready(const struct image_template *t);
 uint64_t template_bytes(const struct checkpoint *c);
 void template_remove(struct image_template *t);
 
-/* Those of another kernel or board, which nobody can ask for any more. After all records of all
- * kinds were loaded: a user template may use their files. */
+/* Removes templates of another kernel or board, whose key no create has any more. To be called after all
+ * records of all kinds are loaded: a user template may use their files. */
 void templates_drop_stale(struct daemon *d);
 unsigned int templates_count(const struct daemon *d);
-/* Is one made, or being made, of the image of that digest (hex)? */
+/* Is there a template of the image with this digest (hex), ready or being made? */
 bool templates_need_image(const struct daemon *d, const char *image);
 
-/* Sets sb->template_key; true: there is one: its frozen disk and memory are sb's now, and *from is
- * what to restore. */
+/* Sets sb->template_key. true: there is a ready template: sb has its frozen disk and memory now, and
+ * *from is what to restore. */
 bool template_use(struct sandbox *sb, struct memory *from);
-/* This one booted, is quiet and new: shall it become the template? Where one could not be taken
- * before, another is started for that. */
+/* sb booted, and nothing of the user's has run in it: shall the template be taken of it? After a
+ * failed try only a sandbox that was started for the template may leave it; this starts one. */
 bool template_wanted(struct sandbox *sb);
-void template_bad(struct sandbox *sb,
-	const char *why); /* its restore was refused: do not use that template again */
-void templates_bound(struct daemon *d); /* one that could not go may go now */
+void template_bad(struct sandbox *sb, const char *why); /* a restore failed: removes the template */
+void templates_bound(struct daemon *d); /* removes the oldest beyond runtime.template_mib */
 
-/* take.c tells how it went; disk and mem are handed over with their references */
+/* Called by take.c. template_made() takes disk and mem with their references. */
 void template_begun(struct daemon *d, const char *key);
 void template_made(
 	struct daemon *d, const char *key, const struct disk *disk, const struct memory *mem);
-/* held: somebody's create was held up by it, sb if that is still there: then another sandbox is
- * started for it at once, which nobody waits for. Else the next create tries, a while later. */
+/* held: the create of a client waited for the template. Then another sandbox, which no client waits
+ * for, is started for it at once, if sb is still there. Else a create tries again later. */
 void template_failed(struct daemon *d, const char *key, bool held, const struct sandbox *sb);

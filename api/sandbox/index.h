@@ -12,7 +12,7 @@ struct sandbox;
 /* What sandboxes use together. Kept up to date at every change, so that a create does not look at all of them. */
 struct sandbox_load {
 	uint64_t mem_mib, vcpus; /* of those that run, or are about to */
-	size_t live;             /* they count against limits.max_sandboxes */
+	size_t live;             /* sandboxes that count against limits.max_sandboxes */
 };
 
 struct sandbox_index *index_create(void); /* NULL: no memory */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent's word,
- * identity, entrypoint. mayflyd's loop. Each step is an event's handler; one deadline stands over
- * all of them, a shorter one over each of a VMM's, and a failure names its step. Nothing is handed
- * to the user before the agent has confirmed that the machine is another one (THAW after every
- * restore): it fails closed.
+ * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent is ready,
+ * identity, entrypoint. mayflyd's loop. Each step is the handler of an event. All steps together have
+ * one deadline, and steps that only the VMM or the agent can finish have a shorter one. A failure names
+ * its step. After a restore no user reaches the machine before the agent has confirmed its new identity
+ * (THAW): it fails closed.
  */
 #include "api/sandbox/launch.h"
 
@@ -41,7 +41,7 @@
 
 #define SEC          1000000000ull
 #define START_FAILED "DOCKER::SANDBOX_START_FAILED"
-#define PROMISED     "PENDING" /* status.reason of one whose client was told that it is coming */
+#define PROMISED     "PENDING" /* status.reason of a sandbox whose client got Pending as its answer */
 
 static bool resuming(const struct sandbox *sb)
 {
@@ -87,22 +87,22 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	launch_free(sb);
-	/* before the answer: whoever has it finds no claim that this create made */
+	/* before the answer: a client that has it finds no claim of this create any more */
 	if (!resume && sb->volumes_held) {
 		volumes_release(sb->d->volumes, sb->spec.volumes, true);
 		sb->volumes_held = false;
 	}
 	sb->d->metrics.create_failed += !resume;
 	sandbox_ref(sb);
-	/* a resume stays Paused, however far it got: what it was paused with is whole, and its
-	 * private layer is made anew */
+	/* after a failed resume it is Paused, whichever step failed: the files of its pause are complete,
+	 * and the next resume makes a new private layer */
 	sandbox_apply(sb, EV_FAILED, resume ? "RESUME_FAILED" : "START_FAILED", "%s: %s",
 		op_steps[step].name, text);
 	launch_teardown(sb);
 	if (r) {
 		http_error(r, status, code, "%s: %s", op_steps[step].name, text);
-		/* an answered failure leaves nothing behind; one that was Pending stays to be
-		 * looked at */
+		/* a create whose client gets the error leaves nothing behind; one that was
+		 * answered as Pending stays, as Failed */
 		if (!resume)
 			sandbox_delete(sb, "creation failed");
 	} else if (sb->created) {
@@ -118,7 +118,7 @@ void launch_late(struct sandbox *sb)
 	launch_fail(sb, 504, START_FAILED, "not done within %lld s", (long long)sb->op.limit_s);
 }
 
-/* ---- the promise: its client is told that it is coming */
+/* ---- the promise: its client may hear that it is Pending */
 
 struct promise {
 	struct record_write w;
@@ -141,7 +141,7 @@ static void promise_swap(struct record_write *w)
 	memcpy(p->reason, reason, sizeof(reason));
 }
 
-/* One that is Pending no more needs no promise. */
+/* A sandbox that is not Pending any more needs no promise. */
 static bool promise_turn(struct record_write *w)
 {
 	if (w->sb->state == SB_PENDING)
@@ -270,7 +270,7 @@ static void hook_done(struct sandbox *sb, const char *failure)
 		now_running(sb);
 }
 
-/* Its memory goes on, as this sandbox. */
+/* The restored memory has its new identity: runs the restore hook, if one is due. */
 static void memory_goes_on(struct sandbox *sb)
 {
 	const char *command = restore_hook_due(sb);
@@ -317,9 +317,8 @@ static void limits_set(void *arg, const struct agent_reply *r)
 		launch_fail(sb, 500, START_FAILED, "%s", *r->text ? r->text : strerror(r->err));
 }
 
-/* The machine is as large as its size class. What its processes may use together is what was asked for: the guest's
- * kernel keeps them to it, as a container's limit does. Sent ahead of the next request, which does not wait for it. */
-/* false: failed, and answered */
+/* The machine is as large as its size class. Its processes together may use what was asked for: the guest's
+ * kernel limits them, as in a container. Sent before the next request, which does not wait for the answer. false: the launch has failed. */
 static bool limits_send(struct sandbox *sb)
 {
 	struct buf b;
@@ -400,7 +399,7 @@ static void do_mount(struct sandbox *sb)
 static void setup_send(struct sandbox *sb);
 static void thaw_send(struct sandbox *sb);
 
-/* The floor is set, or not: nothing of the user's has run yet. */
+/* The agent has answered whether the floor is set. Nothing of the user's has run yet. */
 static void floor_set(void *arg, const struct agent_reply *r)
 {
 	struct sandbox *sb = arg;
@@ -450,7 +449,7 @@ void launch_release(struct sandbox *sb)
 
 	sb->hold = false;
 	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
-	/* else it is on its way there, and does not stop */
+	/* else it has not come to STEP_HELD yet, and will not stop there */
 	if (sb->op.step != STEP_HELD)
 		return;
 	sb->op.begun_ns = mono_ns();
@@ -550,7 +549,7 @@ static void volumes_back(void *arg, const struct refusal *x)
 	agent_first(sb, sb->op.launch->prepared);
 }
 
-/* Its mounts are in the restored memory: their requests wait in the device until the file server is there. */
+/* The restored memory has its volumes mounted: requests wait in the device until the file server is there. */
 static void attach_again(struct sandbox *sb, bool prepared)
 {
 	sb->op.launch->prepared = prepared;
@@ -577,8 +576,8 @@ static void agent_first(struct sandbox *sb, bool prepared)
 		if (!snap_template(sb))
 			do_setup(sb);
 	} else {
-		/* it carries the identity, too, and is the thaw of a template's machine, which
-		 * never had one */
+		/* AGENT_SETUP carries the identity, too. It is also the thaw of an image
+		 * template's machine, which never had an identity */
 		do_setup(sb);
 	}
 }
@@ -723,7 +722,7 @@ static void load(struct sandbox *sb)
 		launch_fail(sb, 500, START_FAILED, "%s", e.msg);
 }
 
-/* The monitor is blank and the private layer is there: whichever came last. */
+/* Called when the monitor is blank and when the private layer is made: the later call loads. */
 static void load_if_ready(struct sandbox *sb)
 {
 	if (sb->vm->phase != VM_BLANK)
@@ -763,7 +762,7 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 	sb->vm = NULL;
 	sandbox_ref(sb);
 	if (snap_vm_ended(sb, reason, text) || (restoring(sb) && boot_instead(sb, text))) {
-		/* it was to end: paused; or nothing of the user's ran in it */
+		/* its end was expected (a pause), or the sandbox boots instead */
 	} else if (sb->op.launch) {
 		launch_fail(sb, 500, START_FAILED, "%s", text);
 	} else if (sandbox_apply(sb, EV_VM_ENDED, "VM_ENDED", "%s", text)) {
@@ -775,7 +774,7 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 #define DISK_WAITS_NS 200000000ull
 
-/* A hostile monitor says it as often as it likes; an honest one waits longer than this limit of 200 ms in between. */
+/* A hostile monitor may send this event all the time. An honest one waits longer than 200 ms in between. */
 static void on_disk_full(void *arg, uint32_t waiting)
 {
 	struct sandbox *sb = arg;
@@ -884,8 +883,8 @@ static void disk_made(void *arg, const char *data, const struct err *e)
 		launch_fail(sb, 500, START_FAILED, "%s", e->msg);
 		return;
 	}
-	/* of a resume: an earlier attempt may have run for a moment, and written. The memory that is restored
-	 * knows nothing of that. */
+	/* Drops the old private layer. At a resume an earlier attempt may have written to it, and the memory
+	 * that is restored does not know that. */
 	blob_unref(sb->d->blobs, sb->disk.data);
 	str_copy(sb->disk.data, sizeof(sb->disk.data), data);
 	if (resuming(sb))
@@ -894,7 +893,7 @@ static void disk_made(void *arg, const char *data, const struct err *e)
 		load_if_ready(sb);
 }
 
-/* Both take a while, and neither needs the other. */
+/* Makes the private layer and gets a monitor at the same time: neither needs the other. */
 static void make_disk(struct sandbox *sb)
 {
 	struct launch *l = sb->op.launch;
@@ -921,7 +920,7 @@ static int disk_of_image(struct sandbox *sb, const char *path, struct err *e)
 
 static void has_turn(struct sandbox *sb)
 {
-	/* only now: while it waited, one before it may have made the template */
+	/* only now: while this create waited, another one may have made the template */
 	if (sb->spec.source == SRC_IMAGE && template_use(sb, &sb->op.launch->from))
 		sb->origin = FROM_TEMPLATE;
 	make_disk(sb);
@@ -1004,7 +1003,7 @@ static struct launch *launch_begin(struct sandbox *sb)
 	return l;
 }
 
-/* The image's disk, or a point that its route put into the sandbox. */
+/* Gets the image's disk. A snapshot, template or fork was put into the sandbox by its route. */
 static void get_source(struct sandbox *sb)
 {
 	struct launch *l = sb->op.launch;
@@ -1019,7 +1018,6 @@ static void get_source(struct sandbox *sb)
 				sb->spec.image, e.msg);
 		return;
 	}
-	/* a snapshot's or template's point was put into the sandbox by its route */
 	l->from = sb->memory;
 	sb->origin = *l->from.state ? FROM_MEMORY : FROM_BOOT;
 	wait_turn(sb);
@@ -1069,13 +1067,13 @@ static void volumes_opened(void *arg, const struct refusal *x)
 	}
 }
 
-/* First of all: a source that is not there costs nothing else. */
+/* The first step of all: if a volume cannot be opened, nothing else was done. */
 static void open_volumes(struct sandbox *sb)
 {
 	struct refusal x = {0};
 
 	operation_step(sb, STEP_VOLUMES);
-	/* those of a paused sandbox and of a snapshot were allowed once */
+	/* again for a paused sandbox or a snapshot: the configuration may have changed */
 	if (volumes_allowed(sb->spec.volumes, &sb->d->cfg, &x) < 0) {
 		launch_fail(sb, resuming(sb) ? 500 : x.status, x.code, "%s", x.msg);
 		return;
@@ -1131,8 +1129,8 @@ bool launch_take_up(struct sandbox *sb)
 		sb->origin_id[0] = 0;
 		cJSON_Delete(take_ptr(sb->image_config));
 	} else if (*sb->disk.data) {
-		/* a snapshot's or template's point is in the sandbox, whole but for the private
-		 * layer: a VM may have written to that */
+		/* the files of a snapshot or template are complete, but for the private layer: a
+		 * VM may have written to it */
 		blob_unref(sb->d->blobs, sb->disk.data);
 		sb->disk.data[0] = 0;
 	}
@@ -1207,8 +1205,8 @@ bool launch_adopt(struct sandbox *sb)
 	if (sb->op.kind == OP_PAUSE)
 		return true;
 	agentc_up(sb->agent);
-	/* The last daemon may have died between freezing the guest's processes and thawing them. One
-	 * that was not frozen says so, which does no harm. While a checkpoint was being taken the
+	/* The last daemon may have died between freezing the guest's processes and thawing them. An
+	 * agent that was not frozen answers with an error, which does no harm. While a checkpoint was being taken the
 	 * guest may be frozen: recover.c thaws it when the state of the monitor is known. */
 	if (!sb->op.snap)
 		operation_thaw(sb);

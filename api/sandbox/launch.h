@@ -15,11 +15,11 @@ struct launch {
 	bool resume;
 	struct image_job *image;
 	struct layer_job *layer; /* the private layer is being made, beside what the monitor does */
-	struct memory from;      /* what to restore; state "" = boot */
+	struct memory from;      /* the memory to restore; state "": boot */
 	struct turn turn;
 	bool mounted; /* its volumes */
 	bool has_table; /* they were mounted when its checkpoint was taken: the file server goes on from there */
-	bool prepared; /* what the agent said meanwhile */
+	bool prepared; /* from the agent's ready message, while volumes are attached */
 	struct table_job *table;
 	struct restore_hook *hook;
 	struct own_base *base;
@@ -27,28 +27,29 @@ struct launch {
 
 /* Accepts a new sandbox (its record is written) and makes it run. */
 void launch_create(struct sandbox *sb);
-/* One that an earlier daemon was making: made from the start, if its client knows of it. false:
- * not. */
+/* A create that an earlier daemon did not finish: begins it again, if its client knows of the sandbox.
+ * false: the client does not. */
 bool launch_take_up(struct sandbox *sb);
-/* One that was held (sb->hold) goes on, with the spec that it has now. */
+/* Continues a create that was held (sb->hold), with the spec that sb has now. */
 void launch_release(struct sandbox *sb);
 void launch_resume(struct sandbox *sb);
-/* Its record says Resuming, and the files that it shall run from. */
+/* Begins the steps of a resume. The record says Resuming already, and names the files to run from. */
 void launch_resume_begun(struct sandbox *sb);
-bool launch_adopt(struct sandbox *sb); /* false: it does not run any more */
-/* Its network process gets the policy of its record: that was changed, or the process was adopted. */
+bool launch_adopt(struct sandbox *sb); /* false: its monitor cannot be adopted */
+/* Sends its network process the policy of its record, which has changed, or the process was adopted. */
 void launch_network_policy(struct sandbox *sb);
 void launch_teardown(struct sandbox *sb); /* VM, agent, timers: all that runs for it */
 void launch_late(struct sandbox *sb);     /* the deadline of a step or of all passed */
 void launch_is_long(struct sandbox *sb);  /* its client learns that the sandbox is being made */
-void launch_free(struct sandbox *sb);     /* what the steps keep; nothing is fine */
+void launch_free(struct sandbox *sb);     /* frees what the steps keep; there may be nothing */
 
-/* The running launch ends: status, code, and a reason that names the step. */
+/* Ends the running launch with an error: status, code, and a message that begins with the step. */
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)
 	_printf_(4, 5);
 /* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
 void launch_continue(struct sandbox *sb);
-/* A client shall be told that it is coming. fn is called when its record says so (the next daemon makes it, if this one does not), or when it
- * is Pending no more; false: neither, or it was deleted. r is handed to fn, NULL if that client left. -ENOMEM: fn is not called. */
+/* Writes a promise into the record: if this daemon ends first, the next one makes the sandbox. Only then a client may hear that it is
+ * Pending. fn is called with true when the promise is written or the sandbox is not Pending any more; with false after an error or a
+ * deletion. fn gets r, or NULL if that client left. -ENOMEM: fn is not called. */
 int launch_promise(struct sandbox *sb, struct http_req *r,
 	void (*fn)(struct sandbox *sb, struct http_req *r, bool saved));

@@ -106,7 +106,7 @@ static const struct commit *commit_of(const struct record_write *w)
 	return (const struct commit *)(const void *)w;
 }
 
-/* Else the operation ended meanwhile, and the record of that comes after this one. */
+/* Has the operation of this commit not ended yet? If it has, its end writes the record after this commit. */
 static bool commit_wanted(const struct record_write *w)
 {
 	const struct commit *c = commit_of(w);
@@ -233,7 +233,7 @@ static bool wish_pause(const struct sandbox *sb)
 	       sb->queue[1].kind == OP_PAUSE || sb->queue[1].kind == OP_PAUSE_MEMORY;
 }
 
-/* A pause that has not begun is not promised: it would be lost with this daemon. */
+/* Answers 409, not 202: a pause that has not begun would be lost if this daemon ended. */
 static void pause_waited_long(struct sandbox *sb)
 {
 	struct op_wish *w = wish_of(sb, OP_PAUSE), x;
@@ -307,7 +307,7 @@ void operation_ask(struct sandbox *sb, enum op_event ask, struct http_req *r)
 {
 	struct op_cell c = operation_cell(sb->phase, sb->op.kind, ask);
 
-	/* One that was queued first goes first. */
+	/* An operation that was queued earlier begins earlier. */
 	if (c.action == ACT_START && sb->queue[0].kind)
 		c.action = ACT_QUEUE;
 	if (c.action == ACT_START) {
@@ -446,9 +446,9 @@ static void thawed(void *arg, const struct agent_reply *r)
 	struct sandbox *sb = arg;
 
 	if (r->err && r->err != ECANCELED)
-		log_warn("sandbox %s: the guest's processes go on: %s", sb->id,
+		log_warn("sandbox %s: the agent's answer to the thaw: %s", sb->id,
 			*r->text ? r->text : strerror(r->err));
-	/* else the sandbox ended meanwhile */
+	/* in another step the sandbox ended meanwhile */
 	if (sb->op.step == STEP_RELEASE)
 		thaw_over(sb);
 	sandbox_unref(sb);

@@ -126,7 +126,7 @@ enum op_step {
 	STEP_STOP,     /* the monitor stops the vCPUs */
 	STEP_CONTINUE, /* the monitor continues the vCPUs */
 	STEP_RELEASE,  /* the agent continues the guest's processes */
-	STEP_SETTLE,   /* an earlier daemon began it: how far did it get? */
+	STEP_SETTLE,   /* an earlier daemon began it: the monitor or the files say how far it got */
 	STEP_BEGIN,    /* its beginning is being written; until then clients see what was before */
 	STEP_COMMIT,   /* the result is being written; nobody sees it before */
 	STEP_RECORD,   /* the record is deleted */
@@ -151,8 +151,8 @@ typedef void (*snap_fn)(
 struct operation {
 	enum op_kind kind;
 	enum op_step step;
-	uint64_t begun_ns, step_ns, ends_ns; /* ends_ns 0: no deadline over all */
-	int64_t limit_s;           /* what the deadline is set to: of the step, or of all */
+	uint64_t begun_ns, step_ns, ends_ns; /* ends_ns 0: no deadline for the whole */
+	int64_t limit_s;           /* for errors: the deadline in force, of step or whole */
 	struct http_req *client;   /* the client that waits for its answer */
 	const char *refused;       /* delete: the client's create failed for this reason */
 	struct launch *launch;     /* create, resume: what its steps keep */
@@ -161,7 +161,7 @@ struct operation {
 		snap; /* snapshot, template, pause, create with a template: the checkpoint that is taken */
 };
 
-/* One that waits for the running one. */
+/* An operation that waits in the queue. */
 struct op_wish {
 	enum op_kind kind;       /* OP_NONE: free */
 	bool in_ram;             /* a snapshot: for a fork */
@@ -186,16 +186,16 @@ void operation_pause_memory(struct sandbox *sb);
 int operation_ask_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
 /* The same operation; memory and state stay in RAM (take_fork). */
 int operation_ask_fork(struct sandbox *sb, snap_fn fn, void *arg);
-/* The operation is the running one from here on. limit_s: deadline over all, 0 = none. */
+/* Makes k the running operation. limit_s: the deadline of the whole operation; 0: none. */
 void operation_begin(struct sandbox *sb, enum op_kind k, int64_t limit_s);
 typedef void (*op_saved_fn)(struct sandbox *sb, bool saved);
-/* The same, when the record says so. fn is called then, or with false: it cannot be written, and nothing has happened;
- * fn answers the client. Not called when the operation ended meanwhile. The loop does not wait. */
+/* The same, but the beginning is first written into the record. fn is called with true when it is written, with false when it
+ * cannot be: then nothing has happened, and fn answers the client. Not called if the operation ended meanwhile. The loop does not wait. */
 void operation_begin_saved(
 	struct sandbox *sb, enum op_kind k, int64_t limit_s, const char *reason, op_saved_fn fn);
 void operation_step(struct sandbox *sb, enum op_step s);
-/* The result of the running operation: writes the record as it will be, and enters that phase when it is written. fn
- * is called then, or with false: it cannot be written and nothing has changed. Not called when the operation ended
+/* Commits the result of the running operation: writes the record as it will be, and enters that phase when it is written. fn is
+ * called with true then, or with false: the record cannot be written, and nothing has changed. Not called if the operation ended
  * meanwhile. The loop does not wait. */
 void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason, op_saved_fn fn);
 /* Nothing runs any more: the next one of the queue begins, and requests that wait for the guest go on. */

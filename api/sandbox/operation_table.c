@@ -134,7 +134,7 @@ enum sb_state operation_shows(enum sb_phase p, enum op_kind running)
 #define LATER           CELL(ACT_LATER, 0)
 #define TO(p)           CELL(ACT_TO, p)
 
-/* An operation that nobody else may touch while it runs. */
+/* An operation during which nothing but a delete may be asked for. */
 #define ASKS(resume, delete)                                                                       \
 	[ASK_SNAPSHOT] = WRONG, [ASK_PAUSE] = WRONG, [ASK_PAUSE_MEMORY] = WRONG,                   \
 	[ASK_RESUME] = (resume), [ASK_DELETE] = (delete)
@@ -147,7 +147,7 @@ enum sb_state operation_shows(enum sb_phase p, enum op_kind running)
 #define QUEUES_PAUSE                                                                               \
 	[ASK_PAUSE] = QUEUE(OP_PAUSE), [ASK_PAUSE_MEMORY] = QUEUE(OP_PAUSE_MEMORY),                \
 	[ASK_RESUME] = WRONG, [ASK_DELETE] = START(OP_DELETE)
-/* Nothing runs any more but what may still be written. */
+/* The sandbox has ended; a checkpoint may still be written. */
 #define ENDED(delete)                                                                              \
 	ASKS(WRONG, delete), [ASK_USE] = WRONG, [EV_DONE] = IGNORE, [EV_FAILED] = IGNORE,          \
 			     [EV_VM_ENDED] = IGNORE, [EV_ENTRY_OK] = IGNORE,                       \
@@ -182,10 +182,10 @@ static const uint8_t cells[PHASE_COUNT][OP_KINDS][OP_EVENTS] = {
 				{RUNS, QUEUES_PAUSE, [ASK_SNAPSHOT] = QUEUE(OP_SNAPSHOT),
 					[ASK_USE] = GO, [EV_DONE] = TO(PHASE_RUNNING)}},
 	[PHASE_PAUSED] =
-		{/* its monitor is on its way out */
+		{/* its monitor is ending */
 			[OP_NONE] = {ASKS(START(OP_RESUME), START(OP_DELETE)),
 				ENTRY_LATER, [ASK_USE] = WRONG, [EV_VM_ENDED] = IGNORE},
-			/* however far it got: what was paused is whole */
+			/* whichever step fails: the files of the pause are complete */
 			[OP_RESUME] = {ALONE, ENTRY_LATER, [ASK_USE] = HOLD,
 				[EV_DONE] = TO(PHASE_RUNNING), [EV_FAILED] = TO(PHASE_PAUSED),
 				[EV_VM_ENDED] = TO(PHASE_PAUSED)}},

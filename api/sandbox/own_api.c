@@ -53,7 +53,7 @@ static void own_free(struct own_stream *s)
 	sandbox_unref(sb);
 }
 
-/* A hang-up is reported again and again, whatever is watched for: nothing is, until there is something to do. */
+/* epoll reports a hang-up all the time, with any mask. So the watch is removed until there is something to do. */
 static void own_unwatch(struct own_stream *s)
 {
 	watch_remove(take_ptr(s->w));
@@ -179,7 +179,7 @@ static void own_closed(void *arg, const struct agent_reply *r)
 	struct own_stream *s = arg;
 	struct agentc *agent = sandbox_agentc(s->sb);
 
-	/* refused while the agent listens: it would be refused again */
+	/* the agent is up and refused the stream: it would refuse the next one, too */
 	if (s->fd < 0 && r->err && agent && agentc_is_up(agent)) {
 		s->sb->own_refused = true;
 		log_debug("sandbox %s: programs in it do not reach the execution API: %s",
@@ -234,7 +234,7 @@ static bool own_may_begin(struct sandbox *sb)
 	return false;
 }
 
-/* As many wait as may, within the budget. */
+/* Begins streams until WAITING of them wait, within limits.own_api_connections. */
 static void own_api_fill(struct sandbox *sb)
 {
 	size_t max = (size_t)sb->d->cfg.own_api_connections;

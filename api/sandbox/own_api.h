@@ -6,5 +6,6 @@
 
 struct sandbox;
 
-/* It runs and its agent is up: streams wait for programs in it, from now on through every pause, until its agent is gone. */
+/* To be called when the sandbox runs and its agent is up. From then on streams wait for its programs, also after each pause, until the
+ * agent is destroyed. */
 void own_api_start(struct sandbox *sb);

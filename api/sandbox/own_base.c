@@ -79,7 +79,7 @@ static int copy_make(struct own_base *b)
 
 	if (from < 0 || fstat(from, &st) < 0)
 		return err_set(&b->err, errno, "%s", b->disk);
-	/* named when it is whole */
+	/* it gets its name when it is complete */
 	if (stat(b->path, &have) == 0 && have.st_size == st.st_size)
 		return 0;
 	uuid_make(id);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * own_base.h: an image's disk for one namespace alone. Sandboxes that read one file share its pages in the page cache, and each can measure which of
- * them another one has touched. With runtime.share_memory = false each namespace gets a file of its own, and templates of its own. mayflyd's loop;
- * the copy is made in the pool.
+ * own_base.h: an image's disk for one owner (api/core/principal.h) alone. Sandboxes that read one file share its pages in the page cache,
+ * and each can measure which of them another one has touched. With runtime.share_memory = false each owner gets a file of its own, and
+ * templates of its own. mayflyd's loop; the copy is made in the pool.
  */
 #pragma once
 
@@ -17,6 +17,6 @@ typedef void (*own_base_fn)(void *arg, const char *path, const struct err *e);
 struct own_base *own_base_make(
 	struct io_pool *io, const char *disk, const char *owner, own_base_fn fn, void *arg);
 void own_base_cancel(struct own_base *b); /* fn is not called any more; NULL is fine */
-/* What tells namespaces apart in names of files and templates: 16 hexadecimal digits. */
+/* A hash of the owner for names of files and templates: 16 hexadecimal digits. */
 #define OWN_BASE_TAG 17
 void own_base_tag(const char *owner, char tag[static OWN_BASE_TAG]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * publish.c: from written files to a checkpoint that other sandboxes read. mayflyd's loop. The monitor
- * that wrote the files goes on, runs the user's code, and may be taken over by it some day. So it is asked to give up write access
+ * that wrote the files continues to run the user's code, and may be taken over by it some day. So it is asked to give up write access
  * (VMM_READ_ONLY), and nothing is published before the kernel says that no process can write any of these files: a hostile monitor
  * may keep a copy of a descriptor, a mapping, or a descriptor in a message that nobody receives.
  */
@@ -9,7 +9,7 @@
 #include "api/sandbox/take_int.h"
 #include "lib/log.h"
 
-/* A writer's process that ends, and operations in flight, hold a file for some milliseconds more, on a loaded host for longer. */
+/* A writer process that ends, and operations in flight, keep a file open for some more milliseconds, longer on a loaded host. */
 #define LIMIT_NS (10 * 1000000000ull)
 #define AGAIN_NS (10 * 1000000ull)
 #define FDS_MAX  (DISK_FROZEN_MAX + 1)
@@ -52,7 +52,7 @@ static void on_handed_over(void *arg, const struct vmm_answer *a)
 	struct snap *s = arg;
 
 	if (a->err == ECONNRESET)
-		return; /* the monitor's end is told by its own event */
+		return; /* the end of the monitor comes as an event of its own */
 	if (a->err == EBUSY)
 		again_or_give_up(s, EBUSY, a->text);
 	else if (a->err)
@@ -73,7 +73,7 @@ static void close_all(const int *fds, unsigned int n)
 		close(fds[i]);
 }
 
-/* The disk as the sandbox has it: a freeze that failed before this one left its files behind, too. */
+/* Hands over all frozen layers of the sandbox's disk: an earlier snapshot that failed may have left one, too. */
 static void hand_over(struct snap *s)
 {
 	struct blobs *b = s->d->blobs;
@@ -106,7 +106,7 @@ static void turn(void *arg)
 {
 	struct snap *s = arg;
 
-	/* the end of a monitor that lost its connection is told by its own event */
+	/* without a control connection the monitor ends, which comes as an event of its own */
 	if (s->handed_over || !s->sb || !s->sb->vm)
 		prove(s);
 	else if (mono_ns() >= s->prove_until_ns)

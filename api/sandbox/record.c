@@ -36,7 +36,7 @@ static cJSON *public_extensions(const struct sandbox *sb)
 			o = cJSON_CreateObject();
 		cJSON_AddStringToObject(o, v->string, v->valuestring);
 	}
-	/* an alias is never silent */
+	/* an alias is always shown */
 	if (sb->spec.source == SRC_IMAGE && sb->spec.image &&
 		image_alias(sb->d, sb->spec.image, image, sizeof(image))) {
 		if (!o)
@@ -54,7 +54,7 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 	cJSON_AddStringToObject(o, "id", sb->id);
 	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
 		cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "image"), "uri", sb->spec.image);
-	/* a fork's is its source's */
+	/* of a fork: the snapshot of its source */
 	if (!for_create && sb->spec.source != SRC_IMAGE && sb->spec.snapshot_id)
 		cJSON_AddStringToObject(o, "snapshotId", sb->spec.snapshot_id);
 	add_copy(o, "platform", sb->spec.platform);
@@ -199,8 +199,8 @@ static void phase_from_record(struct sandbox *sb, const cJSON *o, const cJSON *l
 		sb->phase = PHASE_RESIDENT;
 }
 
-/* What an earlier daemon was doing to it. Without a checkpoint that is named, a pause had stopped at most the
- * guest's processes and the vCPUs, as one in memory does. */
+/* Restores the operation that an earlier daemon was running. If the record names no checkpoint, a pause had only
+ * stopped the guest's processes and perhaps the vCPUs: the same as a pause in memory. */
 static void operation_from_record(struct sandbox *sb, const cJSON *o, const cJSON *local)
 {
 	enum sb_state s = state_from_record(o);
@@ -233,7 +233,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 		!(sb = sandbox_new(d, id)))
 		return NULL;
 	sb->internal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "internal"));
-	/* of a record without one: the operator, as sandbox_new has it */
+	/* a record without an owner is the operator's: sandbox_new() sets that */
 	if (json_str(o, "owner"))
 		get_str(o, "owner", sb->owner, sizeof(sb->owner));
 	sandbox_own(sb, sb->owner);
@@ -258,7 +258,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.idle = take_item(o, "idle");
 	sb->spec.network_policy = take_item(o, "networkPolicy");
 	sb->spec.volumes = take_item(o, "volumes");
-	/* a create that did not come so far holds nothing yet, whatever its list was copied from. Older records do not say. */
+	/* A create that did not come that far holds no claims yet. Records of older builds have no volumesHeld: they hold their claims. */
 	held = json_field(o, "volumesHeld");
 	if (sb->spec.volumes && (!held || cJSON_IsTrue(held))) {
 		volumes_hold_again(d->volumes, sb->spec.volumes);
@@ -282,7 +282,7 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->memory = memory;
 	disk_ref(d->blobs, &sb->disk);
 	memory_ref(d->blobs, &sb->memory);
-	/* of a record without one: what sandbox_new made */
+	/* a record without one keeps what sandbox_new() made */
 	if (cJSON_GetObjectItemCaseSensitive(o, "boot_id"))
 		get_str(o, "boot_id", sb->boot_id, sizeof(sb->boot_id));
 	sandbox_weigh(sb);

@@ -54,7 +54,7 @@ static bool write_send(struct record_write *w)
 	return t != NULL;
 }
 
-/* false: it is over already. */
+/* false: the write has ended already. */
 static bool write_begin(struct record_write *w)
 {
 	if (!write_wanted(w)) {
@@ -74,8 +74,8 @@ static bool write_begin(struct record_write *w)
 	return false;
 }
 
-/* Begins the writes that wait, until one is in flight. The first of the list stays there until it is over, so that one that is submitted
- * meanwhile waits. */
+/* Begins the writes that wait, until one is in flight. That one stays first in the list until it has ended, so that a write that is
+ * submitted meanwhile waits. */
 static void writes_go_on(struct sandbox *sb)
 {
 	while (sb->writes && !write_begin(sb->writes)) {
@@ -94,7 +94,7 @@ static void write_committed(void *arg, const struct err *e)
 
 	if (e)
 		log_error("sandbox %s: %s", sb->id, e->msg);
-	/* Something else wrote the record behind this one, as it still was: written once more. */
+	/* Something else wrote the record with the old value after this write: write it again. */
 	again = wanted && !e && w->saves != sb->saves;
 	if (again && write_send(w))
 		return;

@@ -3,7 +3,7 @@
  * record_writer.h: the order of what is written into one sandbox's record: the commits of its operations, and the changes that clients ask
  * for. mayflyd's loop, which never waits here.
  *
- * One write of a sandbox is in flight at a time, the others wait in their order. So a write is worked out from what the one before left, and
+ * One write of a sandbox is in flight at a time, the others wait in their order. So each write begins with the result of the one before it, and
  * two clients that change the same record at once lose nothing. sandbox_save_later() writes past this queue; a write that it overtook is
  * written again before anybody hears of it.
  */
@@ -20,7 +20,7 @@ enum record_end {
 	RECORD_GONE,   /* the sandbox was deleted meanwhile */
 };
 
-/* What makes a kind of write. A function may be NULL, except ended. Either swap or transaction is there. */
+/* What makes a kind of write. A function may be NULL, except ended. Exactly one of swap and transaction is set. */
 struct record_write_kind {
 	size_t bytes; /* of its struct, which begins with a struct record_write */
 	bool sync;    /* the commit ends when it is on the disk */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recover.c: a point was being taken and its daemon, its monitor or the disk's space was lost: how
- * far did it get? A monitor that lives is asked; of one that is gone the files tell
- * (files_check.c). The answer is always the old state or the new one. mayflyd's loop. What the
- * monitor says is hostile: ids of layers are compared with those of our own files.
+ * recover.c: what to do with a checkpoint whose daemon, monitor or disk space was lost while it was
+ * taken. If the monitor lives, it is asked how far it got. Otherwise the files are read
+ * (files_check.c). The result is always the old state or the new one. mayflyd's loop. The monitor's
+ * answer is hostile: ids of layers are compared with those of our own files.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ static bool read_ids(struct cur *c, uint8_t (*ids)[COW_ID_BYTES], unsigned int *
 	return !c->bad;
 }
 
-/* What the VM stands on: 0: as the record says; 1: on the new layers, *now; -EINVAL: on neither. */
+/* Which layers has the VM's disk? 0: those of the record; 1: the new ones, *now; -EINVAL: neither. */
 static int where(
 	const struct snap *s, const uint8_t (*ids)[COW_ID_BYTES], unsigned int n, struct disk *now)
 {
@@ -46,8 +46,8 @@ static void ignore(void *arg, const struct vmm_answer *a)
 
 static void lost(struct snap *s, const char *why)
 {
-	log_error("sandbox %s: its disk cannot be followed: %s", s->sb->id, why);
-	vm_kill(s->sb->vm); /* loudly: its end is told, and the sandbox fails with it */
+	log_error("sandbox %s: it is not known which layers its disk has: %s", s->sb->id, why);
+	vm_kill(s->sb->vm); /* not vm_abandon(): ended() is called, and the sandbox fails */
 }
 
 static void on_layers(void *arg, const struct vmm_answer *a)
@@ -61,7 +61,7 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	int rc;
 
 	if (a->err == ECONNRESET)
-		return; /* the VM's end is told by its own event */
+		return; /* the end of the VM comes as an event of its own */
 	s->asking = false;
 	if (a->err) {
 		lost(s, a->text);
@@ -70,7 +70,7 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	state = cur_u32(&c);
 	busy = cur_u32(&c);
 	if (cur_u16(&c) != 1 || !read_ids(&c, ids, &n) || !cur_done(&c)) {
-		lost(s, "its monitor's answer is not in the protocol");
+		lost(s, "its monitor's answer breaks the protocol");
 		return;
 	}
 	rc = s->followed ? 0 : where(s, (const uint8_t(*)[COW_ID_BYTES])ids, n, &now);
@@ -80,12 +80,12 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	}
 	if (rc == 1)
 		snap_follow(s, &now);
-	/* a live one's source goes on by itself, and its guest takes this when it does */
+	/* the monitor continues the source of a live snapshot; the agent gets the thaw then */
 	if (s->kind == SNAP_LIVE)
 		snap_source_goes_on(s);
 	if (busy || state == VMM_S_ENDED) {
-		/* the event at the end of the writing brings us here again; or the process's end,
-		 * and then the files tell */
+		/* the event at the end of the writing calls settle_ask() again; if the process
+		 * ends, settle_files() reads the files */
 		if (s->kind == SNAP_PAUSE)
 			operation_step(s->sb, STEP_WRITE);
 		return;

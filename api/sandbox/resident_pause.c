@@ -42,7 +42,7 @@ static void question_free(struct question *q)
 	free(q);
 }
 
-/* The operation that asked still runs, and waits for this. */
+/* Is the operation that asked still running, and in the step that waits for this answer? */
 static bool question_stands(const struct question *q, enum op_kind k, enum op_step step)
 {
 	const struct sandbox *sb = q->sb;
@@ -74,8 +74,8 @@ static void not_paused(struct sandbox *sb, const char *why)
 		http_error(r, 500, "DOCKER::SANDBOX_PAUSE_FAILED", "%s", why);
 }
 
-/* The request is taken back behind itself: the monitor runs, however late it stops, and whatever is asked of it next
- * comes after that. */
+/* Sends a continue after the request to pause. However late the monitor stops, it runs again, before any later
+ * request. */
 void resident_pause_late(struct sandbox *sb)
 {
 	if (sb->op.step == STEP_FREEZE) {
@@ -83,7 +83,7 @@ void resident_pause_late(struct sandbox *sb)
 		return;
 	}
 	tell_vm(sb, VMM_CONTINUE);
-	not_paused(sb, "the VMM did not stop it in time");
+	not_paused(sb, "the VMM did not stop the vCPUs in time");
 }
 
 static void paused_saved(struct sandbox *sb, bool saved)
@@ -214,7 +214,7 @@ void resident_resume_late(struct sandbox *sb)
 {
 	if (sb->op.step == STEP_COMMIT)
 		tell_vm(sb, VMM_PAUSE);
-	not_resumed(sb, 504, "the VMM did not let it go on in time");
+	not_resumed(sb, 504, "the VMM did not continue the vCPUs in time");
 }
 
 static void went_on(void *arg, const struct vmm_answer *a)
@@ -223,7 +223,7 @@ static void went_on(void *arg, const struct vmm_answer *a)
 	struct sandbox *sb = q->sb;
 	bool stands = question_stands(q, OP_RESUME_MEMORY, STEP_CONTINUE);
 
-	/* EBUSY: it runs: a daemon before this one had asked for it */
+	/* EBUSY: it runs already, because an earlier daemon asked for that */
 	if (stands && (!a->err || a->err == EBUSY))
 		running(sb);
 	else if (stands)
@@ -273,8 +273,8 @@ void resident_take_up(struct sandbox *sb)
 		resident_resume(sb);
 		return;
 	}
-	/* Pausing: whether it stands is the VM's to say; one that runs refuses to go on, and that
-	 * is all */
+	/* Pausing: only the VM knows whether it has stopped. A VM that runs refuses a continue, which does
+	 * no harm */
 	if (sb->op.kind != OP_PAUSE_MEMORY)
 		return;
 	tell_vm(sb, VMM_CONTINUE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * resident_pause.h: pause without a checkpoint: the VM stops where it is and keeps its memory. Milliseconds, nothing is written; it
- * ends with its monitor or the host. mayflyd's loop.
+ * resident_pause.h: pause without a checkpoint: the VM stops where it is and keeps its memory. It takes milliseconds and writes no
+ * memory. The pause is lost with its monitor or the host. mayflyd's loop.
  */
 #pragma once
 
@@ -13,5 +13,5 @@ void resident_pause_late(struct sandbox *sb); /* the deadline of a step passed *
 /* The steps of OP_RESUME_MEMORY. */
 void resident_resume_asked(struct sandbox *sb);
 void resident_resume_late(struct sandbox *sb);
-/* Its monitor was adopted: what an earlier daemon began is finished or taken back. */
+/* To be called when its monitor was adopted: finishes or undoes what an earlier daemon began. */
 void resident_take_up(struct sandbox *sb);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * restore_hook.c: see restore_hook.h. mayflyd's loop. What the guest answers is hostile: only that the command ended, and with which code.
+ * restore_hook.c: see restore_hook.h. mayflyd's loop. The guest's answer is hostile: only the end of the command and its code are used.
  */
 #include "api/sandbox/restore_hook.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * restore_hook.h: a command in the guest that runs after a restore, before the sandbox is Running. Sandboxes of one template begin with the same
- * memory, and so with the same state of every random generator that lives in a process; only the image knows which there are.
+ * memory, and so with the same state of every random generator that lives in a process; only the image knows which of them it has.
  * mayflyd's loop.
  */
 #pragma once

@@ -3,8 +3,8 @@
  * rollback.c: see rollback.h. mayflyd's loop.
  *
  * Of a running sandbox: its record is committed as Paused at the snapshot, then its machine ends, then it is resumed. Of a paused one: the
- * record is committed as Resuming from the snapshot's files. Whoever is killed in between, the next daemon finds the sandbox as it was before
- * or Paused at the snapshot.
+ * record is committed as Resuming from the snapshot's files. If the daemon or the monitor is killed in between, the next daemon finds the sandbox
+ * as it was before, or Paused at the snapshot.
  */
 #include "api/sandbox/rollback.h"
 
@@ -109,7 +109,7 @@ static void rollback_paused(struct sandbox *sb, bool saved)
 	rollback_done(sb);
 	r = operation_client(sb);
 	operation_end(sb);
-	/* those that waited for the end of the operation come behind */
+	/* before the requests that waited for the end of the operation */
 	operation_ask(sb, ASK_RESUME, r);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rollback.h: a sandbox back at a snapshot of its own: the same id, endpoints and record; the memory, processes and disk of then. mayflyd's
+ * rollback.h: puts a sandbox back to a snapshot of its own: the same id, endpoints and record; the memory, processes and disk of then. mayflyd's
  * loop.
  */
 #pragma once

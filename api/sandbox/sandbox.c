@@ -83,7 +83,7 @@ void sandbox_weigh(struct sandbox *sb)
 
 bool sandbox_fits(const struct sandbox *sb, uint64_t more_bytes)
 {
-	/* an account is asked as it is */
+	/* account_full() does not change the account */
 	return !account_full((struct account *)(uintptr_t)&sb->record, more_bytes);
 }
 
@@ -186,7 +186,7 @@ void sandbox_note(struct sandbox *sb, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	/* without memory for it, it is not noted */
+	/* without memory the event is lost */
 	if (asprintf(&line, "%s %s", time_format((int64_t)wall_ns(), when), text) < 0)
 		return;
 	if (sb->nevents == ARRAY_LEN(sb->events)) {
@@ -283,7 +283,8 @@ void sandboxes_damaged(struct daemon *d, const char *blob, const char *text)
 {
 	for (struct sandbox *sb = d->sandboxes; sb; sb = sb->next)
 		if (memory_has(&sb->memory, blob))
-			sandbox_note(sb, "a memory file it stands on is damaged: %.80s", text);
+			sandbox_note(sb,
+				"a memory file that it was restored from is damaged: %.80s", text);
 }
 
 void sandbox_said(struct sandbox *sb)
@@ -371,7 +372,7 @@ void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, c
 	sandbox_said(sb);
 }
 
-/* ---- who waits for it to run */
+/* ---- requests that wait for it to run */
 
 static void answer_not_running(struct http_req *r, const struct sandbox *sb)
 {
@@ -399,8 +400,8 @@ static enum use sandbox_use(const struct sandbox *sb)
 {
 	uint8_t act = operation_cell(sb->phase, sb->op.kind, ASK_USE).action;
 
-	/* Whether the operation begins at all is being decided; or its result is known, and its last step (which may thaw the guest) is
-	 * still to come. */
+	/* The record is being written: the operation may not begin at all, or its last step, which may thaw the guest, is still to
+	 * come. */
 	if (sb->op.step == STEP_BEGIN || sb->op.step == STEP_COMMIT)
 		return USE_LATER;
 	if (act == ACT_HOLD || (act == ACT_GO && operation_holds(sb)))
@@ -410,7 +411,7 @@ static enum use sandbox_use(const struct sandbox *sb)
 	return act == ACT_GO ? USE_NOW : USE_NEVER;
 }
 
-/* Its client left: it does not wait any more, and gives its place and its body back. */
+/* The client left: frees its place among the waiters, and the request. */
 static void waiter_gone(struct http_req *r)
 {
 	struct waiter **at = &r->sandbox->waiters, *w;
@@ -709,7 +710,7 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 
 	if (sandbox_gone(sb))
 		return;
-	/* one whose create failed, and nobody asked for it to go: its id may be tried again */
+	/* After a failed create a peer may use the id again, unless a client asked for the deletion. */
 	sb->spent = (sb->spent || (sb->phase != PHASE_NEW && sb->phase != PHASE_ACCEPTED)) &&
 		    json_str(sb->spec.extensions, "mayfly.id");
 	snprintf(sb->reason, sizeof(sb->reason), "DELETED");

@@ -22,19 +22,18 @@ enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 
 struct transaction;
 
-/* Who waits for the end of a create in the place of a client: a fork. x NULL: it runs, or its client would hear that it is Pending.
- * Else it failed and is deleted. Called once. */
+/* For a fork, pool or worker run, which waits for a create in place of a client. x NULL: the sandbox runs, or a client would have its
+ * answer (Pending). Else the create failed, and the sandbox is deleted. Called once. */
 typedef void (*created_fn)(void *arg, struct sandbox *sb, const struct refusal *x);
 
-/* What an image's configuration and a request make together; kept for snapshots. */
 struct sandbox {
 	struct daemon *d;
 	struct sandbox *next, **prev, *index_next;
 	struct sandbox_load counted; /* what it adds to the load of all */
 	unsigned int refs;
-	bool internal; /* nobody's yet: in no list, and the next daemon deletes it */
-	bool run;      /* internal, and a task of a client's is in it */
-	bool hold;     /* a pool's: its create stops before anything of a client's is in it */
+	bool internal; /* no client knows of it: in no list, and the next daemon deletes it */
+	bool run;      /* internal, and it is for a worker run */
+	bool hold;     /* a pool's machine: its create waits before its set-up (STEP_HELD) */
 
 	char id[37];
 	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h. Set by sandbox_own(). */
@@ -60,10 +59,10 @@ struct sandbox {
 	char origin_id[37];
 	char boot_id[37]; /* what its guest shows; the machine id is made of the sandbox's */
 	struct disk disk;
-	struct memory memory; /* what the running or paused memory stands on */
+	struct memory memory; /* the memory files that it was restored from, or is paused to */
 	uint64_t generation;
-	struct record_write *writes; /* into its record: the one in flight, and those that wait */
-	uint64_t saves; /* how often its record was written past them, or by a change */
+	struct record_write *writes; /* of its record: the write in flight, and those that wait */
+	uint64_t saves;              /* calls of sandbox_transaction_now(); see record_writer.c */
 
 	struct vm *vm;
 	uint32_t vm_slot;
@@ -71,15 +70,15 @@ struct sandbox {
 	uint64_t vm_start;
 	struct agentc *agent;
 	struct agent_exec *entry;
-	/* disk_guard.c: the private layer that was looked at last, its size then, what was written in the last seconds; the limit that its
-	 * monitor and the file system were told, 0: not by this daemon */
+	/* disk_guard.c: the private layer at the last look, its size then, the bytes written in the last seconds; the limit that this daemon
+	 * sent to the monitor and the file system, 0: none yet */
 	struct {
 		char layer[BLOB_ID];
 		uint64_t bytes, lately, limit;
 	} disk_use;
 	uint64_t disk_waits_ns; /* when disk_waits changed last, by mono_ns(); 0: never */
 	bool disk_waits;        /* writes of its guest wait for room on this host */
-	bool entry_missed; /* its end came while it was paused or resumed: it is asked for again */
+	bool entry_missed; /* the entrypoint ended during a pause or resume: entry_watch() asks again */
 
 	struct fileserver *files; /* of its volumes; NULL: none now */
 	bool volumes_held;        /* it holds their claims */
@@ -90,7 +89,7 @@ struct sandbox {
 	/* own_api.c: streams that wait for a program in it, and those that have one */
 	unsigned int own_waiting, own_active;
 	bool own_refused; /* its agent takes none */
-	/* streams begun since then, by mono_ns(); when the next ones may begin, NULL: that never had to wait */
+	/* own_begun streams began since own_since_ns (mono_ns()). own_later fires when more may begin; NULL: never needed yet */
 	uint64_t own_since_ns;
 	unsigned int own_begun;
 	struct timer *own_later;
@@ -98,11 +97,11 @@ struct sandbox {
 	struct timer *expiry, *deadline /* of the operation's step */,
 		*pending /* when a client learns that its request is in progress */,
 		*waited /* how long a pause may stand in the queue */;
-	struct build *build; /* whose it is, if it is internal */
-	created_fn created;  /* NULL: nobody waits so */
+	struct build *build; /* the template build that it is for; NULL: none */
+	created_fn created;  /* NULL: no fork, pool or run waits */
 	void *created_arg;
 	struct idle idle;
-	struct waiter *waiters; /* execd requests held until it runs */
+	struct waiter *waiters; /* requests to its endpoints that wait until it runs */
 	uint64_t phase_ns[PH_COUNT];
 	uint64_t renewed_ns;
 	char *events[40]; /* lines, the oldest first */
@@ -138,20 +137,19 @@ struct transaction *sandbox_transaction_begin(
 	struct sandbox *sb, enum op_kind k, int64_t changed_ns, const char *reason);
 /* The same, as it is now. */
 struct transaction *sandbox_transaction_now(struct sandbox *sb);
-/* That is written: the sandbox enters the phase, at the time that the record has. */
+/* To be called when the transaction is committed: sb enters the phase, at the time that the record has. */
 void sandbox_entered(struct sandbox *sb, enum op_event ev, int64_t changed_ns, const char *reason);
-/* The state changed: says so in the events and the log, wakes the requests that wait. */
+/* To be called after a change of state: writes the events and the log, wakes the requests that wait. */
 void sandbox_said(struct sandbox *sb);
 void sandbox_note(struct sandbox *sb, const char *fmt, ...) _printf_(2, 3);
 /* A memory file is damaged: the sandboxes that were restored from it have that in their events. */
 void sandboxes_damaged(struct daemon *d, const char *blob, const char *text);
-/* Written after all that was handed over before; the loop does not wait. For what is true whatever the database says, as a
- * monitor that ended: the next daemon finds the same. */
+/* Queues a write of the record; the loop does not wait. For changes that hold even if the write fails, such as the end of a
+ * monitor: the next daemon finds the same. */
 void sandbox_save_later(struct sandbox *sb);
-/* Tells `created`, if somebody waits so. true: somebody did. */
+/* Calls sb->created, if it is set, and clears it. true: it was set. */
 bool sandbox_created(struct sandbox *sb, const struct refusal *x);
-/* All that runs for it ends now. It is gone when its record is; a record that cannot be deleted is tried again every
- * second. */
+/* Ends all that runs for it, and deletes it. It is gone when its record is deleted, which is tried again every second. */
 void sandbox_delete(struct sandbox *sb, const char *why);
 #define ID_SPENT_KEY 48
 /* In the table of idempotency keys, for a day: the sandbox with this id was deleted, and a peer had chosen the id. */
@@ -160,13 +158,13 @@ static inline const char *id_spent_key(const char *id, char out[static ID_SPENT_
 	snprintf(out, ID_SPENT_KEY, "deleted-%s", id);
 	return out;
 }
-/* The same for a client, which is answered when the record is gone for good. */
+/* sandbox_delete() for a client, which is answered when the record is deleted. */
 void sandbox_delete_asked(struct sandbox *sb, struct http_req *r);
-/* It gets a record. Nobody waits for that: the create's own commits come after it, and only they are answered. */
+/* Queues the first write of its record. Nobody waits for it: the later commits of the create come after it. */
 void sandbox_accept(struct sandbox *sb);
-/* It becomes a client's now: created now, and the first of the list. */
+/* For a pool's machine that a client gets: it counts as created now, and becomes the first of the list. */
 void sandbox_renew_birth(struct sandbox *sb);
-void sandbox_delete_again(struct sandbox *sb); /* its record could not be deleted before */
+void sandbox_delete_again(struct sandbox *sb); /* tries again to delete its record */
 void sandbox_set_expiry(struct sandbox *sb, int64_t expires_ns);
 /* Sets the timer for the moment at which the sandbox, or the record of one that ended, is deleted. */
 void sandbox_due(struct sandbox *sb);
@@ -184,7 +182,7 @@ void sandboxes_wake(struct sandbox *sb);
 bool sandbox_has_waiters(const struct sandbox *sb);
 /* Requests that wait for a resume are told to ask again. */
 void sandbox_refuse_waiters(struct sandbox *sb);
-/* Does one stand on, or is one being made of, the image of that digest (hex)? */
+/* Is a sandbox based on the image with this digest (hex), or being made of it? */
 bool sandboxes_need_image(const struct daemon *d, const char *image);
 struct cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create);
 /* the record */

@@ -39,7 +39,7 @@ static void snapshot_damaged(struct checkpoint *c, const char *text)
 {
 	if (c->state != CP_READY)
 		return;
-	/* It is true whatever the database says. So it is shown at once, and nothing is restored from it while the record is written. */
+	/* The damage is there whatever the database says. So the state changes at once, and no restore begins while the record is written. */
 	c->state = CP_FAILED;
 	snprintf(c->reason, sizeof(c->reason), "snapshot_damaged");
 	snprintf(c->message, sizeof(c->message), "%s", text);
@@ -76,7 +76,7 @@ static void ready_ended(struct checkpoint *c, struct http_req *r, const struct e
 		fault_at(sandbox_find(c->d, snapshot_of(c)->sandbox_id), FAULT_POINT_SAVED);
 		return;
 	}
-	/* Ready is what a restart finds, too */
+	/* the next daemon would not find it Ready, so it is not */
 	checkpoint_files_drop(c);
 	snapshot_failed(c, "The record cannot be written.");
 }

@@ -29,21 +29,21 @@ static inline const struct snapshot *snapshot_of_const(const struct checkpoint *
  * account that is full: fn is not called. */
 int snapshot_accept(struct sandbox *sb, const char *name, checkpoint_fn fn, struct http_req *r,
 	struct account **full);
-/* Its record is committed: its sandbox's next operation takes it. -errno: the sandbox does not run any more, or another snapshot is being
- * taken. */
+/* To be called when the record is committed: asks the sandbox for the snapshot operation. -errno: the sandbox does not run any more, or
+ * another snapshot is being taken. */
 int snapshot_take(struct checkpoint *c);
 void snapshot_failed(struct checkpoint *c, const char *text);
 /* One whose creation is not committed is shown to nobody. */
 bool snapshot_is_visible(const struct checkpoint *c);
 
-/* Those that the last daemon was taking are Failed. */
+/* Snapshots that the last daemon was taking become Failed. */
 void snapshots_go_on(struct daemon *d);
-/* For a create with snapshotId: puts disk, memory, image configuration into sb. Others: 0 and
- * nothing. -EINVAL: x. */
+/* For a create with snapshotId: puts disk, memory and image configuration into sb. For other creates
+ * it does nothing. 0; -EINVAL: x says why. */
 int snapshot_source(struct sandbox *sb, struct refusal *x);
 
-/* What a point's sandboxes need to know of its source (class, digest, configuration, env,
- * entrypoint, image), and how they get it. */
+/* What sandboxes of a snapshot or template need to know of its source (class, digest, configuration,
+ * env, entrypoint, image); and the functions that put it into them. */
 struct cJSON *snapshot_base(const struct sandbox *sb);
 void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const struct cJSON *base);
 void snapshot_memory_into(struct sandbox *sb, const struct memory *mem, const struct cJSON *base);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take.c: see take.h. mayflyd's loop. The order is what makes a kill at any moment harmless: the
- * new files are made and referenced, the VMM writes them, the source's record gets its new layers
- * as soon as the VMM has them, and the point becomes visible only when the VMM says that all of it
- * is durable. The files are in the source's record before the VMM is asked: whoever comes after a
- * kill finds them, and finds out how far it got (recover.c).
+ * take.c: see take.h. mayflyd's loop. The order makes a kill at any moment harmless. The new files
+ * are made, and the source's record names them before the VMM is asked. The VMM writes them. The
+ * source's record gets its new layers as soon as the VMM has them. The checkpoint becomes visible only
+ * when the VMM says that all of it is durable. After a kill the next daemon finds the files in the
+ * record, and finds out how far the checkpoint got (recover.c).
  */
 #include "api/sandbox/take.h"
 
@@ -31,8 +31,8 @@
 #define PREPARE_LIMIT_MS 10000u
 #define RAM_EXTRA_BYTES  MIB(16) /* checksums, tables, the state of the devices */
 /* A template is taken on the way of a create that somebody waits for: it may take as long again as
- * the boot took, then the sandbox goes on without, and the template is taken of one that nobody
- * waits for (image_template.c). */
+ * the boot took. Then the create continues without it, and the template is taken of a sandbox that no
+ * client waits for (image_template.c). */
 #define TEMPLATE_MIN_MS 1000u
 #define TEMPLATE_MAX_MS 4000u
 
@@ -45,7 +45,7 @@ static void snap_operation_end(struct sandbox *sb)
 	} else if (sb->op.step == STEP_RELEASE) {
 		sb->op.kind = OP_THAW;
 	} else if (!sb->vm && sb->phase == PHASE_RUNNING) {
-		/* the end of its monitor ends the sandbox: nobody's request may go to it before */
+		/* its monitor has ended, and that event will end the sandbox: no request may reach it before */
 	} else {
 		operation_end(sb);
 	}
@@ -67,7 +67,7 @@ void snap_free(struct snap *s)
 	new_files_close(s);
 	table_cancel(s->table);
 	timer_remove(s->prove);
-	/* a VMM may answer in any order */
+	/* answers to s may still come */
 	if (s->sb && s->sb->vm)
 		vmmctl_forget(s->sb->vm->ctl, s);
 	if (s->orphan)
@@ -78,8 +78,8 @@ void snap_free(struct snap *s)
 	if (!sb)
 		return;
 	sb->op.snap = NULL;
-	/* that nothing is under way any more; a record that still says so is only looked into once
-	 * more */
+	/* The record need not be synced: if it still names this checkpoint, the next daemon only looks at
+	 * the files once more. */
 	if (noted)
 		sandbox_save_later(sb);
 	snap_operation_end(sb);
@@ -117,7 +117,7 @@ static void pause_failed(struct snap *s, const char *text)
 	if (!sb)
 		return;
 	r = operation_client(sb);
-	/* where the VM has ended its end says so, and this has no place */
+	/* without a VM the sandbox fails, and does not go back to Running */
 	if (sb->vm)
 		sandbox_apply(sb, EV_FAILED, "PAUSE_FAILED", "%s", text);
 	if (r)
@@ -144,7 +144,7 @@ void snap_failed(struct snap *s, int err, const char *text)
 	snap_free(s);
 }
 
-/* The VM was asked and lives: where it stands now, and whether it runs, is its to say. */
+/* If the VM was asked and lives, only the VM knows which layers it has now and whether it runs. */
 static void failed(struct snap *s, int err, const char *text)
 {
 	s->err = err ? err : EIO;
@@ -171,7 +171,7 @@ void snap_follow(struct snap *s, const struct disk *now)
 	blob_unref(b, s->data_id);
 	s->followed = true;
 	fault_at(sb, FAULT_POINT_FROZEN);
-	/* not written: the next daemon finds it out in the same way */
+	/* if this write fails, the next daemon finds the new layers by asking the VM */
 	sandbox_save_later(sb);
 	fault_at(sb, FAULT_POINT_FOLLOWED);
 }
@@ -206,8 +206,7 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	struct cur body = a->body;
 
 	if (a->err == ECONNRESET) {
-		/* the VM's end is told by its own event; without a sandbox nobody else is left to
-		 * clear this away */
+		/* the end of the VM comes as an event of its own */
 		return;
 	}
 	if (a->err) {
@@ -244,7 +243,7 @@ static void memory_take(struct snap *s)
 }
 
 /* A record that cannot be written still says Pausing and names the files, which the next daemon finds whole: so it is
- * Paused all the same. The files that it stood on before stay then, because that record names them. */
+ * Paused all the same. The old files are kept then, because that record names them. */
 static void pause_saved(struct sandbox *sb, bool saved)
 {
 	struct snap *s = sb->op.snap;
@@ -334,7 +333,7 @@ static void durable(struct snap *s, int status, uint32_t kept, const char *text)
 	} else if (status < 0) {
 		failed(s, -status, text);
 	} else if (s->followed && s->kind == SNAP_PAUSE && s->sb) {
-		/* its process ends, and only this sandbox stands on the files */
+		/* the monitor ends, and only this sandbox uses the files */
 		snap_published(s);
 	} else if (s->followed && !s->prove) {
 		if (s->orphan)
@@ -359,12 +358,12 @@ bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 	if (pause_by_files(s))
 		return true;
 	if (s->prove) {
-		/* the files are whole, and its writer is gone */
+		/* the files are complete, and their writer is gone */
 		s->thawed = true;
 		publish_without_monitor(s);
 		return false;
 	}
-	/* the sandbox's own end says the rest; a pause that lost its process is not a pause */
+	/* the sandbox fails by its own event; a pause whose files are not complete fails, too */
 	s->thawed = true;
 	snap_failed(s, EIO, text);
 	return false;
@@ -416,7 +415,7 @@ void snap_sandbox_gone(struct sandbox *sb)
 	}
 	if (!s->followed || s->err || s->taken_up || s->kind == SNAP_PAUSE || !sb->vm ||
 		!sb->vm->ctl) {
-		/* answers that are due find nobody: they are cancelled with the connection */
+		/* the VM's connection is closed, so its answers cannot reach s any more */
 		if (sb->vm)
 			vm_abandon(sb->vm);
 		sb->vm = NULL;
@@ -424,7 +423,7 @@ void snap_sandbox_gone(struct sandbox *sb)
 		snap_failed(s, ECANCELED, "the sandbox was deleted");
 		return;
 	}
-	/* only the copy is still written: the source itself need not run for that */
+	/* the writer needs only the monitor's memory: the vCPUs can stop */
 	s->base = sb->memory;
 	memory_ref(s->d->blobs, &s->base);
 	s->sb = NULL;
@@ -448,7 +447,7 @@ static void memory_blob_make(struct snap *s)
 	blob_ref(s->d->blobs, s->mem_id);
 }
 
-/* What is durable refers to no file in RAM. A fork may, as long as this daemon has the file to give it to others. */
+/* Bit i: memory file i must be copied. A durable checkpoint refers to no file in RAM. A fork may, if this daemon still has the file. */
 static uint32_t files_to_carry(const struct snap *s)
 {
 	const struct memory *m = &s->sb->memory;
@@ -495,7 +494,7 @@ static int ask_vmm(struct snap *s, struct err *e)
 	struct buf p;
 	int rc;
 
-	/* a difference, where there is something to differ from and room for one more file */
+	/* a difference, if there is a memory file to differ from */
 	if (sb->memory.nmem > 0)
 		flags |= VMM_F_DIFF;
 	s->carried = files_to_carry(s);
@@ -533,13 +532,13 @@ static void noted_saved(void *arg, const struct err *failure)
 		failed(s, e.code, e.msg);
 }
 
-/* The files are made, and stand in the record before the monitor is asked. */
+/* Makes the files and writes them into the record, before the monitor is asked. */
 static int snap_note(struct snap *s, struct err *e)
 {
 	struct transaction *t;
 	int rc;
 
-	/* a template is nobody's wish, and small: it is not refused for want of memory */
+	/* only a client's snapshot or fork is refused: a template is small */
 	rc = s->kind == SNAP_LIVE ? headroom_check(s->headroom, e) : 0;
 	if (!rc)
 		rc = new_files_make(s, e);
@@ -624,7 +623,7 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 		.begun_ns = mono_ns(),
 		.fds = {-1, -1, -1, -1, -1}};
 	sb->op.snap = s;
-	/* a pause is written while its guest stands: nothing is copied */
+	/* during a pause the guest does not run, so it copies no pages */
 	if (kind != SNAP_PAUSE)
 		s->headroom = headroom_take(sb->vm);
 	buf_init(&b, 64);
@@ -642,8 +641,8 @@ static struct snap *snap_begin(struct sandbox *sb, enum snap_kind kind, uint32_t
 
 struct snap *snap_template(struct sandbox *sb)
 {
-	/* its disk is never without its memory: the root need not be frozen, and each restore is
-	 * spared the thaw, which writes and waits */
+	/* No restore uses the disk of a template without its memory. So its root file system need not be
+	 * frozen, which saves each restore a thaw that writes and waits. */
 	struct snap *s = snap_begin(sb, SNAP_TEMPLATE, AGENT_PREP_FREEZE | AGENT_PREP_DROP);
 
 	if (s) {
@@ -674,7 +673,7 @@ int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg)
 
 int take_fork(struct sandbox *sb, snap_fn fn, void *arg)
 {
-	/* As of a template: no child has the disk without the memory, so the guest's file system need not be
+	/* As for a template: no child has the disk without the memory, so the guest's file system need not be
 	 * written first. */
 	struct snap *s = snap_begin(sb, SNAP_LIVE, AGENT_PREP_FREEZE);
 
@@ -686,7 +685,7 @@ int take_fork(struct sandbox *sb, snap_fn fn, void *arg)
 }
 
 /* The guest is frozen and its requests wait. Without an answer of the agent the checkpoint fails and the guest goes on. A
- * monitor that does not answer ends, and with it the sandbox: nobody knows which files its disk stands on. */
+ * monitor that does not answer ends, and with it the sandbox: nobody knows which layers its disk has. */
 void take_late(struct sandbox *sb)
 {
 	struct snap *s = sb->op.snap;
@@ -697,7 +696,7 @@ void take_late(struct sandbox *sb)
 		vm_fail(sb->vm, "the monitor did not answer a snapshot request in time");
 }
 
-/* The client is told in time; the record says Pausing until it is done, and why when it fails. */
+/* The client gets 202 in time. The record says Pausing until the pause has ended, and the reason if it failed. */
 void pause_is_long(struct sandbox *sb)
 {
 	struct http_req *r = sb->state == SB_PAUSING ? operation_client(sb) : NULL;

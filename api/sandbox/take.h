@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take.h: taking a point of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen, memory
- * and state written. For templates and snapshots the source goes on; for a pause its process ends.
+ * take.h: takes a checkpoint of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen,
+ * memory and state written. For templates and snapshots the source goes on; for a pause its monitor ends.
  * mayflyd's loop. One at a time for each sandbox.
  */
 #pragma once
@@ -12,7 +12,7 @@ struct cJSON;
 struct snap;
 struct snapshot;
 
-/* While it is launched, before anything of the user's ran. NULL: not now (nothing happened). */
+/* Takes the image's template during a create, before anything of the user's ran. NULL: it cannot begin, and nothing happened. */
 struct snap *snap_template(struct sandbox *sb);
 /* -EBUSY: it cannot begin; fn is not called. Ask with operation_ask_snapshot(). */
 int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
@@ -22,21 +22,21 @@ int take_fork(struct sandbox *sb, snap_fn fn, void *arg);
 void take_pause(struct sandbox *sb);
 /* The monitor did not copy the machine within the deadline of the step. */
 void take_late(struct sandbox *sb);
-/* The client of a pause of either kind has waited pending_after_seconds: it hears that the pause is under way. */
+/* The client of a pause of either kind has waited pending_after_seconds: answers that the pause is in progress. */
 void pause_is_long(struct sandbox *sb);
-/* From here on that is to be told in time. */
+/* Starts the timer that calls pause_is_long(). */
 void pause_in_time(struct sandbox *sb);
 
-/* kept: bit i = memory file i that the VM was restored from is still stood on */
+/* kept: bit i: the new checkpoint still refers to memory file i that the VM was restored from */
 void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text);
 /* The VM has ended. true: as it should have. */
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text);
-/* The sandbox is cleared away: what can still be finished without it keeps the VM until it is. */
+/* The sandbox is being deleted. A checkpoint that can be finished without it keeps the VM until then. */
 void snap_sandbox_gone(struct sandbox *sb);
 
-/* What of it stands in the sandbox's record, NULL: nothing; and back, at the daemon's start. */
+/* The part of s in the sandbox's record, NULL: none; and the same read back, at the daemon's start. */
 struct cJSON *snap_record(const struct snap *s);
 void snap_from_record(struct sandbox *sb, const struct cJSON *o);
-/* The VM was adopted (sb->vm), or is gone. false: nothing was under way, or it came to nothing and
- * the sandbox is what its VM is. */
+/* Continues what an earlier daemon began, when the VM was adopted (sb->vm) or is gone. false: nothing was
+ * in progress, or it failed: then the sandbox runs if its VM does. */
 bool snap_take_up(struct sandbox *sb);

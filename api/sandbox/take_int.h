@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take_int.h: what take.c and recover.c share: a point that is being taken. mayflyd's loop.
+ * take_int.h: what take.c, publish.c and recover.c share: a checkpoint that is being taken. mayflyd's loop.
  */
 #pragma once
 
@@ -9,23 +9,23 @@
 enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
 
 struct snap {
-	struct sandbox *sb; /* NULL: it was cleared away meanwhile */
+	struct sandbox *sb; /* NULL: it was deleted meanwhile */
 	struct daemon *d;
-	struct vm *orphan; /* then: the VM that still writes */
+	struct vm *orphan; /* of a deleted sandbox: the VM that still writes */
 	enum snap_kind kind;
-	/* noted: its files are in the record; asked: the VM has its request; followed: the
-	 * sandbox's disk is known to stand on the new layers; taken_up: from the record, an earlier
-	 * daemon began it */
+	/* noted: its files are in the record; asked: the VM has its request; followed: the sandbox's disk
+	 * has the new layers; thawed: the source goes on; taken_up: an earlier daemon began it, as the
+	 * record says; asking: settle_ask() waits for its answer */
 	bool noted, asked, followed, thawed, taken_up, asking;
 	bool sealed; /* a pause: all is durable, and the record is being written */
-	bool held;   /* a template: somebody waits for its sandbox */
+	bool held;   /* a template: a client waits for its sandbox */
 	bool in_ram; /* a fork: memory and state are files in RAM */
 	uint32_t kept_mem;
-	uint64_t ram_max_bytes; /* that an honest monitor can need for them */
+	uint64_t ram_max_bytes; /* the most that an honest monitor writes into them */
 	uint32_t
 		carried; /* bit i: the new memory file must not refer to memory file i of the source */
-	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID],
-		key[200]; /* referenced while they are not "" */
+	/* the new files: with a reference while they are not ""; and the key of a template */
+	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID], key[200];
 	struct agent_call *prepare;
 	struct table_job *table;   /* the table of the volumes' nodes is being copied */
 	struct headroom *headroom; /* of a live one */
@@ -34,27 +34,27 @@ struct snap {
 	bool handed_over;  /* the monitor says that it cannot write any more */
 	struct disk point; /* frozen, after the reply */
 	struct memory mem;
-	struct memory
-		base; /* referenced. Without a sandbox: what its memory stood on. Sealed: what it stood on before */
+	/* With references. Of a deleted sandbox: the files of its memory. Of a pause that is durable: its old files. */
+	struct memory base;
 	int fds[5]; /* of the new files, until the VMM has them: state, mem, index, data, bitmap */
 	uint64_t begun_ns, stopped_ns;
-	int err; /* failing, while the VM is asked where it stands */
+	int err; /* why it fails, while the VM is asked which layers it has */
 	char why[300];
 	snap_fn fn;
 	void *arg;
 };
 
-/* The disk has changed over to these layers: references, the record, and the point that others will
- * stand on. */
+/* The VM's disk has these layers now: changes the sandbox, its record and s->point, with their
+ * references. */
 void snap_follow(struct snap *s, const struct disk *now);
-/* The last step of one that failed: all that was made for it goes, the source goes on. Frees s. */
+/* The last step of a failure: removes all that was made for s, and continues the source. Frees s. */
 void snap_failed(struct snap *s, int err, const char *text);
 /* The sandbox is Paused; s->mem is set. Frees s. */
 void snap_paused(struct snap *s);
 void snap_source_goes_on(struct snap *s);
-/* All of it is written, and nobody can write it any more: it is made known. Frees s. */
+/* Publishes the checkpoint: all files are written, and nobody can write them any more. Frees s. */
 void snap_published(struct snap *s);
-/* What the new point's memory is: the files the VMM still counts on, and the new one. No references. */
+/* The memory of the new checkpoint: the old files that it still needs, and the new one. Takes no references. */
 void snap_memory_list(const struct snap *s, struct memory *m);
 void snap_free(struct snap *s);
 
@@ -63,10 +63,9 @@ void publish_begin(struct snap *s);
 /* The monitor's process ends, or has ended: then the proof is all that is left to do. */
 void publish_without_monitor(struct snap *s);
 
-/* recover.c: after something was lost, how far did it get?
- * Asks the VM which layers its disk has, lets it run again where it stands, then ends s as failed
- * (or waits for the end of the writing). */
+/* recover.c, after something was lost. Asks the VM which layers its disk has, continues it, and ends s
+ * as failed, or waits until the writing has ended. */
 void settle_ask(struct snap *s);
-/* The VM has ended: do the files hold a whole point? Then disk and memory are s->point and s->mem,
- * 0. */
+/* For a VM that has ended: are the files of the checkpoint complete? 0: yes, and s->point and s->mem
+ * are set. */
 int settle_files(struct snap *s, struct err *e);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template_build.c: see build.h. mayflyd's loop. What the probe says comes from the guest: nothing of it is believed but ready or not.
+ * template_build.c: see template_build.h. mayflyd's loop. The probe's answer comes from the guest, and is only used as ready or not.
  */
 #include "api/sandbox/template_build.h"
 
@@ -84,7 +84,7 @@ static void build_end(
 	build_free(b);
 }
 
-/* ---- the point */
+/* ---- the snapshot */
 
 static void taken_end(void *arg)
 {
@@ -101,7 +101,7 @@ static void taken_end(void *arg)
 	build_free(b);
 }
 
-/* Inside the snapshot's own last step, in which its sandbox may not go. */
+/* Called within the last step of the snapshot, where its sandbox may not be deleted: the rest is deferred. */
 static void taken(void *arg, int err, const char *text, struct disk *disk, struct memory *mem)
 {
 	struct build *b = arg;
@@ -158,7 +158,7 @@ static void probe_ended(void *arg, const struct agent_reply *r, uint32_t state, 
 
 	if (r->err == ECANCELED)
 		return;
-	/* each try has a name of its own; what the agent keeps of the last one goes */
+	/* each try has an id of its own; the agent forgets the one that ended */
 	snprintf(id, sizeof(id), "probe.%u", b->tries);
 	buf_init(&p, 64);
 	buf_str(&p, id);
@@ -332,7 +332,7 @@ void build_cancel(struct build *b)
 
 	b->cancelled = true;
 	loop_undefer(b->d->loop, build_step, b);
-	/* a snapshot that is being taken tells its end, now or later, and b goes with it */
+	/* a snapshot in progress calls taken(), now or later, which frees b */
 	sandbox_goes(b);
 	if (!later)
 		build_free(b);

@@ -45,8 +45,8 @@ static int utemplate_load(struct checkpoint *c, cJSON *doc, const cJSON *local)
 	t->made = true;
 	t->req = cJSON_DetachItemFromObjectCaseSensitive(doc, "req");
 	snprintf(t->boot_key, sizeof(t->boot_key), "%s", key ? key : "");
-	/* half built; or of another kernel, board or agent: what there is serves until the new one
-	 * is there */
+	/* not finished, or of another kernel, board or agent: old files are used until the new ones are
+	 * built */
 	t->stale = c->state == CP_PENDING || c->state == CP_CREATING ||
 		   (c->state == CP_READY &&
 			   (!checkpoint_has_files(c) || strcmp(t->boot_key, c->d->boot_key) != 0));
@@ -100,7 +100,7 @@ static void built(
 
 	t->build = NULL;
 	if (t->c.deleting) {
-		/* if its record stays after all, it is built again */
+		/* if the deletion of its record fails, it is built again */
 		t->stale = true;
 		if (!err) {
 			disk_unref(d->blobs, disk);
@@ -222,7 +222,7 @@ int utemplate_source(struct sandbox *sb, struct refusal *x)
 	if (sb->spec.source != SRC_TEMPLATE)
 		return 0;
 	t = utemplate_find(sb->d, sb->spec.template_id);
-	/* one that is built again still has its old point, unless that was refused */
+	/* while it is built again it still has its old files, unless their restore failed */
 	if (!t || !checkpoint_has_files(&t->c) || !owner_may(sb->owner, t->c.owner))
 		return refuse(x, 404, "FSB::TEMPLATE_NOT_FOUND", "Template %.64s %s.",
 			sb->spec.template_id,
@@ -248,7 +248,7 @@ void utemplate_bad(struct sandbox *sb)
 				      ? utemplate_find(sb->d, sb->spec.template_id)
 				      : NULL;
 
-	/* another was built meanwhile, or is being built */
+	/* the sandbox used older files, or it is being built again already */
 	if (!t || t->build || t->stale || strcmp(t->c.mem.state, sb->memory.state) != 0)
 		return;
 	log_warn("template %s cannot be restored: it is built again", t->c.id);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * user_template.h: templates of the user's (protocol.md 1.17): an image with its entrypoint and environment already started and ready, kept as a point.
- * Built in the background by a sandbox of its own (template_build.h); built again when what they stand on has changed. mayflyd's loop.
+ * user_template.h: templates of the user's (protocol.md 1.17): a checkpoint of an image whose entrypoint is already started and ready.
+ * Built in the background by a sandbox of its own (template_build.h), and again when kernel, board or agent have changed. mayflyd's loop.
  */
 #pragma once
 
@@ -13,10 +13,10 @@ extern const struct checkpoint_kind user_template_kind;
 struct build;
 
 struct utemplate {
-	struct checkpoint c; /* its files: while a newer one is built the old ones serve */
+	struct checkpoint c; /* its files are used until newer ones are built */
 	struct cJSON *req;   /* the request's fields, as they are shown */
 	char boot_key[65];
-	bool stale; /* to be built, whatever the state says */
+	bool stale; /* it must be built, in any state */
 	bool made;  /* its record is committed */
 	struct build *build;
 };
@@ -49,5 +49,5 @@ void utemplates_go_on(struct daemon *d);
 
 /* POST /sandboxes with templateId. 0, or -EINVAL and x. */
 int utemplate_source(struct sandbox *sb, struct refusal *x);
-/* Its restore was refused: it is built again. */
+/* A restore of it failed: drops its files and builds it again. */
 void utemplate_bad(struct sandbox *sb);

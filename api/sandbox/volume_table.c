@@ -31,7 +31,7 @@ struct table_job {
 	void *arg;
 };
 
-/* One piece: copied if it differs. 1: it did, 0, or -errno. */
+/* Copies a piece if it differs. 1: it differed; 0: it did not; or -errno. */
 static int piece_copy(int from, int to, off_t at, size_t n)
 {
 	uint8_t a[PIECE_BYTES], b[PIECE_BYTES];
@@ -45,7 +45,7 @@ static int piece_copy(int from, int to, off_t at, size_t n)
 	return rc < 0 ? rc : 1;
 }
 
-/* All that differs is copied. 1: something did, 0, or -errno. Holes are not read. */
+/* Copies all that differs. 1: something differed; 0: nothing; or -errno. Holes are not read. */
 static int table_pass(int from, int to, off_t size)
 {
 	off_t at = 0, end;
@@ -109,7 +109,7 @@ static void table_done(struct io_job *job)
 	struct table_job *j = (struct table_job *)(void *)job;
 	struct err e;
 
-	/* nobody refers to it any more: it would stay until the next start */
+	/* without a reference the file would only be removed at the next start */
 	if (j->made && !blob_is_known(j->b, j->id))
 		blob_discard(j->b, j->id, "nodes");
 	if (j->rc < 0)

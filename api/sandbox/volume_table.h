@@ -9,7 +9,7 @@
 struct blobs;
 struct table_job;
 
-/* fd: of a load, the callee's; else -1. e NULL: done. */
+/* fd: after a load the memory file, which the callee closes; else -1. e NULL: no error. */
 typedef void (*table_fn)(void *arg, int fd, const struct err *e);
 /* Copies the table (fd is taken) into id's file, in a thread, and syncs it. NULL: no memory. */
 struct table_job *table_save(struct blobs *b, const char *id, int fd, table_fn fn, void *arg);

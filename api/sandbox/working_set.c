@@ -14,19 +14,19 @@
 #include "lib/log.h"
 #include "lib/snap.h"
 
-/* The first restore is looked at when it runs: that is what each of them touches. The next ones when
- * their first command had time to run; later ones than those add nothing. */
+/* The first recording is made when the sandbox runs: every restore touches these pages. The next ones are made
+ * when a first command had time to run. More recordings would add nothing. */
 #define AFTER_NS 1500000000ull
 #define ROUNDS   3
-/* Each later restore pays for all of it, and has what was written for itself: a command that went
- * through its memory is no reason for that. 64 MiB and 8 MiB. */
+/* Limits in pages: 64 MiB and 8 MiB. Each later restore reads the whole set, and owns a copy of the written
+ * pages. A command that went through much memory must not cost them that. */
 #define READ_MAX    16384
 #define WRITTEN_MAX 2048
 
 struct recording {
 	struct recording *next;
 	struct daemon *d;
-	struct sandbox *sb; /* NULL: it has gone, and left its VM */
+	struct sandbox *sb; /* NULL: it was deleted, and vm is kept */
 	struct vm *vm;
 	struct timer *timer;
 	bool asked, lost; /* lost: the VM's connection is gone, its end follows */
@@ -88,7 +88,7 @@ static int pages_read(
 	return 0;
 }
 
-/* Every later restore reads this file, so no monitor may have had it. */
+/* Writes a new file: every later restore reads it, so no monitor may ever have had it open. */
 static int pages_keep(struct checkpoint *c, const struct pages *p, struct err *e)
 {
 	_cleanup_close_ int fd = -1;
@@ -113,7 +113,7 @@ static int pages_keep(struct checkpoint *c, const struct pages *p, struct err *e
 	return 0;
 }
 
-/* What the monitor says of its own counts is not asked for: it may be taken over. */
+/* Counts the pages in the file, because a monitor that was taken over may report anything. */
 static void pages_take(struct checkpoint *c, const char *ws_id)
 {
 	struct pages *p = malloc(sizeof(*p));
@@ -199,7 +199,7 @@ void workset_ran(struct sandbox *sb)
 		recording_end(rec);
 }
 
-/* ---- a sandbox that does not live that long: its VM stays until it has said what it touched */
+/* ---- a sandbox that is deleted earlier: its VM is kept until it has recorded its pages */
 
 static void orphan_ready(void *arg, bool prepared)
 {
@@ -209,7 +209,7 @@ static void orphan_ended(void *arg, uint32_t reason, const char *text)
 {
 	struct recording *rec = arg;
 
-	/* or the connection's end answers the request, later */
+	/* if the connection is not lost yet, recorded() is called later and ends it */
 	rec->vm = NULL;
 	if (rec->lost)
 		recording_end(rec);
@@ -232,7 +232,7 @@ void workset_sandbox_goes(struct sandbox *sb)
 		return;
 	timer_set(rec->timer, 0);
 	vmmctl_call(sb->vm->ctl, VMM_PAUSE, NULL, NULL, 0, paused, NULL);
-	/* asked already and not answered yet: it stays for that answer */
+	/* if it was asked already, its VM is kept until the answer */
 	if (!rec->asked && !ask(rec, sb->vm)) {
 		recording_end(rec);
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * working_set.h: what the first restores of a point touch, recorded and prefetched by the later ones.
+ * working_set.h: records which pages the first restores of a checkpoint touch, so that later ones prefetch them.
  * mayflyd's loop.
  */
 #pragma once
@@ -8,8 +8,8 @@
 #include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
-/* A restored sandbox runs: what it touches is looked at soon, or when it goes, whichever is first.
- */
+/* To be called when a restored sandbox runs. The pages that it touched are read soon, or when it is
+ * deleted, whichever is first. */
 void workset_ran(struct sandbox *sb);
-/* Before its VM is let go of. */
+/* To be called before its VM is abandoned. It may keep the VM until the recording is done: then sb->vm is NULL. */
 void workset_sandbox_goes(struct sandbox *sb);

@@ -47,7 +47,7 @@ struct agentc {
 	uint64_t reconnect_ns, unread_ns;
 	unsigned int losses; /* of the control connection, in a row */
 	uint64_t opened_ns;
-	bool waits; /* for the timer `again` */
+	bool waits; /* for the timer `again`, which makes the control connection again */
 	uint32_t next_id;
 	struct agent_stream *streams,
 		*walk; /* walk: the next one of a loop over all, kept right by agent_stream_drop */
@@ -329,7 +329,7 @@ static int control_frame(void *arg, const struct agent_hdr *h, struct cur body)
 		return control_stray(a, r.more);
 	if (!c->sent)
 		return EPROTO;
-	/* whoever asked anything else is called once, and then is gone */
+	/* callbacks of all other requests are called once only */
 	if (r.more && c->type != AGENT_LIST && c->type != AGENT_SEARCH)
 		return EPROTO;
 	fn = c->fn;
@@ -378,14 +378,13 @@ static void control_lost(struct agentc *a, int err, bool all)
 static void control_closed(void *arg, int err)
 {
 	struct agentc *a = arg;
-	/* never got as far as its greeting: those that wait are told, or they would wait for ever
-	 */
+	/* all: the greeting failed. Then requests that were not sent fail, too, or they would wait for ever */
 	bool older = err == EPROTONOSUPPORT && agent_version_refused(a);
 	bool all = !a->control_ready && a->up && !older;
 
 	log_debug("agent control connection: %s", err ? strerror(err) : "closed");
 	a->losses = mono_ns() - a->opened_ns >= AGENT_GOOD_NS ? 0 : a->losses;
-	/* first: who hears of its lost request may ask again at once */
+	/* before control_lost(): a callback may send its request again at once */
 	if (a->up && !a->gone && !older)
 		control_wait(a);
 	control_lost(a, err, all);
@@ -415,7 +414,7 @@ static void open_again(void *arg)
 	struct agentc *a = arg;
 
 	a->waits = false;
-	/* without a request the next one opens it */
+	/* without a waiting request, the next request opens the connection */
 	if (a->up && !a->control && a->first)
 		control_open(a);
 }

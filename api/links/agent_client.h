@@ -6,8 +6,8 @@
  * returns. What the agent sends is hostile: bounded, checked, and at worst the end of a connection.
  *
  * An agentc is down until agentc_up() says that the agent listens (the daemon learns that from
- * VSOCK_PORT_READY), and again from agentc_down() (pause, restore). Down, requests wait, and
- * streams of running commands are taken up where they stopped later.
+ * VSOCK_PORT_READY), and again from agentc_down() (pause, restore). While it is down, requests wait.
+ * Streams of running commands continue later where they stopped.
  */
 #pragma once
 
@@ -18,17 +18,16 @@
 
 struct agentc;
 
-#define AGENTC_CALLS_MAX                                                                           \
-	1024u /* requests in flight for one sandbox; more are refused with EBUSY \
-				 */
-#define AGENTC_QUEUED_MAX                                                                          \
-	MIB(8) /* bytes of requests that wait for a connection; more are refused with EBUSY */
+/* requests in flight for one sandbox; more are refused with EBUSY */
+#define AGENTC_CALLS_MAX 1024u
+/* bytes of requests that wait for a connection; more are refused with EBUSY */
+#define AGENTC_QUEUED_MAX  MIB(8)
 #define AGENTC_STREAMS_MAX 512u /* commands, files and dials at one time */
 
 /* The answer to a request, or how a stream ended. */
 struct agent_reply {
-	int err; /* 0, or a positive errno: the agent's, or our own if the connection was lost,
-		    timed out or cancelled */
+	int err; /* 0, or a positive errno: the agent's; or ours if the connection was lost, or the
+		    request timed out or was cancelled */
 	uint32_t step;    /* enum agent_step */
 	const char *text; /* for humans; "" if there is none. Made printable. */
 	struct cur body;  /* err == 0: the payload of AGENT_OK, valid during the call */
@@ -43,15 +42,15 @@ struct agentc *agentc_create(
 /* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
  * own callbacks: defer it. */
 void agentc_destroy(struct agentc *a);
-/* For a test that does not wait so long: how long after its first loss the control connection is made again, and in which time output that nobody
- * reads may have its share. */
+/* For tests, which cannot wait so long. reconnect_ns: the time between the first loss of the control connection and the next one.
+ * unread_ns: the period in which 1 MiB of output that nobody reads is accepted. */
 void agentc_pace(struct agentc *a, uint64_t reconnect_ns, uint64_t unread_ns);
 void agentc_up(struct agentc *a);
 void agentc_down(struct agentc *a);
-/* From the first command's end on one EXEC connection stands ready: a command costs one round trip
- * to the guest instead of two. */
+/* Keeps one EXEC connection open in advance, after the end of the first command: a command then costs
+ * one round trip to the guest instead of two. */
 void agentc_keep_spare(struct agentc *a);
-/* It lives behind another socket now (a resume, in another VM). While it is down. */
+/* The agent has another socket now, after a resume in another VM. To be called while the agentc is down. */
 int agentc_move(struct agentc *a, const char *path);
 bool agentc_is_up(const struct agentc *a);
 struct loop *agentc_loop(const struct agentc *a);
@@ -60,7 +59,7 @@ struct account *agentc_account(const struct agentc *a);
 
 /* How long after its n-th loss in a row a connection is made again: twice as long each time, up to 32 times the first. */
 uint64_t agent_backoff_ns(uint64_t first_ns, unsigned int n);
-/* A connection that lived so long was a good one: its loss is the first in a row. */
+/* After a connection that was open for so long, a loss counts as the first in a row. */
 #define AGENT_GOOD_NS (5ull * 1000000000)
 
 /* What others remember of this sandbox, a slot each; freed by fn in agentc_destroy. */
@@ -93,30 +92,30 @@ struct agent_exec_spec {
 };
 struct agent_exec_ops {
 	void (*started)(void *arg, uint32_t pid);
-	/* NULL: nobody reads it. Then a second of it may have 1 MiB; the rest waits in the guest. */
+	/* NULL: nobody reads the output. Then 1 MiB per second is accepted; the rest waits in the guest. */
 	void (*output)(void *arg, int stream /* 1, 2 */, const uint8_t *p, size_t n);
 	/* the last call. r->err: it did not start, or its output is lost for good; else state (enum
 	 * agent_state), code and r->text */
 	void (*ended)(void *arg, const struct agent_reply *r, uint32_t state, uint32_t code);
 };
-/* the payload of AGENT_EXEC, for background ones that go by agentc_call, which adds what the agreed
- * version wants */
+/* Writes the payload of AGENT_EXEC for agentc_call(), which starts a background command and adds the
+ * fields of the agreed version. */
 void agent_exec_encode(struct buf *b, const struct agent_exec_spec *s);
 struct agent_exec;
 struct agent_exec *agent_exec_start(struct agentc *a, const struct agent_exec_spec *s,
 	const struct agent_exec_ops *ops, void *arg);
-/* Takes up a process that runs in the guest already, from these offsets of its output. */
+/* Attaches to a process that runs in the guest already, from these offsets of its output. */
 struct agent_exec *agent_exec_attach(struct agentc *a, const char *exec_id, uint64_t out_off,
 	uint64_t err_off, const struct agent_exec_ops *ops, void *arg);
 void agent_exec_hold(struct agent_exec *x,
-	bool hold); /* stops its output; the process feels it when its pipe is full */
-/* From output(): n bytes of it were thrown away. They are slowed down as if nobody read them. */
+	bool hold); /* stops reading its output; the process blocks when its pipe is full */
+/* To be called from output() when n bytes were thrown away: they count as output that nobody reads. */
 void agent_exec_unread(struct agent_exec *x, size_t n);
 /* No call follows. The process is not touched: it runs on, its output is thrown away. After ended()
  * this only frees. */
 void agent_exec_close(struct agent_exec *x);
 
-/* ---- a terminal session that runs in the guest, held or looked at; AGENT_SESSION_ATTACH has the rules */
+/* ---- attaching to a terminal session in the guest, to hold it or to watch it; see AGENT_SESSION_ATTACH */
 struct agent_terminal_spec {
 	const char *id;
 	uint32_t flags; /* AGENT_SA_* */
@@ -216,7 +215,7 @@ struct agent_dial *agent_dial_unix(
 /* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before that, with an error: the agent
  * takes no such stream (or, ECONNRESET and ECANCELED, is gone). */
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);
-/* Its calls go on with somebody else. Also from inside its own callbacks. */
+/* From now on its callbacks are these. May be called from inside its own callbacks. */
 void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg);
 bool agent_dial_send(struct agent_dial *d, const void *p, size_t n); /* after opened() */
 void agent_dial_end(struct agent_dial *d);

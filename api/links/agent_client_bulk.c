@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * agent_client_bulk.c: one file read or written on a BULK connection, a byte stream to a port inside
- * the guest on a DIAL connection, and a request with a long answer on a CONTROL connection of its own. The daemon's loop thread; what arrives is hostile: a read that
- * gives more than it announced, data where none belongs, an answer out of place end the stream. A
- * lost connection ends it too: these are not taken up again.
+ * the guest on a DIAL connection, and a request with a long answer on a CONTROL connection of its own.
+ * The daemon's loop thread. What arrives is hostile. A read that gives more than it announced, data or
+ * an answer out of place end the stream. So does a lost connection: these streams do not continue.
  */
 #include "api/links/agent_client_int.h"
 
@@ -11,13 +11,13 @@
 
 #define ID_ASK 1u
 
-/* What both have in common: a request that waits for the agent, a connection, one end. */
+/* What files, pages and dials have in common: a request that waits for the agent, a connection, one end. */
 struct bulk {
 	struct agent_stream stream;
 	enum agent_conn kind;
 	const struct aconn_ops *conn_ops;
 	struct aconn *conn;
-	struct timer *late; /* an opening that failed at once is told from here */
+	struct timer *late; /* reports an opening that failed at once, in a later turn */
 	struct buf ask;
 	uint16_t ask_type, ask_flags;
 	bool held, over, answered;
@@ -52,7 +52,7 @@ static void bulk_connect(struct bulk *b)
 		aconn_hold(b->conn, true);
 }
 
-/* Before anything else of the request. */
+/* To be called before anything else is put into b->ask. */
 static void bulk_session(struct bulk *b, const char *session)
 {
 	if (!session)

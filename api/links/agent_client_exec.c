@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * agent_client_exec.c: one process in the guest, on an EXEC connection of its own. The daemon's loop
- * thread; frames are hostile. What has been handed over is counted per stream, so that a lost
- * connection (a pause, a restore) is taken up at exactly the next byte: bytes seen before are
- * dropped, a hole is an error. Before the start was confirmed a lost connection asks first whether
- * the process is there and starts it only if it is not: never twice.
+ * thread; frames are hostile. The bytes that were passed on are counted for each stream. So after a
+ * lost connection (a pause, a restore) the next one continues at exactly the next byte: bytes seen
+ * before are dropped, a gap is an error. If the start was not confirmed, the next connection first asks
+ * whether the process exists, and starts it only if not: never twice.
  */
 #include "api/links/agent_client_int.h"
 
@@ -13,7 +13,7 @@
 #define ACK_EVERY  (128u * 1024)
 #define TRIES_MAX  20
 #define AGAIN_NS   50000000ull          /* doubled up to 1.6 s */
-#define DETACH_NS  (10ull * 1000000000) /* for a guest to say that it let a detached process go */
+#define DETACH_NS  (10ull * 1000000000) /* for the guest to answer AGENT_DETACH */
 #define UNREAD_MAX MIB(1)               /* of output that nobody reads, in each agent_unread_ns() */
 #define ID_START   1u
 #define ID_DETACH  2u
@@ -160,7 +160,7 @@ static void exec_goes_on(void *arg)
 	exec_hold(x);
 }
 
-/* A process that prints without end costs the daemon a bounded part of its time: its pipe fills meanwhile. */
+/* Bounds the daemon's time for a process that prints without end: reading pauses, and the process's pipe fills. */
 void agent_exec_unread(struct agent_exec *x, size_t n)
 {
 	uint64_t now = mono_ns(), every_ns = agent_unread_ns(x->stream.agentc);
@@ -220,12 +220,12 @@ static int got_exit(struct agent_exec *x, struct cur body)
 	memcpy(text, s, len);
 	text[len] = 0;
 	r.text = text;
-	send_ack(x); /* all of it: the agent may let go of the output */
+	send_ack(x); /* of all output: the agent may free it */
 	exec_end(x, &r, state, code);
 	return 0;
 }
 
-/* How much of its input the process took: what is beyond it may not grow without end. */
+/* How much of its input the process took. Nobody sends input here, so in_sent is 0, and only 0 is right. */
 static int got_taken(struct agent_exec *x, struct cur body)
 {
 	uint64_t n = cur_u64(&body);
@@ -260,11 +260,11 @@ static void exec_closed(void *arg, int err)
 	struct agent_exec *x = arg;
 
 	aconn_close(take_ptr(x->conn));
-	/* it was not looked at: asked again, in the older way */
+	/* the agent did not read the request: it is sent again, in the older version */
 	if (err == EPROTONOSUPPORT && agent_version_refused(x->stream.agentc))
 		x->asked = x->started;
-	/* a frame that breaks the rules will break them again: only a lost connection is worth
-	 * another */
+	/* an agent that broke the protocol would do it again: only after a lost connection is another one
+	 * tried */
 	if (x->orphan || err == EPROTO || err == EMSGSIZE) {
 		exec_fail(x, err ? err : ECONNRESET);
 		return;
@@ -432,8 +432,8 @@ void agent_exec_close(struct agent_exec *x)
 		exec_free(x);
 		return;
 	}
-	/* Behind the start on the same connection, so that it cannot arrive first; without one by
-	 * the control connection. */
+	/* Sent after the start on the same connection, so that it cannot arrive first; without a connection
+	 * it goes by the control connection. */
 	buf_init(&b, 256);
 	buf_str(&b, x->exec_id);
 	x->orphan = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent_client_int.h: what agent_client.c shares with the streams (agent_client_exec.c, agent_client_bulk.c) and with
- * nobody else.
+ * agent_client_int.h: what agent_client.c shares with the streams only (agent_client_exec.c, agent_client_bulk.c,
+ * agent_client_terminal.c).
  */
 #pragma once
 
@@ -24,12 +24,12 @@ void agent_stream_drop(struct agent_stream *s);
 struct aconn *agent_stream_open(
 	struct agent_stream *s, enum agent_conn kind, const struct aconn_ops *ops, void *arg);
 
-/* Beyond an agent_stream_open's end with EPROTONOSUPPORT: true if the version before is worth a
- * try, which the next connection greets with. */
+/* To be called when a connection ended with EPROTONOSUPPORT. true: there is an older version, and the
+ * next connection greets with it. */
 bool agent_version_refused(struct agentc *a);
-/* AGENT_EXEC's payload without what the connection's version adds: appends that. */
+/* Appends to AGENT_EXEC's payload the fields that the agreed version adds. */
 void agent_exec_finish(const struct agentc *a, struct buf *b);
-/* A command has ended: makes the connection that the next one finds ready. */
+/* To be called at the end of a command: opens the EXEC connection for the next one. */
 void agent_spare_make(struct agentc *a);
 
 /* agentc_pace() */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * agent_client_terminal.c: one attached terminal session on an EXEC connection of its own. The daemon's loop thread; frames are hostile. A lost connection ends
- * it: the session stays in the guest, and whoever wants it attaches again from the offset that was reached.
+ * the stream. The session stays in the guest: a client can attach again, from the offset that it has.
  */
 #include "api/links/agent_client_int.h"
 
@@ -14,7 +14,7 @@ struct agent_terminal {
 	const struct agent_terminal_ops *ops;
 	void *arg;
 	struct aconn *conn;
-	struct timer *late; /* an opening that failed at once is told from here */
+	struct timer *late; /* reports an opening that failed at once, in a later turn */
 	struct buf ask;
 	uint64_t in_sent, in_taken;
 	bool held, attached, over, refused;

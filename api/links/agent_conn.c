@@ -32,7 +32,7 @@ struct aconn {
 	size_t high;
 	int fd;
 	struct watch *watch;
-	uint32_t events; /* that it watches for */
+	uint32_t events; /* of the watch, as set last */
 	struct timer *timer;
 	uint64_t deadline_ns;
 	int pending_err; /* connect failed at once: told from the timer */
@@ -116,8 +116,8 @@ static int flush(struct aconn *c)
 			if (errno == EAGAIN)
 				break;
 			if (errno == EPIPE && c->state == AC_RAW) {
-				/* it reads no more, but may still answer; kept, this would wake us
-				 * for ever */
+				/* The peer reads no more, but may still answer. Drop the queue, or
+				 * epoll would wake us for ever */
 				c->out_at = c->out.len;
 				break;
 			}
@@ -126,7 +126,7 @@ static int flush(struct aconn *c)
 		c->out_at += (size_t)n;
 	}
 	if (c->out_at == c->out.len) {
-		/* nor does it keep room to write from, if that is more than a request or two */
+		/* an idle connection keeps no large buffer to write from */
 		if (c->out.cap > OUT_KEPT)
 			buf_fini(&c->out);
 		buf_reset(&c->out);
@@ -147,7 +147,7 @@ void aconn_close(struct aconn *c)
 {
 	if (!c)
 		return;
-	/* what is queued and fits leaves with the close: a last acknowledgement, mostly */
+	/* sends what the socket still takes, mostly a last acknowledgement */
 	if (!c->closing && c->state >= AC_GREETING && c->state != AC_OVER)
 		(void)flush(c);
 	c->closing = true;
@@ -164,7 +164,7 @@ static void put_hdr(struct buf *b, uint16_t type, uint16_t flags, uint32_t id, s
 	buf_u32(b, id);
 }
 
-/* The socket stands: asks for the port, or, where the agent itself listens, goes on at once. */
+/* The socket is connected: asks the monitor for the port. If the agent itself listens, no request is needed. */
 static int say_open(struct aconn *c)
 {
 	struct vsock_open o = {.magic = VSOCK_OPEN_MAGIC, .port = c->port};
@@ -296,7 +296,7 @@ static void deliver_eof(struct aconn *c)
 		fail(c, 0);
 }
 
-/* Raw bytes that nothing stands before need no buffer. One turn; false: not so, or nothing more is there now. */
+/* Passes raw bytes on without a buffer, if none are buffered. One read; false: not possible, or no more bytes now. */
 static bool pass_raw(struct aconn *c)
 {
 	static uint8_t scratch[IN_CHUNK]; /* the loop has one thread, and nothing is kept in it */
@@ -330,7 +330,7 @@ static void on_readable(struct aconn *c)
 		return;
 	}
 
-	/* one chunk a turn, or two: nobody else's stream waits for this one */
+	/* at most two chunks in one turn, so that other streams do not wait */
 	for (int i = 0; i < 2 && !c->closing && c->state != AC_OVER; i++) {
 		uint8_t *to = buf_room(&c->in, IN_CHUNK);
 		ssize_t n = to ? recv(c->fd, to, IN_CHUNK, MSG_DONTWAIT) : -1;
@@ -366,7 +366,7 @@ static void on_readable(struct aconn *c)
 
 static void told_drained(struct aconn *c)
 {
-	/* behind the last bytes the owner waits for all of them to leave */
+	/* after aconn_send_end() the owner waits until all bytes have left */
 	size_t enough = c->send_end ? 0 : c->high / 4;
 
 	if (c->closing || c->state == AC_OVER || !c->was_full || c->out.len - c->out_at > enough)
@@ -445,7 +445,7 @@ static void resume_reading(struct aconn *c)
 	if (rc && !c->closing)
 		fail(c, rc);
 	if (!c->closing && c->state != AC_OVER && !c->held) {
-		/* the watch is gone when the peer hung up while we held: take what the kernel still
+		/* without a watch the peer hung up while reading was stopped: read what the kernel still
 		 * has */
 		while (!c->watch && !c->got_eof && !c->held && !c->closing && c->state != AC_OVER)
 			on_readable(c);
@@ -528,7 +528,7 @@ static bool queued(struct aconn *c)
 		c->out.bad = false;
 		return false;
 	}
-	/* an error shows again in the loop, where it can be told */
+	/* an error comes again in the loop, where closed() may be called */
 	if (!c->in_call && c->state >= AC_GREETING)
 		(void)flush(c);
 	if (c->out.len - c->out_at > c->high)

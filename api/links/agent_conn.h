@@ -22,26 +22,26 @@ struct aconn_ops {
 	int (*frame)(void *arg, const struct agent_hdr *h, struct cur body);
 	/* raw mode: n > 0 bytes; n = 0: the peer will send no more. */
 	void (*bytes)(void *arg, const uint8_t *p, size_t n);
-	/* what was queued has gone down below the low mark after it had been above the high one */
+	/* the queue fell below the low mark, after it was above the high mark */
 	void (*drained)(void *arg);
 	/* once, and the last call: err > 0 (errno; EPROTONOSUPPORT: the greeting's version was
 	 * refused), or 0: the peer closed. aconn_close() is still the owner's to call. */
 	void (*closed)(void *arg, int err);
 };
 
-#define ACONN_HIGH                                                                                 \
-	(1024u *                                                                                   \
-		1024) /* a connection's high mark where nothing else is said; its low mark is a quarter of it */
-#define ACONN_MAX (8u * 1024 * 1024) /* queued bytes at which a connection is given up */
+/* the default high mark of a connection; the low mark is a quarter of it */
+#define ACONN_HIGH (1024u * 1024)
+/* a connection does not queue more bytes than this */
+#define ACONN_MAX (8u * 1024 * 1024)
 
-/* What reaches the agent: a Unix socket, and the vsock port to ask the monitor behind it for. Port
- * 0: the socket is the agent's own. */
 /* What all connections of one sandbox hold. It lives until the last of them is freed, which may be later than the sandbox: then its parent is gone. */
 struct aconn_budget {
 	struct account account;
 	unsigned int refs;
 };
 
+/* How to reach the agent: a Unix socket of the monitor, and the vsock port to ask it for. Port 0: the
+ * socket is the agent's own. */
 struct aconn_target {
 	const char *path;
 	uint32_t port;
@@ -56,7 +56,7 @@ void aconn_budget_unref(struct aconn_budget *b); /* NULL is fine */
  * comes as closed(). */
 struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agent_conn kind,
 	const struct aconn_ops *ops, void *arg);
-/* Gives a connection to somebody else, with whom its calls go on. Not from inside its callbacks. */
+/* Gives the connection another owner, whose callbacks are called from now on. Not from inside its callbacks. */
 void aconn_give(struct aconn *c, const struct aconn_ops *ops, void *arg);
 /* Frees it; no call follows. Also from inside its own callbacks. NULL is fine. */
 void aconn_close(struct aconn *c);
@@ -66,10 +66,10 @@ bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size
 /* The same with struct agent_hdr.flags: AGENT_FL_SESSION. */
 bool aconn_send_flags(
 	struct aconn *c, uint16_t type, uint16_t flags, uint32_t id, const void *p, size_t n);
-/* After the frame that agreed on it: everything from here on is bytes. */
+/* Switches to bytes, after the frame that agreed on it. */
 void aconn_make_raw(struct aconn *c);
 bool aconn_send_raw(struct aconn *c, const void *p, size_t n);
-/* Half-close: no more will be sent, once what is queued has gone. drained() comes when it has, if it has not at once. */
+/* Half-closes the connection when the queue is empty; nothing can be sent any more. drained() follows, if that takes time. */
 void aconn_send_end(struct aconn *c);
 /* True between aconn_send_end() and the moment at which the last queued byte has gone. */
 bool aconn_ending(const struct aconn *c);

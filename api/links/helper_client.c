@@ -60,7 +60,7 @@ static void on_log(void *arg, const struct priv_msg *m, int fd)
 		close_fd(&fd);
 }
 
-/* ENOENT: a process of a helper before pipes, which writes to the log itself. */
+/* ENOENT: a helper of an older build started the process, without a pipe: it writes to the log itself. */
 static void log_ask(struct privctl *p, const struct priv_msg *started)
 {
 	struct priv_msg m = {.op = PRIV_LOG, .slot = started->slot};
@@ -125,8 +125,8 @@ static void on_helper(void *arg, uint32_t events)
 		}
 	}
 	if (rc < 0) {
-		/* without it nothing can be started or ended: the next daemon, from the next
-		 * helper, adopts what runs */
+		/* without the helper nothing can be started or ended. The next helper starts a daemon,
+		 * which adopts what runs */
 		log_error("mayfly-priv is gone: %s", strerror(-rc));
 		loop_stop(p->loop, 3);
 		watch_remove(p->watch);
@@ -297,7 +297,7 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 	if (pid == 0) {
 		sigset_t none;
 
-		setsid(); /* a terminal's ^C is for the daemon: sandboxes go on */
+		setsid(); /* Ctrl-C in a terminal must end the daemon only */
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
 		signal(SIGPIPE, SIG_DFL);
@@ -324,8 +324,8 @@ static int direct_spawn(struct privctl *p, const struct priv_msg *req, const int
 	return 0;
 }
 
-/* A developer's VMs after the daemon's restart: found by the number and start time that the state
- * kept. */
+/* Finds a VM again after the daemon's restart, without a helper: by the process id and start time in its
+ * record. */
 static int direct_list(
 	struct privctl *p, const struct priv_msg *req, struct priv_msg *out, int *out_fd)
 {

@@ -20,7 +20,7 @@ struct privctl *privctl_create(struct loop *l, int sock, const char *bin_dir,
 	privctl_exit_fn exited, void *arg, struct err *e);
 void privctl_destroy(struct privctl *p);
 bool privctl_is_direct(const struct privctl *p);
-/* PRIV_H_*: what the strictest jail lacks here */
+/* PRIV_H_*: what this host lacks for the strictest jail */
 uint32_t privctl_host_flags(const struct privctl *p);
 uint32_t privctl_slots(const struct privctl *p);
 /* magic, version and id of the request are filled in. fn may be NULL. fds are lent. 0 or -errno
@@ -30,11 +30,11 @@ int privctl_call(struct privctl *p, const struct priv_msg *req, const int *fds, 
 /* PRIV_VOLUME and PRIV_VOLUME_REMOVE, with the text that follows them. within: a host folder that no link of the path may leave; "": none. */
 int privctl_volume(struct privctl *p, const struct priv_msg *req, const char *path, const char *sub,
 	const char *within, privctl_fn fn, void *arg);
-/* Without a helper: where the folder of claims is. Borrowed. */
 /* A request with one text behind it: PRIV_QUOTA of a claim. */
 int privctl_text(
 	struct privctl *p, const struct priv_msg *req, const char *text, privctl_fn fn, void *arg);
+/* Without a helper: the folder that has the folder of claims. Borrowed. */
 void privctl_state_dir(struct privctl *p, const char *dir);
-/* The same, waiting for the answer: for the daemon's start only. Returns the status; *fd is the
+/* privctl_call() that waits for the answer: for the daemon's start only. Returns the status; *fd is the
  * caller's. */
 int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg *reply, int *fd);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * image_jobs.c: image jobs through mayfly-priv. mayflyd. Workers may not talk to the helper
- * themselves (the loop owns its socket): they leave a request, wake the loop, and wait for its
- * answer. The last IMAGE_SLOTS slots are for jobs; vm.c has the others.
+ * themselves (the loop owns its socket): they queue a request, wake the loop, and wait for its
+ * answer. The last IMAGE_SLOTS slots are for jobs; monitors.c has the others.
  */
 #include "api/links/images_int.h"
 
@@ -177,16 +177,16 @@ static void priv_end(void *arg, int handle)
 	pthread_mutex_unlock(&s->lock);
 	if (!exited)
 		(void)ask(s, &a);
-	/* only now: a slot that is given back before may be another job's when the kill comes */
+	/* only after the kill: it might else reach another job in the same slot */
 	pthread_mutex_lock(&s->lock);
 	s->slot[i].done = true;
 	pthread_mutex_unlock(&s->lock);
 	images_wake(s->wake_fd);
 }
 
-#define WRITER_WAITS 1000 /* of 10 ms: a job that is killed ends when it has left the kernel */
+#define WRITER_WAITS 1000 /* of 10 ms: a killed job ends only when it has left its system call */
 
-/* The job was killed and may not be dead yet, or has lent its descriptor to somebody. What others read is read, checked and named only when
+/* The job was killed and may not be dead yet, or has lent its descriptor to somebody. The file is read, checked and named only when
  * nobody can write it any more. */
 static int priv_adopt(void *arg, int fd)
 {
@@ -211,8 +211,7 @@ void spawner_exited(struct spawner *s, const struct priv_msg *ev)
 	pthread_mutex_unlock(&s->lock);
 	if (ev->usage.oom_kills)
 		log_warn("image job in slot %u: out of its memory limit", ev->slot);
-	/* from the loop only: while the daemon starts, an answer that nobody waits for is dropped
-	 */
+	/* by a timer, in a turn of the loop: this is also called while the daemon starts */
 	timer_after(s->retry, 1);
 }
 

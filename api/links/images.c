@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images.c: names to disks. mayflyd. What is in the store is answered from the loop; what is not is
- * fetched and built by image_obtain in a worker thread, at most IMAGE_JOBS at a time, the rest
- * waits in order. A name is a client's, checked by its own grammar. Credentials live in the job's
- * record until it is over, and nowhere else.
+ * images.c: from names to disks. mayflyd. The loop answers for images that are in the store. Others are
+ * fetched and built by image_obtain() in worker threads, at most IMAGE_JOBS at a time; the rest
+ * waits in order. A name is a client's, checked by its own grammar. Credentials are in the
+ * struct of the job until it has ended, and nowhere else.
  */
 #include "api/links/images.h"
 
@@ -21,7 +21,7 @@
 #include "lib/log.h"
 
 #define PIN_OWNER    "mayflyd"
-#define PIN_REAP_NS  UINT64_C(1000000000) /* many deletions, one look */
+#define PIN_REAP_NS  UINT64_C(1000000000) /* one look for many deletions */
 #define PIN_AGAIN_NS UINT64_C(50000000)   /* while somebody removes images */
 
 enum job_state { JOB_WAITS, JOB_RUNS, JOB_OVER };
@@ -39,7 +39,7 @@ struct image_job {
 	_Atomic bool cancelled;
 	_Atomic uint64_t done, total;
 	_Atomic int phase;
-	_Atomic bool over; /* the thread's last word */
+	_Atomic bool over; /* the thread has ended its work */
 	struct pull_base base;
 	unsigned int nbases;
 	struct image_info info;
@@ -50,7 +50,7 @@ struct images {
 	struct daemon *d;
 	struct store *store;
 	struct spawner *spawner;
-	const image_user_fn *users; /* whose records stand on images */
+	const image_user_fn *users; /* asked whether a record needs an image */
 	struct image_job *jobs;     /* oldest first */
 	int wake_fd;
 	struct watch *wake;
@@ -234,7 +234,7 @@ static void on_wake(void *arg, uint32_t events)
 	pump(im);
 }
 
-/* How many places this owner holds: registries that are slow on purpose must leave one to others. */
+/* How many workers this owner uses: a registry that is slow on purpose must leave one to others. */
 static unsigned int running_for(const struct images *im, const char *owner)
 {
 	unsigned int n = 0;
@@ -266,7 +266,7 @@ static void pump(struct images *im)
 		} else if (im->running < IMAGE_JOBS &&
 			   running_for(im, j->owner) < IMAGE_JOBS_OWNER) {
 			j->err = (struct err){0};
-			/* here: a reload writes the configuration in this thread */
+			/* not in the worker: a reload changes the configuration in this thread */
 			j->nbases = bases_of(&im->d->cfg, j->name, &j->base);
 			atomic_store(&j->over, false);
 			if (pthread_create(&j->thread, NULL, work, j) == 0) {
@@ -357,7 +357,7 @@ void images_wake(int fd)
 	eventfd_write(fd, 1);
 }
 
-/* ---- pins: an image stays as long as a record of ours stands on its disk ---- */
+/* ---- pins: an image is kept as long as a record of ours needs its disk */
 
 static bool pin_lives(void *arg, const char *image, const char *owner)
 {

@@ -17,9 +17,9 @@ struct image {
 	struct cJSON *config; /* {"env":{},"workdir","user"}; the callee's */
 };
 
-/* Calls fn (never before it returns), with e set and img NULL if it cannot be had. NULL: *e. */
+/* For image_get(): called once, unless the job was cancelled, and never before it returns. img NULL: e says why. */
 typedef void (*image_fn)(void *arg, struct image *img, const struct err *e);
-/* owner: whose request it is (api/core/principal.h); one owner cannot hold all places. */
+/* Returns NULL after an error (*e). owner: whose request it is (api/core/principal.h); one owner cannot use all workers. */
 struct image_job *image_get(struct daemon *d, const char *name, const char *user,
 	const char *password, const char *owner, void (*progress)(void *arg, const char *text),
 	image_fn fn, void *arg, struct err *e);
@@ -29,19 +29,19 @@ bool image_alias(const struct daemon *d, const char *name, char *to, size_t cap)
 /* images.aliases, for `mayfly image ls`: at the start, and when the configuration was read again. */
 void images_publish_aliases(const struct daemon *d);
 
-/* The last so many slots of the helper are image jobs'. */
+/* So many slots of the helper, the last ones, are for image jobs. */
 #define IMAGE_SLOTS 8u
 struct images;
 struct priv_msg;
 /* The store under <state_dir>/images. bin_dir: where mayfly-image is, if there is no helper. */
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
-/* Does anything of one kind stand on the image of that digest (hex)? */
+/* Does a sandbox, snapshot or template need the image with this digest (hex)? One function for each kind. */
 typedef bool (*image_user_fn)(const struct daemon *d, const char *image);
-/* Who is asked before an image may be removed: a NULL-terminated table that lives as long as the daemon. Until it is
- * set no image may be removed. */
+/* Sets the functions that are asked before an image is removed: a NULL-terminated table that lives as long as the daemon.
+ * Until then no image is removed. */
 void images_users(struct images *im, const image_user_fn *users);
-/* A sandbox, snapshot or template is gone: soon after, images that no record stands on any more may
- * be removed (`mayfly image prune`). */
+/* To be called when a sandbox, snapshot or template was deleted: soon after, images that no record needs
+ * lose their pin and may be removed (`mayfly image prune`). */
 void images_release(struct daemon *d);
 void images_process_exited(struct images *im, const struct priv_msg *ev);
 

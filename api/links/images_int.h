@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images_int.h: what images.c and image_jobs.c share.
+ * images_int.h: what images.c, images_admin.c and image_jobs.c share.
  */
 #pragma once
 

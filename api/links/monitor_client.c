@@ -173,7 +173,7 @@ static void flush_out(struct vmmctl *v)
 	watch_events(v->watch, v->out ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-/* One message. false: there was none, or the connection is no more. */
+/* Reads one message. false: there was none, or the connection is closed. */
 static bool read_message(struct vmmctl *v)
 {
 	static uint8_t msg[sizeof(struct vmm_hdr) + VMM_MSG_MAX];

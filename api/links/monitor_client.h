@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * monitor_client.h: the host's side of lib/proto_vmm.h: one connection to one mayfly-vmm, asynchronous on
- * the loop. The VMM faces its guest and may be owned: every message is checked, and one that is not
- * in the protocol ends the connection.
+ * the loop. The VMM faces its guest and may be taken over by it: every message is checked, and one
+ * that breaks the protocol ends the connection.
  */
 #pragma once
 
@@ -35,8 +35,8 @@ void vmmctl_destroy(struct vmmctl *v);
 /* fds are lent. fn may be NULL. 0 or -errno, then fn is not called. */
 int vmmctl_call(struct vmmctl *v, uint16_t type, const struct buf *payload, const int *fds,
 	size_t nfds, vmmctl_fn fn, void *arg);
-/* The process has ended: reads what it sent before that. v may be gone afterwards. NULL is fine. */
+/* To be called when the process has ended: reads what it sent before. A callback may free v. NULL is fine. */
 void vmmctl_drain(struct vmmctl *v);
-/* Who asked with this arg goes: answers that are still due are dropped, whatever the VMM sends.
- * NULL is fine. */
+/* Callbacks of calls with this arg are not called any more; their answers are dropped. v may be
+ * NULL. */
 void vmmctl_forget(struct vmmctl *v, const void *arg);

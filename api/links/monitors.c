@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * monitors.c: starting, preparing, booting and restoring of mayfly-vmm processes, the pool of blank ones,
- * and the clearing away. mayflyd's loop. What comes over the control connection and from the
- * agent's first word is the guest's, in effect: bounded and checked.
+ * monitors.c: starts, prepares, boots, restores and clears away mayfly-vmm processes, and keeps the pool
+ * of blank ones. mayflyd's loop. What comes over the control connection and in the agent's ready
+ * message may come from the guest: it is bounded and checked.
  *
- * A slot is free again only when its process is reaped and its cgroup empty (PRIV_FREE). Sockets
- * stand in <run_dir>/vm/<slot>, made here, so that the next daemon finds them.
+ * A slot is free again only when its process is reaped and its cgroup empty (PRIV_FREE). The sockets
+ * are in <run_dir>/vm/<slot>; the daemon makes them, so that the next daemon finds them.
  */
 #include "api/links/monitors.h"
 
@@ -130,7 +130,7 @@ static struct vm *vm_new(
 	return vm;
 }
 
-/* Another owner. A blank one changes its owner here only, because the blank ones are counted. */
+/* Changes the owner. Blank monitors change their owner only here, because they are counted. */
 static void vm_give(struct vm *vm, const struct vm_ops *ops)
 {
 	struct vms *v = vm->d->vms;
@@ -173,7 +173,7 @@ static void slot_freed(void *arg, const struct priv_msg *m, int fd)
 
 	close_fd(&fd);
 	if (m->status == -EBUSY) {
-		/* the cgroup empties a moment after its last process: not on anyone's path */
+		/* the cgroup is empty a moment after its last process ended; nobody waits for that */
 		if (!f->retry)
 			f->retry = loop_timer(f->v->d->loop, slot_free, f);
 		if (f->retry) {
@@ -310,7 +310,7 @@ void vm_fail(struct vm *vm, const char *why)
 	vm_kill(vm);
 }
 
-/* ---- the agent's first word */
+/* ---- the agent's ready message */
 
 /* true: there may be more. */
 static bool ready_message(struct vm *vm)
@@ -343,16 +343,16 @@ static bool ready_message(struct vm *vm)
 			return true;
 		}
 	}
-	/* the end of it, or not an agent: a restore's transport reset does that, and a new one
-	 * follows */
+	/* end of file, or not an agent's message. After a restore the vsock transport is reset, and a new
+	 * connection follows */
 	watch_remove(vm->ready_watch);
 	vm->ready_watch = NULL;
 	close_fd(&vm->ready_fd);
 	return false;
 }
 
-/* Told once of each arrival: a guest that sends half a message costs nothing. One that says it
- * again and again is not heard out. */
+/* The watch is edge-triggered: a guest that sends half a message costs nothing. Of many messages only the
+ * first ones are read. */
 static void on_ready_bytes(void *arg, uint32_t events)
 {
 	struct vm *vm = arg;
@@ -430,8 +430,8 @@ static void ctl_event(void *arg, uint16_t type, struct cur *body, int fd)
 		if (vm->ops && vm->ops->snapshot)
 			vm->ops->snapshot(vm->arg, body->bad ? -EPROTO : status, kept, text);
 	} else if (type == VMM_EV_NET_WANTED) {
-		/* each ends one network process and starts another: a monitor asks once a second, one that was taken over as often
-		 * as it can */
+		/* Each request ends one network process and starts another. An honest monitor asks once a second, a hostile one
+		 * all the time. */
 		bool early = vm->net_wanted_ns && mono_ns() - vm->net_wanted_ns < NET_WANTED_NS;
 
 		if (!early)
@@ -618,7 +618,7 @@ static struct vm *vm_make(
 			vm_free(vm);
 			return NULL;
 		}
-		/* without a helper the answer has come already, and may have been bad */
+		/* without a helper spawned() has been called already, and may have freed vm */
 		if (v->by_slot[slot] == vm)
 			return vm;
 		err_plain(e, EIO, "mayfly-vmm could not be started");
@@ -669,8 +669,7 @@ static void refill(void *arg)
 			continue;
 		if (blanks_of(v, p->c) < (unsigned int)v->d->cfg.blank_pool &&
 			vm_make(v, p->c, &blank_ops, NULL, &e)) {
-			/* one at a time, so that a burst of creates is not behind a burst of these
-			 */
+			/* one at a time, so that a burst of creates does not wait for a burst of blanks */
 			timer_after(v->refill, 30000000);
 			return;
 		}
@@ -887,7 +886,7 @@ int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct 
 	return 0;
 }
 
-/* A file server talks with its monitor only, so it goes on as long as that does. */
+/* A file server talks with its monitor only, so it may run as long as its monitor does. */
 static bool files_found(struct vms *v, const struct priv_msg *m, bool complete)
 {
 	struct vm *vm = vms_find(v, m->group);
@@ -924,7 +923,7 @@ void vms_sweep(struct vms *v, bool complete)
 		v->slot_used[r.slot] = true;
 		if (!complete && r.kind == PRIV_K_MONITOR)
 			continue;
-		log_info("slot %u: nobody's; ended", r.slot);
+		log_info("slot %u: its process belongs to no sandbox: ended", r.slot);
 		if (r.pid)
 			privctl_call(v->d->priv,
 				&(struct priv_msg){.op = PRIV_KILL, .slot = r.slot}, NULL, 0, NULL,

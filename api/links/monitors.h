@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * monitors.h: one mayfly-vmm process seen from the daemon, and the pool of blank ones. mayflyd's loop. A VM has a slot (its jail, user and
- * run folder), a control connection, and after boot or restore a word from its agent that it is ready. Everything it says is hostile.
+ * run folder), a control connection, and after boot or restore its agent says that it is ready. Everything that a VM sends is hostile.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct vm;
 struct size_class {
 	uint32_t mem_mib, vcpus;
 };
-/* What is asked for, rounded up to a class that blanks and templates are made for. */
+/* Rounds the request up to a class that blank monitors and templates are made for. */
 struct size_class size_class_of(uint64_t memory_bytes, uint32_t vcpus);
 
 enum vm_phase { VM_STARTING, VM_BLANK, VM_LOADING, VM_UP, VM_ENDING };
@@ -89,8 +89,8 @@ struct vm *vm_acquire(
 /* A VM of the last daemon: -errno if it is not there any more (then its slot was cleaned up). */
 int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c,
 	const struct vm_ops *ops, void *arg, struct vm **out);
-/* Slots that nobody adopted are killed and freed. Not complete: they stay taken, because one may
- * belong to a sandbox whose record could not be read. */
+/* Kills the processes in slots that nobody adopted, and frees the slots. Not complete: slots of
+ * monitors stay in use, because one may belong to a sandbox whose record could not be read. */
 void vms_sweep(struct vms *v, bool complete);
 /* Makes blanks of this class until the pool is full, soon. */
 void vms_refill(struct vms *v, struct size_class c);
@@ -101,11 +101,11 @@ struct vm_restore_fds {
 };
 int vm_restore(struct vm *vm, const struct vm_restore_fds *f, const struct vm_disk_fds *disk,
 	uint32_t flags);
-/* The CPU that this sandbox really gets, below its class. The host's memory limit is the size of the machine: a guest
- * fills what it sees with its page cache, and a smaller limit would kill it. Its agent keeps the processes to less. */
+/* Limits the CPU to what this sandbox asked for, which may be less than its class. The host's memory limit stays the size of the
+ * machine: the guest fills it with its page cache, so a smaller limit would kill it. The agent limits the processes. */
 void vm_limits(struct vm *vm, uint32_t cpu_millis);
 void vm_kill(struct vm *vm); /* ended() follows */
 /* The same, for a reason that ended() tells if the monitor has no other. */
 void vm_fail(struct vm *vm, const char *why);
-/* No calls to ops any more; kills it, and forgets it when it is gone. */
+/* Kills the VM, without calls to ops, and frees it when its process is gone. */
 void vm_abandon(struct vm *vm);

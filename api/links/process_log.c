@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * process_log.c: see process_log.h. A line is logged as ours, with the number of the slot before it, so that no process can speak for
- * another one or for the daemon. Who writes more than its share is read later: then its pipe is full, and it drops lines (lib/log).
+ * another one or for the daemon. A process that writes more than its share is read later: its pipe fills, and it drops lines (lib/log).
  */
 #include "api/links/process_log.h"
 
@@ -166,7 +166,7 @@ static void on_pipe(void *arg, uint32_t events)
 	ssize_t n;
 
 	if (left == 0) {
-		/* EPOLLHUP comes with any mask, so the watch itself has to rest */
+		/* epoll reports EPOLLHUP with any mask, so the watch is removed for a while */
 		watch_remove(f->watch);
 		f->watch = NULL;
 		timer_after(f->later, WINDOW_NS);

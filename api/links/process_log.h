@@ -15,6 +15,6 @@ bool process_log_is_followed(const struct process_logs *p, uint32_t slot);
 /* Takes fd, the reading end. Ends by itself when the last process that can write has ended. */
 void process_log_follow(struct process_logs *p, uint32_t slot, int fd);
 
-/* One line as it came, without its end: how it is logged. Returns the text within `line`, which is changed; *level is what the line says,
- * LOG_INFO if it does not say. For tests and the fuzzer. */
+/* Splits one line, without its newline. Returns the text within `line`, which is changed; *level is the level that the line has, else
+ * LOG_INFO. Public for tests and the fuzzer. */
 char *process_log_line(char *line, size_t n, int *level);

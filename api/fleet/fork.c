@@ -28,7 +28,7 @@
 struct fork_item {
 	struct fork *f;
 	struct sandbox *sb; /* with a reference; NULL: x says why there is none */
-	bool own_token;     /* made here, so the client has to hear of it */
+	bool own_token;     /* its token was made here, so the answer has it */
 	struct refusal x;
 };
 
@@ -42,8 +42,8 @@ struct fork {
 	struct memory mem;
 	int err; /* the point was not taken: errno and why */
 	char why[300], origin_id[37];
-	unsigned int n,
-		open; /* children; those whose end is not known, and one while they are started */
+	unsigned int n;    /* children */
+	unsigned int open; /* steps of children in progress, and one more while they are begun */
 	struct fork_item item[];
 };
 
@@ -73,7 +73,7 @@ static void child_env(struct fork_item *i, const cJSON *env)
 		cJSON_DeleteItemFromObjectCaseSensitive(s->env, v->string);
 		cJSON_AddStringToObject(s->env, v->string, v->valuestring);
 	}
-	/* whoever may use the source may not use its children by that alone */
+	/* a client that has the source's token must not reach the children with it */
 	if (!json_str(s->env, TOKEN_ENV) || json_str(env, TOKEN_ENV))
 		return;
 	random_hex(token, sizeof(token));
@@ -82,10 +82,10 @@ static void child_env(struct fork_item *i, const cJSON *env)
 	i->own_token = true;
 }
 
-/* The source's request, as far as a machine that runs already can have another one's. */
+/* Copies the source's request, but for what only the source itself may have. */
 static void child_spec(struct sandbox *sb, const cJSON *base)
 {
-	/* those that said how the source itself was to be made */
+	/* they say how the source itself was made */
 	static const char *const not_inherited[] = {"mayfly.id", "mayfly.snapshot"};
 	struct spec *s = &sb->spec;
 
@@ -188,7 +188,7 @@ static void fork_abandon(struct fork *f, const char *why)
 	fork_free(f);
 }
 
-/* The client left: what was begun goes on, as a create does. */
+/* The client left: the fork continues, as a create does. */
 static void fork_client_gone(struct http_req *r)
 {
 	struct fork *f = r->user;
@@ -225,7 +225,7 @@ static struct fork *fork_new(struct http_req *r, const cJSON *base, const char *
 	return f;
 }
 
-/* Nobody is told before this: a request that is answered at once needs no one who looks whether its client is there. */
+/* Called when the request cannot be answered at once: from now on the client may leave. */
 static void fork_waits(struct fork *f, struct http_req *r)
 {
 	f->client = r;
@@ -277,7 +277,7 @@ static void fork_answer(struct fork *f)
 	fork_free(f);
 }
 
-/* Its record says that somebody knows of it, or cannot be written. */
+/* The child's record is not internal any more, or could not be written. */
 static void child_published(void *arg, const struct err *e)
 {
 	struct fork_item *i = arg;
@@ -304,7 +304,7 @@ static void child_publish(struct fork *f, struct fork_item *i)
 	f->open++;
 	i->sb->internal = false;
 	if (i->sb->phase == PHASE_RUNNING)
-		own_api_start(i->sb); /* a running sandbox that nobody knows of has none */
+		own_api_start(i->sb); /* not started for an internal sandbox */
 	t = sandbox_gone(i->sb) ? NULL : sandbox_transaction_now(i->sb);
 	if (t)
 		database_commit(f->d->database, t, child_published, i);
@@ -312,8 +312,8 @@ static void child_publish(struct fork *f, struct fork_item *i)
 		child_published(i, sandbox_gone(i->sb) ? NULL : &no_memory);
 }
 
-/* The end of every child is known. Until their records say that they are a client's, the next daemon deletes them: nobody knows their
- * ids. */
+/* Every child has been created or has failed. As long as their records are internal, the next daemon deletes them: no client knows
+ * their ids. */
 static void fork_end(struct fork *f)
 {
 	f->open = 1;
@@ -392,7 +392,7 @@ static void fork_taken(void *arg)
 	fork_start(f);
 }
 
-/* Inside the last step of the source's operation. */
+/* Called within the last step of the source's operation, so the rest is deferred. */
 static void point_taken(void *arg, int err, const char *text, struct disk *disk, struct memory *mem)
 {
 	struct fork *f = arg;

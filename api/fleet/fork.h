@@ -18,13 +18,13 @@ struct checkpoint;
 struct fork_request {
 	unsigned int count; /* 1 to FORK_COUNT_MAX */
 	bool pause_source;  /* of a running sandbox: it is paused when the point is taken */
-	bool has_timeout;   /* else the children expire when the source does */
+	bool has_timeout;   /* else they expire when a running source does; of a snapshot: never */
 	uint64_t timeout_s;
-	const struct cJSON *env;      /* over the source's; NULL: none */
+	const struct cJSON *env;      /* replaces variables of the source's; NULL: none */
 	const struct cJSON *metadata; /* NULL: none */
 };
 
-/* Both answer r, sooner or later: 202 with an item for each child, which is a sandbox or an error. Before anything was started they may
- * answer 409, 429, 500 or 503: then there is no child. */
+/* Both answer r, sooner or later: 202 with an item for each child, which is a sandbox or an error. If nothing was started they answer 409,
+ * 429, 500 or 503: then there is no child. */
 void fork_sandbox(struct http_req *r, struct sandbox *source, const struct fork_request *q);
 void fork_checkpoint(struct http_req *r, const struct checkpoint *c, const struct fork_request *q);

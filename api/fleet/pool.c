@@ -2,10 +2,10 @@
  *
  * pool.c: see pool.h. mayflyd's loop.
  *
- * A machine that waits is a sandbox that is `internal`: in no list, and deleted by the next daemon, whose pools are filled anew. One machine of a
+ * A machine that waits is a sandbox that is `internal`: in no list, and deleted by the next daemon, which fills its pools again. One machine of a
  * pool is made at a time, and only when no create waits for its turn. Machines that wait count for admission like sandboxes.
  *
- * Changes by operators are made one after the other. Each is worked out from what the one before left. The loop does not wait for the record: a
+ * Changes by operators are made one after the other. Each begins with the result of the one before it. The loop does not wait for the record: a
  * pool changes, and the client is answered, when the commit has ended.
  */
 #include "api/fleet/pool.h"
@@ -46,7 +46,7 @@ struct pool_change {
 	char name[POOL_NAME_MAX];
 	struct pool_capacity cap;
 	struct cJSON *request;
-	struct pool *pool; /* from its turn on; of a create: in no list yet */
+	struct pool *pool; /* set when its turn comes. A new pool is in no list yet */
 	pool_change_fn done;
 	void *arg;
 };
@@ -116,7 +116,7 @@ static void takes_forget(struct pool *p)
 	}
 }
 
-/* So many are kept ready. */
+/* How many machines shall wait. */
 static uint64_t pool_target(const struct pool *p)
 {
 	return MIN(MAX(p->cap.buffer_min, (uint64_t)p->ntakes), p->cap.buffer_max);
@@ -155,7 +155,7 @@ static void machine_lost(struct pool *p, struct sandbox *sb, const struct refusa
 	if (p->making == sb)
 		p->making = NULL;
 	sandbox_unref(sb);
-	/* what ended this one may end the next one as well */
+	/* the next one may end for the same reason: wait first */
 	timer_after(p->all->retry, RETRY_S * SEC);
 }
 
@@ -169,7 +169,7 @@ static void machine_known(void *arg, struct sandbox *sb, const struct refusal *x
 	}
 	p->making = NULL;
 	p->waiting[p->nwaiting++] = sb;
-	/* its end is told, too */
+	/* called again when the machine ends */
 	sb->created = machine_known;
 	sb->created_arg = p;
 	pools_fill_soon(p->all);
@@ -232,7 +232,7 @@ static void pool_fill(struct pool *p)
 {
 	while (pool_has_too_many(p))
 		machine_end(p, p->nwaiting - 1, "its pool became smaller");
-	/* no create waits for this */
+	/* only when no create waits for its turn */
 	if (!p->making && !p->all->d->turns->first && pool_wants_more(p))
 		machine_make(p);
 }
@@ -372,7 +372,7 @@ static int pool_load(void *arg, const char *key, cJSON *doc)
 	struct pool *p = calloc(1, sizeof(*p));
 	int rc = p ? pool_capacity_read(json_obj(doc, "capacity"), &p->cap) : -ENOMEM;
 
-	/* creates compare with it */
+	/* creates that name the pool are compared with its image */
 	if (rc == 0 && !json_str(json_obj(json_obj(doc, "request"), "image"), "uri"))
 		rc = -EINVAL;
 	if (rc == 0) {
@@ -418,7 +418,7 @@ static struct pool *pool_of_change(struct pool_change *c)
 	return p;
 }
 
-/* What the change before it left may be another answer than what its request met. */
+/* Looks at the pool again: a change before this one may have created or deleted it. */
 static int change_find_pool(struct pool_change *c, struct refusal *x)
 {
 	struct pool *p = pool_find(c->all->d, c->name);
@@ -471,7 +471,7 @@ static void pool_end(struct pool *p)
 	pool_free(p);
 }
 
-/* Its record is written. */
+/* Applies the change: its record is written. */
 static void change_apply(struct pool_change *c)
 {
 	struct pools *all = c->all;
@@ -597,7 +597,7 @@ void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *
 
 /* ---- what a create asks for */
 
-/* The oldest that waits, or the one that is being made, which then does not wait. NULL: neither. */
+/* The oldest machine that waits. Else the one that is being made, which then will not wait. NULL: neither. */
 static struct sandbox *machine_next(struct pool *p)
 {
 	struct sandbox *sb = NULL;
@@ -620,7 +620,7 @@ struct sandbox *pool_take(struct pool *p, struct refusal *x)
 	pools_fill_soon(p->all);
 	if (sb) {
 		sb->created = NULL;
-		/* the table of sandboxes has one, too */
+		/* the table of sandboxes has a reference, too */
 		sandbox_unref(sb);
 		return sb;
 	}

@@ -16,18 +16,18 @@ struct sandbox;
 
 struct pool_capacity {
 	uint64_t buffer_min, buffer_max; /* machines that wait */
-	uint64_t pool_min, pool_max; /* machines that wait and sandboxes that were made of such */
-	/* Not 0: as many wait as were asked for in so many seconds, from buffer_min to buffer_max. */
+	uint64_t pool_min, pool_max;     /* the same, and sandboxes that were made of them */
+	/* Not 0: between buffer_min and buffer_max, as many machines wait as were asked for in the last adapt_s seconds. */
 	uint64_t adapt_s;
 };
 
-/* Checks a create request that a pool keeps. From the room above, which has the parser. */
+/* Checks the create request of a pool. api/lifecycle, which has the parser, passes this function down. */
 typedef int (*pool_spec_fn)(
 	struct spec *s, const struct cJSON *request, const struct config *c, struct refusal *x);
 
 /* NULL: no memory. Lives as long as the daemon. */
 struct pools *pools_create(struct daemon *d, pool_spec_fn parse);
-/* Reads their records. They are filled from then on. */
+/* Reads the records of pools, and begins to fill the pools. */
 void pools_load(struct daemon *d);
 
 struct pool *pool_find(const struct daemon *d, const char *name);
@@ -39,13 +39,13 @@ void pool_create(struct daemon *d, const char *name, const struct pool_capacity 
 	struct cJSON *request, pool_change_fn done, void *arg);
 void pool_resize(struct daemon *d, const char *name, const struct pool_capacity *cap,
 	pool_change_fn done, void *arg);
-/* Machines that wait end; sandboxes go on. */
+/* Deletes the machines that wait. Sandboxes of clients are kept. */
 void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *arg);
 /* {bufferMin, bufferMax, poolMin, poolMax}, and maybe adaptiveSeconds: 0 or -EINVAL. */
 int pool_capacity_read(const struct cJSON *o, struct pool_capacity *c);
 struct cJSON *pool_json(const struct pool *p);
 const char *pool_name(const struct pool *p);
 const struct cJSON *pool_request(const struct pool *p);
-/* A machine that waits or is being made: in no list, with the pool's spec, and nobody's. The caller makes it a client's and calls launch_release(). NULL: none waits;
- * x->status is 0 if the pool may have one more, which is then created like any other. */
+/* Returns a machine that waits or is being made. It is internal, and has the pool's spec. The caller gives it to a client and calls
+ * launch_release(). NULL: there is none. Then x->status is 0 if the pool may have one more, which the caller creates like any other. */
 struct sandbox *pool_take(struct pool *p, struct refusal *x);

@@ -395,7 +395,7 @@ static int match_schema(struct walk *w, const struct place *p, const cJSON *s, c
 {
 	int rc;
 
-	/* its keywords are looked up by name */
+	/* the cost of finding its keywords by name */
 	if (!spend(w, 32))
 		return 0;
 	rc = match_type(w, p, s, v);
@@ -415,7 +415,7 @@ int schema_match(const cJSON *schema, const cJSON *value, const char *what, stru
 	struct walk w = {.e = e, .left = SCHEMA_WORK_MAX};
 	int rc = match_schema(&w, &(struct place){.name = what}, schema, value);
 
-	/* what was found then may be wrong, too */
+	/* the walk was cut short, so rc may be wrong */
 	if (!w.left)
 		return err_plain(
 			e, E2BIG, "%s is too large to be checked against its schema", what);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * schema.h: the part of JSON Schema that the worker contract uses (docs/api.md): is a value what a schema asks for? mayflyd. Schema and value are hostile.
+ * schema.h: the part of JSON Schema that the worker contract uses (docs/api.md): does a value satisfy a schema? mayflyd. Schema and value are hostile.
  *
  * Supported: type (a name or a list of names), properties, required, additionalProperties (true or false), items (one schema), enum and const (of
  * scalars), minLength, maxLength, minItems, maxItems, minimum, maximum. Passed over: $schema, $id, title, description, default, examples. Every other
@@ -17,7 +17,7 @@ struct cJSON;
 /* Comparisons of names and scalars in one check: about 10 ms of the loop. */
 #define SCHEMA_WORK_MAX 1000000u
 
-/* 0; -EINVAL: it is no schema, or not of this part: e names the place and the keyword. what: its name in e. */
+/* 0; -EINVAL: it is not a schema, or has a keyword that is not supported: e names the place. what: the schema's name in e. */
 int schema_check(const struct cJSON *schema, const char *what, struct err *e);
 /* schema has passed schema_check(). 0; -EINVAL: the value does not satisfy it: e names the place; -E2BIG: the value is too large to check. what: the
  * value's name in e. */

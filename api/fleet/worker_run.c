@@ -28,11 +28,11 @@
 #define SEC        1000000000ull
 #define OUTPUT_MAX (256u * 1024) /* of standard output */
 #define ERRORS_MAX (64u * 1024)  /* of standard error; the rest is dropped */
-#define AGAIN_NS   SEC           /* before another attempt at a host that was full */
+#define AGAIN_NS   SEC           /* before the next attempt, if no sandbox could be made */
 #define PRUNE_NS   (600 * SEC)
 #define EXEC_ID    "run"
 #define WAITERS    32u /* requests that wait for one run */
-#define KEY_CHARS  40u /* one that is quarantined is shown whole */
+#define KEY_CHARS  40u /* less than struct quarantined has for a key */
 
 static const char *const status_names[RUN_STATUSES] = {[RUN_OK] = "ok",
 	[RUN_RETRYABLE] = "retryable_error",
@@ -49,9 +49,9 @@ struct waiter {
 /* How an attempt ended. */
 struct attempt {
 	enum run_status status;
-	char why[420];   /* "" with RUN_OK */
-	bool ended;      /* the command did, with `code` */
-	bool soon_again; /* nothing was done: another attempt needs a pause before it */
+	char why[420];    /* "" with RUN_OK */
+	bool ended;       /* the command ended, with `code` */
+	bool pause_first; /* no sandbox could be made: wait before the next attempt */
 	uint32_t code;
 };
 
@@ -89,7 +89,7 @@ struct runs {
 
 /* ---- answers */
 
-/* Messages may be cut inside a character, and have words of the guest: no JSON otherwise. Takes text. */
+/* Makes an answer valid UTF-8: messages may have text of the guest, or be cut inside a character. Takes text. */
 static char *answer_clean(char *text)
 {
 	_cleanup_(buf_fini) struct buf b = {0};
@@ -119,7 +119,7 @@ static char *answer_text(const char *run_id, enum run_status s, cJSON *result)
 	return answer_clean(text);
 }
 
-/* Each waiter gets a copy. One that fits into no budget is refused: nothing is lost, the answer is stored. */
+/* Each waiter gets a copy. A copy that does not fit into the budget is refused with 429; the stored answer stays. */
 static void answer_send(struct http_req *r, const char *text)
 {
 	if (text)
@@ -211,7 +211,7 @@ static void run_key(const char *owner, const char *run_id, char out[static KEY_C
 {
 	uint8_t md[SHA256_DIGEST_LENGTH];
 	char both[OWNER_MAX + WORKER_ID_MAX + 1];
-	/* the owner with its NUL, which ends it */
+	/* owner, NUL, run_id: the NUL separates them */
 	size_t n = strlen(owner) + 1;
 
 	str_copy(both, OWNER_MAX, owner);
@@ -252,7 +252,7 @@ static void run_forget(struct run *run, struct transaction *t)
 	run_free(run);
 }
 
-/* Has its owner no room for so many bytes? What others hold does not count: the owner's answers would make no room for them. */
+/* Is the owner's own budget full? What others hold does not count: deleting the owner's answers would not help then. */
 static bool run_owner_full(const struct run *run, uint64_t bytes)
 {
 	/* its present charge is replaced: only the difference is new */
@@ -303,7 +303,7 @@ static void run_answer(struct run *run, const char *text)
 	}
 }
 
-/* What only a run that runs needs. */
+/* Frees what only a run in progress needs. */
 static void run_lighten(struct run *run)
 {
 	timer_remove(take_ptr(run->timer));
@@ -357,7 +357,7 @@ static void run_store(struct run *run)
 	cJSON_AddStringToObject(doc, "answer", run->answer);
 	json_put_i64(doc, "at", run->at_ns);
 	transaction_put(t, DB_RUN, run->key, doc);
-	/* an answer that was given is given again, whatever happens to the host */
+	/* synced: an answer that a client has seen must survive the host */
 	transaction_sync(t);
 	database_commit(run->all->d->database, t, run_stored, run);
 }
@@ -390,7 +390,7 @@ static cJSON *run_result(const struct run *run)
 	return o;
 }
 
-/* What came out has to be what the output's schema asks for. */
+/* Checks the answer against output_schema. */
 static void run_check_output(struct run *run, const cJSON *result)
 {
 	_cleanup_json_ cJSON *o = cJSON_CreateObject();
@@ -431,7 +431,7 @@ static void run_finish(struct run *run)
 
 static void attempt_begin(struct run *run);
 
-/* Its sandbox is deleted. Not from inside a callback of its agent. */
+/* Deletes the sandbox of the attempt. Not from inside a callback of its agent. */
 static void attempt_clear(struct run *run)
 {
 	struct sandbox *sb = take_ptr(run->sb);
@@ -453,7 +453,7 @@ static void attempt_over(void *arg)
 	attempt_clear(run);
 	if (run->last.status != RUN_RETRYABLE || run->attempt >= run->task.attempts)
 		run_finish(run);
-	else if (run->last.soon_again)
+	else if (run->last.pause_first)
 		timer_after(run->timer, AGAIN_NS);
 	else
 		attempt_begin(run);
@@ -609,14 +609,14 @@ static void exec_start(struct run *run)
 		attempt_ends(run, attempt_lost("The sandbox takes no command."));
 }
 
-/* A request that is wrong stays wrong; everything else may be another time. */
+/* A wrong request stays wrong. Every other failure may not come again at the next attempt. */
 static struct attempt create_failed(const struct refusal *x)
 {
 	struct attempt a = {.status = x->status >= 400 && x->status < 500 && x->status != 409 &&
 						      x->status != 429
 					      ? RUN_INVALID_REQUEST
 					      : RUN_RETRYABLE,
-		.soon_again = true};
+		.pause_first = true};
 
 	snprintf(a.why, sizeof(a.why), "%.400s", x->msg);
 	return a;
@@ -629,7 +629,7 @@ static void run_created(void *arg, struct sandbox *sb, const struct refusal *x)
 	if (x) {
 		attempt_ends(run, create_failed(x));
 	} else if (sb->phase != PHASE_RUNNING) {
-		/* a client would have heard that it is Pending: it goes on */
+		/* it is still Pending, where a client would have its answer: wait on */
 		sb->created = run_created;
 		sb->created_arg = run;
 	} else if (!run->over) {
@@ -637,7 +637,7 @@ static void run_created(void *arg, struct sandbox *sb, const struct refusal *x)
 	}
 }
 
-/* NULL: x. */
+/* Makes the sandbox of an attempt. NULL: x says why. */
 static struct sandbox *run_sandbox(struct run *run, struct refusal *x)
 {
 	struct daemon *d = run->all->d;
@@ -691,7 +691,8 @@ static void attempt_begin(struct run *run)
 
 /* ---- a request */
 
-/* So much is held while it runs: the parsed input, and what the task may print. A body of `0,` takes 40 times its length when it is parsed. */
+/* The bytes that a run in progress may hold: the parsed input, and what the task may print. A list of many zeros takes 40 times its
+ * length when it is parsed. */
 static uint64_t run_weight(const struct worker_task *t)
 {
 	return sizeof(struct run) + json_memory(t->body) + json_memory(t->create) +
@@ -707,7 +708,7 @@ static bool runs_full(const struct runs *all, const char *owner)
 	return n >= all->d->cfg.runs_max_running;
 }
 
-/* NULL: why. Takes task. */
+/* NULL: *why says the reason. Takes task. */
 static struct run *run_new(struct daemon *d, const char *owner, const char *key,
 	struct worker_task *task, const char **why)
 {
@@ -748,7 +749,7 @@ static struct run *run_new(struct daemon *d, const char *owner, const char *key,
 	return run;
 }
 
-/* What cannot be read is no leave to run the task again. */
+/* If the stored answer cannot be read, the task must not run again. */
 static bool run_is_quarantined(const struct daemon *d, const char *key)
 {
 	const struct quarantined *q = database_quarantine(d->database);

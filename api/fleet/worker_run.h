@@ -4,7 +4,7 @@
  * deletes it, by the same operations as a client's. mayflyd's loop.
  *
  * A run belongs to its principal and its run_id. While it runs, the same input waits for its answer. Once the task's command was started, the answer is
- * stored and given again. A daemon that dies leaves no answer and no sandbox (they are `internal`): the same run_id then runs again.
+ * stored, and the same run_id gets it again. A daemon that dies leaves no answer and no sandbox (they are `internal`): the same run_id then runs again.
  */
 #pragma once
 
@@ -13,10 +13,10 @@
 
 struct runs;
 
-/* NULL: no memory. Lives as long as the daemon. parse: of a create request. */
+/* NULL: no memory. Lives as long as the daemon. parse: checks a create request. */
 struct runs *runs_create(struct daemon *d, pool_spec_fn parse);
 /* Reads the stored answers. */
 void runs_load(struct daemon *d);
-/* Answers r, sooner or later: {run_id, status, result}, with HTTP status 200 whatever the run's status is; a stored answer that is longer
- * than its principal's budget has room for gets 429. */
+/* Answers r, sooner or later: {run_id, status, result}, with HTTP status 200 whatever the run's status is; 429 if
+ * a stored answer does not fit into its principal's budget. */
 void runs_submit(struct http_req *r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker_task.c: see worker_task.h. The input has the contract's three members and no other. How the task is run stands in context.worker, so that
- * `context` needs no second document beside it.
+ * worker_task.c: see worker_task.h. The input has the contract's three members and no other. How the task is run is in context.worker, so that no second
+ * document is needed.
  */
 #include "api/fleet/worker_task.h"
 
@@ -101,7 +101,7 @@ static int read_source(struct part *p)
 	if (template && limits)
 		return err_plain(p->e, EINVAL,
 			"context.worker.resource_limits cannot be used together with template");
-	/* a create from a template must have one; the run deletes its sandbox long before */
+	/* a create from a template must have a timeout; the run deletes its sandbox long before */
 	cJSON_AddNumberToObject(o, "timeout", (double)(most ? MIN(most, 86400) : 86400));
 	if (template)
 		return cJSON_AddStringToObject(o, "templateId", template) ? 0 : no_memory(p->e);
@@ -190,7 +190,7 @@ static int read_bounds(struct part *p)
 				(uint64_t)p->c->runs_max_attempts, &p->t->attempts);
 }
 
-/* The input's schema is about the input as it came. */
+/* input_schema is for the whole input, unchanged. */
 static int read_schemas(struct part *p)
 {
 	const cJSON *in = json_field(p->worker, "input_schema"),
@@ -228,7 +228,7 @@ static int read_known(struct part *p)
 	return 0;
 }
 
-/* The members are referred to, not copied: those of `worker` may be large. */
+/* Makes the text of context without `worker`. Members are referred to, not copied: they may be large. */
 static int read_context(struct part *p)
 {
 	const cJSON *context = json_obj(p->t->body, "context");
@@ -252,7 +252,7 @@ static int read_context(struct part *p)
 int worker_task_read(
 	struct worker_task *t, const void *p, size_t n, const struct config *c, struct err *e)
 {
-	/* those that cost much come last */
+	/* cheap checks first */
 	static int (*const parts[])(struct part * part) = {read_known, read_language, read_env,
 		read_bounds, read_source, read_schemas, read_context, read_digest};
 	struct part part = {.t = t, .c = c, .e = e};

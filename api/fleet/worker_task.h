@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker_task.h: the input of a run (POST /v1/mayfly/runs): read and checked. mayflyd. The bytes are hostile. Pure functions. docs/api.md has the members.
+ * worker_task.h: reads and checks the input of a run (POST /v1/mayfly/runs). mayflyd. The bytes are hostile. No I/O. docs/api.md has the members.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct worker_task {
 	char digest[65];                /* of the whole input */
 	struct cJSON *body;             /* the others point into it */
 	const char *task;
-	char *context;        /* without `worker`, as the task gets it */
+	char *context;        /* JSON, without `worker`: the task has it in MAYFLY_CONTEXT */
 	struct cJSON *create; /* the request for its sandbox, as POST /sandboxes has it */
 	const struct cJSON *env, *output_schema; /* NULL: none */
 	const char *argv[WORKER_ARGS_MAX];       /* the task's command */
@@ -32,7 +32,7 @@ struct worker_task {
 	uint64_t timeout_s, attempts;
 };
 
-/* 0; -EINVAL: the input is an invalid request, e says why. t is to be given to worker_task_fini() either way. */
+/* 0; -EINVAL: the request is invalid, e says why. t must go to worker_task_fini() in any case. */
 int worker_task_read(
 	struct worker_task *t, const void *p, size_t n, const struct config *c, struct err *e);
 void worker_task_fini(struct worker_task *t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * main.c: mayflyd: command line, start in order, adoption of what the last daemon left, orderly
- * end. Started by mayfly-priv under its own user with PRIV_FD, or with --no-jail by a developer.
+ * main.c: mayflyd: command line, the order of the start, adoption of what the last daemon left, and
+ * the end. mayfly-priv starts it under its own user with PRIV_FD; a developer starts it with --no-jail.
  * Sandboxes outlive it.
  */
 #include <arpa/inet.h>
@@ -52,11 +52,11 @@
 #include "lib/opt.h"
 
 #define BOARD_VERSION "2"
-/* What the guest sees of the processor, by name: a memory file is only good for that. The only class so
- * far: everything that this host's KVM supports. */
+/* The CPU class of all sandboxes: everything that this host's KVM supports. It is in the key of templates,
+ * because a memory file is only good for one class. */
 #define CPU_CLASS    "host"
 #define SERVICE_USER "mayfly" /* mayfly-priv's --user */
-#define BAD_CONFIG   2        /* trying again does not mend it: mayfly-priv ends then, too */
+#define BAD_CONFIG   2 /* exit code: another start would not help, so mayfly-priv ends, too */
 #define DRAIN_NS     (10ull * 1000000000)
 
 static struct daemon D = {.kernel_fd = -1, .initrd_fd = -1, .kvm_fd = -1};
@@ -85,13 +85,14 @@ static struct options parse_options(int argc, char **argv)
 	struct options o = {0};
 	const struct opt opts[] = {
 		{"config", 'c', OPT_STR, &o.config, "FILE",
-			"the configuration; without it the defaults"},
-		{"check", 'n', OPT_FLAG, &o.check, NULL, "read it, report what is wrong, and end"},
+			"use this configuration; without it the defaults hold"},
+		{"check", 'n', OPT_FLAG, &o.check, NULL,
+			"check the configuration, report errors, and exit"},
 		{"faults", 0, OPT_FLAG, &o.faults, NULL,
 			"allow debug.faults, for tests: files in run_dir then kill the daemon"},
 		{"no-jail", 0, OPT_COUNT, &o.no_jail, NULL,
 			"start VMs directly, without mayfly-priv: for debugging (as root: twice)"},
-		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; again for still more"},
+		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; twice: still more"},
 		{"version", 'V', OPT_FLAG, &o.version, NULL, "print the version"},
 		{"help", 'h', OPT_FLAG, &o.help, NULL, "print this text"},
 	};
@@ -180,8 +181,8 @@ static void lock_state(void)
 	}
 	snprintf(path, sizeof(path), "%s/lock", D.cfg.state_dir);
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* kept for as long as we live */
-	/* of this process, not of the open file: a child between its fork and its exec must not
-	 * hold it on when we are killed */
+	/* A lock of the process (fcntl), not of the open file (flock): if we are killed, a child between
+	 * fork and exec must not keep it */
 	if (fd < 0 || fcntl(fd, F_SETLK, &whole) < 0) {
 		bool taken = errno == EACCES || errno == EAGAIN;
 
@@ -206,8 +207,8 @@ static const char *bin_dir(void)
 	return path;
 }
 
-/* A guest file by configuration, or where it lies by default. Missing: creates are refused until it
- * is there, at the next start. */
+/* Opens a file for guests: the configured one, or the default. If it is missing, every create fails until
+ * a start that finds it. */
 static int guest_file(const char *configured, const char *dflt, const char *name, uint64_t *stamp)
 {
 	char path[400], installed[640];
@@ -243,8 +244,8 @@ static void open_guest_files(void)
 		D.cfg.network_enabled ? "n" : "", (unsigned long long)stamp);
 }
 
-/* From here on only our own folders can be opened, whatever a client talks us into. Monitors and
- * jobs are started by mayfly-priv, not by us. */
+/* From here on only our own folders can be opened, even by a daemon that was taken over. mayfly-priv
+ * starts monitors and jobs, not we. */
 static void confine(void)
 {
 	struct err e;
@@ -253,7 +254,7 @@ static void confine(void)
 	setenv("SQLITE_TMPDIR", D.cfg.state_dir, 1);
 	rc = daemon_landlock(D.cfg.state_dir, D.cfg.run_dir, &e);
 	if (rc == -EOPNOTSUPP)
-		log_warn("%s: files of the host are kept from us by their owners only", e.msg);
+		log_warn("%s: only file permissions keep the daemon from the host's files", e.msg);
 	else if (rc < 0)
 		die("Landlock", &e);
 }
@@ -281,7 +282,7 @@ static int listen_on(const char *name, int64_t port, struct err *e)
 	return take_fd(&fd);
 }
 
-/* A socket that a daemon left is replaced; one on which somebody answers is not. */
+/* Removes the socket of an earlier daemon. If a server answers on it, that is an error. */
 static int clear_socket(const struct sockaddr_un *sa, struct err *e)
 {
 	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -296,7 +297,7 @@ static int clear_socket(const struct sockaddr_un *sa, struct err *e)
 	return 0;
 }
 
-/* Everybody may connect: callers are told apart by their user id, and who has none of the configured ones needs a key, as over TCP. */
+/* Every user may connect. A caller whose user id is not configured needs a key, as over TCP. */
 static int listen_on_socket(const char *path, struct err *e)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
@@ -384,13 +385,13 @@ static void take_up_one(struct sandbox *sb)
 	     runs = ran && sb->vm_pid > 0 && launch_adopt(sb);
 
 	if (snap_take_up(sb)) {
-		/* paused by its files, or its VM is asked */
+		/* its files say that it is Paused, or its VM is being asked */
 	} else if (sb->phase == PHASE_ACCEPTED && launch_take_up(sb)) {
-		log_info("sandbox %s: made anew", sb->id);
+		log_info("sandbox %s: its create begins again", sb->id);
 	} else if (sb->phase == PHASE_ACCEPTED) {
 		take_up_unmade(sb);
 	} else if (sb->op.kind == OP_RESUME) {
-		/* what it was paused with is whole: nothing was promised about what ran since */
+		/* the files of the pause are complete, and the resume was not answered yet */
 		sandbox_apply(sb, EV_FAILED, "RESUME_FAILED",
 			"The server was stopped while the sandbox was resumed.");
 		operation_end(sb);
@@ -405,7 +406,7 @@ static void take_up_one(struct sandbox *sb)
 
 static void take_up(struct sandbox *sb)
 {
-	/* its build starts anew */
+	/* no client knows of it: a template's build begins again, and a pool makes another machine */
 	if (sb->internal) {
 		sandbox_delete(sb, "the server was stopped while it was used");
 		return;
@@ -413,8 +414,8 @@ static void take_up(struct sandbox *sb)
 	take_up_one(sb);
 }
 
-/* The oldest first: what was promised is made again in this order, and who waited longest would
- * otherwise wait behind all others after every kill. */
+/* The oldest first: creates that begin again wait for their turn in this order. Otherwise the client that
+ * waited longest would be the last one after every kill. */
 static void take_up_each(void)
 {
 	size_t n = 0;
@@ -429,7 +430,7 @@ static void take_up_each(void)
 		sandboxes_bound(&D);
 }
 
-/* The connections of the sandboxes go on. The policy of a record may be newer than the broker's: the last daemon may have died between
+/* Connections of sandboxes are kept. The policy of a record may be newer than the broker's: the last daemon may have died between
  * writing it and sending it. */
 static void take_up_networks(bool complete)
 {
@@ -451,7 +452,7 @@ static void take_up_all(void)
 	database_load(D.database, DB_SANDBOX, load_sandbox, NULL);
 	sort_sandboxes();
 	checkpoints_load(&D, checkpoint_kinds);
-	/* what no record names is only known to be nobody's when every record was read */
+	/* a file, image or monitor that no record names may only be removed if every record could be read */
 	complete = database_complete(D.database);
 	if (!complete)
 		log_error("records are quarantined: no file, image or monitor that seems to be "
@@ -544,7 +545,7 @@ static void watch_signals(void)
 		die("signals", NULL);
 }
 
-/* What a host lacks is its owner's to accept, and not to be found out afterwards. */
+/* Ends the start if the host lacks a part of the jail, unless the configuration accepts that. */
 static void accept_host(uint32_t flags)
 {
 	const char *lacks = !(flags & (PRIV_H_NO_CGROUP | PRIV_H_NO_LANDLOCK)) ? NULL
@@ -592,11 +593,11 @@ static int priv_socket(bool no_jail)
 	return PRIV_FD;
 }
 
-/* Whose records stand on images. */
+/* Which records need an image. */
 static const image_user_fn image_users[] = {
 	sandboxes_need_image, checkpoints_need_image, templates_need_image, NULL};
 
-/* A server of its own: floods of strangers fill its limits, and not those of the API. */
+/* The gateway is an HTTP server of its own: a flood of strangers uses up its limits, not those of the API. */
 static int start_gateway(const struct http_config *api)
 {
 	struct http_config hc = *api;
@@ -622,7 +623,7 @@ static int start_gateway(const struct http_config *api)
 	return fd;
 }
 
-/* Before anybody needs more than that: a create that fails for want of a process id is hard to explain. */
+/* Warns at the start: a create that fails because there is no process id left is hard to explain. */
 static void name_low_limits(void)
 {
 	struct host_limit l[HOST_LIMITS];
@@ -713,7 +714,7 @@ static void start(bool no_jail)
 	gateway_fd = start_gateway(&hc);
 	if (!no_jail && daemon_seal(&e) < 0)
 		die("seccomp", &e);
-	/* threads inherit the seal, and so are started after it */
+	/* threads are started after the seal, because they inherit it */
 	if (database_start(D.database, &e) < 0 || io_pool_start(D.io, &e) < 0)
 		die("threads", &e);
 	digests_go_on(&D);
@@ -723,7 +724,7 @@ static void start(bool no_jail)
 	say_listening(hc.listen_fd, gateway_fd);
 }
 
-/* The configuration holds keys: they are its owner's. */
+/* Warns if other users can read the keys in the configuration. */
 static void warn_of_readers(const char *path)
 {
 	struct stat st;

@@ -45,8 +45,8 @@ static int take(struct daemon *d, int fd, struct err *e)
 	if (rc < 0)
 		return err_wrap(e, "%s", d->config_path);
 	conf_take(&all, &next, NULL, NULL);
-	/* what it was started with may want what is not said any more: a key, where others reach it
-	 */
+	/* Values that only a start can change may need others that the file does not have any more: a key, if the
+	 * server listens on a public address. */
 	if (conf_check(&all, e) < 0)
 		return err_wrap(e, "%s, with what is taken at a start only", d->config_path);
 	conf_take(&d->cfg, &next, stays, NULL);
@@ -74,7 +74,7 @@ static void came(void *arg, const struct priv_msg *reply, int owned)
 	log_info("configuration: read anew from %s", d->config_path);
 }
 
-/* The file as the helper opens it, or as we do without one. */
+/* Asks the helper to open the file, or opens it if there is no helper. */
 static int ask_file(struct daemon *d, privctl_fn fn, void *arg)
 {
 	struct priv_msg m = {.op = PRIV_OPEN, .what = PRIV_F_CONFIG}, direct = {0};
@@ -104,7 +104,7 @@ void daemon_reload(struct daemon *d)
 struct lists_watch {
 	struct daemon *d;
 	struct timer *timer;
-	struct stat seen, done; /* at the last look; when it was read last */
+	struct stat seen, done; /* the file at the last look; the file that was read last */
 	bool asked;
 };
 
@@ -146,7 +146,7 @@ static void lists_take(struct daemon *d, int fd)
 		networks_reload(d->networks);
 }
 
-/* A file that is the same at two looks is not being written just now. */
+/* The file is read when two looks in a row find it the same: then nobody is writing it. */
 static void lists_came(void *arg, const struct priv_msg *reply, int owned)
 {
 	_cleanup_close_ int fd = owned;
@@ -172,6 +172,7 @@ static void lists_look(void *arg)
 	timer_after(w->timer, LISTS_LOOK_NS);
 	if (!w->asked) {
 		w->asked = true;
+		/* without a helper lists_came() has been called already, and cleared it */
 		w->asked = ask_file(w->d, lists_came, w) == 0 && w->asked;
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * routing.c: everything that mayflyd serves: which table stands where, in the order in which they are looked through. A new room's routes are
- * a row here.
+ * routing.c: the tables of routes, and where each is served. They are searched in this order. A new folder with routes adds a row
+ * here.
  */
 #include "api/start/routing.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * routing.h: everything that mayflyd serves, in one table.
+ * routing.h: the table of all routes that mayflyd serves.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * config.c: a reader for the part of TOML that a configuration needs: tables, strings, integers, booleans, arrays of strings. mayflyd, at
- * the start and at each reload. The table keys[] lists all keys but those of [server.keys.NAME] and [storage].
- * Any other key is an error with its line.
+ * the start and at each reload. The table keys[] lists all keys but those of [server.keys.NAME], [server.api_keys] and
+ * [storage]. Any other key is an error with its line.
  */
 #include "api/core/config.h"
 
@@ -420,7 +420,7 @@ static int key_new(struct rd *r, struct config *c, const char *name)
 	if (c->nkeys == CONFIG_KEYS_MAX)
 		return bad(r, "too many keys");
 	if (!principal_name_ok(name))
-		return bad(r, "this name is too long for a key");
+		return bad(r, "the name of a key has 1 to 63 characters");
 	for (unsigned int i = 0; i < c->nkeys; i++)
 		if (!strcmp(c->keys[i].who.name, name))
 			return bad(r, "two keys have this name");

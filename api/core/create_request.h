@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * create_request.h: a checked create request, and an answer that refuses one. The parser is api/lifecycle/spec.c;
- * the rooms below it need the data only. mayflyd's loop.
+ * the other rooms need the data only. mayflyd's loop.
  */
 #pragma once
 

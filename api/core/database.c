@@ -27,7 +27,7 @@ static const char *const puts_row[DB_TABLES] = {[DB_SANDBOX] = PUT_RECORD("sandb
 	[DB_CLAIM] = PUT_RECORD("claims"),
 	[DB_POOL] = PUT_RECORD("pools"),
 	[DB_RUN] = PUT_RECORD("runs"),
-	/* the values that keys are searched by have columns of their own, with an index */
+	/* idempotency keys are deleted by sandbox and by time: both have columns with an index */
 	[DB_IDEMPOTENCY] =
 		"INSERT OR REPLACE INTO idempotency (id, doc, local, sandbox, at) VALUES"
 		" (?1, ?2, ?3, json_extract(?2, '$.sandbox'), json_extract(?2, '$.at'))"};

@@ -58,7 +58,8 @@ void transaction_put(
 	struct transaction *t, enum db_table table, const char *key, struct cJSON *doc);
 void transaction_delete(struct transaction *t, enum db_table table, const char *key);
 void transaction_query(struct transaction *t, enum db_query q, const char *value);
-/* The commit ends when it is on the disk: for Paused, snapshot Ready and deletion. */
+/* The commit ends when it is on the disk: for what must survive a crash of the host, such as Paused,
+ * snapshot Ready and deletion. */
 void transaction_sync(struct transaction *t);
 
 /* e NULL: it is committed. Else nothing of it was applied, and e says why. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * database_int.h: what the database's files share: database.c (the file and its statements),
- * database_writer.c (queue, thread and completions), database_load.c (reading at start).
+ * database_writer.c (queue, thread and completions), database_load.c (reading),
+ * database_migrate.c (the format).
  */
 #pragma once
 

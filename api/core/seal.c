@@ -19,7 +19,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-/* why a row stays that no test calls (tests/unit/seal.c compares) */
+/* why a row stays although no test makes its call (tests/unit/seal.c compares) */
 #define NEWER_LIBC "glibc before 2.33 and from 2.39 on, musl: their fstat is this call"
 #define NO_VDSO    "hosts whose clock source the vDSO cannot read (hpet, acpi_pm), which then calls"
 #define STOPPED    "poll and clock_nanosleep, stopped and continued by the host's owner"
@@ -83,7 +83,7 @@ static const struct jail_rule rules[] = {
 	JAIL_CALL(statx, "verify.c: whether the kernel watches a file"),
 	JAIL_CALL_EQ(ioctl, 1, FS_IOC_ENABLE_VERITY, "verify.c: the kernel watches it from now on"),
 	JAIL_CALL(sysinfo, "admission",
-		.unseen = "limits.memory_mib is not set: the tests set it; sorting of long lists"),
+		.unseen = "the tests set limits.memory_mib, and sort no long lists"),
 	/* memory: never executable */
 	JAIL_CALL_MASK(mmap, 2, PROT_EXEC, 0, "heap, SQLite's shared memory, thread stacks"),
 	JAIL_CALL_MASK(mprotect, 2, PROT_EXEC, 0, "heap, thread stacks"),

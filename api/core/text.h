@@ -13,7 +13,7 @@ bool time_parse(const char *s, int64_t *unix_ns);
 const char *time_format(int64_t unix_ns, char out[TIME_TEXT]);
 bool uuid_ok(const char *s);
 void uuid_make(char out[37]);
-/* Random hexadecimal digits, cap - 1 of them (cap is odd), and a NUL. */
+/* 32 random hexadecimal digits and a NUL. cap must be 33: it is the size of `to`. */
 void random_hex(char *to, size_t cap);
 /* A quantity as Kubernetes and Docker write it: 512Mi, 2g, 64KB. false: it is none, or 0. */
 bool quantity_parse(const char *s, uint64_t *bytes);

@@ -343,9 +343,9 @@ void blob_ref(struct blobs *b, const char *id)
 	(*at)->refs++;
 }
 
-/* ---- removal: the name goes at once, the blocks of a large file in steps and in another thread. A
- * disk in a million pieces takes seconds. The loop serves nobody meanwhile, and a thread in that one
- * call could not even be killed. */
+/* ---- removal: the name at once, the blocks of a large file in steps and in another thread. To free a
+ * file of a million pieces in one call takes seconds: the loop would serve nobody meanwhile, and a
+ * thread in that call could not be killed. */
 
 struct removal {
 	struct io_job job;

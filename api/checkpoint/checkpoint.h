@@ -73,8 +73,8 @@ typedef void (*checkpoint_fn)(struct checkpoint *c, struct http_req *r, const st
 /* In no list yet; created now, the operator's, Pending. NULL: no memory. */
 struct checkpoint *checkpoint_new(
 	struct daemon *d, const struct checkpoint_kind *k, const char *id);
-/* Charges c to its owner, before it is listed, if a client asked for it. NULL: charged. Else the account that is full; nothing was
- * charged. */
+/* Charges c to its owner. To be called before a checkpoint that a client asked for is listed. NULL: charged. Else the account that
+ * is full; nothing was charged. */
 struct account *checkpoint_charge(struct checkpoint *c);
 void checkpoint_list_add(struct checkpoint *c);
 /* Removes c from the list, drops its references to files and frees it. The record stays. Callbacks of commits in flight
@@ -84,9 +84,10 @@ void checkpoint_forget(struct checkpoint *c);
 void checkpoint_files_set(struct checkpoint *c, const struct disk *disk, const struct memory *mem);
 void checkpoint_files_drop(struct checkpoint *c);
 
-/* Commits this state with all other fields as they are now. When the commit has ended, c enters the
- * state and fn (may be NULL; an error is logged) is called. After a failed commit c keeps its state,
- * but it enters Failed in any case. sync: the commit is synced. Does nothing while c is being deleted. */
+/* Commits the state `to` with all other fields as they are now. When the commit has ended, c enters
+ * the state and fn (may be NULL; an error is logged) is called. After a failed commit c keeps its
+ * state, unless `to` is Failed: that is entered also then. sync: the commit is synced. Without memory
+ * fn is called from inside. While c is being deleted nothing happens, and fn is not called. */
 void checkpoint_set(struct checkpoint *c, enum cp_state to, bool sync, const char *reason,
 	const char *message, checkpoint_fn fn, struct http_req *r);
 /* Commits the fields as they are. Nobody waits. */

@@ -32,8 +32,8 @@ void memory_ref(struct blobs *b, const struct memory *m);
 void memory_unref(struct blobs *b, const struct memory *m);
 bool memory_has(const struct memory *m, const char *blob); /* among its memory files */
 /* Makes an empty private layer for a disk of that size, in a thread: on some file systems it takes a millisecond to
- * find a free inode. fn is called later, on the loop. Without an error data is the blob of the layer, with a reference for
- * the callee. Returns NULL if there is no memory. */
+ * find a free inode. fn is called later, on the loop. Without an error data is the blob of the layer, with a reference that
+ * fn has to drop. Returns NULL if there is no memory. */
 struct layer_job;
 typedef void (*layer_fn)(void *arg, const char *data, const struct err *e);
 struct layer_job *disk_private_make(struct blobs *b, uint64_t bytes, layer_fn fn, void *arg);

@@ -133,7 +133,7 @@ static void check_file(struct blobs *b, struct file *f, const struct snap *s)
 		struct snap_ws_range *r = malloc(SNAP_MAX_WS * sizeof(*r));
 		uint32_t n;
 
-		/* guest memory has a hole below 4 GiB: the span is what the extents say, at most */
+		/* guest memory has a hole below 4 GiB, so its last address may be that far beyond its size */
 		rc = r ? snap_ws_read(f->fd, s->head.file[s->head.nfiles - 1].id,
 				 SNAP_MEM_MAX + GIB(4), r, &n, &e)
 		       : err_set(&e, ENOMEM, "working set");

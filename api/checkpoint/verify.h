@@ -12,7 +12,7 @@
 struct http_req;
 struct verify;
 
-/* Memory file `blob` is damaged. For the sandboxes that use it: checkpoints_damaged() is called in any case. */
+/* Called when memory file `blob` is found damaged, to tell the sandboxes that use it. verify.c itself tells the checkpoints. */
 typedef void (*verify_damaged_fn)(struct daemon *d, const char *blob, const char *text);
 
 /* Lives as long as the daemon. */
@@ -22,7 +22,7 @@ struct verify *verify_create(struct daemon *d, verify_damaged_fn in_use);
 bool verify_known(struct daemon *d, const struct memory *m);
 /* A sandbox was restored from m: reads in the background the files that were not read since the host booted. */
 void verify_restored(struct daemon *d, const struct memory *m);
-/* NULL, or what is wrong with one of them. */
+/* What is wrong with one of m's memory files; NULL: no damage is known. */
 const char *verify_damage(struct daemon *d, const struct memory *m);
 
 /* Runs a job in the same thread, after the jobs before it. done() is called on the loop. */

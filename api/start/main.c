@@ -244,8 +244,8 @@ static void open_guest_files(void)
 		D.cfg.network_enabled ? "n" : "", (unsigned long long)stamp);
 }
 
-/* From here on only our own folders can be opened, even by a daemon that was taken over. mayfly-priv
- * starts monitors and jobs, not we. */
+/* From here on only our own folders can be opened, even if an attacker controls the daemon.
+ * mayfly-priv starts monitors and jobs, not we. */
 static void confine(void)
 {
 	struct err e;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reload.c: see reload.h. mayflyd's loop. The file is the administrator's. The helper opens it, as
- * it was given to the daemon at its start: the daemon itself can open nothing but its own folders.
+ * reload.c: see reload.h. mayflyd's loop. The file is the administrator's. The helper opens it, by the
+ * path that the daemon got at its start: the daemon itself can open nothing but its own folders.
  */
 #include "api/start/reload.h"
 
@@ -48,7 +48,8 @@ static int take(struct daemon *d, int fd, struct err *e)
 	/* Values that only a start can change may need others that the file does not have any more: a key, if the
 	 * server listens on a public address. */
 	if (conf_check(&all, e) < 0)
-		return err_wrap(e, "%s, with what is taken at a start only", d->config_path);
+		return err_wrap(
+			e, "%s, with the values that only a start can change", d->config_path);
 	conf_take(&d->cfg, &next, stays, NULL);
 	return 0;
 }

@@ -480,7 +480,7 @@ static const struct aconn_ops spare_ops = {.frame = spare_frame, .closed = spare
 static struct aconn *open_kind(
 	struct agentc *a, enum agent_conn kind, const struct aconn_ops *ops, void *arg)
 {
-	/* What waits for a guest that takes nothing has a share of one budget: the more streams, the less for a new one. */
+	/* The streams share about STREAMS_QUEUED bytes for what a guest does not read: the more streams, the less for a new one. */
 	struct aconn_target t = {.path = a->path,
 		.port = a->port,
 		.version = a->version,

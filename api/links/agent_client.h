@@ -42,7 +42,7 @@ struct agentc *agentc_create(
 /* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
  * own callbacks: defer it. */
 void agentc_destroy(struct agentc *a);
-/* For tests, which cannot wait so long. reconnect_ns: the time between the first loss of the control connection and the next one.
+/* For tests, which cannot wait so long. reconnect_ns: after a first loss, the time until the control connection is opened again.
  * unread_ns: the period in which 1 MiB of output that nobody reads is accepted. */
 void agentc_pace(struct agentc *a, uint64_t reconnect_ns, uint64_t unread_ns);
 void agentc_up(struct agentc *a);

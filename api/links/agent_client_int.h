@@ -32,7 +32,7 @@ void agent_exec_finish(const struct agentc *a, struct buf *b);
 /* To be called at the end of a command: opens the EXEC connection for the next one. */
 void agent_spare_make(struct agentc *a);
 
-/* agentc_pace() */
+/* unread_ns of agentc_pace() */
 uint64_t agent_unread_ns(const struct agentc *a);
 
 /* AGENT_ERR's payload as a reply; text is a fixed field of the caller's. 0, or EPROTO. */

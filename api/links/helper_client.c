@@ -401,8 +401,8 @@ static int call_send(struct privctl *p, const void *msg, size_t n, uint32_t id, 
 	if (!c)
 		return -ENOMEM;
 	*c = (struct pcall){.id = id, .fn = fn, .arg = arg, .next = p->calls};
-	/* the helper reads whenever it has sent: a full socket lasts microseconds, and waiting
-	 * keeps requests in order */
+	/* the helper soon reads again, so a full socket lasts microseconds; waiting here keeps
+	 * requests in order */
 	while ((rc = fdpass_send(p->sock, msg, n, fds, nfds)) == -EAGAIN) {
 		struct pollfd pf = {.fd = p->sock, .events = POLLOUT};
 
@@ -551,7 +551,7 @@ int privctl_wait(struct privctl *p, const struct priv_msg *req, struct priv_msg 
 			continue;
 		}
 		if (rc > 0 && reply->id == m.id) {
-			/* listed more than once, at the start */
+			/* at the start a process is listed more than once: ask for its log once */
 			if (m.op == PRIV_LIST && p->logs &&
 				!process_log_is_followed(p->logs, reply->slot))
 				log_ask(p, reply);

@@ -154,7 +154,7 @@ static unsigned int bases_of(const struct config *c, const char *name, struct pu
 		return 0;
 	host = ref.registry;
 	if (strcmp(host, REF_REGISTRY_DEF) == 0) {
-		/* the operator's word, not the client's */
+		/* the operator chose this registry, so it may have a private address */
 		if (!c->default_registry[0] || strcmp(c->default_registry, REF_REGISTRY_DEF) == 0)
 			return 0;
 		host = c->default_registry;

@@ -27,7 +27,7 @@ struct vm_ops {
 	void (*loaded)(void *arg, int err, const char *text, struct cur *body);
 	/* the agent listens; prepared: it waits for AGENT_THAW */
 	void (*ready)(void *arg, bool prepared);
-	/* the guest has sent a frame and has no link; may be NULL */
+	/* the guest has sent a frame, and has no network process; may be NULL */
 	void (*net_wanted)(void *arg);
 	/* the network denied a place for the first time; may be NULL */
 	void (*net_denied)(void *arg, const char *place, const char *why);
@@ -86,7 +86,7 @@ unsigned int vms_count(const struct vms *v);
  * ops->blank follows). NULL: *e. */
 struct vm *vm_acquire(
 	struct vms *v, struct size_class c, const struct vm_ops *ops, void *arg, struct err *e);
-/* A VM of the last daemon: -errno if it is not there any more (then its slot was cleaned up). */
+/* Takes over a VM of the last daemon. -errno: it is not there any more; vms_sweep() frees its slot. */
 int vm_adopt(struct vms *v, uint32_t slot, int pid, uint64_t start_time, struct size_class c,
 	const struct vm_ops *ops, void *arg, struct vm **out);
 /* Kills the processes in slots that nobody adopted, and frees the slots. Not complete: slots of

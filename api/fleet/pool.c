@@ -105,7 +105,7 @@ static void take_note(struct pool *p)
 		p->takes_at = (p->takes_at + 1) % TAKES_MAX;
 }
 
-/* Drops what is older than the pool looks back. */
+/* Drops the takes that are older than adapt_s. */
 static void takes_forget(struct pool *p)
 {
 	uint64_t now = mono_ns(), back = p->cap.adapt_s * SEC;
@@ -597,7 +597,7 @@ void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *
 
 /* ---- what a create asks for */
 
-/* The oldest machine that waits. Else the one that is being made, which then will not wait. NULL: neither. */
+/* The oldest machine that waits. Else the one that is being made, if it has its image: it will not wait then. NULL: neither. */
 static struct sandbox *machine_next(struct pool *p)
 {
 	struct sandbox *sb = NULL;

@@ -64,8 +64,8 @@ struct run {
 	uint64_t charged;
 	char digest[65]; /* of its input */
 	int64_t at_ns;   /* when it was answered, by the wall clock */
-	char *answer; /* as it is stored and sent; NULL: it runs, or its answer is being written */
-	bool stored;  /* the answer is in the database, and is given */
+	char *answer;    /* as it is stored and sent; NULL while it runs */
+	bool stored;     /* the answer is in the database, and is given */
 
 	/* while it runs */
 	struct worker_task task;
@@ -719,7 +719,7 @@ static struct run *run_new(struct daemon *d, const char *owner, const char *key,
 	*why = "The server is being stopped.";
 	if (d->ending)
 		return NULL;
-	*why = "As many runs as limits allow are in progress: wait, or raise runs.max_running.";
+	*why = "Too many runs of this key are in progress: wait, or raise runs.max_running.";
 	if (runs_full(d->runs, owner))
 		return NULL;
 	*why = "The server holds as much for this key as limits.budget_key_mib allows.";
@@ -770,7 +770,7 @@ static void run_again(struct run *run, struct http_req *r, const struct worker_t
 		run_wait(run, r);
 	else
 		answer_now(r, t->run_id, RUN_RETRYABLE,
-			"As many requests as may wait for this run already do: ask again later.");
+			"No more requests may wait for this run: ask again later.");
 }
 
 void runs_submit(struct http_req *r)

@@ -8,7 +8,7 @@
 
 /* Does it hold memory and CPU? A sandbox that is paused to disk or has ended does not. */
 bool admission_counts(const struct sandbox *sb);
-/* Is what all of them could touch, copies of live snapshots included, within the limit? */
+/* Is the memory of all sandboxes that count within the limit, with copies of live snapshots and files in RAM? */
 bool admission_has_memory(const struct daemon *d);
 /* Most of the limit is promised: what is paused in memory should go to disk. */
 bool admission_is_tight(const struct daemon *d);

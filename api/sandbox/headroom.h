@@ -16,7 +16,7 @@ struct vm;
 struct headroom *headroom_take(struct vm *vm);
 /* 0, or -ENOMEM: this host has no room for the copies. An answer that is not there yet counts as 0. */
 int headroom_check(const struct headroom *h, struct err *e);
-/* The writer is there: if memory runs out all the same, it dies and not the source. */
+/* To be called when the monitor has forked its writer: if memory runs out all the same, the writer dies and not the source. */
 void headroom_writer(const struct headroom *h);
 /* The snapshot has ended. Takes h; it lives until the helper has taken the limit back. NULL is fine. */
 void headroom_end(struct headroom *h);

@@ -61,14 +61,15 @@ void template_remove(struct image_template *t);
  * records of all kinds are loaded: a user template may use their files. */
 void templates_drop_stale(struct daemon *d);
 unsigned int templates_count(const struct daemon *d);
-/* Is there a template of the image with this digest (hex), ready or being made? */
+/* Is there a template of the image with this digest (hex), in any state? */
 bool templates_need_image(const struct daemon *d, const char *image);
 
 /* Sets sb->template_key. true: there is a ready template: sb has its frozen disk and memory now, and
  * *from is what to restore. */
 bool template_use(struct sandbox *sb, struct memory *from);
 /* sb booted, and nothing of the user's has run in it: shall the template be taken of it? After a
- * failed try only a sandbox that was started for the template may leave it; this starts one. */
+ * failed try the answer is no: then template_wanted() starts a sandbox for the template, and only for
+ * that one the answer is yes. */
 bool template_wanted(struct sandbox *sb);
 void template_bad(struct sandbox *sb, const char *why); /* a restore failed: removes the template */
 void templates_bound(struct daemon *d); /* removes the oldest beyond runtime.template_mib */

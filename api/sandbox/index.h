@@ -11,7 +11,7 @@ struct sandbox;
 
 /* What sandboxes use together. Kept up to date at every change, so that a create does not look at all of them. */
 struct sandbox_load {
-	uint64_t mem_mib, vcpus; /* of those that run, or are about to */
+	uint64_t mem_mib, vcpus; /* of those for which admission_counts() is true */
 	size_t live;             /* sandboxes that count against limits.max_sandboxes */
 };
 

@@ -449,7 +449,7 @@ void launch_release(struct sandbox *sb)
 
 	sb->hold = false;
 	timer_after(sb->pending, (uint64_t)c->pending_after_seconds * SEC);
-	/* else it has not come to STEP_HELD yet, and will not stop there */
+	/* a create that has not come to STEP_HELD yet will not stop there */
 	if (sb->op.step != STEP_HELD)
 		return;
 	sb->op.begun_ns = mono_ns();
@@ -746,7 +746,7 @@ static void on_snapshot(void *arg, int status, uint32_t kept, const char *text)
 	snap_durable(arg, status, kept, text);
 }
 
-/* A machine was restored and its agent has not said anything yet. */
+/* A machine is being restored, or was restored or booted, and its agent has not said anything yet. */
 static bool restoring(const struct sandbox *sb)
 {
 	enum op_step s = sb->op.step;

@@ -48,8 +48,8 @@ void launch_fail(struct sandbox *sb, int status, const char *code, const char *f
 	_printf_(4, 5);
 /* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
 void launch_continue(struct sandbox *sb);
-/* Writes a promise into the record: if this daemon ends first, the next one makes the sandbox. Only then a client may hear that it is
- * Pending. fn is called with true when the promise is written or the sandbox is not Pending any more; with false after an error or a
- * deletion. fn gets r, or NULL if that client left. -ENOMEM: fn is not called. */
+/* Writes a promise into the record: if this daemon ends before the sandbox runs, the next one makes it. A client may hear
+ * that it is Pending only when the promise is written. fn is called with true when the promise is written or the sandbox is not Pending
+ * any more; with false after an error or a deletion. fn gets r, or NULL if that client left. -ENOMEM: fn is not called. */
 int launch_promise(struct sandbox *sb, struct http_req *r,
 	void (*fn)(struct sandbox *sb, struct http_req *r, bool saved));

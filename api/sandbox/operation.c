@@ -21,8 +21,8 @@
 #define SEC           1000000000ull
 #define THAW_LIMIT_MS 60000u
 
-/* What an operation does at its beginning, when a deadline passes, and when its client has waited pending_after_seconds.
- * begin is for operations that clients ask for. */
+/* What an operation does at its beginning, when a deadline passes, and when those who ask have waited long (sb->pending).
+ * begin is for operations that operation_ask() begins. */
 static const struct {
 	void (*begin)(struct sandbox *sb);
 	void (*late)(struct sandbox *sb);

@@ -6,8 +6,8 @@
  * The table in operation_table.c says for every phase, operation and event what happens. Nothing else decides it:
  * the state that clients see, whether a request waits, and whether a delete is possible follow from the three.
  *
- * A new operation (fork, rollback, idle pause, wake, attach a volume) is: a row in enum op_kind, its cells in the
- * table, and its steps here. A step that only the monitor or the agent can finish has a deadline of its own.
+ * A new operation is: a row in enum op_kind, its cells in the table, and its steps here. A step that only the monitor or
+ * the agent can finish has a deadline of its own.
  */
 #pragma once
 
@@ -140,8 +140,8 @@ struct op_step_desc {
 };
 extern const struct op_step_desc op_steps[STEP_COUNT];
 
-/* When a checkpoint is durable (err 0; disk and mem are the callee's, with references) or failed. It may outlive the
- * sandbox. */
+/* Called when a checkpoint is durable (err 0; disk and mem are the callee's, with references) or has failed. The sandbox
+ * may be deleted by then. */
 struct disk;
 struct memory;
 typedef void (*snap_fn)(

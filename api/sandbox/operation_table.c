@@ -182,7 +182,7 @@ static const uint8_t cells[PHASE_COUNT][OP_KINDS][OP_EVENTS] = {
 				{RUNS, QUEUES_PAUSE, [ASK_SNAPSHOT] = QUEUE(OP_SNAPSHOT),
 					[ASK_USE] = GO, [EV_DONE] = TO(PHASE_RUNNING)}},
 	[PHASE_PAUSED] =
-		{/* its monitor is ending */
+		{/* the end of its monitor is expected: EV_VM_ENDED is ignored */
 			[OP_NONE] = {ASKS(START(OP_RESUME), START(OP_DELETE)),
 				ENTRY_LATER, [ASK_USE] = WRONG, [EV_VM_ENDED] = IGNORE},
 			/* whichever step fails: the files of the pause are complete */

@@ -167,7 +167,7 @@ static void own_drained(void *arg)
 {
 	struct own_stream *s = arg;
 
-	/* the server hung up while the program did not read: the rest of its answer */
+	/* the server hung up while the program did not read: watch again, to read the rest of the answer */
 	if (s->fd >= 0 && !s->w && !s->server_ended)
 		s->w = loop_watch(s->sb->d->loop, s->fd, EPOLLIN, own_event, s);
 	if (s->fd >= 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * own_base.c: see own_base.h. The image's disk is ours and immutable; names of namespaces come from the operator's configuration.
+ * own_base.c: see own_base.h. The image's disk is ours and immutable; names of owners come from the operator's configuration.
  */
 #include "api/sandbox/own_base.h"
 
@@ -92,7 +92,7 @@ static int copy_make(struct own_base *b)
 		rc = -errno;
 	if (rc < 0)
 		unlink(part);
-	return rc < 0 ? err_set(&b->err, -rc, "copy of the image's disk for its namespace") : 0;
+	return rc < 0 ? err_set(&b->err, -rc, "copy of the image's disk for its owner") : 0;
 }
 
 static void base_work(struct io_job *job)

@@ -109,7 +109,7 @@ static void rollback_paused(struct sandbox *sb, bool saved)
 	rollback_done(sb);
 	r = operation_client(sb);
 	operation_end(sb);
-	/* before the requests that waited for the end of the operation */
+	/* requests that wait may resume it, too, but in a later turn of the loop (idle_wake()): this one answers r */
 	operation_ask(sb, ASK_RESUME, r);
 }
 

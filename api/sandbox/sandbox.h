@@ -23,7 +23,7 @@ enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 struct transaction;
 
 /* For a fork, pool or worker run, which waits for a create in place of a client. x NULL: the sandbox runs, or a client would have its
- * answer (Pending). Else the create failed, and the sandbox is deleted. Called once. */
+ * answer (Pending), or a pool's machine waits (STEP_HELD). Else the create failed, and the sandbox is deleted. Called once. */
 typedef void (*created_fn)(void *arg, struct sandbox *sb, const struct refusal *x);
 
 struct sandbox {
@@ -47,7 +47,7 @@ struct sandbox {
 	struct operation op; /* what happens to it now */
 	struct op_wish queue[OP_QUEUE_MAX];
 	enum sb_state
-		state; /* what clients see: follows from phase and operation, set by operation.c and sandbox.c */
+		state; /* what clients see: follows from phase and operation, set by sandbox_settle() */
 	char reason[64], message[512];
 	int64_t changed_ns, created_ns, expires_ns; /* wall clock; expires_ns 0 = never */
 	struct spec spec;
@@ -176,7 +176,7 @@ void sandbox_weigh(struct sandbox *sb);
 /* Is there room for a record that is so much longer? */
 bool sandbox_fits(const struct sandbox *sb, uint64_t more_bytes);
 void sandbox_renew_on_access(struct sandbox *sb);
-/* Runs fn(r) now, or when the sandbox runs, or answers with the error if it will not. */
+/* Calls the handler of r's route now, or when the sandbox runs, or answers with the error if it will not. */
 void sandbox_when_up(struct sandbox *sb, struct http_req *r);
 void sandboxes_wake(struct sandbox *sb);
 bool sandbox_has_waiters(const struct sandbox *sb);

@@ -167,8 +167,8 @@ static bool volumes_go_on(const struct sandbox *sb, const struct checkpoint *s)
 	return !theirs || !sb->spec.volumes || volumes_fit(theirs, sb->spec.volumes);
 }
 
-/* Memory goes on only where the request asks for nothing that a process which already runs cannot
- * be given. */
+/* Can the clone continue from the memory? Not if the request has other volumes, or (without
+ * mayfly.snapshot = memory) another entrypoint or environment: running processes cannot get them. */
 static bool memory_fits(const struct sandbox *sb, const struct checkpoint *s)
 {
 	const cJSON *force =
@@ -221,7 +221,7 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	v = cJSON_GetObjectItemCaseSensitive(base, "digest");
 	snprintf(sb->image_digest, sizeof(sb->image_digest), "%s",
 		cJSON_IsString(v) ? v->valuestring : "");
-	/* what was filtered stays filtered, unless the request says how */
+	/* the source's network policy holds, unless the request has one */
 	v = cJSON_GetObjectItemCaseSensitive(base, "networkPolicy");
 	if (v && !sb->spec.network_policy)
 		sb->spec.network_policy = cJSON_Duplicate(v, true);
@@ -232,7 +232,8 @@ void snapshot_disk_into(struct sandbox *sb, const struct disk *disk, const cJSON
 	v = cJSON_GetObjectItemCaseSensitive(base, "volumes");
 	if (v && !sb->spec.volumes) {
 		sb->spec.volumes = cJSON_Duplicate(v, true);
-		/* the source made its claims, not this sandbox. Their folders only say which claims to look for. */
+		/* The source made its claims, not this sandbox, so a failed create must not delete them. The member
+		 * "folder" is kept: it says which claims they are. */
 		cJSON_ArrayForEach (item, sb->spec.volumes)
 			cJSON_DeleteItemFromObjectCaseSensitive(item, "made");
 	}

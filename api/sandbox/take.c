@@ -216,7 +216,7 @@ static void on_reply(void *arg, const struct vmm_answer *a)
 	freeze_done(s, &body);
 	sandbox_note(s->sb, "snapshot: stood still for %.2f ms", (double)s->stopped_ns / 1e6);
 	headroom_writer(s->headroom);
-	/* how long the writing takes is the disk's to say: that step has no limit */
+	/* the time of the writing depends on the disk: that step has no limit */
 	if (s->kind != SNAP_PAUSE)
 		snap_source_goes_on(s);
 	else
@@ -268,8 +268,8 @@ void snap_paused(struct snap *s)
 	s->base = sb->memory;
 	sb->memory = s->mem;
 	disk_unref(s->d->blobs, &s->point);
-	/* its process is on its way out: a resume may come before it is gone, and its end must not
-	 * be taken for the next one's */
+	/* The old monitor is still ending, and a resume may start a new one meanwhile. So the end of
+	 * the old one must not reach this sandbox any more. */
 	fileserver_destroy(take_ptr(sb->files));
 	if (sb->vm)
 		vm_abandon(sb->vm);
@@ -434,7 +434,7 @@ void snap_sandbox_gone(struct sandbox *sb)
 	vmmctl_call(s->orphan->ctl, VMM_PAUSE, NULL, NULL, 0, ignore, NULL);
 }
 
-/* ---- the way there */
+/* ---- from the request to the monitor's work */
 
 static void memory_blob_make(struct snap *s)
 {
@@ -568,7 +568,7 @@ static void table_saved(void *arg, int fd, const struct err *why)
 		failed(s, e.code, e.msg);
 }
 
-/* The guest's processes are frozen, and its agent has written everything: the files that it has open are those of the table. */
+/* Called when the guest's processes are frozen and its agent has synced: until the thaw they open and close no file of a volume. */
 static int save_table(struct snap *s, struct err *e)
 {
 	int fd = fileserver_table_dup(s->sb->files);

@@ -14,24 +14,26 @@ struct snapshot;
 
 /* Takes the image's template during a create, before anything of the user's ran. NULL: it cannot begin, and nothing happened. */
 struct snap *snap_template(struct sandbox *sb);
-/* -EBUSY: it cannot begin; fn is not called. Ask with operation_ask_snapshot(). */
+/* Begins a snapshot. For operation.c: everybody else calls operation_ask_snapshot(). -EBUSY: it cannot begin; fn is not called. */
 int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
-/* The same for a fork: memory and state go to files in RAM, and nothing but a restore can use them. Ask with operation_ask_fork(). */
+/* The same for a fork: memory and state go to files in RAM, and nothing but a restore can use them. Everybody else calls
+ * operation_ask_fork(). */
 int take_fork(struct sandbox *sb, snap_fn fn, void *arg);
 /* A pause to disk; the client is the operation's. */
 void take_pause(struct sandbox *sb);
-/* The monitor did not copy the machine within the deadline of the step. */
+/* The agent or the monitor did not answer within the deadline of the step. */
 void take_late(struct sandbox *sb);
 /* The client of a pause of either kind has waited pending_after_seconds: answers that the pause is in progress. */
 void pause_is_long(struct sandbox *sb);
 /* Starts the timer that calls pause_is_long(). */
 void pause_in_time(struct sandbox *sb);
 
-/* kept: bit i: the new checkpoint still refers to memory file i that the VM was restored from */
+/* The monitor's event at the end of the writing. status: 0 or -errno. kept: bit i: the new checkpoint still refers to memory file i that
+ * the VM was restored from. */
 void snap_durable(struct sandbox *sb, int status, uint32_t kept, const char *text);
 /* The VM has ended. true: as it should have. */
 bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text);
-/* The sandbox is being deleted. A checkpoint that can be finished without it keeps the VM until then. */
+/* The sandbox has ended, or is being deleted. A checkpoint that can be finished without it keeps the VM until then. */
 void snap_sandbox_gone(struct sandbox *sb);
 
 /* The part of s in the sandbox's record, NULL: none; and the same read back, at the daemon's start. */

@@ -9,9 +9,9 @@
 enum snap_kind { SNAP_TEMPLATE, SNAP_LIVE, SNAP_PAUSE };
 
 struct snap {
-	struct sandbox *sb; /* NULL: it was deleted meanwhile */
+	struct sandbox *sb; /* NULL: it ended or was deleted meanwhile */
 	struct daemon *d;
-	struct vm *orphan; /* of a deleted sandbox: the VM that still writes */
+	struct vm *orphan; /* sb NULL: the VM that still writes */
 	enum snap_kind kind;
 	/* noted: its files are in the record; asked: the VM has its request; followed: the sandbox's disk
 	 * has the new layers; thawed: the source goes on; taken_up: an earlier daemon began it, as the
@@ -32,9 +32,9 @@ struct snap {
 	struct timer *prove;       /* publish.c: all is written, it is not published yet */
 	uint64_t prove_until_ns;
 	bool handed_over;  /* the monitor says that it cannot write any more */
-	struct disk point; /* frozen, after the reply */
+	struct disk point; /* the disk of the checkpoint, when `followed` */
 	struct memory mem;
-	/* With references. Of a deleted sandbox: the files of its memory. Of a pause that is durable: its old files. */
+	/* With references. sb NULL: the memory files that the sandbox had. Of a pause that is durable: those before the pause. */
 	struct memory base;
 	int fds[5]; /* of the new files, until the VMM has them: state, mem, index, data, bitmap */
 	uint64_t begun_ns, stopped_ns;
@@ -49,10 +49,11 @@ struct snap {
 void snap_follow(struct snap *s, const struct disk *now);
 /* The last step of a failure: removes all that was made for s, and continues the source. Frees s. */
 void snap_failed(struct snap *s, int err, const char *text);
-/* The sandbox is Paused; s->mem is set. Frees s. */
+/* All files of a pause are complete, and s->mem is set: ends the monitor, and commits Paused. s is freed when the commit has ended. */
 void snap_paused(struct snap *s);
 void snap_source_goes_on(struct snap *s);
-/* Publishes the checkpoint: all files are written, and nobody can write them any more. Frees s. */
+/* All files are written. Of a pause: snap_paused(). Else nobody can write them any more (publish.c has proved that): publishes the
+ * checkpoint, and frees s. */
 void snap_published(struct snap *s);
 /* The memory of the new checkpoint: the old files that it still needs, and the new one. Takes no references. */
 void snap_memory_list(const struct snap *s, struct memory *m);

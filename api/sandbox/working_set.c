@@ -26,7 +26,7 @@
 struct recording {
 	struct recording *next;
 	struct daemon *d;
-	struct sandbox *sb; /* NULL: it was deleted, and vm is kept */
+	struct sandbox *sb; /* NULL: it ended or was deleted, and vm is kept */
 	struct vm *vm;
 	struct timer *timer;
 	bool asked, lost; /* lost: the VM's connection is gone, its end follows */
@@ -199,7 +199,7 @@ void workset_ran(struct sandbox *sb)
 		recording_end(rec);
 }
 
-/* ---- a sandbox that is deleted earlier: its VM is kept until it has recorded its pages */
+/* ---- a sandbox that ends or is deleted earlier: its VM is kept until it has recorded its pages */
 
 static void orphan_ready(void *arg, bool prepared)
 {

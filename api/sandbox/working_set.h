@@ -8,8 +8,8 @@
 #include "api/checkpoint/checkpoint.h"
 #include "api/sandbox/sandbox.h"
 
-/* To be called when a restored sandbox runs. The pages that it touched are read soon, or when it is
- * deleted, whichever is first. */
+/* To be called when a restored sandbox runs. The pages that it touched are recorded soon, or at its end,
+ * whichever is first. */
 void workset_ran(struct sandbox *sb);
 /* To be called before its VM is abandoned. It may keep the VM until the recording is done: then sb->vm is NULL. */
 void workset_sandbox_goes(struct sandbox *sb);

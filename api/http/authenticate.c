@@ -17,7 +17,7 @@
 static const struct principal operator_by_default = {
 	.role = ROLE_OPERATOR, .name = "operator", .namespace = OPERATOR_NAMESPACE};
 
-/* All keys are looked at, so that the time does not say which one fits. */
+/* Compares with all keys, so that the time does not tell which one matched. */
 static const struct principal *principal_of_key(const struct config *c, const char *key)
 {
 	const struct principal *found = secret_equal(key, c->api_key) ? &operator_by_default : NULL;
@@ -117,7 +117,7 @@ bool authenticate(struct http_req *r, bool bearer)
 
 /* ---- without a key */
 
-/* host[:port] is name, by itself or with any port. */
+/* Do both name the same host? Ports are ignored. */
 static bool host_is(const char *host, const char *name)
 {
 	size_t n = strcspn(name, ":"), m = strcspn(host, ":");
@@ -125,7 +125,7 @@ static bool host_is(const char *host, const char *name)
 	return n && n == m && !strncasecmp(host, name, n);
 }
 
-/* 127.0.0.0/8 in four numbers: "127.evil.example" is a name. */
+/* Only four numbers are in 127.0.0.0/8: "127.evil.example" is a host name. */
 static bool host_is_loopback(const char *host)
 {
 	unsigned int a, b, c;
@@ -155,7 +155,7 @@ bool request_is_local(struct http_req *r, bool origin_too)
 			"localhost, or set server.api_key.");
 		return false;
 	}
-	/* The pages of sandboxes have this server's own origin (/ID/PORT/): no origin is better than another. */
+	/* The pages of sandboxes have this server's own origin (/ID/PORT/), so no origin can be trusted, not even our own. */
 	if (origin_too && http_header(r, "Origin")) {
 		http_error(r, 403, "FORBIDDEN_ORIGIN",
 			"This server has no API key, so it takes nothing from web pages. Set "

@@ -11,8 +11,8 @@
 
 struct conn_address {
 	struct conn_address *next;
-	uint8_t key
-		[17]; /* family, then the address; of IPv6 the first half, which one host has for itself */
+	/* family, then the address; of IPv6 the first half, which one host has for itself */
+	uint8_t key[17];
 	unsigned int conns, staying, waiting; /* staying: conns that are not leaving */
 	struct conn_slot *first, *last;
 };

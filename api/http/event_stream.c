@@ -80,7 +80,7 @@ void sse_lines_flush(struct sse_lines *l, struct buf *out)
 	buf_reset(&l->carry);
 }
 
-/* One whole line, with what was carried before it. */
+/* The rest of a line, after its beginning in l->carry. */
 static void give_line(struct sse_lines *l, const uint8_t *p, size_t n, struct buf *out)
 {
 	if (!l->carry.len) {
@@ -91,8 +91,7 @@ static void give_line(struct sse_lines *l, const uint8_t *p, size_t n, struct bu
 	sse_lines_flush(l, out);
 }
 
-/* A line that does not end: its whole characters go out, a character cut in two waits for its rest.
- */
+/* The line is longer than SSE_LINE_MAX: its complete characters leave now. A character that is cut in two waits for its rest. */
 static void give_piece(struct sse_lines *l, struct buf *out)
 {
 	size_t keep = 0, bad;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * event_stream.h: the event stream of the execution API: each event is a bare JSON object and "\n\n", no
- * "data:" before it. Pure functions on buffers; mayflyd. What goes in is a program's output, so any
- * bytes: what comes out is always valid JSON in valid UTF-8.
+ * "data:" before it. Pure functions on buffers; mayflyd. The input is a program's output and may be any
+ * bytes. The output is always valid JSON in valid UTF-8.
  */
 #pragma once
 
@@ -21,12 +21,12 @@ void sse_error(struct buf *out, const char *ename, const char *evalue, const cha
 struct sse_lines {
 	const char *type; /* "stdout" */
 	bool strip;
-	struct buf carry; /* the line begun; ends in '\r' when only its "\n" may still come */
+	struct buf carry; /* a line's beginning; ends in '\r' if only a "\n" may follow */
 };
 void sse_lines_init(struct sse_lines *l, const char *type);
 void sse_lines_fini(struct sse_lines *l);
 void sse_lines_feed(struct sse_lines *l, const uint8_t *p, size_t n, struct buf *out);
-/* A whole line is held back for a "\n" after its "\r". */
+/* Is a complete line held back, because a "\n" may follow its "\r"? */
 bool sse_lines_cr(const struct sse_lines *l);
-/* What is held goes out: at the end, or when no "\n" came. */
+/* Writes what is held: at the end of the stream, or when no "\n" came. */
 void sse_lines_flush(struct sse_lines *l, struct buf *out);

@@ -11,14 +11,13 @@
 #include "lib/buf.h"
 
 #define HTTP_BODY_MAX_DEFAULT (1u << 20)
-#define HTTP_DISCARD_MAX      (64u << 20) /* of a body nobody wants, before the connection is cut */
-#define HTTP_EARLY_MAX                                                                             \
-	(4u << 20) /* a body up to this is read to its end before an early answer: who still       \
-		      writes does not read */
+#define HTTP_DISCARD_MAX      (64u << 20) /* bytes of an unwanted body before the connection is cut */
+/* A body up to this is read to its end before an early answer: a client that still writes does not read. */
+#define HTTP_EARLY_MAX   (4u << 20)
 #define HTTP_STREAM_SOFT (256u << 10)
 #define HTTP_STREAM_HARD (1u << 20)
 #define HTTP_HEADERS_MAX 64
-/* What a request costs before anything of its own: this struct, libmicrohttpd's pages, its first piece of memory. Its head counts twice: as it came
+/* Charged for every request: this struct, libmicrohttpd's pages, the first piece of the request's memory. Its head is charged twice: as it came
  * and as our copy. */
 #define HTTP_REQUEST_COST (12u << 10)
 /* An answer up to this is always given: an error, the result of a change. */
@@ -39,9 +38,9 @@ struct http_conn {
 	struct conn_slot slot;
 	struct account *counted; /* in which it counts as one connection */
 	bool local;              /* over the Unix socket, by this user */
-	bool upgraded;           /* its request goes on without libmicrohttpd */
-	bool left;               /* libmicrohttpd has let go of it */
-	char inward[37];         /* http_adopt(): of this sandbox; else "" */
+	bool upgraded;           /* its request continues without libmicrohttpd */
+	bool left;               /* libmicrohttpd has closed it */
+	char inward[37];         /* the sandbox named to http_adopt(); else "" */
 	uid_t uid;
 };
 
@@ -56,16 +55,16 @@ struct request {
 	size_t nparams, nqueries, nheaders;
 	bool queries_parsed;
 
-	struct http_upgrade *upgrade; /* its connection became something else, or is to */
-	bool is_1_1, given_away;
+	struct http_upgrade *upgrade; /* the answer is a 101: waiting for it, or after it */
+	bool is_1_1, given_away;      /* given_away: see request_give_away() */
 	bool seen, has_body, invoked, finished, gone, aborted, suspended, queued;
 	int busy; /* a callback of the handler is on the stack: do not free */
 
 	struct buf whole;
-	struct account *
-		account; /* pub.account when the dispatcher had set it: what was taken from one must be given back to it */
+	/* pub.account as the dispatcher left it: bytes go back to the account from which they were taken */
+	struct account *account;
 	size_t held; /* bytes that are charged to it, without what the stream has not sent */
-	const struct account *full; /* that had no room for this request */
+	const struct account *full; /* the account that had no room for this request */
 	size_t body_seen;
 	http_body_fn body_fn;
 	bool body_ended, body_end_told, body_paused;
@@ -75,7 +74,7 @@ struct request {
 	bool streaming, stream_ended, stream_full;
 	struct buf out;
 	size_t out_off;
-	/* of the streams with bytes that nobody took yet, the one whose client took nothing for longest first */
+	/* the server's list of streams with unsent bytes; first the one whose client took nothing for longest */
 	struct request *stall_prev, *stall_next;
 	bool stalls;
 	uint64_t took_ns;
@@ -98,7 +97,6 @@ struct http {
 		struct watch *watch;
 	} listeners[HTTP_LISTENERS_MAX];
 	size_t nlisteners;
-	bool full;   /* the listeners are not watched */
 	size_t live; /* requests not freed */
 	bool run_pending, quiescing;
 	timer_fn drained;
@@ -119,9 +117,9 @@ void request_resume(struct request *r);   /* lets libmicrohttpd look at it again
 void request_finished(struct request *r); /* the handler is done; may free r */
 void request_watch_client(struct request *r);
 void conn_deadline(struct http_conn *hc, uint64_t after_ns); /* 0: none */
-/* Request and connection go on when libmicrohttpd ends them. fd: the socket, borrowed. */
+/* From here on r and its connection no longer end when libmicrohttpd ends them. fd: the socket, borrowed. */
 void request_give_away(struct request *r, int fd);
-/* Such a connection ends. The request is still to be finished. */
+/* Ends such a connection. The caller still finishes the request. */
 void request_end_given_away(struct request *r);
 /* upgrade.c */
 void upgrade_lost(struct request *r);  /* the connection of r->upgrade is gone */
@@ -129,7 +127,7 @@ void upgrade_leave(struct request *r); /* the daemon ends */
 /* request.c */
 void arena_free(struct request *r);
 /* reply.c */
-/* The answer is a 101 for u. The request goes on. */
+/* The answer is a 101 for u. The request continues. */
 void request_upgrade(struct request *r, struct MHD_Response *takes, struct http_upgrade *u);
 void stream_forget(struct request *r); /* its unsent bytes are gone */
 void streams_cut_off(void *arg);       /* the server's timer */

@@ -35,7 +35,7 @@ static bool page_query(struct http_req *r, long *page, long *size)
 	return true;
 }
 
-/* NANOSECONDS.ID, as list_shows() made it; "": from the beginning. */
+/* A cursor is NANOSECONDS.ID, as list_shows() made it. An empty one asks for the first page. */
 static bool cursor_query(struct http_req *r, struct list *l)
 {
 	const char *v = http_query(r, "cursor"), *id;
@@ -111,7 +111,7 @@ bool list_reached(struct list *l, const char *id, int64_t created_ns)
 		return true;
 	if (!l->cursor_lives)
 		return l->reached = created_ns < l->cursor_ns;
-	/* behind it, not with it */
+	/* the page begins behind this record */
 	l->reached = !strcmp(id, l->cursor_id);
 	return false;
 }
@@ -153,7 +153,7 @@ void list_put(struct list *l, cJSON *takes)
 	}
 	if (l->text.p[had - 1] != '[')
 		buf_put(&l->text, ",", 1);
-	/* a guest's words, or ours cut in a character: not JSON otherwise */
+	/* JSON must be UTF-8; a guest's text, or ours cut inside a character, may not be */
 	utf8_clean(&l->text, s, strlen(s));
 	if (l->text.bad)
 		return;
@@ -190,7 +190,7 @@ void list_end(struct list *l)
 		put_cursor(l);
 	else
 		put_pages(l);
-	/* the answer charges it as a whole */
+	/* http_reply() charges the whole text */
 	http_unhold(l->r, l->held);
 	if (l->over)
 		http_error_full(l->r);

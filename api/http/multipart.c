@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * multipart.c: the multipart/form-data reader (RFC 2046, RFC 7578). mayflyd; hostile input. The
- * delimiter begins with CR, and CR stands nowhere else in it: when a match breaks off, what matched
- * was data and the search begins anew at the byte that broke it.
+ * delimiter begins with CR and has no other CR in it. So when a match fails, the bytes that matched are
+ * data, and the search continues at the byte that did not match.
  */
 #include "api/http/multipart.h"
 
@@ -143,7 +143,7 @@ static enum multipart_ev begin_part(struct multipart *m)
 		take_header(m, line);
 	buf_reset(&m->head);
 	m->state = ST_BODY;
-	/* an empty body has its delimiter's CRLF in the blank line before it */
+	/* if the body is empty, the CRLF of the delimiter is that of the blank line */
 	m->match = 2;
 	m->in_part = true;
 	return MP_PART;
@@ -199,8 +199,8 @@ static enum multipart_ev take_tail(struct multipart *m, const uint8_t **p, size_
 	return MP_MORE;
 }
 
-/* Bytes up to the next delimiter. What matched a part of it and was none is data: given from the
- * delimiter itself. */
+/* Bytes up to the next delimiter. When a match fails, the bytes that matched are data: *data then
+ * points into the delimiter, which has the same bytes. */
 static enum multipart_ev take_body(
 	struct multipart *m, const uint8_t **p, size_t *n, const uint8_t **data, size_t *len)
 {
@@ -228,7 +228,7 @@ static enum multipart_ev take_body(
 	if (at == end)
 		return MP_MORE;
 	if (m->match > from) {
-		/* broke off: the matched part is data, but for a virtual CRLF that nobody sent */
+		/* no delimiter: what matched is data, except the blank line's CRLF (begin_part()) */
 		*data = (const uint8_t *)m->delim + from;
 		*len = m->match - from;
 		m->match = 0;
@@ -273,9 +273,9 @@ enum multipart_ev multipart_next(
 			break;
 		case ST_HEAD:
 			ev = take_head(m, p, n);
+			/* the two bytes that match already are the blank line's */
 			if (ev == MP_PART)
-				m->tail = 0xff; /* its body's first two matched bytes are the blank
-						   line's */
+				m->tail = 0xff;
 			break;
 		case ST_DONE:
 			*p += *n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * multipart.h: a streaming reader of multipart/form-data, pulled: each call takes some of the input
+ * multipart.h: a streaming reader of multipart/form-data. Each call takes some of the input
  * and yields at most one event, so that the caller can stop anywhere. mayflyd. All input is
  * hostile. Memory: one part's headers, nothing of a body is kept.
  */
@@ -23,7 +23,7 @@ struct multipart {
 	char delim[80]; /* "\r\n--" boundary */
 	size_t delim_len, match;
 	int state;
-	uint8_t tail; /* bytes after a boundary seen so far */
+	uint8_t tail; /* state of take_tail(); 0xff: of take_body(), in a body's first bytes */
 	bool in_part;
 	size_t skipped;
 	struct buf head;

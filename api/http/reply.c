@@ -57,7 +57,7 @@ static void response_headers(struct request *r)
 
 static void reply_with(struct request *r, int status, const char *type, struct MHD_Response *resp)
 {
-	/* its handler heard of its end, and something that it began earlier did not */
+	/* The handler was told of the end, but something that it started before still answers. */
 	if (r->aborted) {
 		if (resp)
 			MHD_destroy_response(resp);
@@ -113,8 +113,8 @@ void http_error_full(struct http_req *pub)
 
 	http_add_header(pub, "Retry-After", "5");
 	http_error(pub, 429, "KUBERNETES::POOL_CAPACITY_EXHAUSTED",
-		"This server holds nearly as much for %s as it may (%llu of %llu). Take or close "
-		"answers that are open, and try again.",
+		"This server holds nearly as much for %s as it may (%llu of %llu bytes). Read or "
+		"close answers that are open, and try again.",
 		full ? full->whose : "this request", (unsigned long long)(full ? full->used : 0),
 		(unsigned long long)(full ? full->limit : 0));
 }
@@ -138,8 +138,8 @@ static void reply_whole(struct http_req *pub, int status, const char *type, cons
 		MHD_create_response_from_buffer(n, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY));
 }
 
-/* Without memory for it, the answer to a GET may be refused: the client can ask again. Any other request may have changed something, and the client is
- * told. */
+/* If a budget is full, the answer to a GET may be refused: the client can ask again. Any other request may have changed something, and its client must
+ * be told. */
 void http_reply(struct http_req *r, int status, const char *type, const void *body, size_t n)
 {
 	reply_whole(r, status, type, body, n, !strcmp(r->method, "GET"));
@@ -164,8 +164,7 @@ void http_reply_json(struct http_req *r, int status, struct cJSON *takes)
 	cJSON_Delete(takes);
 	buf_init(&b, SIZE_MAX / 2);
 	if (s)
-		utf8_clean(&b, s, strlen(s)); /* a guest's words, or ours cut in a character: not
-						 JSON otherwise */
+		utf8_clean(&b, s, strlen(s)); /* see list_put() */
 	if (!s || b.bad)
 		http_error(r, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	else
@@ -183,7 +182,7 @@ static bool error_as_text(struct http_req *r, int status, const char *msg)
 	utf8_clean(&b, r->error_text, strlen(r->error_text));
 	utf8_clean(&b, msg, strlen(msg));
 	buf_put(&b, "\n", 1);
-	/* a sandbox's id and words are in it: no browser may take it for a page */
+	/* it has a sandbox's id and may have its words: no browser may take it for a page */
 	http_add_header(r, "X-Content-Type-Options", "nosniff");
 	http_reply(r, status, "text/plain; charset=utf-8", b.p, b.bad ? 0 : b.len);
 	return true;
@@ -198,7 +197,7 @@ void http_error(struct http_req *r, int status, const char *code, const char *fm
 	va_start(ap, fmt);
 	vsnprintf(msg, sizeof(msg), fmt, ap);
 	va_end(ap);
-	/* cut, or from a path or a guest: any bytes */
+	/* msg may be cut, or come from a path or a guest: it can be any bytes */
 	buf_init(&b, 16384);
 	if (http_websocket_error(r, status, msg) || error_as_text(r, status, msg))
 		return;
@@ -221,7 +220,7 @@ void http_error_detail(struct http_req *r, int status, const char *detail)
 	http_reply(r, status, "application/json", s, (size_t)n);
 }
 
-/* ---- streams that nobody reads: one list of the server's, longest without progress first */
+/* ---- streams whose clients read nothing: one list for the server, first the one without progress for longest */
 
 static void stall_unlink(struct request *r)
 {
@@ -284,7 +283,7 @@ void streams_cut_off(void *arg)
 		timer_set(h->stall_timer, h->stall_first->took_ns + limit);
 }
 
-/* Those who take nothing make room, in the account that is over its limit: nobody pays for others. */
+/* An account has passed its limit: cuts off the streams in it whose clients took nothing for longest. Streams of other accounts stay. */
 static void streams_fit(struct http *h, struct account *a)
 {
 	struct account *full;
@@ -304,8 +303,7 @@ static void streams_fit(struct http *h, struct account *a)
 	}
 }
 
-/* libmicrohttpd asks for the next bytes of a stream; with none there the connection sleeps until a
- * write. */
+/* libmicrohttpd asks for the next bytes of a stream. If there are none, the connection is suspended until the next write. */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
 {
 	struct request *r = cls;
@@ -395,7 +393,7 @@ void http_stream_write(struct http_req *pub, const void *p, size_t n)
 			stall_progress(r);
 		streams_fit(pub->http, r->account);
 	}
-	/* not only when it is full: a writer with large pieces stops before */
+	/* from half full on: a writer of large pieces stops before the buffer is full */
 	if (http_stream_room(pub) < HTTP_STREAM_SOFT / 2)
 		r->stream_full = true;
 	request_resume(r);

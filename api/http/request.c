@@ -165,8 +165,7 @@ static void queries_parse(struct request *r)
 			*v++ = 0;
 		else
 			v = s + strlen(s);
-		/* a bad escape makes the value one that no handler knows, as if it had not been
-		 * sent */
+		/* a pair with a bad escape is ignored */
 		if (!url_decode(s, true) || !url_decode(v, true))
 			continue;
 		r->queries[r->nqueries++] = (struct http_pair){s, v};
@@ -193,6 +192,7 @@ const char *http_query(const struct http_req *r, const char *key)
 	return http_query_all(r, key, &v, 1) ? v : NULL;
 }
 
+/* The address family, or 0. */
 static socklen_t sockaddr_text(const struct sockaddr *sa, char *out, size_t cap, uint16_t *port)
 {
 	const struct sockaddr_in *v4 = (const void *)sa;
@@ -225,7 +225,7 @@ static void last_forwarded_for(void *arg, const char *k, const char *v)
 		*last = v;
 }
 
-/* A proxy appends to the header, or adds one of its own behind the client's: only the last element of the last one is the proxy's word. */
+/* A proxy appends to the header, or adds one of its own behind the client's: only the last element of the last header comes from the proxy. */
 bool http_client_address(const struct http_req *r, bool behind_proxy, char *out, size_t cap)
 {
 	const char *all = NULL, *last;
@@ -254,7 +254,7 @@ bool http_peer_uid(const struct http_req *pub, uid_t *uid)
 	return true;
 }
 
-/* What may stand in an endpoint that we hand out: nothing that could be read as a path, a header or
+/* May the client's Host be part of an endpoint that we return? Nothing in it may read as a path, a header or
  * user info. */
 static bool host_is_plain(const char *h)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * router.c: which table, which prefix, is a key needed, is it right. mayflyd's loop; every path is
+ * router.c: finds the table and route of a request, and checks its key. mayflyd's loop; every path is
  * hostile. A sandbox's ports are reached at [/v1]/sandboxes/{id}/proxy/{port}/... and at
  * /{id}/{port}/...; both lead to the tables of struct router's ports.
  */
@@ -32,10 +32,10 @@ static const struct http_route *not_found(struct http_req *r, int status)
 
 /* ---- endpoints */
 
-struct ends {
+struct endpoint_path {
 	char id[37];
 	unsigned int port;
-	size_t prefix; /* bytes of the path that lead to it */
+	size_t prefix; /* bytes of the path up to the port's end */
 };
 
 static bool port_at(const char *p, unsigned int *port, size_t *n)
@@ -54,7 +54,7 @@ static bool id_at(const char *p, char id[37])
 }
 
 /* [/v1]/sandboxes/{id}/proxy/{port} */
-static bool is_proxy_path(const char *path, struct ends *e)
+static bool is_proxy_path(const char *path, struct endpoint_path *e)
 {
 	const char *p = strncmp(path, "/v1/", 4) ? path : path + 3;
 	size_t n;
@@ -76,7 +76,7 @@ static bool is_proxy_path(const char *path, struct ends *e)
 }
 
 /* /{id}/{port} */
-static bool is_gateway_path(const char *path, struct ends *e)
+static bool is_short_path(const char *path, struct endpoint_path *e)
 {
 	size_t n;
 
@@ -134,7 +134,7 @@ const struct http_route *router_port(struct http_req *r, unsigned int port)
 
 	r->port = (uint16_t)port;
 	rt = port_match(r, row, &status);
-	/* an API of ours: its errors are JSON, and its pages nobody's */
+	/* an API of ours: its errors are JSON, and no page of the sandbox has its origin */
 	if (row->port) {
 		r->error_text = NULL;
 		r->own_origin = false;
@@ -150,7 +150,7 @@ const struct http_route *router_port(struct http_req *r, unsigned int port)
 
 /* by_proxy: [/v1]/sandboxes/{id}/proxy/{port}, which asks for a key where there are tenants. */
 static const struct http_route *endpoint_route(
-	struct http_req *r, const struct ends *e, bool by_proxy)
+	struct http_req *r, const struct endpoint_path *e, bool by_proxy)
 {
 	const struct daemon *d = r->app;
 	const struct router *t = d->router;
@@ -160,7 +160,7 @@ static const struct http_route *endpoint_route(
 		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
 		return NULL;
 	}
-	/* not by Authorization, which is the application's here */
+	/* not with Authorization, which belongs to the application here */
 	if (by_proxy && conf_has_tenants(&d->cfg) && !authenticate(r, false))
 		return NULL;
 	if (!t->sandboxes->enter(r, e->id) || !t->sandboxes->admit(r))
@@ -176,7 +176,7 @@ static const struct http_route *endpoint_route(
 
 /* ---- the API itself */
 
-/* A program in a sandbox: the execution API of that sandbox, wherever the path claims to lead. It keeps nothing alive. */
+/* A program in a sandbox gets the execution API of that sandbox, whatever the path says. Its request does not renew the sandbox's expiry. */
 static const struct http_route *inward_route(struct http_req *r)
 {
 	const struct router *t = router_of(r);
@@ -219,7 +219,7 @@ const struct http_route *router_dispatch(struct http_req *r)
 	bool v1 = !strncmp(r->path, "/v1/", 4);
 	const struct http_route *rt = NULL;
 	int status = 404, worst = 404;
-	struct ends e;
+	struct endpoint_path e;
 
 	if (r->inward)
 		return inward_route(r);
@@ -230,7 +230,7 @@ const struct http_route *router_dispatch(struct http_req *r)
 			return NULL;
 		return endpoint_route(r, &e, true);
 	}
-	if (is_gateway_path(r->path, &e))
+	if (is_short_path(r->path, &e))
 		return endpoint_route(r, &e, false);
 	if (v1) {
 		r->prefix = r->log_prefix = "/v1";
@@ -243,7 +243,7 @@ const struct http_route *router_dispatch(struct http_req *r)
 		if (!rt)
 			worst = MAX(worst, status);
 	}
-	/* the key first: who has none learns nothing about what exists */
+	/* the key first: a client without one must not learn which routes exist */
 	if (!(rt && (rt->flags & HTTP_R_NO_KEY)) &&
 		(!request_is_local(r, true) || !authenticate(r, true)))
 		return NULL;

@@ -16,7 +16,7 @@ struct router_mount {
 struct router_port {
 	uint16_t port; /* the last row has 0: every other port */
 	const struct http_table *table;
-	/* Asks for what this port wants besides a route. false: answered. May be NULL. */
+	/* Checks what this port needs besides a route, a token for example. false: answered. May be NULL. */
 	bool (*admit)(struct http_req *r);
 };
 
@@ -24,7 +24,7 @@ struct router_port {
 struct router_sandboxes {
 	/* Sets r->sandbox, which stays referenced until r is freed. false: answered. id may be "". */
 	bool (*enter)(struct http_req *r, const char *id);
-	/* May this request reach r->sandbox, if it was made with secureAccess? Not asked for the gateway, which has an answer of its own. false: answered. */
+	/* May this request reach r->sandbox, if it was made with secureAccess? Not called for the gateway, which checks it itself. false: answered. */
 	bool (*admit)(struct http_req *r);
 	http_fn counts;   /* r may reach r->sandbox: it is activity from here until it ends */
 	http_fn accessed; /* a request reached a route of r->sandbox */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * server.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. What it leaves
- * open is closed here: connections are accepted here, within conn_limits.h; repeated Content-Length and Content-Length with chunked are refused; a
- * suspended connection never reports a client that left, so its socket is watched beside it; slow
- * clients have deadlines of ours.
+ * server.c: the server: libmicrohttpd in external-epoll mode inside our loop. mayflyd. This file does what that library leaves open:
+ * - it accepts connections, within conn_limits.h;
+ * - it refuses repeated Content-Length, and Content-Length with chunked;
+ * - it watches the socket of a suspended connection, because libmicrohttpd does not report that such a client left;
+ * - it has deadlines for slow clients.
  *
  * libmicrohttpd calls on_access once with the headers, then with pieces of the body, then (size 0)
  * for the answer; a connection that waits for us is suspended and comes back through the same call.
@@ -25,10 +26,9 @@
 #define HEAD_LIMIT_S 30 /* connection to whole headers */
 #define IDLE_LIMIT_S 75 /* between requests: longer than the SDKs' pools keep theirs */
 #define BODY_LIMIT_S 60 /* a whole body; for a streamed one, each piece */
-#define HEAD_BYTES_MAX                                                                             \
-	65536u /* all headers together: above it libmicrohttpd would answer, and not as documented \
-		*/
-#define WRITE_LIMIT_S 600 /* an answer: for its client to take something of it */
+/* All headers together. Above it libmicrohttpd would answer, and not as documented. */
+#define HEAD_BYTES_MAX 65536u
+#define WRITE_LIMIT_S  600 /* an answer: for its client to take something of it */
 
 static void listeners_look(struct http *h);
 
@@ -81,11 +81,11 @@ static void peer_user(struct http_conn *hc)
 	struct ucred who;
 	socklen_t n = sizeof(who);
 
-	/* without it: a user that nobody has, so that no key by user id fits */
+	/* on failure: a user id that nobody has, so that no key by user id matches */
 	hc->uid = getsockopt(hc->fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? (uid_t)-1 : who.uid;
 }
 
-/* A place for it, or the end of one that waits longest, or its own. */
+/* Gives the connection a place, if needed by closing one that waits. Without a place the new connection is closed. */
 static void conn_place(struct http *h, struct http_conn *hc, const struct sockaddr *from)
 {
 	struct conn_slot *out;
@@ -98,7 +98,7 @@ static void conn_place(struct http *h, struct http_conn *hc, const struct sockad
 		shutdown(container_of(out, struct http_conn, slot)->fd, SHUT_RDWR);
 }
 
-/* The address that libmicrohttpd is told of a connection from a sandbox: no accepted socket has this family. */
+/* The client address of a connection from a sandbox, for libmicrohttpd: no accepted socket has this family. */
 struct inward_address {
 	sa_family_t family; /* AF_UNSPEC */
 	char sandbox[37];
@@ -134,8 +134,8 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	h->stats.open++;
 	setsockopt(hc->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	/* Else the kernel takes megabytes for a client that reads nothing, and they are in nobody's account. What is on its way to a client that
-	 * reads is not limited by this. */
+	/* Otherwise the kernel buffers megabytes for a client that reads nothing, and they are in nobody's account. Bytes in flight to a client that
+	 * reads are not limited by this. */
 	setsockopt(hc->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 	if (from->sa_family == AF_UNSPEC)
 		memcpy(hc->inward, ((const struct inward_address *)(const void *)from)->sandbox,
@@ -147,7 +147,7 @@ static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 	conn_deadline(hc, h->c.head_limit_s * SEC);
 }
 
-/* It counts for whoever its last request was for, in one account at a time. False: that one has as many as it may. */
+/* Counts the connection in the account of its last request, and in no other. False: that account is full. */
 static bool conn_count(struct http_conn *hc, struct account *in)
 {
 	if (hc->counted == in)
@@ -221,8 +221,7 @@ static void on_connection(
 /* ---- listeners */
 
 #define ACCEPTS_A_TURN 64
-#define LEAVING_MAX                                                                                \
-	256u /* connections that were closed and that libmicrohttpd has not cleared away */
+#define LEAVING_MAX    256u /* connections that libmicrohttpd has not cleared away yet */
 
 static void on_listener(void *arg, uint32_t events)
 {
@@ -246,7 +245,7 @@ static void on_listener(void *arg, uint32_t events)
 	http_kick(h);
 }
 
-/* Full, and nobody to close: who comes waits in the kernel's queue. */
+/* While the server is full and has no connection to close, new ones wait in the kernel's queue. */
 static void listeners_look(struct http *h)
 {
 	for (size_t i = 0; i < h->nlisteners; i++)
@@ -262,7 +261,7 @@ int http_listen(struct http *h, int owned)
 
 	if (h->nlisteners == HTTP_LISTENERS_MAX)
 		return -ENOSPC;
-	/* a client may be gone again when it is accepted */
+	/* accept4() must not wait for the next client if one has left before it was accepted */
 	if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return -errno;
 	*l = (struct http_listener){.http = h, .fd = fd};
@@ -290,7 +289,7 @@ static void request_free(struct request *r)
 	struct http *h = r->pub.http;
 
 	watch_remove(r->gone_watch);
-	/* first: the account may be a sandbox's, which the functions below let go */
+	/* first: the account may be a sandbox's, to which the functions below drop the reference */
 	stream_forget(r);
 	http_unhold(&r->pub, r->held);
 	while (r->nfree > 0)
@@ -395,7 +394,7 @@ void request_watch_client(struct request *r)
 	r->gone_watch = loop_watch(r->pub.http->loop, r->hc->fd, EPOLLRDHUP, client_left, r);
 }
 
-/* Nothing is asked on it. A stranger's need not be counted: it is closed for any newcomer. */
+/* No request is in progress on it. A stranger's connection is not counted in an account: it is closed for any newcomer. */
 static void conn_waits(struct http_conn *hc, bool showed_key)
 {
 	if (showed_key) {
@@ -455,7 +454,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 	return r;
 }
 
-/* ---- the first call: what is this, and may it go on? */
+/* ---- the first call: checks the request and finds its route */
 
 struct framing {
 	unsigned int lengths, codings;
@@ -489,9 +488,9 @@ static void framing_header(void *arg, const char *k, const char *v)
 	}
 }
 
-/* A header that was folded over two lines (RFC 9112 5.2: to be refused). libmicrohttpd does not tell, and makes one name of the name and the second
- * line, so that whoever is in front of us reads another message. But it then keeps the name in a place of its own, while name and value of a header
- * on one line stand in the buffer as they came, with nothing but blanks between. */
+/* Finds a header that was folded over two lines (RFC 9112 5.2: to be refused). libmicrohttpd does not report it: it makes one name of the name and the
+ * second line, so a proxy in front of us would read another message. But it then copies the name to another place. Name and value of a header on one line
+ * are in the buffer as they came, with only blanks between them. */
 static enum MHD_Result look_for_fold(
 	void *cls, enum MHD_ValueKind kind, const char *k, const char *v)
 {
@@ -586,7 +585,7 @@ static enum MHD_Result queue_answer(struct request *r, bool close)
 	return rc;
 }
 
-/* Answers if its account has no room for one more. */
+/* Charges the request. Answers if an account has no room for it. */
 static void request_charge(struct request *r, size_t head)
 {
 	r->account = r->pub.account ? r->pub.account : r->pub.http->c.account;
@@ -644,8 +643,8 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 	}
 	if (r->pub.route && !r->finished)
 		request_charge(r, f.bytes);
-	/* A request that was refused is no reason to keep a stranger's connection. Nor is one of a stranger: it could be sent in
-	 * part, for as long as its time limit allows, on every connection that there is. */
+	/* Only a request that was let in keeps its connection from being closed for a newcomer. A stranger could send a part of a request on
+	 * every connection that there is, and hold them all until the time limit. */
 	if (r->pub.route && !r->finished && (r->pub.principal.role != ROLE_NONE || r->pub.sandbox))
 		conn_limits_busy(&h->limits, &r->hc->slot);
 	if (r->pub.route && !r->finished) {
@@ -657,8 +656,7 @@ static enum MHD_Result request_begin(struct request *r, const char *method, cons
 		else if (r->pub.route->body == HTTP_BODY_STREAM && r->has_body)
 			request_invoke(r);
 	}
-	/* an early answer to a long body: do not read it, and use the connection for nothing else
-	 */
+	/* an early answer to a long body: do not read the body, and close the connection */
 	if (r->finished && !r->streaming && r->has_body &&
 		(refused || f.codings || f.length > HTTP_EARLY_MAX ||
 			http_header(&r->pub, "Expect")))
@@ -683,7 +681,7 @@ static size_t body_taken(struct request *r, const uint8_t *p, size_t n)
 
 	r->pub.http->stats.bytes_in += n;
 	if (r->finished && kind == HTTP_BODY_STREAM) {
-		/* its answer can only follow its end */
+		/* the answer can be sent only after the end of the body */
 		conn_deadline(r->hc, r->pub.http->c.body_limit_s * SEC);
 		return n;
 	}
@@ -789,8 +787,7 @@ void http_body_read(struct http_req *pub, http_body_fn fn)
 	r->body_fn = fn;
 	if (!r->has_body)
 		r->body_ended = true;
-	else /* an end that comes with data in one event is not seen by libmicrohttpd, whose epoll
-		is edge-triggered */
+	else /* libmicrohttpd's epoll is edge-triggered: it misses an end that comes together with data */
 		request_watch_client(r);
 	request_resume(r);
 }
@@ -820,7 +817,7 @@ static void on_log(void *cls, const char *fmt, va_list ap)
 	log_debug("http: %s", line);
 }
 
-/* Escapes stay as they are: what is a path segment is decided before it is decoded. */
+/* Escapes stay as they are: a path is split into segments before these are decoded. */
 static size_t no_unescape(void *cls, struct MHD_Connection *c, char *s)
 {
 	return strlen(s);

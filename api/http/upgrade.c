@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * upgrade.c: see upgrade.h. mayflyd's loop. libmicrohttpd sends the 101 and then gives the socket away; from then on only this file reads and writes it.
- * libmicrohttpd would keep its memory for the connection (64 KiB were seen) until the end. So the socket is duplicated, and libmicrohttpd closes its own
+ * libmicrohttpd keeps its memory for the connection (64 KiB were seen) until its descriptor is closed. So the socket is duplicated, and libmicrohttpd closes its own
  * descriptor at once. struct http_conn, which counts against the server's limits, stays until the end.
  *
- * An upgrade is WAITING until the 101 is out, then OPEN, then LINGERING after its owner closed it: what is queued is sent, our end of file follows, and the
- * client's is waited for, so that the last bytes are not lost to a reset.
+ * An upgrade is WAITING until the 101 is out, then OPEN, then LINGERING after its owner closed it: queued bytes are sent, then our end of file, and we wait
+ * for the client's, so that the last bytes are not lost to a reset.
  */
 #include "api/http/upgrade.h"
 #include "api/http/http_int.h"
@@ -37,17 +37,17 @@ struct http_upgrade {
 	int fd; /* a duplicate */
 	struct watch *watch;
 	uint32_t events;
-	struct timer *timer;   /* of a client that takes nothing, of lingering */
+	struct timer *timer;   /* limit for a client that takes nothing, and for LINGERING */
 	struct buf out, early; /* early: what came with the request's head */
 	size_t out_at;
 	int err, in_call;
-	/* hung_up: the kernel said so. Both directions are over, or the client broke off; what came before may still be to be read */
+	/* hung_up: the kernel reported it. Both directions are over, or the client broke off; bytes that it sent before may be unread */
 	bool held, full, end, ended, got_eof, told_eof, hung_up, late, closed;
 };
 
 static void upgrade_late(void *arg);
 
-/* Another turn soon: for what must not be told from inside a call of the owner. */
+/* Runs upgrade_turn() from the loop: the owner must not be called back inside its own call. */
 static void upgrade_later(struct http_upgrade *u)
 {
 	if (!u->late && !loop_defer(u->r->pub.http->loop, upgrade_late, u))
@@ -67,7 +67,7 @@ static void upgrade_leave_server(struct http_upgrade *u)
 	http_kick(u->r->pub.http);
 }
 
-/* The request may be freed in here, and u is. */
+/* Frees u, and may free the request. */
 static void upgrade_free(struct http_upgrade *u)
 {
 	struct request *r = u->r;
@@ -94,7 +94,7 @@ static void upgrade_settle(struct http_upgrade *u)
 		upgrade_free(u);
 }
 
-/* The connection is over. The owner hears of it once. */
+/* The connection has ended. Tells the owner, once. */
 static void upgrade_over(struct http_upgrade *u, int err)
 {
 	if (u->state == UP_OVER)
@@ -158,8 +158,8 @@ static int upgrade_flush(struct http_upgrade *u)
 	return 0;
 }
 
-/* No event follows: the kernel would report a hang-up again and again. The owner still has use for what came before, but not for ever: the server in the
- * sandbox may hang. Each turn, that is each piece that the owner took, begins the limit again. */
+/* Stops watching, because the kernel would report a hang-up again and again. The owner may still take the bytes that came before, but not for ever: the
+ * server in the sandbox may hang. Each turn, that is each piece that the owner took, starts the limit again. */
 static void upgrade_unwatch(struct http_upgrade *u)
 {
 	watch_remove(u->watch);
@@ -197,7 +197,7 @@ static void upgrade_tell_drained(struct http_upgrade *u)
 		u->ops->drained(u->arg);
 }
 
-/* What the socket takes at once needs no buffer: how much that was. An error shows again when the rest is flushed. */
+/* Sends what the socket takes at once, without a buffer, and returns how much. An error is met again when the rest is flushed. */
 static size_t upgrade_send_now(struct http_upgrade *u, const uint8_t *p, size_t n)
 {
 	size_t done = 0;
@@ -330,7 +330,7 @@ static void upgrade_turn(struct http_upgrade *u, uint32_t events)
 	upgrade_tell_eof(u);
 	if (!rc && u->state != UP_OVER)
 		rc = upgrade_flush(u);
-	/* it ended its side, and we did not end ours: nobody is there to hear the rest */
+	/* the client is gone, and we did not end our side: nobody receives the rest */
 	if (!rc && u->hung_up && u->got_eof && !u->ended && !u->held && u->state == UP_OPEN)
 		rc = ECONNRESET;
 	if (rc)
@@ -353,11 +353,11 @@ static void upgrade_event(void *arg, uint32_t events)
 {
 	struct http_upgrade *u = arg;
 
-	/* Reported as long as it is watched, and a held connection is not read: what the client sent before is read later, without the watch. */
+	/* The kernel reports a hang-up as long as the socket is watched, and a held connection is not read. So stop watching; the bytes are read later. */
 	if ((events & (EPOLLHUP | EPOLLERR)) && u->held && u->state == UP_OPEN) {
 		upgrade_unwatch(u);
 		u->hung_up = true;
-		/* Bytes that nobody will take: the send fails and ends it. Its owner may hold the other side until they have left. */
+		/* Nobody will take these bytes: the send fails and ends the connection. The owner may hold the other side until then. */
 		if (upgrade_unsent(u))
 			upgrade_turn(u, 0);
 		return;
@@ -422,8 +422,8 @@ void http_upgrade_close(struct http_upgrade *u)
 
 /* ---- the beginning */
 
-/* Every write leaves at once: libmicrohttpd leaves the socket as its 101 wanted it, and a key's echo then waited 40 ms for an acknowledgement. A client whose host
- * is gone sends nothing: after about three minutes the kernel says so. */
+/* Every write is sent at once. With the options that libmicrohttpd leaves on the socket after its 101, the echo of a keystroke waited 40 ms for an acknowledgement.
+ * Keepalive: the kernel reports a client whose host is gone after about three minutes. */
 static void upgrade_socket_options(int fd)
 {
 	static const int idle_s = 60, every_s = 30, times = 4, on = 1, off = 0;

@@ -22,29 +22,29 @@ struct http_upgrade_ops {
 	void (*drained)(void *arg);
 	/* The daemon ends: say goodbye and close. May be NULL; http_upgrade_close() is then called. */
 	void (*leave)(void *arg);
-	/* The connection broke; or for the server's write limit its client took nothing, or the owner took nothing of what a client left behind. The last call: the
-	 * connection is gone when it returns. */
+	/* The connection broke; or its client took nothing for the server's write limit; or the owner took nothing for that long from a client that has left. The
+	 * last call: u is invalid when it returns. */
 	void (*closed)(void *arg, int err);
 };
 
-/* Answers 101 with "Upgrade: protocol" and the headers of http_add_header(). Instead of a reply; never calls back. Bytes may be sent at once: they follow the
- * answer. The request must have no body. NULL: no memory, or not HTTP/1.1; r then still wants a reply. */
+/* Answers 101 with "Upgrade: protocol" and the headers of http_add_header(). Instead of a reply. Makes no callback before it returns. Bytes may be
+ * sent at once: they follow the answer. The request must have no body. NULL: no memory, or not HTTP/1.1; r then still needs a reply. */
 struct http_upgrade *http_upgrade(
 	struct http_req *r, const char *protocol, const struct http_upgrade_ops *ops, void *arg);
 /* Queues bytes. false: HTTP_UPGRADE_MAX is reached, the request's account is full, or the connection is over. */
 bool http_upgrade_send(struct http_upgrade *u, const void *p, size_t n);
 bool http_upgrade_full(const struct http_upgrade *u);
-/* Half-close: no more will be sent, once what is queued has gone. */
+/* Half-close: sends the end of file after what is queued. */
 void http_upgrade_end(struct http_upgrade *u);
 /* Stops or resumes reading: what the client sends stays in the kernel. */
 void http_upgrade_hold(struct http_upgrade *u, bool hold);
-/* Ends it: what is queued is still sent, for at most 5 s. No call follows; the request is dead. NULL is fine. */
+/* Ends it: what is queued is still sent, for at most 5 s. No callback follows; u is invalid. NULL is fine. */
 void http_upgrade_close(struct http_upgrade *u);
 
-/* For a WebSocket that cannot be: where clients expect a code instead of a status. Accepts the handshake and closes with this code; a malformed handshake is
- * answered with 400. Ends the request. */
+/* Refuses a WebSocket where clients expect a close code instead of an HTTP status: accepts the handshake and closes with this code. A malformed handshake is
+ * answered with 400 or 426. Ends the request. */
 void http_websocket_refuse(struct http_req *r, int code, const char *reason);
-/* The same for an error of HTTP: 1008 where the client may not, 1011 otherwise. false: r->ws_codes is not set. */
+/* The same for an HTTP error: 1008 for 401 and 403, 1011 otherwise. false: r->ws_codes is not set. */
 bool http_websocket_error(struct http_req *r, int status, const char *text);
 /* The headers of r as the handshake's reader wants them. */
 struct ws_offer;

@@ -6,5 +6,5 @@
 
 #include "lib/base.h"
 
-/* An official SDK of before release 1.1.1. */
+/* Is it an official SDK from before release 1.1.1? */
 bool client_is_older(const char *user_agent);

@@ -116,8 +116,8 @@ static const char *reason(const struct agent_reply *rep)
 	return rep->text[0] ? rep->text : strerror(rep->err);
 }
 
-/* Our own troubles with the connection, which are not the request's fault. */
-static bool lost(struct http_req *r, const struct agent_reply *rep)
+/* Answers if the connection to the sandbox failed, which is not the request's fault. False: it is another failure. */
+static bool connection_lost(struct http_req *r, const struct agent_reply *rep)
 {
 	switch (rep->err) {
 	case ECANCELED:
@@ -143,7 +143,7 @@ static bool lost(struct http_req *r, const struct agent_reply *rep)
 
 void execd_fail(struct http_req *r, const struct agent_reply *rep)
 {
-	if (lost(r, rep))
+	if (connection_lost(r, rep))
 		return;
 	if (rep->step == AGENT_STEP_CWD || rep->step == AGENT_STEP_USER || rep->err == E2BIG)
 		execd_error(r, 400, "INVALID_REQUEST_BODY", "%s", reason(rep));
@@ -155,7 +155,7 @@ void execd_fail_files(struct http_req *r, const struct agent_reply *rep)
 {
 	bool as_user = http_param(r, "uid") != NULL;
 
-	if (lost(r, rep))
+	if (connection_lost(r, rep))
 		return;
 	if (rep->step == AGENT_STEP_SESSION)
 		execd_no_session(r, http_param(r, "session"));
@@ -278,7 +278,7 @@ void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uin
 		execd_error(r, 503, "SERVICE_UNAVAILABLE", "the sandbox does not run");
 }
 
-/* ---- what came */
+/* ---- reading the request */
 
 cJSON *execd_body(struct http_req *r, int type, bool may_be_empty)
 {

@@ -28,8 +28,8 @@ typedef void (*execd_reply_fn)(struct http_req *r, void *data, const struct agen
 void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uint32_t limit_ms,
 	execd_reply_fn fn, void *data);
 
-/* What the handler of asked requests owns: freed with the request. One a request. False: no memory,
- * data was freed. */
+/* fn frees data when the request is freed. At most once for each request. False: no memory, and data was
+ * freed. */
 bool execd_own(struct http_req *r, void *data, void (*fn)(void *data));
 
 /* The request's body as JSON of one type (cJSON_Object, cJSON_Array), the caller's to free
@@ -43,11 +43,13 @@ bool execd_uint(struct http_req *r, const cJSON *o, const char *key, uint64_t ma
 bool execd_bool(struct http_req *r, const cJSON *o, const char *key, bool *out);
 /* A mode written as decimal digits that are octal ones: 755. 0 or absent: AGENT_NO_MODE. */
 bool execd_mode(const cJSON *o, const char *key, uint32_t *mode);
-/* A request about files: who does it (/v1/filesystem/{uid}/{gid}), and a session that can be one. False: answered. */
+/* For a request about files: reads the ids in /v1/filesystem/{uid}/{gid} (AGENT_NO_ID without them), and checks that {session} is a UUID. False:
+ * answered. */
 bool execd_files(struct http_req *r, uint32_t *uid, uint32_t *gid);
-/* /v1/isolated/session/{session}/...: the agent's name of the session in whose view it is done. NULL: the sandbox's own view. execd_ask adds it. */
+/* /v1/isolated/session/{session}/...: the agent's name of the session in whose view of the files the request is done. NULL: the sandbox's own view.
+ * execd_ask adds it. */
 const char *execd_view(struct http_req *r);
-/* Names of isolated sessions at the agent begin so: no request about another kind of session reaches one. */
+/* The agent's names of isolated sessions begin with this, so that no request about another kind of session reaches one. */
 #define EXECD_ISOLATED "iso-"
 const char *execd_isolated(struct http_req *r, const char *id); /* NULL: not a UUID */
 void execd_no_session(struct http_req *r, const char *id);
@@ -57,8 +59,8 @@ void execd_time(struct buf *b, int64_t wall); /* RFC 3339, UTC, as a JSON string
 
 /* route_command.c: also runs what /code and the sessions run */
 struct command_start {
-	const char *command, *session,
-		*cwd; /* session: its id is the init text, stderr goes into stdout */
+	/* session: a shell session or NULL. Its id is the text of the init event, and stderr goes into stdout. */
+	const char *command, *session, *cwd;
 	uint64_t timeout_ms;
 	bool background;
 };
@@ -67,9 +69,9 @@ void command_run(struct http_req *r, const struct command_start *s);
 void command_run_isolated(struct http_req *r, struct agent_exec_spec *s);
 /* A log of a background run: in pages, up to 16 MiB. exec_id lives as long as the request. */
 void command_logs_isolated(struct http_req *r, const char *exec_id, uint64_t offset);
-/* ,"exit_code":N[,"error":"..."] */
+/* Appends ,"exit_code":N[,"error":"..."] */
 void command_put_exit(struct buf *b, uint32_t state, uint32_t code, const char *error);
-/* The member "envs" of a body: {name: value}. Strings stay the body's. False: answered. */
+/* The member "envs" of a body: {name: value}. The strings belong to the body. False: answered. */
 struct execd_envs {
 	const char **keys, **vals;
 	size_t n;
@@ -78,7 +80,7 @@ bool execd_envs(struct http_req *r, const cJSON *j, struct execd_envs *e);
 /* client_generation.c: this client expects text events without line endings. */
 bool execd_strips_lines(struct http_req *r);
 
-/* proxy.c: how long a server in the sandbox may take: from the last thing that was done for it until its answer's head is whole. */
+/* proxy.c: how long a server in the sandbox may take to be connected to, and then until the head of its answer is complete. */
 uint64_t execd_backend_limit_ns(const struct http_req *r);
 
 /* route_isolated.c: the documented error for an agent's refusal. Ends the request. */

@@ -3,9 +3,9 @@
  * proxy.c: the way from a client to a server inside a guest: one HTTP request over one dialled
  * connection, streamed both ways. mayflyd. The client's headers and the guest's whole answer are
  * hostile: names and values are checked on the way in by libmicrohttpd and here, on the way out by
- * http1.c; hop-by-hop headers and what names this host's own secrets never pass. The guest is
- * always told "Connection: close", so that one answer is all a connection carries. A request body
- * goes on in chunks, unless its length is known.
+ * http1.c; hop-by-hop headers and headers with this host's secrets never pass. The guest
+ * always gets "Connection: close", so a connection carries one answer only. A request body is passed
+ * on in chunks, unless its length is known.
  *
  * An upgrade is offered to the server in the guest before the client has its answer. If that server accepts with a 101, the client gets one, too, and both
  * connections become one (relay.c). The handshake of a WebSocket is made again on each side: keys and extensions do not pass.
@@ -29,9 +29,9 @@ struct proxy {
 	struct agent_dial *dial;
 	struct http1_response *resp;
 	struct timer *limit;
-	struct buf head; /* of the request; then what is left of a piece of the answer */
+	struct buf head; /* of the request */
 	const char *connection;
-	bool keyed; /* it showed a key: a program sent it, no browser, so cookies are that program's own */
+	bool keyed; /* the client showed an API key: it is a program and no browser, so cookies are its own */
 	bool documented; /* [/v1]/sandboxes/ID/proxy/PORT, as the protocol has it; else /ID/PORT */
 	bool has_body, chunked, body_done, opened, streaming, done;
 	const char *upgrade; /* what the client wants to speak instead of HTTP; NULL: HTTP */
@@ -98,14 +98,14 @@ static const char *const never[] = {"host", "content-length", "expect", "open-sa
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
 	"open-sandbox-ingress", "opensandbox-egress-auth", "x-execd-access-token", "forwarded",
 	"x-real-ip"};
-/* made again on each side */
+/* of a WebSocket's handshake: each side makes its own */
 static const char *const of_handshake[] = {"sec-websocket-key", "sec-websocket-version",
 	"sec-websocket-extensions", "sec-websocket-accept"};
 static const char *const credentials[] = {"authorization", "cookie"};
-/* Of an answer: it would speak for this server's whole origin, which all sandboxes and the API share. */
+/* Headers of an answer that would hold for this server's whole origin, which all sandboxes and the API share. */
 static const char *const of_origin[] = {"service-worker-allowed", "clear-site-data"};
 
-/* Does a header's name begin with this (lower case)? '_' counts as '-': CGI and WSGI servers in a sandbox take both for one name. Returns what follows, or NULL. */
+/* If a header's name begins with `begin` (lower case), returns the rest of it, otherwise NULL. '_' counts as '-': CGI and WSGI servers take both for one name. */
 static const char *name_after(const char *name, const char *begin)
 {
 	for (; *begin; begin++, name++) {
@@ -139,7 +139,7 @@ static bool value_is_clean(const char *v)
 	return true;
 }
 
-/* Cookies are of this server's origin, so they may be another sandbox's. An Authorization is the application's, unless it holds a key of ours. */
+/* Cookies belong to this server's origin, so they may be another sandbox's. Authorization belongs to the application, unless it has a key of ours. */
 static bool is_secret(const struct proxy *x, const char *k, const char *v)
 {
 	if (x->documented)
@@ -148,7 +148,7 @@ static bool is_secret(const struct proxy *x, const char *k, const char *v)
 	       (!strcasecmp(k, "authorization") && holds_our_key(x->r, v));
 }
 
-/* Through the gateway: a page's address may hold a signature, which no sandbox may see. */
+/* A request through the gateway: a page's address in Origin or Referer may have a signature in it, which no sandbox may see. */
 static const char *shown(const struct proxy *x, const char *k, const char *v)
 {
 	if (!x->r->gateway)
@@ -175,8 +175,8 @@ static void pass_header(void *arg, const char *k, const char *v)
 		buf_printf(&x->head, "%s: %s\r\n", k, v);
 }
 
-/* The target as it came, query and all; what may not stand in a request line cannot come from
- * libmicrohttpd, but is looked for. */
+/* The target as it came, with its query. libmicrohttpd passes on no blank or control character in it;
+ * this looks again. */
 static bool put_request_line(struct proxy *x, const char *path)
 {
 	const char *q = x->r->query;
@@ -201,7 +201,7 @@ static bool has_body(const struct http_req *r)
 	return http_header(r, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* Which host was asked, over what, from where. Behind a proxy of the operator's the gateway believes that proxy. */
+/* X-Forwarded-*: protocol, host and address of the client. Behind a proxy of the operator, the gateway takes what that proxy says. */
 static void put_forwarded(struct proxy *x)
 {
 	const struct daemon *d = x->r->app;
@@ -223,7 +223,7 @@ static bool put_head(struct proxy *x, const char *path, uint16_t port)
 	x->connection = http_header(x->r, "Connection");
 	if (!put_request_line(x, path))
 		return false;
-	/* applications compare a page's origin with it */
+	/* applications compare Origin with Host */
 	if (x->r->own_origin)
 		buf_printf(&x->head, "Host: %s\r\n", x->r->shown_host);
 	else
@@ -247,7 +247,7 @@ static bool put_head(struct proxy *x, const char *path, uint16_t port)
 
 /* ---- upgrades */
 
-/* Versions of HTTP and TLS are offers (Java's client makes one with each request) and may be left alone. */
+/* Versions of HTTP and TLS are offers, which a server may ignore. Java's client makes one with each request. */
 static const char *const left_alone[] = {"h2c", "h2", "http/1.1", "http/2.0", "tls/1.0", "tls/1.2"};
 
 static void look_for_upgrade(struct proxy *x)
@@ -266,7 +266,7 @@ static void look_for_upgrade(struct proxy *x)
 
 /* ---- the request's body */
 
-/* The last chunk; an empty body may have ended before the dial was through. */
+/* Sends the last chunk. An empty body may have ended before the dial was open. */
 static void end_body(struct proxy *x)
 {
 	if (x->body_done && x->chunked)
@@ -321,7 +321,7 @@ static void dial_drained(void *arg)
 
 /* ---- the answer */
 
-/* A Location that begins at the server's root must begin at ours. */
+/* A Location that is a path on the server in the guest gets the endpoint's prefix. */
 static void pass_location(struct proxy *x, const char *v)
 {
 	_cleanup_free_ char *full = NULL;
@@ -339,7 +339,7 @@ static void pass_location(struct proxy *x, const char *v)
 	}
 }
 
-/* Without its Domain: it would be sent to the other sandboxes below the gateway's domain. */
+/* Passes a cookie without its Domain. With it, browsers would send the cookie to other sandboxes below the gateway's domain. */
 static void pass_cookie(struct proxy *x, const char *v)
 {
 	struct buf b;
@@ -367,7 +367,7 @@ static void pass_answer_header(struct proxy *x, const char *k, const char *v)
 		http_add_header(x->r, k, v);
 }
 
-/* What would speak for an origin that is not this application's alone. */
+/* Headers that would hold for an origin that this application shares with others. */
 static bool is_of_origin(const struct proxy *x, const char *k)
 {
 	if (x->r->own_origin)
@@ -420,7 +420,7 @@ static void end_answer(struct proxy *x)
 	http_stream_end(x->r);
 }
 
-/* The header of a 101 that says what is spoken from here on. */
+/* The header of a 101 that names the new protocol. */
 static const char *upgraded_to(const struct http1_response *h)
 {
 	for (size_t i = 0; i < h->nheaders; i++)
@@ -459,7 +459,7 @@ static void begin_relay(struct proxy *x, const uint8_t *p, size_t n)
 		relay_from_backend(&x->relay, p, n);
 }
 
-/* To a WebSocket's handshake, which a code answers where the protocol wants one: the server is there, but speaks no WebSocket here. */
+/* The server answered a WebSocket's handshake, but not with 101. Where the protocol wants a close code instead of a status, the client gets one. */
 static bool refuses_websocket(struct proxy *x)
 {
 	if (!x->websocket || !x->r->ws_codes || x->resp->status == 101)
@@ -512,8 +512,8 @@ static void dial_bytes(void *arg, const uint8_t *p, size_t n)
 	}
 	if (x->streaming && http_stream_room(x->r) == 0) {
 		agent_dial_hold(x->dial, true);
-		/* the client gets nothing of it before its request is whole: a server that answers
-		 * meanwhile waits for us, and we for it */
+		/* The client gets no answer before its request is complete. A server that answers while
+		 * it still has to read would wait for us, and we for it. */
 		if (x->has_body && !x->body_done)
 			timer_after(x->limit, execd_backend_limit_ns(x->r));
 	}
@@ -596,7 +596,7 @@ static void proxy_start(struct http_req *r, const char *path, uint16_t port, boo
 		http_body_read(r, proxy_body);
 }
 
-/* The protocol says what passes there; /ID/PORT is ours to say. */
+/* The protocol says what passes on this path. What passes on /ID/PORT is our decision. */
 static bool behind_documented_path(const struct http_req *r)
 {
 	return strstr(r->prefix, "/sandboxes/") != NULL;

@@ -147,7 +147,7 @@ static bool relay_put_client(struct relay *x, const uint8_t *p, size_t n)
 	return true;
 }
 
-/* No request is in a call here: what ends the relay may free it. */
+/* No caller holds the request here: relay_end() may free x. So return at once after it. */
 static void relay_backend_frames(struct relay *x, const uint8_t *p, size_t n)
 {
 	const uint8_t *out;

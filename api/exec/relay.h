@@ -23,7 +23,7 @@ extern const struct http_upgrade_ops relay_client_ops; /* their arg is the struc
 
 /* x is zeroed and lives as long as the request. dial is open and is taken. The caller then upgrades the client and, if that fails, calls relay_end. */
 void relay_begin(struct relay *x, struct agent_dial *dial, bool websocket);
-/* Bytes that the backend sent behind its answer. */
+/* Bytes that the server in the sandbox sent after its 101. */
 void relay_from_backend(struct relay *x, const uint8_t *p, size_t n);
-/* Ends both sides; code: of a WebSocket's close. */
+/* Ends both sides. code: for the close frames of a WebSocket. */
 void relay_end(struct relay *x, int code, const char *reason);

@@ -195,7 +195,7 @@ static void on_ended(void *arg, const struct agent_reply *rep, uint32_t state, u
 	http_stream_end(c->r);
 }
 
-/* The session's shell is busy until its run ends, and nobody reads this one any more. */
+/* Nobody reads this run any more, and the session's shell is busy until it ends. */
 static void interrupt_run(struct command *c)
 {
 	struct agentc *agent = sandbox_agentc(c->r->sandbox);
@@ -206,7 +206,7 @@ static void interrupt_run(struct command *c)
 	buf_u32(&b, SIGINT);
 	buf_u32(&b, 0);
 	if (agent && !agentc_call(agent, AGENT_SIGNAL, &b, 30000, NULL, NULL))
-		log_limited(LOG_WARN, "an abandoned run of an isolated session is not interrupted");
+		log_limited(LOG_WARN, "cannot interrupt an abandoned run of an isolated session");
 	buf_fini(&b);
 }
 
@@ -225,7 +225,7 @@ static void on_gone(struct http_req *r)
 
 static const struct agent_exec_ops command_ops = {on_started, on_output, on_ended};
 
-/* The background's only events: it began, and that is all this stream will ever say. */
+/* The only events of a background command: it has started, and this stream ends. */
 static void background_started(struct http_req *r, void *data, const struct agent_reply *rep)
 {
 	const char *id = data;
@@ -442,7 +442,7 @@ void route_command(struct http_req *r)
 		run_foreground(r, &s, id);
 }
 
-/* ---- interrupt: a command, or else a session of that name is closed */
+/* ---- interrupt: signals the command of that id, or else closes the session of that id */
 
 static void session_closed(struct http_req *r, void *data, const struct agent_reply *rep)
 {
@@ -455,7 +455,7 @@ static void session_closed(struct http_req *r, void *data, const struct agent_re
 		http_reply_empty(r, 200);
 }
 
-/* sig: 0 for SIGTERM, and SIGKILL if that does not help. */
+/* sig: 0 for SIGTERM, and SIGKILL 3 s later if the command still runs. */
 static void ask_by_id(
 	struct http_req *r, uint16_t type, uint32_t sig, const char *id, execd_reply_fn fn)
 {
@@ -626,7 +626,7 @@ void route_status(struct http_req *r)
 /* ---- GET /command/{id}/logs */
 
 struct logs {
-	const char *id, *cursor_header; /* of the background run; its name at the agent */
+	const char *id, *cursor_header; /* id: the agent's name of the background run */
 	int missing;                    /* the status if there is no such run */
 	uint64_t offset;
 	size_t held; /* bytes of text that are charged */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_files.c: files and directories but for their bytes: info, remove, permissions, move,
+ * route_files.c: files and directories, without their contents: info, remove, permissions, move,
  * replace, search, list, make. mayflyd. Paths and names are a client's, items a guest's: any bytes.
  * A path is only ever opened inside the guest. Requests with several entries are done one after the
  * other and stop at the first that fails.
@@ -396,14 +396,14 @@ void route_files_replace(struct http_req *r)
 	series_step(r, s);
 }
 
-/* ---- lists: the agent gives them in pages, the client gets one array, of which a page is here at a time */
+/* ---- lists: the agent sends pages, the client gets one array. One page at a time is in memory. */
 
 struct listing {
 	struct http_req *r;
 	struct agent_pages *pages;
 	struct timer *limit; /* for the next page */
 	struct buf out;      /* of one page */
-	size_t out_at;       /* so much of it was handed on */
+	size_t out_at;       /* bytes of it that were sent */
 	uint32_t n;
 	bool streaming, last, done;
 	bool diff; /* of an isolated session's overlay: each item begins with what happened to it */
@@ -476,7 +476,7 @@ static bool put_page(struct listing *l, struct cur c)
 	return cur_done(&c) && !l->out.bad;
 }
 
-/* Hands on what the client has room for. The next page is read when this one has gone. */
+/* Sends what the client has room for. The next page is read when this one was sent. */
 static void listing_flow(struct listing *l)
 {
 	while (l->out_at < l->out.len && http_stream_room(l->r) > 0) {

@@ -3,8 +3,8 @@
  * route_isolated.c: isolated sessions: capabilities, create, list, get, delete, commit, runs. mayflyd. Bodies are a client's, answers a
  * guest's: both hostile. The files of a session go through route_files.c and route_transfer.c, its differences through route_files.c.
  *
- * The agent keeps the sessions. What a session was created with is its note there, as JSON, so that any later daemon can describe it. At the agent
- * a session is named "iso-" and its id, a run in the background by the beginning of its session's id and its own.
+ * The agent keeps the sessions. It keeps the parameters of a session as that session's note (JSON), so that any later daemon can describe it. The
+ * agent's name of a session is "iso-" and its id. A background run is named by the first 16 digits of its session's id and its own id.
  */
 #include "api/exec/execd_int.h"
 
@@ -27,7 +27,7 @@ static const char *why(const struct agent_reply *rep)
 
 void isolated_fail(struct http_req *r, const struct agent_reply *rep)
 {
-	/* the request's own fault; everything else is that of the sandbox, for now or for good */
+	/* errors that the request caused. All others are the sandbox's. */
 	static const int wrong[] = {
 		EACCES, EINVAL, ENOENT, ENOTDIR, E2BIG, ELOOP, ENAMETOOLONG, ESTALE, EROFS};
 
@@ -67,7 +67,7 @@ static const char *layer_state(uint32_t state)
 	return state < ARRAY_LEN(names) && names[state] ? names[state] : "unsupported";
 }
 
-/* The agent's layers as members of "hardening". False: not as they should be. */
+/* The agent's layers as members of "hardening". False: malformed. */
 static bool put_layers(struct buf *b, struct cur c)
 {
 	uint32_t n = cur_u32(&c);
@@ -157,7 +157,7 @@ struct iso_spec {
 	const char *names[AGENT_NAMES_MAX];
 	size_t nnames;
 	cJSON *echo;     /* what a later GET shows */
-	const char *cwd; /* the first one's path, as they came */
+	const char *cwd; /* the path of the first overlay of the request */
 };
 
 static bool bad(struct http_req *r, const char *what)
@@ -518,7 +518,7 @@ static void put_time_member(struct buf *b, const char *name, uint64_t ns)
 	execd_time(b, (int64_t)MIN(ns, (uint64_t)INT64_MAX));
 }
 
-/* The members of an object behind those that were put. */
+/* Appends the members of o to an object that has members already. */
 static void put_members(struct buf *b, const cJSON *o)
 {
 	char *text = cJSON_PrintUnformatted(o);
@@ -715,7 +715,7 @@ static bool read_session(
 		no_answer(r);
 		return false;
 	}
-	/* the guest may have exchanged it: shown to nobody but those who own the sandbox */
+	/* the guest may have replaced the note: only clients of this sandbox see it */
 	if (json_read(note, text, n, JSON_OBJECT, NULL) < 0)
 		*note = NULL;
 	return true;
@@ -765,7 +765,7 @@ void route_isolated_del(struct http_req *r)
 		ask_by_name(r, AGENT_SESSION_DEL, name, got_done, NULL);
 }
 
-/* ---- POST commit {path?}: what an overlay changed goes to the directory below it */
+/* ---- POST commit {path?}: writes the changes of an overlay to the directory below it */
 
 static void got_commit(struct http_req *r, void *data, const struct agent_reply *rep)
 {
@@ -827,7 +827,7 @@ static void run_name(char out[64], const char *session, const char *run)
 	out[n] = 0;
 }
 
-/* Of the run in the path. NULL: answered. */
+/* The agent's name of the run in the path. NULL: answered. */
 static char *exec_id_of(struct http_req *r)
 {
 	const char *run = http_param(r, "run");
@@ -858,7 +858,7 @@ static void background_began(struct http_req *r, void *data, const struct agent_
 	execd_reply_buf(r, 202, "application/json", &b);
 }
 
-/* As documented: the reference keeps the log in the first overlay. */
+/* The protocol forbids it if the first overlay keeps no files: the reference has the log there. */
 static bool may_run_in_background(const cJSON *note)
 {
 	const cJSON *first = cJSON_GetArrayItem(json_arr(note, "overlays"), 0);
@@ -965,7 +965,7 @@ static void got_status(struct http_req *r, void *data, const struct agent_reply 
 	execd_reply_buf(r, 200, "application/json", &b);
 }
 
-/* The session is there: its runs are, too. */
+/* Asks for the run if the session exists: its runs end with it. */
 static void status_begin(struct http_req *r, void *data, const struct agent_reply *rep)
 {
 	if (rep->err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_metrics.c: what a guest uses: answered at once from its counters, the CPU's share since the
- * sample before (or since its boot). mayflyd; the numbers are a hostile guest's and are brought
+ * route_metrics.c: memory and CPU use of a guest, from its counters. The CPU's share is since the
+ * sample before (or since the boot). mayflyd. The guest is hostile: its numbers are brought
  * into their ranges.
  */
 #include "api/exec/execd_int.h"
@@ -11,9 +11,8 @@
 #include "api/core/daemon.h"
 
 #define WATCH_NS 2000000000ull
-#define SAMPLE_NS                                                                                  \
-	500000000ull /* a sample younger than this is not replaced: a share over a moment says     \
-			nothing */
+/* A sample younger than this is not replaced: a share over so short a time means nothing. */
+#define SAMPLE_NS 500000000ull
 
 /* agentc_data(): remembered per sandbox */
 struct metrics_last {
@@ -125,7 +124,7 @@ static void watch_next(void *arg)
 {
 	struct metrics_watch *w = arg;
 	const struct daemon *d = w->r->app;
-	/* a daemon that ends waits for its answers, and this one never would */
+	/* a daemon that ends waits for its answers, and this one would never end */
 	struct agentc *a = d && d->ending ? NULL : sandbox_agentc(w->r->sandbox);
 
 	w->call = a ? agentc_call(a, AGENT_METRICS, NULL, 10000, watch_answer, w) : NULL;

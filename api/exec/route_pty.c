@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_pty.c: terminal sessions: create, look, delete, and the WebSocket that holds one or looks on. mayflyd's loop. What clients send is hostile, and what the
- * guest's agent sends. The sessions live in the agent: nothing of them is kept here, so a daemon that was killed, a pause and a snapshot lose none.
+ * route_pty.c: terminal sessions: create, show, delete, and the WebSocket of a holder (who may write) or a viewer. mayflyd's loop. Clients and the guest's agent
+ * are hostile. The agent keeps the sessions and the daemon keeps nothing of them, so a killed daemon, a pause and a snapshot lose none.
  *
  * A WebSocket is attached before the client has its 101, because an unknown or taken session is answered by HTTP. Output is held in the guest while the client is
  * slow, input is held at the client while the shell is.
@@ -24,7 +24,7 @@
 #define VIOLATIONS_MAX 5
 #define CLOSE_TAKEN    4001
 
-/* ---- create, look, delete */
+/* ---- create, show, delete */
 
 struct pty_new {
 	char id[37];
@@ -89,7 +89,7 @@ static const char *pty_id(struct http_req *r)
 {
 	const char *id = http_param(r, "id");
 
-	r->ws_codes = false; /* errors are HTTP's on both forms of the path */
+	r->ws_codes = false; /* errors are HTTP statuses, on both forms of the path */
 	if (uuid_ok(id))
 		return id;
 	pty_unknown(r);
@@ -181,7 +181,7 @@ struct pty {
 	uint64_t replay_end, replayed;
 	struct buf in; /* input that the shell had no room for */
 	struct account *account;
-	size_t charged; /* to it, of input */
+	size_t charged; /* bytes of input that are charged to account */
 	int violations;
 };
 
@@ -195,7 +195,7 @@ static void pty_free(struct http_req *r)
 	account_give(x->account, x->charged);
 }
 
-/* What the client's input holds counts for the sandbox. false: there is no room. */
+/* Charges the buffered input to the sandbox. false: there is no room. */
 static bool pty_charge(struct pty *x)
 {
 	size_t now = x->in.len + (x->ws ? ws_held(x->ws) : 0);
@@ -208,7 +208,7 @@ static bool pty_charge(struct pty *x)
 	return true;
 }
 
-/* Ends it: the close frame leaves, the session stays. */
+/* Ends the WebSocket with a close frame. The session stays. */
 static void pty_end(struct pty *x, int code, const char *reason)
 {
 	if (x->over)
@@ -252,7 +252,7 @@ static void pty_connected(struct pty *x)
 
 /* ---- from the client */
 
-/* Gives the shell what it has room for; the rest waits here, and behind it the client. */
+/* Gives the shell what it has room for. The rest waits in x->in, and the client is held meanwhile. */
 static void pty_feed(struct pty *x)
 {
 	size_t n = x->term ? agent_terminal_stdin(x->term, x->in.p, x->in.len) : x->in.len;
@@ -350,7 +350,7 @@ static void pty_json_ping(struct pty *x, const cJSON *j)
 static const struct pty_type {
 	const char *name;
 	void (*fn)(struct pty *x, const cJSON *j);
-	bool holder; /* only who holds the session may */
+	bool holder; /* a viewer may not send it */
 } types[] = {
 	{"stdin", pty_json_stdin, true}, {"resize", pty_json_resize, true},
 	{"signal", pty_json_signal, true}, {"ping", pty_json_ping, false},
@@ -508,7 +508,7 @@ static void pty_output(void *arg, int stream, uint64_t off, const uint8_t *p, si
 {
 	struct pty *x = arg;
 
-	/* the replay may be shorter than was said, if the guest lies: what is live says so */
+	/* a guest that lies may send less replay than it announced: live output ends the replay */
 	if (!x->connected && stream != 3)
 		pty_connected(x);
 	for (size_t at = 0; at < n && !x->over; at += LIVE_MAX) {
@@ -529,7 +529,7 @@ static void pty_taken(void *arg)
 	pty_charge(arg); /* it holds less now */
 }
 
-/* Before the 101: by HTTP where the protocol has a status, otherwise by an error behind the handshake. */
+/* The agent refused before the 101. Answers with HTTP where the protocol has a status, otherwise with an error after the handshake. */
 static void pty_refused(struct pty *x, const struct agent_reply *rep)
 {
 	const char *text = rep->text[0] ? rep->text : strerror(rep->err);

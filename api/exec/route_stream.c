@@ -85,7 +85,7 @@ static void stream_closed(void *arg, const struct agent_reply *rep)
 				: "the connection inside the sandbox cannot be made");
 }
 
-/* Only until the connection is open: then the relay's follow. */
+/* Used until the connection is open. Then relay_begin() sets others. */
 static const struct agent_dial_ops stream_ops = {.opened = stream_opened, .closed = stream_closed};
 
 /* What the query names: a port, or a path (NULL: the port). false: answered. */

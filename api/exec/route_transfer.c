@@ -21,8 +21,8 @@ struct upload {
 	struct multipart mp;
 	enum { UP_SKIP, UP_META, UP_FILE } part;
 	struct buf meta;
-	bool have_meta, waiting, closed, ended; /* waiting: for the agent, before more is read;
-						   closed: the last boundary was seen */
+	/* waiting: for the agent, before more is read; closed: the last boundary was seen */
+	bool have_meta, waiting, closed, ended;
 	uint32_t uid, gid, files;
 	struct agent_file *file;
 	bool done;
@@ -54,7 +54,7 @@ static void upload_gone(struct http_req *r)
 	http_abort(r);
 }
 
-/* Everything has come and everything is written. */
+/* The form was read and its files are written. */
 static void upload_finish(struct upload *u)
 {
 	if (u->done || !u->ended || u->waiting)
@@ -163,7 +163,7 @@ static void part_data(struct upload *u, const uint8_t *p, size_t n)
 		if (u->meta.bad)
 			upload_fail(u, 400, "INVALID_FILE_METADATA", "a metadata part is too long");
 	} else if (u->part == UP_FILE && u->file) {
-		/* refused only when its end is on the way: file_written tells */
+		/* it refuses bytes only after a failure, and then file_written() follows */
 		(void)agent_file_put(u->file, p, n);
 		u->waiting = agent_file_full(u->file);
 	}
@@ -247,7 +247,7 @@ struct download {
 	uint32_t uid, gid, flags;
 	uint64_t offset, len, total;
 	bool ranged, streaming, done;
-	bool newline; /* of a range of lines: one that is given only if more follows */
+	bool newline; /* with AGENT_RD_LINES: a newline that is sent only if more follows */
 	uint64_t sent, announced;
 };
 
@@ -365,7 +365,7 @@ static void file_ended(void *arg, const struct agent_reply *rep)
 		else
 			execd_fail_files(d->r, rep);
 	} else if (rep->err || (d->announced <= INT64_MAX && d->sent != d->announced)) {
-		http_abort(d->r); /* shorter than announced: to be seen as broken */
+		http_abort(d->r); /* shorter than announced: the client must see that */
 	} else {
 		http_stream_end(d->r);
 	}
@@ -397,8 +397,8 @@ static void start_reading(struct download *d)
 		"the sandbox does not run, or too many files at one time");
 }
 
-/* "bytes=a-b", "a-", "-n" against the size: false = cannot be satisfied. More than one range: as if
- * none was asked for. */
+/* Reads "bytes=a-b", "bytes=a-" or "bytes=-n". false: it cannot be satisfied. Several ranges are
+ * ignored. */
 static bool parse_range(const char *h, uint64_t size, uint64_t *off, uint64_t *len, bool *ranged)
 {
 	const char *p = h + 6;
@@ -449,8 +449,8 @@ static void got_size(void *arg, const struct agent_reply *rep)
 	}
 	d->total = i.size;
 	agent_item_fini(&i);
-	/* a link's size is not its target's, which is known when it is opened; until then any
-	 * beginning may be right */
+	/* The size of a link's target is known only when it is opened. Until then every offset may be
+	 * right, and a range from the end ("=-n") is ignored. */
 	if (!failed.err && i.type == 'l')
 		d->total = strstr(range, "=-") ? 0 : INT64_MAX;
 	if (!failed.err && !(i.type == 'l' && !d->total))

@@ -14,7 +14,7 @@
 #include "api/exec/execd_int.h"
 
 #define PING_NS 3000000000ull
-/* After the last output the kernel's answer comes over another channel of the server's: soon, or from an odd kernel never. */
+/* The kernel's reply comes over another of its channels than the output. After the output has ended it comes soon, or from an odd kernel never. */
 #define REPLY_NS 2000000000ull
 /* at one time in one sandbox */
 #define CELLS_MAX 32u
@@ -23,9 +23,9 @@
 struct cell {
 	struct context *ctx;     /* NULL: it drains */
 	struct http_req *r;      /* NULL: the client has gone */
-	char id[33], probe[33];  /* of the request to run it; of the question after a pause */
+	char id[33], probe[33];  /* message ids: of the request, of the probe after a pause */
 	char *code;              /* until it is sent */
-	struct buf out, error;   /* events for the client; of them the one that comes last */
+	struct buf out, error;   /* events for the client; the error, which is sent last */
 	size_t given;            /* of out */
 	struct account *account; /* of the sandbox; r keeps it */
 	size_t charged;
@@ -36,7 +36,7 @@ struct cell {
 
 /* ---- towards the client */
 
-/* What is held for a client counts for the sandbox. false: there is no room. */
+/* Charges what is held for the client to the sandbox. false: there is no room. */
 static bool cell_charge(struct cell *c)
 {
 	size_t now = c->r ? c->out.cap + c->error.cap : 0;
@@ -83,7 +83,7 @@ static bool cell_pump(struct cell *c)
 	if (c->r && c->given < c->out.len)
 		return false;
 	c->given = 0;
-	/* a picture's room is given back, a line's is kept */
+	/* the memory of large output (a picture) is freed, that of lines is kept */
 	if (c->out.cap > KIB(256)) {
 		buf_fini(&c->out);
 		buf_init(&c->out, OUT_MAX);
@@ -109,7 +109,7 @@ static void on_writable(struct http_req *r)
 		cell_flow(r->user);
 }
 
-/* Code that was not sent yet is not run. Otherwise the kernel works on: what it says is read and dropped. */
+/* Code that was not sent yet is not run. Code that was sent runs on, and its output is read and dropped. */
 static void on_gone(struct http_req *r)
 {
 	struct cell *c = r->user;
@@ -150,7 +150,7 @@ static void begin_stream(struct http_req *r, struct buf *out, const char *id)
 
 /* ---- the end */
 
-/* Its context is free for the next one; the client may still have to read. */
+/* The context is free for the next cell. The client may still have to read. */
 static void cell_end(struct cell *c)
 {
 	struct context *x = take_ptr(c->ctx);
@@ -265,7 +265,7 @@ static void on_resumed(void *arg)
 			"the kernel's connection was lost and did not come back");
 }
 
-/* What this cell's messages mean for it; their events are made by kernel_events_put(). */
+/* Remembers what a message says about the cell. kernel_events_put() makes the client's events of it. */
 static void cell_note(struct cell *c, const struct kernel_message *m)
 {
 	switch (m->kind) {
@@ -294,7 +294,7 @@ static void cell_events(struct cell *c, const struct kernel_message *m)
 {
 	if (!c->r)
 		return;
-	/* a kernel that does not say which cell it took says so with the result */
+	/* a kernel that sent no KERNEL_INPUT gives the execution count with the result */
 	if (m->kind == KERNEL_RESULT && m->count && !c->counted) {
 		c->counted = true;
 		kernel_events_put(
@@ -302,14 +302,14 @@ static void cell_events(struct cell *c, const struct kernel_message *m)
 	}
 	if (m->kind == KERNEL_ERROR)
 		buf_reset(&c->error);
-	/* the error is the last event, also if output comes after it; the kernel's answer has it a second time */
+	/* The error is the client's last event, also if output comes after it. The kernel's reply has the same error again. */
 	if (m->kind == KERNEL_ERROR || (m->kind == KERNEL_REPLY && !c->failed))
 		kernel_events_put(&c->error, m);
 	else if (m->kind != KERNEL_REPLY)
 		kernel_events_put(&c->out, m);
 }
 
-/* No memory, or the sandbox holds too much already. An event that the client has half of cannot be mended: its stream is cut. */
+/* No memory, or the sandbox holds too much already. If the client has a part of an event, it cannot be completed: the client's stream is cut. */
 static void cell_overflow(struct cell *c)
 {
 	struct http_req *r = c->given ? take_ptr(c->r) : NULL;
@@ -369,7 +369,7 @@ static void on_closed(void *arg, int err, const char *why)
 	x->channel_open = false;
 	if (x->cell)
 		cell_lost(x->cell, err, why);
-	/* its session may have another kernel by now, or none: it is looked for again */
+	/* the session may have another kernel by now, or none: the next cell looks the session up again */
 	if (err == ENOENT)
 		context_forget(x);
 	contexts_tidy(cs);

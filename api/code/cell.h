@@ -12,7 +12,7 @@ struct cell;
 struct context;
 struct jupyter_server;
 
-/* Runs code in x for r, and ends r. A context that is busy is answered as the protocol has it: by an event. */
+/* Runs code in x for r, and ends r. If the context is busy, the client gets an event that says so, as the protocol has it. */
 void cell_run(
 	struct http_req *r, struct context *x, const struct jupyter_server *s, const char *code);
 /* The context's kernel or sandbox has gone: ends the client's stream with an error. Frees the cell; its context has none then. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * contexts.c: see contexts.h. Each request to the daemon is a short chain of requests to the Jupyter server: a struct context_ask, whose `next` is the step
- * that the server's next answer goes to. Default contexts are resolved one at a time for each sandbox, or two requests would make two of them.
+ * contexts.c: see contexts.h. Each request to the daemon is a short chain of requests to the Jupyter server: a struct context_ask, whose `next` handles the
+ * server's next answer. A sandbox's default contexts are resolved one at a time: two requests at once would make two of them.
  */
 #include "api/code/contexts.h"
 
@@ -44,12 +44,12 @@ struct context_ask {
 	void (*begin)(struct context_ask *k); /* once the kernel specs are known */
 	struct context_item *items;
 	size_t n, at;
-	struct context *ctx; /* found without a question */
+	struct context *ctx; /* the result, if it is one context */
 	context_fn fn;
 	void *arg;
 };
 
-/* ---- what is remembered */
+/* ---- contexts that the daemon remembers */
 
 static void contexts_free(void *data)
 {
@@ -199,8 +199,8 @@ static void ask_next_turn(struct contexts *cs)
 	}
 }
 
-static void ask_told(void *arg);
-static void ask_told_no_memory(void *arg);
+static void ask_tell_context(void *arg);
+static void ask_tell_no_memory(void *arg);
 
 void context_cancel(struct context_ask *k)
 {
@@ -213,8 +213,8 @@ void context_cancel(struct context_ask *k)
 	jupyter_cancel(k->call);
 	if (k->mkdir)
 		agent_call_cancel(k->mkdir);
-	loop_undefer(agentc_loop(cs->agent), ask_told, k);
-	loop_undefer(agentc_loop(cs->agent), ask_told_no_memory, k);
+	loop_undefer(agentc_loop(cs->agent), ask_tell_context, k);
+	loop_undefer(agentc_loop(cs->agent), ask_tell_no_memory, k);
 	if (cs->resolving == k) {
 		cs->resolving = NULL;
 		if (!cs->gone)
@@ -224,7 +224,7 @@ void context_cancel(struct context_ask *k)
 	free(k);
 }
 
-/* The last thing that is done with it. */
+/* Frees k and calls fn. */
 static void ask_end(struct context_ask *k, int err, const char *why)
 {
 	struct context_answer a = {.err = err,
@@ -241,8 +241,8 @@ static void ask_end(struct context_ask *k, int err, const char *why)
 	free(items);
 }
 
-/* What was found when the request came may have been forgotten before this turn. */
-static void ask_told(void *arg)
+/* Called from the loop for a context that was remembered when the request came. It may have been forgotten since. */
+static void ask_tell_context(void *arg)
 {
 	struct context_ask *k = arg;
 
@@ -250,16 +250,16 @@ static void ask_told(void *arg)
 	ask_end(k, k->ctx ? 0 : ENOENT, "no such context");
 }
 
-static void ask_told_no_memory(void *arg)
+static void ask_tell_no_memory(void *arg)
 {
 	ask_end(arg, ENOMEM, "out of memory");
 }
 
 static void ask_out_of_memory(struct context_ask *k)
 {
-	/* from a step of its own or from its beginning, where nothing may be told yet */
+	/* this may run before the caller has k, and fn may not be called before that */
 	k->next = NULL;
-	if (loop_defer(agentc_loop(k->cs->agent), ask_told_no_memory, k) < 0)
+	if (loop_defer(agentc_loop(k->cs->agent), ask_tell_no_memory, k) < 0)
 		ask_end(k, ENOMEM, "out of memory");
 }
 
@@ -325,7 +325,7 @@ static void specs_read(struct contexts *cs, struct json_slice body)
 	}
 }
 
-/* The protocol's way: python3 is passed over, if there is another one. */
+/* As the protocol has it: python3 is taken only if the language has no other kernel. */
 static const struct spec *spec_for(const struct contexts *cs, const char *language)
 {
 	const struct spec *found = NULL;
@@ -355,7 +355,7 @@ static void ask_has_specs(struct context_ask *k, const struct jupyter_answer *a)
 	k->begin(k);
 }
 
-/* begin: called when they are known. They are asked for again if they lack the language that is wanted. */
+/* Calls begin when the kernel specs are known. Asks the server again if none of those that are known has the language. */
 static void ask_specs(struct context_ask *k, void (*begin)(struct context_ask *k))
 {
 	k->begin = begin;
@@ -554,13 +554,13 @@ static void ask_find_default(struct context_ask *k, const struct jupyter_answer 
 	ask_specs(k, ask_make_folder);
 }
 
-/* A default context's name says its language: the kernels' specs are asked for only to make one. */
+/* The name of a default context has its language, so the kernel specs are needed only to make one. */
 static void ask_resolve_begin(struct context_ask *k)
 {
 	k->ctx = find_default(k->cs, k->language);
 	if (!k->ctx)
 		ask_server(k, "GET", "/api/sessions", NULL, ask_find_default);
-	else if (loop_defer(agentc_loop(k->cs->agent), ask_told, k) < 0)
+	else if (loop_defer(agentc_loop(k->cs->agent), ask_tell_context, k) < 0)
 		ask_out_of_memory(k);
 }
 
@@ -618,7 +618,7 @@ static void ask_delete_one(struct context_ask *k, const char *id,
 	ask_server(k, "DELETE", path, NULL, next);
 }
 
-/* 410: its kernel had gone before */
+/* 410: its kernel ended before */
 static bool is_deleted(int status)
 {
 	return status == 204 || status == 200 || status == 410;
@@ -726,7 +726,7 @@ struct context_ask *context_resolve(struct contexts *cs, const struct jupyter_se
 		k->ctx = context_find(cs, id);
 		if (!k->ctx)
 			ask_specs(k, ask_one);
-		else if (loop_defer(agentc_loop(cs->agent), ask_told, k) < 0)
+		else if (loop_defer(agentc_loop(cs->agent), ask_tell_context, k) < 0)
 			ask_out_of_memory(k);
 		return k;
 	}

@@ -15,9 +15,9 @@ struct cell;
 struct kernel_channel;
 
 #define CONTEXT_LANGUAGE_MAX 31u
-#define CONTEXT_DEFAULT_NAME                                                                       \
-	"mayfly-default-" /* images/recipes/code-interpreter starts kernels under these names */
-#define CONTEXTS_MAX 256u /* remembered for one sandbox, and shown in a list */
+/* images/recipes/code-interpreter starts kernels under these names */
+#define CONTEXT_DEFAULT_NAME "mayfly-default-"
+#define CONTEXTS_MAX         256u /* remembered for one sandbox, and shown in a list */
 
 struct context {
 	LIST_ENTRY(context) link;
@@ -31,11 +31,11 @@ struct context {
 };
 
 struct contexts *contexts_of(struct agentc *a);
-/* One that is remembered; NULL: none. */
+/* A context that is remembered; NULL: none. */
 struct context *context_find(struct contexts *cs, const char *id);
-/* Its channel is closed, and it is no longer remembered. Not while a cell runs in it. */
+/* Closes its channel and frees it. Not while a cell runs in it. */
 void context_forget(struct context *x);
-/* How many cells run in them. */
+/* How many cells run in the contexts. */
 unsigned int contexts_running(const struct contexts *cs);
 /* After a cell: closes the channels that were unused for longest, beyond a few. */
 void contexts_tidy(struct contexts *cs);
@@ -44,7 +44,7 @@ void contexts_tidy(struct contexts *cs);
 
 struct context_answer {
 	int err; /* 0, or an errno: EINVAL no kernel for that language, ENOENT no such context, others */
-	const char *why;                  /* err: for people */
+	const char *why;                  /* if err: a text for people */
 	struct context *ctx;              /* context_resolve */
 	const struct context_item *items; /* context_list */
 	size_t n;
@@ -55,28 +55,28 @@ struct context_item {
 };
 typedef void (*context_fn)(void *arg, const struct context_answer *a);
 
-/* Requests of several steps. fn is called once, never before they return; NULL: no memory. */
+/* Requests of several steps to the Jupyter server. fn is called once, never before the function has returned. NULL: no memory. */
 struct context_ask;
-/* One by its id, or the default one of a language, which is made if there is none (id NULL). */
+/* Finds a context by its id. id NULL: the default context of the language, which is made if there is none. */
 struct context_ask *context_resolve(struct contexts *cs, const struct jupyter_server *s,
 	const char *id, const char *language, const char *cwd, context_fn fn, void *arg);
-/* A new one. */
+/* Makes a context. */
 struct context_ask *context_create(struct contexts *cs, const struct jupyter_server *s,
 	const char *language, const char *cwd, context_fn fn, void *arg);
-/* All, or those of a language (NULL: all); items. */
+/* Lists the contexts of a language (NULL: of all), in items. */
 struct context_ask *context_list(struct contexts *cs, const struct jupyter_server *s,
 	const char *language, context_fn fn, void *arg);
-/* One by its id; items has it. */
+/* Gets a context by its id, in items. */
 struct context_ask *context_get(struct contexts *cs, const struct jupyter_server *s, const char *id,
 	context_fn fn, void *arg);
-/* Its kernel ends, and so does a cell in it. */
+/* Deletes a context. Its kernel ends, and a cell that runs in it. */
 struct context_ask *context_delete(struct contexts *cs, const struct jupyter_server *s,
 	const char *id, context_fn fn, void *arg);
-/* All of a language. */
+/* Deletes all contexts of a language. */
 struct context_ask *context_delete_all(struct contexts *cs, const struct jupyter_server *s,
 	const char *language, context_fn fn, void *arg);
-/* Stops the cell that its kernel works at. */
+/* Interrupts the cell that a context's kernel runs. */
 struct context_ask *context_interrupt(struct contexts *cs, const struct jupyter_server *s,
 	const char *id, context_fn fn, void *arg);
-/* fn will not be called. What was asked of the server goes on there. NULL is fine. */
+/* fn will not be called. The server finishes what it was asked. NULL is fine. */
 void context_cancel(struct context_ask *k);

@@ -14,7 +14,7 @@
 #define SEC       1000000000ull
 #define TRIES_MAX 8u
 
-/* ---- where it is */
+/* ---- the server's address */
 
 static bool text_is_plain(const char *s)
 {
@@ -24,7 +24,7 @@ static bool text_is_plain(const char *s)
 	return true;
 }
 
-/* Only the guest's own loopback can be dialled; 0.0.0.0 means it to a client on the same machine. */
+/* Only the guest's own loopback address can be dialled. A client on the same machine reaches it as 0.0.0.0, too. */
 static const char *skip_own_host(const char *s)
 {
 	static const char *const own[] = {"127.0.0.1", "localhost", "0.0.0.0"};
@@ -98,7 +98,7 @@ struct jupyter_call {
 	struct agentc *agent;
 	uint16_t port;
 	struct agent_dial *dial;
-	struct agent_call *wait; /* for its port to open */
+	struct agent_call *wait; /* for the server's port to open */
 	struct http1_response *resp;
 	struct buf request, body;
 	struct account *account;
@@ -130,7 +130,7 @@ void jupyter_cancel(struct jupyter_call *c)
 	free(c);
 }
 
-/* The last thing that is done with it. */
+/* Calls fn and frees c. */
 static void call_end(struct jupyter_call *c, const struct jupyter_answer *a)
 {
 	jupyter_fn fn = c->fn;
@@ -184,7 +184,7 @@ static void call_port_open(void *arg, const struct agent_reply *r)
 			"see the entrypoint's log.");
 }
 
-/* Nothing listens yet, or the sandbox was paused meanwhile: the agent answers when the port is open. */
+/* Nothing listens yet, or the sandbox was paused meanwhile. Asks the agent to answer when the port is open. */
 static void call_wait(struct jupyter_call *c)
 {
 	uint64_t now = mono_ns();
@@ -210,7 +210,7 @@ static void call_opened(void *arg)
 	agent_dial_send(c->dial, c->request.p, c->request.len);
 }
 
-/* What is held of an answer counts for the sandbox. false: there is no room. */
+/* Charges the answer to the sandbox while it is held. false: there is no room. */
 static bool call_keep(struct jupyter_call *c, const uint8_t *p, size_t n)
 {
 	if (!account_take(c->account, n))
@@ -276,7 +276,7 @@ static const struct agent_dial_ops call_ops = {
 static void call_dial(struct jupyter_call *c)
 {
 	c->dial = agent_dial_tcp(c->agent, c->port, &call_ops, c);
-	/* told from the loop, as everything else */
+	/* call_late() fails it, from the loop: fn may not be called before this returns */
 	if (!c->dial)
 		timer_set(c->limit, 1);
 }

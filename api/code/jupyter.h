@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jupyter.h: requests to the Jupyter server inside a guest, one at a time each over a dialled connection of its own. mayflyd's loop. The answers are
- * hostile: bounded, checked as JSON before anybody reads them. A server that does not listen yet is waited for; no polling: the guest's agent says when
- * its port is open.
+ * jupyter.h: requests to the Jupyter server inside a guest, each over a dialled connection of its own. mayflyd's loop. The answers are
+ * hostile: bounded, checked as JSON before anybody reads them. A request waits for a server that does not listen yet. There is no polling: the guest's
+ * agent says when the port is open.
  */
 #pragma once
 
@@ -30,9 +30,9 @@ int jupyter_server_read(const char *host, const char *token, struct jupyter_serv
 
 struct jupyter_answer {
 	int err;                /* 0, or an errno: ECANCELED: the sandbox has ended; others: why */
-	const char *why;        /* err: for people */
+	const char *why;        /* if err: a text for people */
 	int status;             /* err 0 */
-	struct json_slice body; /* absent if it is empty or no JSON; valid during the call */
+	struct json_slice body; /* absent if the body is empty or not JSON; valid during the call */
 };
 typedef void (*jupyter_fn)(void *arg, const struct jupyter_answer *a);
 
@@ -43,5 +43,5 @@ struct jupyter_call *jupyter_ask(struct agentc *a, const struct jupyter_server *
 /* fn will not be called. NULL is fine. */
 void jupyter_cancel(struct jupyter_call *c);
 
-/* May it stand in a path of the server's? Letters, digits, '-', '_' and '.', from 1 to JUPYTER_ID_MAX; not ".." */
+/* May this id be part of a path of the server? Letters, digits, '-', '_' and '.', from 1 to JUPYTER_ID_MAX; not ".." */
 bool jupyter_id_ok(const char *id);

@@ -22,19 +22,19 @@ struct kernel_channel {
 	void *arg;
 	struct agent_dial *dial;
 	struct ws *ws;
-	struct timer *late; /* for a connection to come about */
+	struct timer *late; /* limit for the first connection to open */
 	struct timer *again;
 	uint64_t begun_ns;   /* the connection */
 	unsigned int losses; /* in a row */
 	struct account *account;
-	size_t pending,
-		charged; /* bytes of a message that is not whole yet; what the account was charged */
+	/* bytes of a message that is not complete yet; bytes that are charged to account */
+	size_t pending, charged;
 	bool was_open, lost, held, over;
 };
 
 static void channel_connect(struct kernel_channel *c);
 
-/* What the WebSocket may hold of a message counts for the sandbox. false: there is no room. */
+/* Charges the bytes of an incomplete message to the sandbox. false: there is no room. */
 static bool channel_charge(struct kernel_channel *c, size_t now)
 {
 	if (now > c->charged && !account_take(c->account, now - c->charged))
@@ -53,7 +53,7 @@ static void channel_disconnect(struct kernel_channel *c)
 	agent_dial_close(take_ptr(c->dial));
 }
 
-/* The last thing that is done with it. */
+/* Calls closed(), which destroys c. */
 static void channel_end(struct kernel_channel *c, int err, const char *why)
 {
 	if (c->over)
@@ -94,7 +94,7 @@ static void on_ws_message(void *arg, bool text, const uint8_t *p, size_t n)
 
 	c->pending = 0;
 	channel_charge(c, 0);
-	/* messages of bytes carry buffers of widgets, which events have no place for */
+	/* binary messages carry buffers of widgets, for which there is no event */
 	if (c->over || !text)
 		return;
 	if (kernel_message_read(&m, p, n) < 0)
@@ -175,7 +175,7 @@ static void channel_again(void *arg)
 	channel_connect(arg);
 }
 
-/* The first loss in a row is made good at once. A guest that ends each connection sets no pace for the daemon. */
+/* Reconnects at once after the first loss in a row, and then with growing delays: a guest that ends each connection must not keep the daemon busy. */
 static void channel_reconnect(struct kernel_channel *c)
 {
 	channel_disconnect(c);
@@ -187,7 +187,7 @@ static void channel_reconnect(struct kernel_channel *c)
 		timer_after(c->again, agent_backoff_ns(AGAIN_NS, c->losses));
 }
 
-/* A pause, a snapshot that is restored in place, a daemon that lost the monitor for a moment: the guest's side is closed by its agent. */
+/* The agent closes the guest's side: after a pause, a rollback, or when the daemon lost the monitor for a moment. */
 static void on_dial_closed(void *arg, const struct agent_reply *r)
 {
 	struct kernel_channel *c = arg;

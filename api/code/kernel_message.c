@@ -71,8 +71,8 @@ static void read_input_request(struct kernel_message *m, struct json_slice conte
 	m->kind = KERNEL_ASKS;
 }
 
-/* In the order of how often they come. clear_output and update_display_data change what was shown before: a stream of events cannot, so the former is
- * dropped and the latter is shown as a further result. */
+/* The most frequent first. clear_output and update_display_data change what was shown before, which a stream of events cannot do. So the former is
+ * dropped, and the latter is shown as a further result. */
 static const struct {
 	const char *type;
 	void (*read)(struct kernel_message *m, struct json_slice content);
@@ -160,7 +160,7 @@ static void put_result(struct buf *out, struct json_slice data)
 
 	buf_printf(out, "{\"type\":\"result\",\"results\":{");
 	while (json_walk_next(&w, &mime, &value)) {
-		/* no MIME type: it might meet the name that text/plain gets */
+		/* not a MIME type: it could be "text", the name that text/plain gets */
 		if (!memchr(mime.p, '/', mime.n))
 			continue;
 		buf_printf(out, "%s", sep);
@@ -173,7 +173,7 @@ static void put_result(struct buf *out, struct json_slice data)
 	event_end(out);
 }
 
-/* Clients take an empty text for none. */
+/* Clients treat an empty text as a missing one. */
 static void put_text(struct buf *out, struct json_slice s, const char *otherwise)
 {
 	if (json_slice_kind(s) == '"' && s.n > 2)

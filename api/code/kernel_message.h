@@ -10,19 +10,19 @@
 
 /* A message may hold a cell's whole output in one piece, or a picture. A longer one ends the connection to the kernel. */
 #define KERNEL_MESSAGE_MAX (16u * 1024 * 1024)
-/* Of an error's traceback, that many lines are passed on. */
+/* How many lines of an error's traceback are passed on. */
 #define KERNEL_TRACEBACK_MAX 1000u
 
 enum kernel_kind {
-	KERNEL_OTHER,  /* nothing that a client hears of */
-	KERNEL_INPUT,  /* the cell was taken: count */
+	KERNEL_OTHER,  /* a message that makes no event */
+	KERNEL_INPUT,  /* the kernel begins with the cell: count */
 	KERNEL_STREAM, /* output: name, text */
 	KERNEL_RESULT, /* the cell's value, or something that it displays: data; count is 0 for the latter */
 	KERNEL_ERROR, /* ename, evalue, traceback */
 	KERNEL_REPLY, /* the cell has ended: failed, and if so ename, evalue, traceback */
 	KERNEL_IDLE,  /* all output of the cell was sent before */
 	KERNEL_DIED,  /* the server restarts the kernel, or gave it up */
-	KERNEL_ASKS,  /* the cell asks for input, which is not there */
+	KERNEL_ASKS,  /* the cell asks for input, which nobody can give */
 };
 
 struct kernel_message {
@@ -39,7 +39,7 @@ int kernel_message_read(struct kernel_message *m, const void *p, size_t n);
 /* Writes the request to run code. id: of the request, session: of the connection; plain letters and digits. */
 void kernel_execute_put(struct buf *out, const char *id, const char *session, const char *code);
 
-/* A request for what the kernel is: it answers after all that it was asked before. */
+/* Writes a kernel_info_request. The kernel answers it after all earlier requests. */
 void kernel_probe_put(struct buf *out, const char *id, const char *session);
 
 /* The events of this message for the client; none for most. Each is one event of api/http/event_stream.h. */

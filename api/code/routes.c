@@ -14,7 +14,7 @@
 
 #define CODE_BODY_MAX (8u * 1024 * 1024)
 
-/* One request while the Jupyter server is asked. */
+/* An HTTP request that waits for the Jupyter server. */
 struct code_ask {
 	struct http_req *r;
 	struct jupyter_server server;
@@ -63,7 +63,7 @@ static struct code_ask *ask_begin(struct http_req *r, struct contexts **cs)
 	return k;
 }
 
-/* After the question was asked: it may have failed at once. */
+/* Answers if the request to the Jupyter server could not be started. */
 static void ask_started(struct code_ask *k)
 {
 	if (k->ask)
@@ -90,8 +90,8 @@ static void ask_failed(struct http_req *r, const struct context_answer *a)
 	}
 }
 
-/* true: it is not for the handler any more, or it failed and was answered. */
-static bool ask_is_over(struct code_ask *k, const struct context_answer *a)
+/* The Jupyter server has answered. true: with an error, which the client has as the answer. */
+static bool ask_has_failed(struct code_ask *k, const struct context_answer *a)
 {
 	k->ask = NULL;
 	k->r->user = NULL;
@@ -102,7 +102,7 @@ static bool ask_is_over(struct code_ask *k, const struct context_answer *a)
 
 /* ---- parameters */
 
-/* Lower case, as the kernels' specs are compared. "": not given. false: answered. */
+/* In lower case, as it is compared with the kernel specs. "": not given. false: answered. */
 static bool read_language(struct http_req *r, const char *given, char out[CONTEXT_LANGUAGE_MAX + 1])
 {
 	size_t n = strlen(given);
@@ -117,7 +117,7 @@ static bool read_language(struct http_req *r, const char *given, char out[CONTEX
 	return true;
 }
 
-/* Where a context begins: what was asked for, below the image's working directory if it is relative. */
+/* The working directory of a context: cwd, below the image's working directory if it is relative. NULL: no memory. */
 static const char *working_folder(struct http_req *r, const char *cwd)
 {
 	const char *base = sandbox_workdir(r->sandbox);
@@ -156,7 +156,7 @@ static void run_resolved(void *arg, const struct context_answer *a)
 		k->ask = NULL;
 		k->r->user = NULL;
 		execd_error(k->r, 400, "CONTEXT_NOT_FOUND", "no context with this id");
-	} else if (!ask_is_over(k, a)) {
+	} else if (!ask_has_failed(k, a)) {
 		cell_run(k->r, a->ctx, &k->server, k->code);
 	}
 }
@@ -171,7 +171,7 @@ static void run_in_context(
 	if ((*id && id_is_known_wrong(r, id, 400)) || !read_language(r, language, lang) ||
 		!cwd_fits(r, cwd))
 		return;
-	/* the copy for the question and the one for the cell */
+	/* two copies: k->code, and the cell's */
 	if (!http_hold(r, 2 * strlen(code))) {
 		http_error_full(r);
 		return;
@@ -229,7 +229,7 @@ static void one_answered(void *arg, const struct context_answer *a)
 	struct code_ask *k = arg;
 	struct buf b;
 
-	if (ask_is_over(k, a))
+	if (ask_has_failed(k, a))
 		return;
 	buf_init(&b, 4096);
 	put_context(&b, &a->items[0]);
@@ -241,7 +241,7 @@ static void list_answered(void *arg, const struct context_answer *a)
 	struct code_ask *k = arg;
 	struct buf b;
 
-	if (ask_is_over(k, a))
+	if (ask_has_failed(k, a))
 		return;
 	buf_init(&b, MIB(1));
 	buf_put(&b, "[", 1);
@@ -258,7 +258,7 @@ static void done_answered(void *arg, const struct context_answer *a)
 {
 	struct code_ask *k = arg;
 
-	if (!ask_is_over(k, a))
+	if (!ask_has_failed(k, a))
 		http_reply_empty(k->r, 200);
 }
 
@@ -373,7 +373,7 @@ static void interrupted(void *arg, const struct context_answer *a)
 		http_reply_empty(k->r, 200);
 }
 
-/* Commands have ids of 32 digits; only what is none of them is asked of the Jupyter server. */
+/* Commands have ids of 32 hexadecimal digits. The Jupyter server is asked about other ids only. */
 static bool is_command_id(const char *id)
 {
 	return strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32;

@@ -41,7 +41,7 @@ static bool key_digest(struct http_req *r, char out[65])
 
 	if (!key || !*key)
 		return false;
-	/* the separator cannot be in a header */
+	/* a header cannot have the separator, a newline, in it */
 	principal_owner(&r->principal, owner);
 	both = http_printf(r, "%s\n%s", owner, key);
 	if (!both)
@@ -52,7 +52,7 @@ static bool key_digest(struct http_req *r, char out[65])
 	return true;
 }
 
-/* The sandbox that this key made in the last 24 hours, NULL: none. -errno: that cannot be told, and
+/* The sandbox that this key made in the last 24 hours, NULL: none. -errno: it cannot be looked up, and
  * a second sandbox must not be made. */
 static int key_sandbox(struct daemon *d, const char *key, struct sandbox **sb)
 {
@@ -112,12 +112,13 @@ static void promised(struct sandbox *sb, struct http_req *r, bool saved)
 
 void idempotency_answer(struct http_req *r, struct sandbox *sb)
 {
-	/* told here, it is promised: the next daemon makes it, if this one does not */
+	/* A client that has the id was promised the sandbox: if this daemon does not make it, the next one does. */
 	if (launch_promise(sb, r, promised) < 0)
 		promised(sb, r, false);
 }
 
-/* The sandbox's own records are committed after its key: nobody was told of it yet. Its client is answered when no daemon will find a record. */
+/* The key is committed before the sandbox's own record, so no client knows of the sandbox yet. Its client gets the error when the record is deleted and no
+ * daemon can find it. */
 static void key_failed(struct daemon *d, const char *sandbox)
 {
 	static const char text[] = "The Idempotency-Key cannot be written.";

@@ -152,7 +152,7 @@ static bool bad_query(struct http_req *r, const char *name, const char *what)
 	return false;
 }
 
-/* Of the plain-text form. *since: 0, or the wall clock's time. */
+/* Reads the query of the plain-text form. *since: 0, or a wall clock time. */
 static bool log_selection(struct http_req *r, int64_t *since)
 {
 	const char *container = http_query(r, "container"), *text = http_query(r, "since");
@@ -176,7 +176,7 @@ static bool has_ended_before(const struct sandbox *sb, int64_t since)
 	       sb->changed_ns < since;
 }
 
-/* l is filled in but for sb */
+/* l is complete except for sb */
 static void logs_begin(struct http_req *r, struct logs *l, int64_t since)
 {
 	struct sandbox *sb = route_sandbox(r);

@@ -29,9 +29,8 @@ static void policy_error(struct http_req *r, int status, const char *text)
 			"%s", text);
 }
 
-/* A sandbox that was made without a policy has no token. The reference has nothing that listens there then. Here port 18080 shows that all
- * is allowed; for more it wants the key that /networkpolicy wants, because a program that only knows the id must not change what an owner set
- * later. */
+/* A sandbox that was made without a policy has no token. The reference serves no port 18080 for it. Here the port shows that all is allowed.
+ * Everything else needs the key that /networkpolicy needs: a program that only knows the id must not change a policy that an owner set later. */
 static bool policy_key(struct http_req *r, const struct sandbox *sb)
 {
 	if (!strcmp(r->method, "GET") && !sb->spec.network_policy)
@@ -44,7 +43,7 @@ static bool policy_key(struct http_req *r, const struct sandbox *sb)
 	return false;
 }
 
-/* The sandbox, or NULL and it is answered. A sandbox that was made with a policy has a token, and port 18080 wants it. */
+/* NULL: answered. A sandbox that was made with a policy has a token, and port 18080 needs it. */
 static struct sandbox *policy_sandbox(struct http_req *r)
 {
 	const char *shown = http_header(r, EGRESS_AUTH);
@@ -68,7 +67,7 @@ static void policy_answer(
 
 	cJSON_AddStringToObject(o, "status", "ok");
 	cJSON_AddStringToObject(o, "mode", egress_policy_mode(p));
-	/* what the reference calls names and addresses together */
+	/* the reference's word for rules by name and by address */
 	cJSON_AddStringToObject(o, "enforcementMode", "dns+nft");
 	if (reason)
 		cJSON_AddStringToObject(o, "reason", reason);
@@ -82,7 +81,7 @@ static void policy_answer(
 	http_reply_json(r, 200, o);
 }
 
-/* A change of the policy: worked out from the one that the change before left. */
+/* A change of the policy. It is computed when its turn comes, from the policy that the change before it left. */
 struct policy_change {
 	struct record_write w;
 	cJSON *body; /* NULL: empty */
@@ -148,7 +147,7 @@ static const struct record_write_kind change_kind = {.bytes = sizeof(struct poli
 	.ended = change_ended,
 	.fini = change_fini};
 
-/* The body as JSON. NULL and *bad: it is none. NULL without: it is empty. */
+/* The body as JSON. NULL and *bad: it is not JSON. NULL and not *bad: it is empty. */
 static cJSON *policy_body(struct http_req *r, bool *bad)
 {
 	const char *end = NULL;
@@ -253,7 +252,7 @@ static const char *const counter_names[NET_C_COUNT] = {
 	[NET_C_REFUSED] = "refused",
 };
 
-/* What it did and what it tried; c NULL: it has sent nothing since it runs. */
+/* The counters, and the destinations that were denied. c NULL: the sandbox has sent nothing since it runs. */
 static void egress_seen(void *arg, struct cur *c)
 {
 	struct http_req *r = arg;

@@ -75,7 +75,7 @@ void route_auto_template_delete(struct http_req *r)
 	}
 }
 
-/* ---- a template asked for by itself: a sandbox of the image is started for it */
+/* ---- POST /mayfly/templates: starts a sandbox of the image to take its template */
 
 struct ahead {
 	struct template_wait wait; /* while another sandbox makes the template: b is NULL */

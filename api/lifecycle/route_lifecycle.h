@@ -16,7 +16,7 @@ extern const struct http_table egress_table;    /* behind endpoints, port 18080 
 #define EGRESS_AUTH "OPENSANDBOX-EGRESS-AUTH"
 
 struct account;
-/* Refuses: the records of the owner have no room for one more. */
+/* Answers 429: the records of the owner have no room for one more. */
 void route_records_full(struct http_req *r, const struct account *a);
 
 void route_create(struct http_req *r);

@@ -57,7 +57,7 @@ static int env_of(const cJSON *list, cJSON *to, struct refusal *x)
 
 static const char *const no_entrypoint[] = {"tail", "-f", "/dev/null"};
 
-/* NULL: x. */
+/* The create request of a Pod template. NULL: x says why. */
 static cJSON *request_of(const cJSON *template, const struct config *c, struct refusal *x)
 {
 	const cJSON *box = cJSON_GetArrayItem(
@@ -124,7 +124,7 @@ static int fits_pool(const cJSON *body, const cJSON *request, struct refusal *x)
 	return limits_fit(body, request, x);
 }
 
-/* The pool's request with what this one adds. */
+/* The pool's create request, with the members that this request may add. */
 static char *merged(const cJSON *body, const cJSON *request)
 {
 	static const char *const added[] = {
@@ -137,7 +137,7 @@ static char *merged(const cJSON *body, const cJSON *request)
 		copy_item(o, added[i], json_field(body, added[i]));
 	cJSON_DeleteItemFromObjectCaseSensitive(
 		cJSON_GetObjectItemCaseSensitive(o, "extensions"), "poolRef");
-	/* one that is no object is the parser's to refuse */
+	/* an env that is not an object is refused by the parser */
 	if (theirs && !cJSON_IsObject(theirs))
 		copy_item(o, "env", theirs);
 	else

@@ -52,7 +52,7 @@ static void put_handlers(struct buf *b, const struct metrics *m)
 				t->name, (double)t->max_ns / 1e9);
 }
 
-/* Our own, not the sandboxes'. */
+/* Of the daemon, without the sandboxes. */
 static uint64_t resident_bytes(void)
 {
 	_cleanup_close_ int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -41,8 +41,8 @@ static void given_up(void *arg, const struct err *e)
 	}
 }
 
-/* The row goes. Files stay for as long as this daemon runs: the next one knows whether they are
- * anybody's. */
+/* Deletes the row. The files stay while this daemon runs. The next one finds out whether another
+ * record uses them. */
 void route_quarantine_delete(struct http_req *r)
 {
 	const char *table = http_param(r, "table"), *id = http_param(r, "id");

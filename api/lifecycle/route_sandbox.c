@@ -42,7 +42,7 @@ void route_records_full(struct http_req *r, const struct account *a)
 		a->whose, (unsigned long long)a->used, (unsigned long long)a->limit);
 }
 
-/* For a peer's new sandbox. False: answered. */
+/* May a peer's new sandbox have this id? False: answered. */
 static bool id_is_free(struct http_req *r, const char *id)
 {
 	const struct daemon *d = r->app;
@@ -85,7 +85,7 @@ static bool create_id(struct http_req *r, const struct spec *s, char id[37])
 	return false;
 }
 
-/* A machine of the pool that waits becomes this client's; NULL: a new sandbox. false: answered. */
+/* *sb is a waiting machine of the pool or, without one, a new sandbox. false: answered. */
 static bool create_machine(
 	struct http_req *r, struct pool *pool, const struct spec *s, struct sandbox **sb)
 {
@@ -112,7 +112,7 @@ static bool create_machine(
 	return *sb != NULL;
 }
 
-/* The request, or with a pool's name in it the pool's request and this one. false: answered. */
+/* Reads the request, merged with the pool's if it names a pool. false: answered. */
 static bool create_spec(struct http_req *r, struct spec *s, struct pool **pool)
 {
 	const struct daemon *d = r->app;
@@ -245,7 +245,7 @@ static struct metadata_change *metadata_of(struct record_write *w)
 	return container_of(w, struct metadata_change, w);
 }
 
-/* What the metadata becomes. false: refused. */
+/* Computes the new metadata. false: refused. */
 static bool metadata_turn(struct record_write *w)
 {
 	struct metadata_change *c = metadata_of(w);
@@ -403,7 +403,7 @@ void route_renew(struct http_req *r)
 
 /* ---- endpoints */
 
-/* When a signed route ends. false: answered. */
+/* Reads when a signed route expires. false: answered. */
 static bool endpoint_expires(struct http_req *r, const char *text, uint64_t *expires_s)
 {
 	const struct daemon *d = r->app;
@@ -465,7 +465,7 @@ static void endpoint_answer(
 	headers = cJSON_CreateObject();
 	if (port == EGRESS_PORT && *sb->egress_token)
 		cJSON_AddStringToObject(headers, EGRESS_AUTH, sb->egress_token);
-	/* whoever gets a signed route gets no more than that */
+	/* not with a signed route: the token opens every port, and never expires */
 	if (*sb->secure_token && !expires_s)
 		cJSON_AddStringToObject(headers, SECURE_ACCESS, sb->secure_token);
 	if (*to.header)

@@ -45,7 +45,7 @@ static void begin_refused(struct checkpoint *c, struct http_req *r, const struct
 			"Sandbox %s is not Running any more.", snapshot_of(c)->sandbox_id);
 }
 
-/* The record says Creating: the snapshot may be taken, and the client may hear of it. */
+/* The record (Creating) is written: takes the snapshot and answers the client. */
 static void create_ended(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
 	if (e) {
@@ -169,7 +169,7 @@ void route_snapshot_delete(struct http_req *r)
 		checkpoint_delete(c, delete_ended, r);
 }
 
-/* ---- back to one */
+/* ---- rollback to a snapshot */
 
 /* The snapshot that the body names, if it is one of this sandbox. NULL: answered. */
 static struct checkpoint *restore_snapshot(struct http_req *r, const struct sandbox *sb)

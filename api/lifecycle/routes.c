@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * routes.c: the tables of what mayflyd serves itself, and the few routes that have no file of their own. What stands behind a sandbox's
- * endpoints: execd.h, route_egress.c.
+ * routes.c: the tables of what mayflyd serves itself, and the few routes that have no file of their own. The routes behind a sandbox's
+ * endpoints are in execd.h, code.h and route_egress.c.
  */
 #include <cjson/cJSON.h>
 #include <string.h>
@@ -83,7 +83,7 @@ const struct http_table root_table = {root, ARRAY_LEN(root)};
 
 static const struct http_route v1[] = {
 	{"POST", "/metrics/events", route_sdk_event, WHOLE},
-	/* ours, beside the protocol: the templates that images get by themselves */
+	/* ours, beside the protocol */
 	{"GET", "/mayfly/sandboxes/{id}/egress", route_egress_seen, NONE},
 	{"GET", "/mayfly/templates", route_auto_templates, OPERATORS},
 	{"GET", "/mayfly/points/{id}", route_point_get, NONE},

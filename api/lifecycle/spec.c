@@ -335,8 +335,8 @@ static int check_limits(struct part *p)
 
 #define EGRESS_ENV "OPENSANDBOX_EGRESS_"
 
-/* Settings of the reference's egress process (protocol 1.3). They never reach the sandbox's environment, but for one. The value of one of them is
- * of use here, and kept: DENY_WEBHOOK. False: a client may not give this one. */
+/* Settings of the reference's egress process (protocol 1.3). They never reach the sandbox's environment, except the one with *shown. Only the
+ * value of DENY_WEBHOOK is used here. False: a client may not give this one. */
 static bool egress_env(const char *name, bool *shown)
 {
 	static const char *const names[] = {"LOG_LEVEL", "DNS_UPSTREAM_TIMEOUT",
@@ -504,7 +504,7 @@ static int check_platform(struct part *p)
 	return 0;
 }
 
-/* What later versions bring: never accepted silently. */
+/* Members that this server, or this configuration, cannot serve. They are never ignored silently. */
 static int check_unsupported(struct part *p)
 {
 	const cJSON *cp = field(p->req, "credentialProxy"), *np = field(p->req, "networkPolicy");
@@ -560,7 +560,7 @@ static int take_renewal(struct part *p, const cJSON *seconds)
 	return 0;
 }
 
-/* The sandbox sees it, too, as the protocol says: under a name that a client may not set. */
+/* As the protocol says, the sandbox gets it, too: in a variable that a client may not set. */
 static int check_lifecycle(struct part *p)
 {
 	const cJSON *l = field(p->req, "lifecycle"), *renewal;
@@ -581,7 +581,7 @@ static int check_lifecycle(struct part *p)
 	p->s->idle = cJSON_DetachItemFromObjectCaseSensitive(p->s->lifecycle, "idlePolicy");
 	if (cJSON_IsNull(p->s->idle))
 		cJSON_Delete(take_ptr(p->s->idle));
-	/* the rest is the agent's */
+	/* the agent gets the rest */
 	cJSON_DeleteItemFromObjectCaseSensitive(p->s->lifecycle, "renewalPolicy");
 	if (p->s->lifecycle && !p->s->lifecycle->child) {
 		cJSON_Delete(take_ptr(p->s->lifecycle));

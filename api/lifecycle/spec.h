@@ -21,14 +21,15 @@ int spec_parse(
 struct cJSON *json_object(const void *body, size_t n, struct refusal *x);
 /* The create request's `lifecycle`: 0, or -EINVAL with x filled. */
 int lifecycle_check(const struct cJSON *l, const struct config *c, struct refusal *x);
-/* What a sandbox keeps of a client's words, in every record and answer. Over it: 413. Of metadata the grammar bounds each key and value. */
+/* Limits of what a client has kept in a sandbox's record and shown in every answer. Beyond them: 413. Each key and value of metadata is bounded by
+ * its grammar. */
 #define METADATA_KEYS_MAX    128
 #define ENV_KEYS_MAX         1024
 #define EXTENSIONS_KEYS_MAX  128
 #define EXTENSIONS_BYTES_MAX 65536
-/* Of an object, counted to max + 1 at most. */
+/* 0; -EINVAL with x filled: the object has more than max members. */
 int members_check(const struct cJSON *map, const char *what, size_t max, struct refusal *x);
-/* Puts what a sandbox is given of them into `to`, an object. */
+/* Checks env, and puts the variables that the sandbox gets into `to`, an object. */
 int env_check(const struct cJSON *env, struct cJSON *to, struct refusal *x);
 int timeout_check(
 	const struct cJSON *t, const struct config *c, uint64_t *seconds, struct refusal *x);

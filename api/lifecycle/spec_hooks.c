@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spec_hooks.c: `lifecycle` of a create request: its shape and bounds. mayflyd's loop; the object is
- * a client's. What a schedule means is the agent's to know, which refuses one that it does not
- * understand when the sandbox starts.
+ * a client's. The agent reads the schedules. When the sandbox starts, it refuses one that it does not
+ * understand.
  */
 #include "api/lifecycle/spec.h"
 
@@ -135,7 +135,7 @@ static int check_probe(const cJSON *o, struct refusal *x)
 			"%u "
 			"characters.",
 			PROBE_PATH_MAX);
-	/* it stands in the first line of a request */
+	/* it becomes a part of the first line of a request */
 	for (const char *p = path; *p; p++)
 		if (*p <= ' ' || *p > '~')
 			return refuse(x, 400, PARAM,

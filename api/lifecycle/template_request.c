@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template_request.c: see template_request.h. What a create would refuse is refused by the same code: the request is put in a create's form.
+ * template_request.c: see template_request.h. The request is put in the form of a create request, so that the same code checks both.
  */
 #include "api/lifecycle/template_request.h"
 #include "api/lifecycle/spec.h"
@@ -74,8 +74,8 @@ static int probe_parse(const char *text, struct probe *p, struct refusal *x)
 		x, 400, PARAM, "readiness.probe: the host must be the sandbox itself (127.0.0.1).");
 }
 
-/* Without a probe the entrypoint gets a window, as long as they say or a minute; without an
- * entrypoint of their own nothing is waited for. */
+/* Without a probe the template is ready after warmupSeconds. Without these, either, it is ready after a minute
+ * if there is an entrypoint, and otherwise at once. */
 static int readiness(const cJSON *req, const struct config *c, struct probe *p, struct refusal *x)
 {
 	const cJSON *r = field(req, "readiness"), *probe = field(r, "probe"),

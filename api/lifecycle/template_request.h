@@ -6,10 +6,10 @@
 
 #include "api/sandbox/template_build.h"
 
-/* The fields as they are shown again, with defaults filled in; NULL: x says why. body need not be
+/* The fields as a GET shows them, with defaults filled in; NULL: x says why. body need not be
  * terminated. */
 struct cJSON *template_req_parse(
 	const void *body, size_t n, const struct config *c, struct refusal *x);
-/* What to build and when it is ready. s is to be given to spec_fini either way; p->cmd is req's. */
+/* What to build and when it is ready. s is to be given to spec_fini either way; p->cmd points into req. */
 int template_req_spec(const struct cJSON *req, const struct config *c, struct spec *s,
 	struct probe *p, struct refusal *x);

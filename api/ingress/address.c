@@ -84,7 +84,7 @@ static void take_id(struct part t, struct ingress_address *a)
 	a->sandbox[t.n] = 0;
 }
 
-/* The last of the parts that the separator makes of t, which loses it. */
+/* Cuts the last part off t, with the separator before it, and returns that part. */
 static struct part split_last(struct part *t, char separator)
 {
 	size_t at = t->n;
@@ -102,7 +102,7 @@ int ingress_parse_label(const char *label, size_t n, struct ingress_address *out
 	struct part id = {label, n}, last = split_last(&id, '-'), rest = id, expires, port;
 	struct ingress_address a = {0};
 
-	/* an id may hold the separator, so the parts are taken from the right */
+	/* an id may have the separator in it, so the parts are taken from the right */
 	expires = split_last(&rest, '-');
 	port = split_last(&rest, '-');
 	if (take_signature(last, &a) && take_expires(expires, &a) && take_port(port, &a.port) &&
@@ -124,7 +124,7 @@ int ingress_parse_host(const char *host, const char *domain, struct ingress_addr
 	size_t n = strcspn(host, ":"), d = strlen(domain);
 
 	if (n > 0 && host[n - 1] == '.')
-		n--; /* a name may be written with its last dot */
+		n--; /* a host name may end with a dot */
 	if (d == 0 || n <= d + 1 || host[n - d - 1] != '.' ||
 		strncasecmp(host + n - d, domain, d) != 0)
 		return -ENOENT;

@@ -70,7 +70,7 @@ static void domain_of(const struct config *c, char to[static 192])
 	snprintf(to, 192, "%.*s", (int)strcspn(p, ":"), p);
 }
 
-/* Host names are the same in upper case. -ENOENT: the host is none of ours. */
+/* Upper and lower case are the same in host names. -ENOENT: the host is not below our domain. */
 static int by_host(const struct config *c, const char *host, struct ingress_address *a)
 {
 	size_t name = strcspn(host, ":"), port = host[name] ? name + 1 : name;
@@ -83,7 +83,7 @@ static int by_host(const struct config *c, const char *host, struct ingress_addr
 		low[i] = host[i] >= 'A' && host[i] <= 'Z' ? (char)(host[i] | 0x20) : host[i];
 	domain_of(c, domain);
 	rc = ingress_parse_host(low, domain, a);
-	/* names that browsers take to their own machine, whatever the domain */
+	/* with any domain: browsers resolve names below localhost to their own machine */
 	return rc == -ENOENT ? ingress_parse_host(low, "localhost", a) : rc;
 }
 
@@ -98,7 +98,7 @@ static bool mode_is(const struct config *c, const char *mode)
 	return !strcmp(c->ingress_route, mode);
 }
 
-/* 0, or -errno: no sandbox is named, or not in a form that there is. */
+/* 0, or -errno: no sandbox is named, or in a malformed way. */
 static int find_name(const struct http_req *r, const struct config *c, struct named *n)
 {
 	const char *to = http_header(r, INGRESS_TO), *host = http_header(r, "Host");
@@ -120,7 +120,7 @@ static int find_name(const struct http_req *r, const struct config *c, struct na
 
 /* ---- what the sandbox is shown */
 
-/* A page's address. Its host may be a signed label, its path a signed route. NULL: nothing is shown. */
+/* The URL of a page without its signature: its host may be a signed label, or its path a signed route. NULL: show none. */
 static const char *unsigned_url(struct http_req *r, const struct config *c, const char *url)
 {
 	const char *at = url ? strstr(url, "://") : NULL, *host, *after;
@@ -134,7 +134,7 @@ static const char *unsigned_url(struct http_req *r, const struct config *c, cons
 	name = strndup(host, (size_t)(after - host));
 	if (!name)
 		return NULL;
-	/* below a path the page's own address may be signed: only its origin is shown */
+	/* where routes are paths, the page's path may be signed: show its origin only */
 	if (by_host(c, name, &a) < 0)
 		return mode_is(c, "uri") ? http_printf(r, "%.*s%s", (int)(after - url), url,
 						   *after ? "/" : "")
@@ -198,7 +198,7 @@ static bool signature_fits(struct http_req *r, const struct ingress_address *a)
 	return deny(r, 401, rc == -ETIME ? "the route has expired" : "the signature is wrong");
 }
 
-/* A token that is there decides: a wrong one is not made up for by a signature. */
+/* If the request has a token, the token decides: with a wrong one a signature does not help. */
 static bool gateway_admit(struct http_req *r, const struct ingress_address *a)
 {
 	const char *token = http_header(r, SECURE_ACCESS);
@@ -229,7 +229,7 @@ const struct http_route *gateway_dispatch(struct http_req *r)
 		return NULL;
 	if (!d->router->sandboxes->enter(r, n.a.sandbox) || !gateway_admit(r, &n.a))
 		return NULL;
-	/* a signed path means something only to a sandbox that wants one */
+	/* without secureAccess the third and fourth part of a path belong to the application */
 	if (n.by_path && n.a.is_signed && !r->sandbox->spec.secure_access)
 		n.rest = ingress_unsigned_rest(r->path);
 	if (!show(r, &d->cfg, &n)) {

@@ -14,12 +14,12 @@
 struct config;
 struct daemon;
 
-/* The signing keys of a configuration, or of OPENSANDBOX_SECURE_ACCESS_KEYS. 0 if they can be used. */
+/* Can the signing keys of the configuration, or of OPENSANDBOX_SECURE_ACCESS_KEYS, be used? 0, or -EINVAL: *e says why not. */
 int gateway_check(const struct config *c, struct err *e);
 /* Makes d->ingress, or reads the keys again. gateway_check() was 0. -ENOMEM. */
 int gateway_configure(struct daemon *d);
 
-/* For struct http_config: the dispatcher; the rest is the router's. */
+/* The dispatcher for struct http_config. The other callbacks are the router's. */
 const struct http_route *gateway_dispatch(struct http_req *r);
 
 /* Where clients reach a port of a sandbox: text for an endpoint's answer, as long as r lives. expires_s: 0, or of a signed route. header: "" or what the client must send

@@ -61,7 +61,7 @@ static struct guess_place *sandbox_place(struct guesses *g, const char *sandbox)
 	return &g->sandbox[place_of(hash_more(hash_begin(g), sandbox, strlen(sandbox)))];
 }
 
-/* With its final 0, so that no sandbox and address read like another pair. Never 0, which is an empty place. */
+/* The sandbox is hashed with its final NUL, so that two pairs never have the same bytes. Never 0, which is an empty place. */
 static uint64_t hash_pair(const struct guesses *g, const char *sandbox, const char *address)
 {
 	return hash_address(hash_more(hash_begin(g), sandbox, strlen(sandbox) + 1), address) | 1;

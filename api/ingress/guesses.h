@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * guesses.h: how often a signature may be guessed. mayflyd's loop. A signature has 32 bits, so a gateway that answers as fast as it can would have one guessed within
- * days. Each client address has 30 wrong ones and gets one more a second; each sandbox 1,000, and 100 more a second. At that rate one guess of 2^32 takes
- * most of a year for the first hit, and the operator sees it in the log. The table has a fixed size: what shares a place shares its guesses.
+ * guesses.h: how often a signature may be guessed. mayflyd's loop. A signature has 32 bits. Without limits somebody would guess one within days.
+ * Each client address may send 30 wrong signatures, and one more a second. Each sandbox accepts 1,000 wrong ones, and 100 more a second. At that rate the
+ * first hit takes most of a year, and the operator sees the attempts in the log. The tables have a fixed size: addresses, or sandboxes, with the same
+ * place share its guesses.
  */
 #pragma once
 
@@ -16,14 +17,14 @@ struct guesses {
 		uint64_t at_ns;
 		uint32_t spent;
 	} address[GUESSES_PLACES], sandbox[GUESSES_PLACES];
-	uint64_t right
-		[GUESSES_PLACES]; /* pairs of sandbox and address: whoever showed a right signature is not kept out by the wrong ones of others */
+	/* pairs of sandbox and address that showed a right signature: wrong ones of others do not keep them out */
+	uint64_t right[GUESSES_PLACES];
 };
 
 void guesses_init(struct guesses *g);
-/* address: text of the client's; of an IPv6 address the first 64 bits count. false: too many were wrong; answer 429 and check nothing. */
+/* May another signature be checked? address: the client's, as text; of an IPv6 address the first 64 bits count. false: too many were wrong; answer 429. */
 bool guesses_left(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns);
-/* One was right. */
+/* A signature was right. */
 void guesses_right(struct guesses *g, const char *sandbox, const char *address);
-/* One was wrong. */
+/* A signature was wrong. */
 void guesses_wrong(struct guesses *g, const char *sandbox, const char *address, uint64_t now_ns);

@@ -18,7 +18,7 @@ static int base64_value(char c)
 	return at ? (int)(at - digits) : -1;
 }
 
-/* n characters into to: bytes, or -1. Padding may be missing. */
+/* Decodes n characters to `to`. Returns how many bytes, or -1. Padding may be missing. */
 static int base64_read(const char *p, size_t n, uint8_t *to, size_t cap)
 {
 	uint32_t bits = 0;

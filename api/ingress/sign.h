@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sign.h: signatures of routes that expire (protocol 1.11), and the comparison of secrets. mayflyd.
+ * sign.h: signatures of routes that expire (protocol 1.11). mayflyd.
  */
 #pragma once
 

@@ -79,7 +79,7 @@ static int request_send(struct broker_client *n, struct buf *b, int fd)
 	return rc;
 }
 
-/* A policy or the operator's rules, in parts. head: what stands before them in each message. */
+/* Sends a policy or the operator's rules, in parts. head: a number before the part in each message, or NULL. */
 static int send_parts(
 	struct broker_client *n, uint16_t type, const struct buf *all, const uint32_t *head)
 {
@@ -101,7 +101,7 @@ static int send_parts(
 	return rc;
 }
 
-/* body NULL: the broker is gone, or knows nothing. */
+/* body NULL: the broker ended, did not answer in time, or has no counters. */
 static void ask_answered(struct broker_client *n, uint32_t id, struct cur *body)
 {
 	struct broker_ask **at = &n->asks, *a;
@@ -117,7 +117,7 @@ static void ask_answered(struct broker_client *n, uint32_t id, struct cur *body)
 	free(a);
 }
 
-/* A broker that does not answer keeps nobody waiting: who asks for counters is a client. */
+/* Answers the clients that wait for counters if the broker does not reply in time. */
 static void asks_late(void *arg)
 {
 	struct broker_client *n = arg;
@@ -253,7 +253,7 @@ static bool resolver_parse(char *w, struct net_addr *a, uint16_t *port)
 	return net_addr_parse(w, a);
 }
 
-/* fd: the file, if the configuration names none; -1: the broker goes on with the one it has. */
+/* fd: resolv.conf, which is used if the configuration names no resolvers; -1: the broker keeps the one it has. */
 static int send_resolvers(struct broker_client *n, int fd)
 {
 	char text[sizeof(((struct config *)0)->network_resolvers)], *save = NULL;
@@ -297,7 +297,7 @@ static void resolvers_came(void *arg, const struct priv_msg *m, int fd)
 	close_fd(&fd);
 }
 
-/* The file as it is now: neither the daemon nor the broker sees the host's /etc. */
+/* Asks the helper for resolv.conf as it is now: neither the daemon nor the broker sees the host's /etc. */
 static void ask_resolvers(struct broker_client *n)
 {
 	struct priv_msg m = {.op = PRIV_OPEN, .what = PRIV_F_RESOLV};
@@ -363,7 +363,7 @@ static int control_folder(const struct broker_client *n)
 	return S_ISDIR(st.st_mode) && !(st.st_mode & 0077) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
-/* Our end in n->control, what the broker is started with in *theirs. */
+/* Makes the control socket: our end in n->control, the broker's in *theirs. */
 static int control_make(struct broker_client *n, int *theirs)
 {
 	const int type = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -393,7 +393,7 @@ static int control_make(struct broker_client *n, int *theirs)
 	return 0;
 }
 
-/* What is sent before it runs waits in the socket. */
+/* Requests that are sent before the broker runs wait in the socket. */
 int broker_client_ensure(struct broker_client *n)
 {
 	struct priv_msg m = {.op = PRIV_SPAWN, .kind = PRIV_K_BROKER};
@@ -436,7 +436,7 @@ int broker_client_ensure(struct broker_client *n)
 	return rc;
 }
 
-/* The broker speaks this version. What else waits in the socket is an event. */
+/* Does the broker speak this version? 0, or -errno. Other messages in the socket are events, and are dropped. */
 static int hello(struct broker_client *n)
 {
 	uint8_t p[1024];

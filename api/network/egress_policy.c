@@ -161,7 +161,7 @@ static const char *target_of(const cJSON *rule)
 	return t ? t->valuestring : "";
 }
 
-/* A rule among others, with what makes two of them the same: the target without regard to case, and the ports, which are sorted. */
+/* A rule and its key. Rules with the same key are the same: it has the target in lower case, and the ports, which are sorted. */
 struct keyed {
 	char *key;
 	const cJSON *rule;
@@ -214,7 +214,7 @@ static bool keyed_add(struct keyed *k, size_t *n, const cJSON *list)
 	return true;
 }
 
-/* Both lists one after the other, of rules that are the same the first. Thousands of them: sorted, not each compared with each. */
+/* Joins two lists. Of rules that are the same the first one stays. There may be thousands, so they are sorted instead of compared each with each. */
 static int rules_join(const cJSON *first, const cJSON *second, cJSON *to, struct err *e)
 {
 	size_t max = (size_t)cJSON_GetArraySize(first) + (size_t)cJSON_GetArraySize(second), n = 0,

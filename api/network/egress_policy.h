@@ -15,7 +15,7 @@ struct cJSON;
 
 /* A whole policy. JSON null or an object without a rule and without a default: everything is denied. */
 int egress_policy_read(const struct cJSON *v, struct cJSON **out, struct err *e);
-/* now: NULL if there is none yet, which allows everything. rules: an array; each stands before those that were there, and replaces one with
+/* now: NULL if there is none yet, which allows everything. rules: an array; each is put before the old rules, and replaces one with
  * the same target and ports. */
 int egress_policy_patch(
 	const struct cJSON *now, const struct cJSON *rules, struct cJSON **out, struct err *e);

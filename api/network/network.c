@@ -28,7 +28,7 @@ struct net_proc {
 	uint32_t slot;    /* its own */
 	bool running;     /* the helper has started it */
 	bool unwanted;    /* its monitor went before it was started */
-	int frames;       /* the monitor's end, until it has it */
+	int frames;       /* the monitor's end, until the monitor has it */
 };
 
 struct networks {
@@ -61,12 +61,12 @@ static void proc_forget(struct net_proc *p)
 	free(p);
 }
 
-/* It ends; its slot is given back when it has. */
+/* Ends the process. Its slot is given back when it has ended. */
 static void proc_kill(struct net_proc *p)
 {
 	struct priv_msg m = {.op = PRIV_KILL, .slot = p->slot};
 
-	if (!p->running) { /* the helper's answer is on its way: proc_spawned() goes on */
+	if (!p->running) { /* the helper has not answered yet: proc_spawned() then ends it */
 		p->unwanted = true;
 		return;
 	}
@@ -80,7 +80,7 @@ static void linked(void *arg, const struct vmm_answer *a)
 		log_limited(LOG_WARN, "a monitor did not take its network: %s", a->text);
 }
 
-/* The monitor's end goes to the monitor. */
+/* Gives the monitor its end of the frames' socket. */
 static void proc_link(struct net_proc *p)
 {
 	struct vm *vm = vms_find(p->n->d->vms, p->monitor);
@@ -124,7 +124,7 @@ static uint64_t lower(uint64_t own, int64_t configured)
 	return own && c ? MIN(own, c) : own ? own : c;
 }
 
-/* The configuration's, or lower ones of the sandbox's own. */
+/* The limits of the configuration, or the sandbox's own where these are lower. */
 static struct network_limits limits_of(const struct config *c, const struct network_limits *own)
 {
 	return (struct network_limits){
@@ -136,7 +136,7 @@ static struct network_limits limits_of(const struct config *c, const struct netw
 	};
 }
 
-/* Takes p->frames into use; fds: mayfly-net's ends of channel and frames. */
+/* Asks the helper to start mayfly-net. fds: its ends of channel and frames. */
 static int proc_spawn(struct net_proc *p, const int fds[2])
 {
 	struct networks *n = p->n;
@@ -222,7 +222,7 @@ void network_start(struct networks *n, struct vm *vm, const struct buf *policy,
 	old = proc_find(n, vm->slot);
 	if (old && !old->running)
 		return;
-	if (old) /* the monitor has lost it: it is of no use any more */
+	if (old) /* the monitor has lost its link, so this process is of no use any more */
 		proc_kill(old);
 	rc = proc_start(n, vm->slot, policy, own);
 	if (rc < 0) /* the monitor asks again with a later frame */
@@ -248,7 +248,7 @@ static void monitor_gone(struct networks *n, uint32_t slot)
 
 	if (p)
 		proc_kill(p);
-	/* also when its process went first: the slot's next owner begins with nothing of this one */
+	/* also if its process ended first: nothing of this network is left to the slot's next owner */
 	broker_client_remove(n->broker, slot);
 }
 

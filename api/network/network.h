@@ -16,16 +16,16 @@ struct vm;
 
 struct networks *networks_create(struct daemon *d, struct err *e);
 void networks_destroy(struct networks *n);
-/* Every end that the helper tells of: of a monitor, of a mayfly-net, of the broker. n may be NULL. */
+/* Called for each process of which the helper reports the end: a monitor, a mayfly-net, the broker. n may be NULL. */
 void networks_process_exited(struct networks *n, const struct priv_msg *ev);
 /* The operator's lists were read again. */
 void networks_reload(struct networks *n);
 
 /* Limits of one sandbox. 0: the configuration's, which they cannot exceed. */
 struct network_limits {
-	uint64_t connections, connection_rate,
-		query_rate;     /* open at a time; new ones, questions a second */
-	uint64_t mbit, packets; /* a second, in each direction */
+	uint64_t connections;                 /* open at one time */
+	uint64_t connection_rate, query_rate; /* new connections and DNS questions, each second */
+	uint64_t mbit, packets;               /* each second, in each direction */
 };
 /* From a sandbox's extensions ("mayfly.network.connections" and so on), which may be NULL. -EINVAL: *e names the bad one. */
 struct cJSON;
@@ -40,7 +40,7 @@ void networks_adopted(struct networks *n);
  * net/policy.h; NULL: the client gave none. */
 void network_start(struct networks *n, struct vm *vm, const struct buf *policy,
 	const struct network_limits *own);
-/* The policy has changed; what it does not allow has ended when the broker has read this. Nothing happens where there is no network yet. */
+/* The policy has changed. Connections that it does not allow end when the broker has read it. Without a network yet it does nothing. */
 void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy);
 
 /* What a sandbox's network has done: fn gets the payload of NET_COUNTERS, or NULL if it has none (yet), later and once. -errno: it will not
@@ -51,5 +51,5 @@ int network_counters(struct networks *n, const struct vm *vm, network_counters_f
 int networks_counters(struct networks *n, network_counters_fn fn, void *arg);
 /* Tells a sandbox's deny webhook (webhook.h) of a place. */
 void network_hook(struct networks *n, const char *url, const char *sandbox, const char *place);
-/* Who asked with this arg goes. */
+/* fn is not called any more for requests with this arg. */
 void network_forget(struct networks *n, const void *arg);

@@ -124,7 +124,7 @@ int webhook_status(const char *p, size_t n)
 	return (p[9] - '0') * 100 + (p[10] - '0') * 10 + p[11] - '0';
 }
 
-/* The question for this name as a message; 0: a label is too long or empty. */
+/* Writes a DNS question for this name. Returns its bytes; 0: a label is too long or empty. */
 static size_t question_write(
 	const char *host, uint16_t type, uint16_t id, uint8_t to[DNS_QUERY_MAX])
 {
@@ -150,7 +150,7 @@ static size_t question_write(
 	return at;
 }
 
-/* "tcp 192.0.2.9:80" is an address's place; a name is one word. */
+/* The host in the broker's word for a place: "tcp 192.0.2.9:80", or a name alone. */
 static void place_host(const char *place, char *to, size_t cap)
 {
 	const char *at = strchr(place, ' '), *end;
@@ -326,7 +326,7 @@ static void hook_resolve(struct hook *h, uint16_t type)
 		hook_fail(h, strerror(-rc));
 }
 
-/* The first address; a name without an IPv4 address is asked for an IPv6 one. */
+/* Connects to the first address. For a name without an IPv4 address, asks for IPv6 ones. */
 static void hook_resolved(struct hook *h, const struct cur *c)
 {
 	struct dns_answer *a = &h->w->answer;
@@ -380,7 +380,7 @@ static void chan_message(struct webhooks *w, size_t n, int *fd)
 		return;
 	while (h && (h->id != hdr.id || h->fd >= 0))
 		h = h->next;
-	if (!h) { /* its time was over */
+	if (!h) { /* the hook timed out before */
 		if (hdr.type == (NET_OPEN | NET_REPLY) && hdr.status == 0)
 			flow_close(w, cur_u32(&c));
 		return;

@@ -30,7 +30,7 @@ int webhook_status(const char *p, size_t n);
 
 struct webhooks *webhooks_create(struct loop *l, struct broker_client *b);
 void webhooks_destroy(struct webhooks *w);
-/* The broker is gone, and what was under way with it. */
+/* The broker ended: all hooks fail. */
 void webhooks_lost(struct webhooks *w);
-/* One POST, later. It is tried once: what does not arrive is counted in the log. */
+/* Sends one POST, later. It is tried once. A failure is only logged. */
 void webhook_send(struct webhooks *w, const char *url, const char *sandbox, const char *place);

@@ -3,7 +3,7 @@
  * claims.c: the records of claims, and who holds them. mayflyd's loop. Names were checked by their readers.
  *
  * A claim's record is written before its folder is made, and deleted after the folder was removed: no folder is ever without a record. In
- * between the record says "deleting", and a daemon that starts goes on with it.
+ * between the record says "deleting", and the next daemon continues the deletion.
  */
 #include "api/volumes/volumes_int.h"
 
@@ -106,8 +106,8 @@ static void committed(void *arg, const struct err *e)
 	else if (p.what == WRITE_GONE && !e)
 		claim_forget(p.v, p.c);
 	else if (e && !p.c->committed && !p.c->uses && !p.c->writes)
-		claim_forget(
-			p.v, p.c); /* without a record; the last write that waits for it frees it */
+		/* it has no record; the last write that waited for it frees it */
+		claim_forget(p.v, p.c);
 }
 
 static int claim_write(struct volumes *v, struct claim *c, int what, claim_fn fn, void *arg)
@@ -171,8 +171,8 @@ void volumes_loaded(struct volumes *v, bool complete)
 		if (c->deleting)
 			purge_begin(v, c);
 		else if (complete && c->delete_after && !c->uses)
-			claim_delete(
-				v, c, NULL, NULL); /* its last sandbox went with the last daemon */
+			/* its last sandbox ended with the last daemon */
+			claim_delete(v, c, NULL, NULL);
 	}
 	fileservers_loaded(v);
 }
@@ -286,7 +286,7 @@ static int hold_one(struct volumes *v, cJSON *item, const char *owner, struct re
 			x, 500, "SANDBOX::INTERNAL_ERROR", "a volume of the record is damaged");
 	if (i.host)
 		return 0;
-	/* of a snapshot: the very claim, if it is there and the owner may use it */
+	/* the list of a snapshot names the claim itself; it is used if it exists and the owner may use it */
 	c = i.folder ? claim_find(v, owner, i.folder) : NULL;
 	if (!c)
 		c = claim_find(v, owner, i.source);
@@ -320,7 +320,7 @@ int volumes_hold(struct volumes *v, cJSON *list, const char *owner, struct refus
 			break;
 	if (!bad)
 		return 0;
-	/* only those before it are held: what the others say may be of another sandbox's record */
+	/* only the items before `bad` are held; the folders of the others may come from another sandbox's record */
 	for (item = list->child; item != bad; item = item->next)
 		release_one(v, item, true);
 	cJSON_ArrayForEach (item, list) {

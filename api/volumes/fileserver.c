@@ -44,7 +44,7 @@ struct fileserver {
 	bool make;      /* missing folders */
 	bool attaching; /* the sources are wanted for a process: it is started when they are open */
 	bool asked;     /* the helper has an unanswered request of ours */
-	bool unwanted;  /* and the answer finds nobody */
+	bool unwanted;  /* it was destroyed: the helper's answer frees it */
 	int sock;       /* the monitor's end */
 	int table;      /* -1: the monitor has it */
 	uint64_t lost_ns; /* when the process was lost the last time; 0: never */
@@ -115,7 +115,7 @@ void fileserver_destroy(struct fileserver *f)
 		fileserver_free(f);
 }
 
-/* Tells the caller. Nobody does when it is started again: then there is another try. */
+/* Tells the caller. A process that is started again has no caller: after a failure there is another try. */
 static void done(struct fileserver *f, const struct refusal *x)
 {
 	fileserver_fn fn = take_ptr(f->fn);
@@ -144,7 +144,7 @@ static void fail(struct fileserver *f, const char *what, int rc)
 
 /* ---- the sources */
 
-/* What the helper found wrong with a source. The first row that fits. */
+/* Answers for what the helper found wrong with a source. The first row that fits counts. */
 static const struct {
 	int err;
 	enum { ANY, HOST, CLAIM, SUB } of;
@@ -217,7 +217,7 @@ static void on_quota(void *arg, const struct priv_msg *m, int fd)
 	open_next(f);
 }
 
-/* The claim that was opened last has a limit: the host's file system keeps it if it can. false: mayfly-fs does. */
+/* If the claim that was opened last has a limit, asks the helper for a disk quota. false: no limit, or mayfly-fs keeps it. */
 static bool quota_ask(struct fileserver *f, const struct volume_item *i)
 {
 	struct priv_msg m = {.op = PRIV_QUOTA, .what = PRIV_Q_CLAIM};
@@ -323,7 +323,7 @@ static struct fileserver *fileserver_new(struct volumes *v, const cJSON *list)
 	return f;
 }
 
-/* A helper answers at once where there is none (--no-jail): fn is called from the loop all the same. */
+/* Without a helper (--no-jail) its requests are answered at once. This way fn is called from the loop all the same. */
 static void first_open(void *arg)
 {
 	struct fileserver *f = arg;
@@ -348,7 +348,8 @@ struct fileserver *fileserver_open(struct volumes *v, const cJSON *list, bool ma
 	f->asked = f->has_slot && loop_defer(v->d->loop, first_open, f) == 0;
 	if (!f->asked) {
 		fileserver_free(f);
-		refuse(x, 503, "SANDBOX::INTERNAL_ERROR", "no process can be had for its volumes");
+		refuse(x, 503, "SANDBOX::INTERNAL_ERROR",
+			"there is no free slot for the file server of its volumes");
 		return NULL;
 	}
 	f->fn = fn;
@@ -493,7 +494,7 @@ static void again(void *arg)
 	if (f->asked || !vm || (f->running && f->table >= 0))
 		return;
 	if (f->table < 0) {
-		/* the monitor has it: fileserver_table() goes on */
+		/* asks the monitor for it: fileserver_table() continues */
 		buf_init(&b, 16);
 		buf_u32(&b, 0);
 		if (!vm->ctl || vmmctl_call(vm->ctl, VMM_FS, &b, NULL, 0, NULL, NULL) < 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * purge.c: the files of a claim that is deleted. mayflyd's loop. The tree is a guest's: a jailed mayfly-fs empties it, then the helper removes
- * the folder. What fails is tried again, and by the next daemon.
+ * the folder. A step that fails is tried again, also by the next daemon.
  */
 #include "api/volumes/volumes_int.h"
 
@@ -30,7 +30,7 @@ struct purge {
 
 static void purge_open(void *arg);
 
-/* The oldest that waits is next; new ones are first in the list. */
+/* Starts the purge that waits for longest: the last one in the list. */
 static void purge_next(struct volumes *v)
 {
 	struct purge *oldest = NULL;
@@ -80,7 +80,7 @@ static void purge_later(struct purge *p, const char *what, int status)
 	log_limited(
 		LOG_WARN, "claim %s: %s: %s; trying again", p->c->name, what, strerror(-status));
 	slot_back(p);
-	p->active = false; /* the others are not held up by it */
+	p->active = false; /* it must not delay the others */
 	timer_after(p->again, AGAIN_NS);
 	purge_next(p->v);
 }
@@ -101,7 +101,7 @@ static void on_removed(void *arg, const struct priv_msg *m, int fd)
 	purge_next(v);
 }
 
-/* The slot in the request is not used by it; any will do. */
+/* The helper does not look at the slot in this request. */
 static void purge_remove(struct purge *p)
 {
 	struct priv_msg m = {.op = PRIV_VOLUME_REMOVE, .what = PRIV_V_CLAIM};

@@ -200,7 +200,7 @@ static int read_source(struct reading *r, const cJSON *v, cJSON *o)
 	return host ? read_host(r, host, o) : read_claim(r, pvc, o);
 }
 
-/* Where in the guest. The guest's kernel needs its own file systems, and so does the agent. */
+/* The mount path in the guest. The guest's kernel and the agent need the guest's own /proc, /sys and /dev. */
 static int read_mount(struct reading *r, const cJSON *v, cJSON *o)
 {
 	static const char *const taken[] = {"/proc", "/sys", "/dev"};
@@ -209,7 +209,7 @@ static int read_mount(struct reading *r, const cJSON *v, cJSON *o)
 	char path[PATH_MAX];
 	size_t n;
 
-	/* one that does not fit is refused like none */
+	/* a path that is too long is refused like a missing one */
 	str_copy(path, sizeof(path), mount && strlen(mount) < sizeof(path) ? mount : "");
 	for (n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
 		path[n - 1] = 0;
@@ -323,7 +323,7 @@ int volumes_read(const cJSON *in, const struct config *c, cJSON **out, struct re
 		if (rc < 0)
 			break;
 	}
-	/* a failed allocation left something out */
+	/* an item is incomplete if an allocation failed */
 	cJSON_ArrayForEach (v, r.out)
 		if (rc == 0 && !volume_item_get(v, &item))
 			rc = refuse(x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");

@@ -7,7 +7,7 @@
 #include "api/core/config.h"
 #include "api/core/create_request.h"
 
-/* What of a volume a record keeps. Texts are borrowed from the JSON. */
+/* A volume as a record has it. Texts are borrowed from the JSON. */
 struct volume_item {
 	bool host;          /* a host folder; else a claim */
 	const char *source; /* absolute path; name of the claim */
@@ -15,8 +15,8 @@ struct volume_item {
 	const char *sub, *mount;
 	bool read_only;
 	bool create;        /* a missing claim is made */
-	bool delete_after;  /* a claim that this makes goes with its last sandbox */
-	uint64_t max_bytes; /* and may hold so much; 0: no limit */
+	bool delete_after;  /* a claim that this makes is deleted with its last sandbox */
+	uint64_t max_bytes; /* of a claim that this makes; 0: no limit */
 };
 
 /* 0: *out is the caller's, or NULL if there is no volume. -EINVAL: *x says why. */
@@ -24,11 +24,11 @@ int volumes_read(
 	const struct cJSON *in, const struct config *c, struct cJSON **out, struct refusal *x);
 /* false: not an item of a list that volumes_read() made. */
 bool volume_item_get(const struct cJSON *v, struct volume_item *to);
-/* The longest of the configuration's host folders that this path is, or is below: as many bytes of the path. 0: none. */
+/* How many bytes of the path name one of the configuration's host folders, the longest if there are several. 0: it is below none. */
 size_t host_folder_of(const struct config *c, const char *path);
 /* Are the host folders of a record's list still below what the configuration allows? -EINVAL: *x. */
 int volumes_allowed(const struct cJSON *list, const struct config *c, struct refusal *x);
-/* pvc.storage and the like: absent and null are no limit (0). false: it is no quantity, or less than 1 MiB. */
+/* pvc.storage and the like: absent and null are no limit (0). false: it is not a quantity, or less than 1 MiB. */
 bool claim_storage_read(const struct cJSON *o, const char *key, uint64_t *bytes);
 /* A name of a claim: up to 253 of a-z 0-9 - and dots between them. */
 bool claim_name_ok(const char *s);

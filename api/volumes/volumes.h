@@ -26,20 +26,20 @@ struct claim {
 	char name[254], owner[OWNER_MAX];
 	int64_t created_ns;
 	uint64_t max_bytes; /* what its files may take on the disk; 0: no limit of its own */
-	bool delete_after;  /* it goes with the last sandbox that holds it */
+	bool delete_after;  /* it is deleted with the last sandbox that holds it */
 	bool deleting;
 	bool committed;      /* its record is written */
 	unsigned int uses;   /* sandboxes that hold it */
-	unsigned int writes; /* of its record, that are under way */
+	unsigned int writes; /* writes of its record that are in progress */
 };
 
 struct volumes *volumes_create(struct daemon *d, struct err *e);
 void volumes_destroy(struct volumes *v);
-/* The records. Before those of sandboxes. */
+/* Loads the claims' records. Call it before those of sandboxes are loaded. */
 void volumes_load(struct volumes *v);
-/* The sandboxes are known, and the monitors: deletions go on, file servers are found. complete: every record was read. */
+/* The sandboxes and monitors are known: continues deletions and takes over file servers. complete: every record was read. */
 void volumes_loaded(struct volumes *v, bool complete);
-/* Every end that the helper tells of. v may be NULL. */
+/* Called for each process of which the helper reports the end. v may be NULL. */
 void volumes_process_exited(struct volumes *v, const struct priv_msg *ev);
 
 /* ---- claims */
@@ -47,27 +47,28 @@ void volumes_process_exited(struct volumes *v, const struct priv_msg *ev);
 #define CLAIMS_MAX 4096u /* of one namespace */
 bool claims_have_room(const struct volumes *v, const char *owner);
 struct claim *claims_first(const struct volumes *v);
-/* Of this owner's namespace, or by its folder's name where who may see it. NULL: none. */
+/* Finds a claim of this owner's namespace by its name, or one that the owner may use by its folder. NULL: none. */
 struct claim *claim_find(const struct volumes *v, const char *owner, const char *name);
 typedef void (*claim_fn)(void *arg, const struct claim *c, const struct err *e);
-/* A new one. done: its record is written (e NULL) or not; c is then gone. NULL: no memory, or the name is taken (errno EEXIST). */
+/* Makes a claim. done: its record is written (e NULL), or not; in that case c is freed afterwards if nobody holds it. NULL: no memory. The caller has
+ * made sure that the name is free. */
 struct claim_options {
 	bool delete_after;
 	uint64_t max_bytes;
 };
 struct claim *claim_new(struct volumes *v, const char *owner, const char *name,
 	struct claim_options o, claim_fn done, void *arg);
-/* From now on nobody finds it; done: that is written. The files go afterwards. It must not be held. */
+/* claim_find() does not find it any more. done: that is written, or not. Its files are deleted afterwards. It must not be held. */
 void claim_delete(struct volumes *v, struct claim *c, claim_fn done, void *arg);
 
-/* The claims of a list of volumes (volume_request.h), which is completed with their folders. Missing ones are made. -EINVAL: *x, and nothing
- * is held. */
+/* Holds the claims of a list of volumes (volume_request.h), and writes their folders into the list. Missing claims are made. -EINVAL: *x, and
+ * nothing is held. */
 int volumes_hold(struct volumes *v, struct cJSON *list, const char *owner, struct refusal *x);
 /* The same for a record's list, whose folders are known. */
 void volumes_hold_again(struct volumes *v, const struct cJSON *list);
 /* Can a machine with the volumes `had` go on with those of `want`? The mounts are there already: only what is behind them may change. */
 bool volumes_fit(const struct cJSON *had, const struct cJSON *want);
-/* undo: the create failed, so that claims that it made are deleted, too. */
+/* No longer holds the claims. undo: the create failed, so claims that it made are deleted, too. */
 void volumes_release(struct volumes *v, const struct cJSON *list, bool undo);
 
 /* ---- the file server of one sandbox */
@@ -80,11 +81,11 @@ struct fileserver *fileserver_open(struct volumes *v, const struct cJSON *list, 
 	fileserver_fn fn, void *arg, struct refusal *x);
 /* Starts mayfly-fs in the group of this monitor and links them. fn follows. */
 void fileserver_attach(struct fileserver *f, struct vm *vm, fileserver_fn fn, void *arg);
-/* That of a monitor that an earlier daemon left. NULL: no memory. */
+/* Takes over the file server of a monitor that an earlier daemon left. NULL: no memory. */
 struct fileserver *fileserver_adopt(struct volumes *v, const struct cJSON *list, struct vm *vm);
-/* The monitor has lost it: it is started again. */
+/* The monitor has lost its file server: starts it again. */
 void fileserver_lost(struct fileserver *f, const char *why);
-/* The table of nodes, from the monitor or from a checkpoint: takes fd. */
+/* Gives it the table of nodes, from the monitor or from a checkpoint. Takes fd. */
 void fileserver_table(struct fileserver *f, int fd);
 /* The table of nodes, for a checkpoint: a descriptor of the caller's, or -1 while it is not known. */
 int fileserver_table_dup(const struct fileserver *f);

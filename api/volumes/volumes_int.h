@@ -15,11 +15,11 @@ struct volumes {
 	struct purge *purges;
 };
 
-/* purge.c: empties a claim's folder and removes it; done() when it is gone. */
+/* purge.c: empties a claim's folder and removes it, then calls claim_purged(). */
 void purge_begin(struct volumes *v, struct claim *c);
 void purge_exited(struct volumes *v, const struct priv_msg *ev);
 void purges_destroy(struct volumes *v);
-/* claims.c: its files are gone: the record goes. */
+/* claims.c: the claim's files are gone. Deletes its record. */
 void claim_purged(struct volumes *v, struct claim *c);
 /* NULL: there is none. */
 struct claim *claim_by_folder(const struct volumes *v, const char *folder);

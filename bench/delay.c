@@ -12,8 +12,8 @@ enum { DELAY_US = 5000 };
 int __real_arch_vm_load(struct kvm *k, struct cur *c, struct err *e);
 int __wrap_arch_vm_load(struct kvm *k, struct cur *c, struct err *e);
 
-/* once in a restore: the interrupt controllers and the clock. Computing, not sleeping: as slow code
- * would be. */
+/* Called once in a restore, for the interrupt controllers and the clock. It computes and does not sleep, as slow code
+ * would. */
 int __wrap_arch_vm_load(struct kvm *k, struct cur *c, struct err *e)
 {
 	uint64_t end = mono_ns() + DELAY_US * 1000ull;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * floor.c: the bench's floor: what KVM makes unavoidable to bring a snapshot back, and nothing
- * else: objects, memory mapped, registers set, run, and the guest's console so that there is
- * something to see. No jail, no threads, no event descriptors, no other device, no checks of
+ * else: objects, memory mapped, registers set, run, and the guest's console, which shows that
+ * the guest runs. No jail, no threads, no event descriptors, no other device, no checks of
  * checksums beyond what the readers do. One vCPU. It uses the monitor's own readers and register
  * lists, so that both arms restore the same.
  *
@@ -36,8 +36,8 @@ struct floor_vm {
 	struct snap snap;
 	uint64_t last_ns;
 	const char *mark;   /* a word without a prefix of itself inside */
-	unsigned int at;    /* as much of it was seen */
-	unsigned int marks; /* the first may have stood in the queue at the time of the snapshot */
+	unsigned int at;    /* characters of it that were seen */
+	unsigned int marks; /* the first may have been queued when the snapshot was taken */
 	unsigned int nphases;
 	struct {
 		const char *name;
@@ -110,7 +110,7 @@ static int map_memory(struct floor_vm *v, char **files, unsigned int nfiles, str
 
 	if (nfiles != v->snap.head.nfiles)
 		return err_plain(
-			e, EINVAL, "the snapshot stands on %u memory files", v->snap.head.nfiles);
+			e, EINVAL, "the snapshot needs %u memory files", v->snap.head.nfiles);
 	for (unsigned int i = 0; i < nfiles; i++) {
 		fd[i] = open(files[i], O_RDONLY | O_CLOEXEC);
 		if (fd[i] < 0)
@@ -157,7 +157,7 @@ static void on_mmio(struct floor_vm *v)
 		virtio_mmio_write(v->console, (uint32_t)(m->phys_addr - at), m->data, m->len);
 	else
 		virtio_mmio_read(v->console, (uint32_t)(m->phys_addr - at), m->data, m->len);
-	loop_turn(v->loop, 0); /* here a notification is an exit: the device works at once */
+	loop_turn(v->loop, 0); /* a notification is an exit here: the device runs at once */
 }
 
 static int run(struct floor_vm *v, struct err *e)

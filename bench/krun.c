@@ -80,5 +80,5 @@ int main(int argc, char **argv)
 	if (argc > 6 && *argv[6])
 		must("disk", k.add_disk(ctx, "root", argv[6], true));
 	must("start", k.start_enter(ctx));
-	return 1; /* it does not come back: the process ends with the guest */
+	return 1; /* start_enter() does not return: the process ends with the guest */
 }

@@ -63,7 +63,7 @@ class Control:
         return typ, mid, status, got[24:24 + n]
 
     def event(self, kind):
-        """The payload of the next event of that kind; others are forgotten."""
+        """The payload of the next event of that kind. Other events before it are dropped."""
         while True:
             while self.events:
                 typ, data = self.events.pop(0)
@@ -73,7 +73,7 @@ class Control:
             self.events.append((typ, data))
 
     def prepared(self, mib=MIB):
-        """The objects are made; the agent may announce itself."""
+        """Makes the objects, and lets the agent announce itself."""
         self.call(PREPARE, struct.pack("<QIII", mib << 20, 1, 0, 0))
         self.call(PORTS, struct.pack("<HI", 1, PORT_READY))
         time.sleep(0.1)  # what a blank monitor makes ready after its answer is not the restore's
@@ -98,7 +98,7 @@ class Control:
         return self.request(RESTORE, struct.pack("<IHH", flags, len(files) - 1, int(bool(disk))), [*files, *([ws] if ws else [])], disk)
 
     def restored(self, files):
-        """Objects made, then running: what a restore answers. The memory files are those behind the first."""
+        """Makes the objects, then restores: (time before the restore, its answer). files: as in restore()."""
         self.call(PREPARE, struct.pack("<QIII", MIB << 20, 1, 0, 0))
         t0 = time.monotonic_ns()
         return t0, self.restore(files)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every scenario stands on: processes whose output is watched for marks, the files that all arms share, the run's context.
+"""What every scenario uses: processes whose output is watched for marks, the files that all arms share, the run's context.
 
 An arm is a class with a `name`, __init__(ctx) that raises Absent if it cannot run here, sample() -> {"total": value, phase: value...},
 and close() if it holds anything. bench/README.md shows a scenario from end to end.
@@ -24,7 +24,7 @@ class Absent(Exception):
 
 
 class Failed(Exception):
-    """This sample came to nothing; the text says why."""
+    """This sample failed; the text says why."""
 
 
 def find(name, *places):
@@ -118,7 +118,7 @@ def output(argv, timeout=120):
 
 
 class Context:
-    """One run: a scratch folder, and what more than one scenario needs, made when it is first asked for and ended with the run."""
+    """One run: a scratch folder, and things that several scenarios need. They are made at the first use and ended with the run."""
 
     def __init__(self, store="", state="", api=""):
         # below the state folder if there is one: the same file system as the product's own files (reflinks, size)

@@ -27,7 +27,7 @@ class Given:
         self.image, self.one, self.pid = os.environ.get("MAYFLY_BENCH_IMAGE", IMAGE), None, None
 
     def sandbox(self):
-        """One that all scenarios may run commands in; it is warm. If it ended, that is told once, and the next has a new one."""
+        """A warm sandbox in which all scenarios may run commands. If it ended, this fails once, and the next call makes a new one."""
         if self.one is not None:
             status = self.api.call("GET", f"/v1/sandboxes/{self.one}")["status"]
             if status["state"] != "Running":
@@ -108,7 +108,7 @@ class Daemon(Given):
         argv = [os.path.join(self.bin, "mayfly-priv"), "--bin-dir", self.bin, "--run-dir", self.run, "--state-dir", state, "--user", user,
                 "--show", kernel(), "--show", find("initramfs.cpio"), *apart(Daemon.count), "--"]
         self.group = apart(Daemon.count)[1]
-        if not jail:  # as root it wants to hear that twice
+        if not jail:  # as root mayflyd needs the option twice
             argv = [os.path.join(self.bin, "mayflyd"), "--no-jail", "--no-jail"]
         with open(self.log_path, "w") as log:
             self.p = subprocess.Popen([*argv, "--config", conf], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -146,7 +146,7 @@ class Daemon(Given):
         except subprocess.TimeoutExpired:
             os.killpg(self.p.pid, signal.SIGKILL)
             self.p.wait()
-        # what waited in its pool goes with it
+        # ends the monitors that waited in its pool, too
         for path, _, _ in os.walk(self.group, topdown=False):
             try:
                 with open(os.path.join(path, "cgroup.kill"), "w") as f:

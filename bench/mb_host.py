@@ -28,7 +28,7 @@ def cpu_flags():
 
 
 def virtualization():
-    """hardware | nested | emulated | none: what a VM started here stands on."""
+    """hardware | nested | emulated | software | none: what a VM that is started here runs on."""
     flags = cpu_flags()
     release = os.uname().release
     if "mayfly-appliance" in release or "TCG" in cpu_model() or "QEMU" in cpu_model():
@@ -51,7 +51,7 @@ def steal_percent(seconds=0.5):
 
 
 def stalls(seconds=0.5, gap_us=1000):
-    """(percent of the time lost in gaps, the longest in us) of a loop that only looks at the clock: what others do to whoever wants to compute here,
+    """(percent of the time lost in gaps, the longest in us) of a loop that only looks at the clock. It shows how much others disturb a program that computes,
     also where the hypervisor reports no steal."""
     lost = longest = 0
     begun = last = time.monotonic_ns()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP/1.1 client on plain sockets with kept connections: what stands between the clock and the daemon should be little.
+"""A small HTTP/1.1 client on plain sockets with kept connections, so that little code is between the clock and the daemon.
 
 Python's own http.client costs several milliseconds a request where the processor is emulated.
 """
@@ -90,7 +90,7 @@ class Api:
         self.ends = {}
 
     def conn(self):
-        """This thread's; a new one if the daemon has hung up on the kept one meanwhile (nothing else makes it readable between calls)."""
+        """This thread's connection; a new one if the daemon has closed the kept one (nothing else makes it readable between calls)."""
         c = getattr(self.local, "c", None)
         if c is not None and select.select([c.s], [], [], 0)[0]:
             c.close()
@@ -137,7 +137,7 @@ class Api:
         self.call("DELETE", f"/v1/sandboxes/{sid}", want=(204, 404))
 
     def execd(self, sid):
-        """Where the sandbox's own API is, as the SDKs ask for it: (path, headers); kept, as they keep it."""
+        """The endpoint of the sandbox's own API: (path, headers). Asked for once and kept, as the SDKs do."""
         if sid not in self.ends:
             e = self.call("GET", f"/v1/sandboxes/{sid}/endpoints/44772")
             at = e["endpoint"].partition("://")[2] or e["endpoint"]
@@ -199,7 +199,7 @@ class Api:
         return rows.get("origin", ""), {k[6:-3]: float(v) * 1000 for k, v in rows.items() if k.startswith("phase_") and k.endswith("_ms")}
 
     def wait_state(self, path, wanted, timeout=120):
-        """The protocol has no event for it: asked again and again, which is part of what its users see."""
+        """Asks again and again, because the protocol has no event for it. Users wait in the same way."""
         end = time.monotonic() + timeout
         while True:
             state = self.call("GET", path)["status"]["state"]

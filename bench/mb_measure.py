@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inner half of a run: takes the samples and writes them as events, one JSON object a line. Runs where KVM is.
 
-A run has passes: every scenario is measured in each of them, so that what a row shows holds some of the machine's own ups and downs, and how
-far the passes' medians lie apart tells what the same command would show again (mb_stats.drift).
+A run has passes, and every scenario is measured in each of them. So a row has some of the machine's own changes in it. The distance between the
+passes' medians says how much another run of the same command would differ (mb_stats.drift).
 """
 import glob
 import importlib.util
@@ -17,7 +17,7 @@ import mb_host
 from mb_core import HERE, Absent, Context, Failed
 
 
-AGAINST = " (B)"  # behind an arm's name: the same with the other build, as --against gave it
+AGAINST = " (B)"  # after an arm's name: the same arm with the build of --against
 
 
 def load():
@@ -41,7 +41,7 @@ def why(e):
 
 
 class Turn:
-    """Every way of alternating two builds of the monitor: while it stands, what is started is that build."""
+    """Inside of `with Turn(build)` the monitors that are started are of this build (None: of the first one)."""
 
     def __init__(self, vmm):
         self.vmm, self.was = vmm, None
@@ -61,7 +61,7 @@ class Turn:
 
 
 class Live:
-    """An arm that is ready, under the name its rows have, and what its rounds took so far."""
+    """An arm that is ready, and the name that its rows have."""
 
     def __init__(self, ctx, cls, vmm):
         self.name, self.turn = cls.name + (AGAINST if vmm else ""), Turn(vmm)
@@ -70,14 +70,15 @@ class Live:
             self.arm = cls(ctx)
 
     def sample(self, warm):
-        """warm: the one that is dropped; an arm whose samples take minutes has a smaller one for it."""
+        """warm: this sample will be dropped. An arm whose samples take minutes has a smaller one for it."""
         with self.turn:
             return self.arm.warm() if warm and hasattr(self.arm, "warm") else self.arm.sample()
 
 
 class Measure:
-    """The time asked for holds: before each part of the run, what is left of it is shared out by the scenarios' weights ("seconds"). Who has its
-    samples earlier leaves the rest to those behind it; who has used up its share stops, which is told. Only a first sample is never refused."""
+    """Keeps to the time of --minutes. Before each part of the run, the time that is left is divided by the scenarios' weights ("seconds"). A scenario
+    that has its samples earlier leaves the rest to the later ones. One that has used up its share stops, and the result says so. In a pass
+    that has begun, the first sample is always taken."""
 
     def __init__(self, ctx, scenarios, a, out):
         self.ctx, self.scenarios, self.samples, self.passes, self.out = ctx, scenarios, a.samples, a.passes, out
@@ -98,7 +99,7 @@ class Measure:
                 self.emit(event="arm", scenario=name, arm=label)
             except Absent as e:
                 self.emit(event="absent", scenario=name, arm=label, why=str(e))
-            except Exception as e:  # noqa: BLE001: a broken arm costs its own rows, and is told, not the run
+            except Exception as e:  # noqa: BLE001: a broken arm loses only its own rows, and the result says so
                 self.emit(event="absent", scenario=name, arm=label, why="could not be prepared: " + why(e))
         self.arms[name] = live
 
@@ -109,7 +110,7 @@ class Measure:
             self.emit(event="failed", scenario=name, arm=live.name, i=i, part=part, why=why(e)[:300])
 
     def share(self, part, names):
-        """Seconds for the first of these in this part, when these are still to come in it, and all of them in the later ones."""
+        """Seconds for the first of `names` in this part. `names`: the scenarios that are still to come in this part."""
         passes = {n: self.passes_of(n) for n in self.arms}
         weight = {n: self.scenarios[n]["seconds"] / passes[n] for n in passes}
         to_come = sum(weight[n] for n in names) + sum(weight[n] * max(0, passes[n] - part - 1) for n in passes)
@@ -137,7 +138,7 @@ class Measure:
             if i > 1 and now - began + self.round_s[name] > share:
                 self.emit(event="cut", scenario=name, part=part, after=i - 1, seconds=round(share, 1), over=False)
                 return
-            # each round begins with another arm: none is always the one behind the same neighbour
+            # each round begins with another arm, so that no arm always follows the same one
             k = (i + part) % max(1, len(live))
             for arm in live[k:] + live[:k]:
                 self.one(name, arm, i, part)
@@ -155,7 +156,7 @@ class Measure:
                 self.emit(event="prepare", scenario=name)
                 self.prepare(name)
             for part in range(self.passes):
-                # the dear ones last: if a sample of theirs takes longer than all of their share, nobody behind them pays for it
+                # scenarios with long samples last: if one sample takes longer than the whole share, no later scenario loses time
                 todo = sorted((n for n in names if self.arms[n] and part < self.passes_of(n)), key=lambda n: self.scenarios[n]["seconds"])
                 while todo:
                     self.part(todo[0], part, self.share(part, todo))

@@ -87,7 +87,7 @@ def show(v, unit):
 
 
 def rate(sc, phase, p50):
-    """The median as a rate, where the scenario says of what: "" if not."""
+    """The median as a rate; "" if the scenario names none."""
     amount = sc.get("rate") if phase == "total" else None
     if phase in (sc.get("phase_rate") or {}):
         amount = (sc["phase_rate"][phase], (sc.get("rate") or (0, "MiB/s"))[1])
@@ -126,7 +126,7 @@ def table(res):
 
 
 def took(res):
-    """For whoever reads it later: how long the run took, and what else the machine did. "" of a result that does not say."""
+    """How long the run took, and the load of the appliance's host; "" if the result does not have them."""
     o, said = res.get("outside"), []
     if "seconds" in res:
         said.append(f"{res['seconds'] / 60:.1f} minutes")
@@ -139,7 +139,7 @@ OTHERS = ("floor", "qemu", "krun", "firecracker", "cloud-hypervisor", "docker", 
 
 
 def beside(res):
-    """Each arm of ours beside those that are not, by the medians of one run: [(ratio, text)], worst first. Generated, so that none is passed over."""
+    """Each of our arms compared with each arm of others, by the medians of one run: [(ratio, text)], worst first. None is left out."""
     out = []
     for name, sc in res["scenarios"].items():
         med = {arm: ([s["total"] for s in a["samples"]], a["parts"]) for arm, a in sc["arms"].items() if a["samples"]}

@@ -35,7 +35,7 @@ def by_part(values, parts):
 
 
 def drift(values, parts):
-    """How far the medians of the run's passes lie apart: what the machine did between them, which no resampling of one pass can see."""
+    """The distance between the medians of the run's passes: what the machine did between them, which resampling one pass cannot show."""
     meds = [percentile(vs, 50) for vs in by_part(values, parts)]
     return max(meds) - min(meds) if len(meds) > 1 else 0.0
 
@@ -49,8 +49,8 @@ def noise(values, parts):
 
 
 def difference(a, pa, b, pb, moved=0.0):
-    """(median(b) - median(a), what it must exceed): the two noises as of independent runs and what the machine changed by between them (a part of
-    the value), at least 2% and 5 of the unit."""
+    """(median(b) - median(a), what it must exceed). That is the noise of two independent runs together with the machine's change between them
+    (`moved`, relative), and at least 2% and 5 of the unit."""
     ma, mb = percentile(sorted(a), 50), percentile(sorted(b), 50)
     na, nb, nm = noise(a, pa) or 0.0, noise(b, pb) or 0.0, moved * max(ma, mb)
     return mb - ma, max((na * na + nb * nb + nm * nm) ** 0.5, 0.02 * ma, 5.0)

@@ -80,7 +80,7 @@ static int all_in(int fd, uint32_t n)
 
 /* ---- the server */
 
-/* A request is 'd' or 'u' and a number of bytes; they come back, or go there and are answered with one byte. One client at a time. */
+/* A request is 'd' and a number of bytes, which the server sends; or 'u' and a number of bytes, which follow and are answered with one byte. One client at a time. */
 static void serve_tcp(const char *address)
 {
 	int l = opened(SOCK_STREAM, address, TCP_PORT, bind);
@@ -203,7 +203,7 @@ static int run(const char *address, const char *resolver)
 {
 	static const char question[] = "\0\1\1\0\0\1\0\0\0\0\0\0\5bench\7example\0\0\1\0\1";
 	double t[7];
-	/* the first packet of a machine costs more, and is measured elsewhere */
+	/* the first packet of a machine takes longer, and is not measured here */
 	int bad = connects(address, 2) + trips(resolver, 53, question, sizeof(question) - 1, 2);
 
 	t[0] = now_us();

@@ -2,7 +2,7 @@
  *
  * wayload: a server for the bench's scenarios ways-*. It runs in a guest: `wayload PORT` listens on 127.0.0.1. A request is a line and, for a WebSocket, the
  * rest of its head: "GET /source/N", "GET /sink/N" or "GET /idle" with a key, or the same without headers for a raw connection. N counts bytes on the wire.
- * One connection at a time; idle ones stay. Static, so that the guest needs nothing else.
+ * One connection at a time is served; idle ones stay open. Static, so that the guest needs nothing else.
  */
 #include <arpa/inet.h>
 #include <stdbool.h>
@@ -100,7 +100,7 @@ static bool all_out(int fd, const void *p, size_t n)
 	return true;
 }
 
-/* n bytes on the wire: of a WebSocket whole frames of FRAME bytes behind a head of ten. */
+/* Sends n bytes on the wire. By a WebSocket: whole frames, each a head of ten bytes and FRAME bytes. */
 static void source(int fd, uint64_t n, bool websocket)
 {
 	size_t piece = sizeof(block);
@@ -128,7 +128,7 @@ static void sink(int fd, uint64_t n, bool websocket)
 	all_out(fd, websocket ? "\x82\x01k" : "k", websocket ? 3 : 1);
 }
 
-/* The head of a request: up to an empty line, or up to the first line's end where that is all. */
+/* Reads the head of a request: up to an empty line or, if the request has no headers, up to the end of its first line. */
 static bool head_read(int fd, char *head, size_t cap)
 {
 	size_t n = 0;
@@ -141,7 +141,7 @@ static bool head_read(int fd, char *head, size_t cap)
 	return false;
 }
 
-/* true: the connection is to stay. */
+/* true: the connection stays open. */
 static bool serve(int fd)
 {
 	static const char named[] = "\nSec-WebSocket-Key: ";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load.c: a client of the daemon's API that measures it: some threads, each with a kept connection.
- * First sandboxes are created until so many live, then for some seconds every thread creates one, runs a command in it and deletes it, again and again.
- * Beside them one connection asks for a page that the daemon answers from memory, 100 times a second: how long that takes is how long
+ * load.c: a client of the daemon's API that measures it: CLIENTS threads, each with a kept connection.
+ * First they create LIVE sandboxes. Then for SECONDS every thread creates one, runs a command in it and deletes it, again and again.
+ * Beside them one connection asks for a page that the daemon answers from memory, 100 times a second: the answer takes as long as
  * the daemon's loop keeps others waiting.
  *
  * usage: load PORT LIVE SECONDS CLIENTS IMAGE PATH-OF-PAGE      prints one JSON object

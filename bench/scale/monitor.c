@@ -108,7 +108,7 @@ static void control_send(struct control h, const void *body, uint32_t n, int fd)
 	sendmsg(control_fd, &m, MSG_NOSIGNAL);
 }
 
-/* The guest's agent says that it is ready: a stream from the guest. */
+/* Announces the guest's agent: a stream from the guest with a ready message. */
 static void agent_ready(const struct control *as)
 {
 	struct {
@@ -278,7 +278,7 @@ static void conn_end(int i)
 	polled[2 + i].fd = -1;
 }
 
-/* A file "stay" beside this program: a test looks at monitors whose parent ended. */
+/* Is there a file "stay" beside this program? A test makes it, which looks at monitors whose parent ended. */
 static int stays(void)
 {
 	char path[4096];

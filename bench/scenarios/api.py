@@ -191,7 +191,7 @@ def burst(k):
             for sid in made:
                 self.api.delete(sid)
             if errors:
-                raise Failed(f"{len(errors)} of {k} came to nothing: {errors[0]}")
+                raise Failed(f"{len(errors)} of {k} creates failed: {errors[0]}")
             return {"total": took}
     return Burst
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From nothing to the first byte of a command's output, over the console: cold boots, and beside them the restores that spare one."""
+"""From nothing to the first byte of a command's output, over the console: cold boots, and the restores that replace them."""
 import os
 
 import mb_vm

@@ -37,7 +37,7 @@ def host_counts(pid):
 
 
 def all_counts(c):
-    """Without what reading them costs: the kernel's own counters last at the start of a span, first at its end, by the caller."""
+    """The monitor's counters. To ask for them has a cost: the caller reads the kernel's counters after this at the start of a span, before this at its end."""
     s = named(c.call(STATS, b""))
     got = {"exits": s.get("kvm.exits", 0), **{k: s.get(v, 0) for k, v in REASONS.items()}}
     got["bytes copied"] = sum(v for k, v in s.items() if "." in k and k.endswith("bytes"))

@@ -28,8 +28,8 @@ def meminfo(name):
 
 
 class One:
-    """PSS of one restored, running monitor: all of it, without guest memory, and the guest pages that it wrote. Of what is beyond guest memory the
-    program's and the libraries' pages are shared with every other monitor; what is private costs each one anew."""
+    """PSS of one restored, running monitor: all of it, without guest memory, and the guest pages that it wrote. Beyond guest memory, the
+    pages of the program and its libraries are shared with all other monitors; each monitor has its private pages for itself."""
     name = "mayfly-vmm"
 
     def __init__(self, ctx):
@@ -54,7 +54,7 @@ class One:
 
 
 class Fill:
-    """Idle sandboxes through the API until memory, the daemon, MAX or SECONDS says no more; a sample is one sandbox's cost when all of them stand."""
+    """Makes idle sandboxes through the API until memory, the daemon, MAX or SECONDS is the limit. A sample is the cost of one sandbox while all of them run."""
     name = "mayfly"
     MAX = int(os.environ.get("MAYFLY_BENCH_CLONES", "64"))
     SECONDS = 60
@@ -72,7 +72,7 @@ class Fill:
                 why = "memory"
                 break
             try:
-                # not `tail -f`: a busybox looks once a second, and 64 that look keep one emulated CPU busy
+                # not `tail -f`: busybox's wakes up once a second, and 64 of them keep one emulated CPU busy
                 self.ids.append(self.d.api.create(self.d.image, entrypoint=["sleep", "86400"]))
             except Failed as e:
                 why = str(e)

@@ -103,7 +103,7 @@ class Arm:
         with open(self.layer, "rb") as f:
             while f.read(1 << 20):
                 pass
-        subprocess.run(["sync", "-f", self.layout], check=True)  # nobody pays for what the other left to be written
+        subprocess.run(["sync", "-f", self.layout], check=True)  # no arm writes out what the other left dirty
 
     def close(self):
         shutil.rmtree(self.dir, ignore_errors=True)

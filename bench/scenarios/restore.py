@@ -70,8 +70,8 @@ class BlankMayfly:
         try:
             t0, answer = c.restored(self.files)
             answered = us_since(t0)
-            # over when the vCPU goes into the guest, as the floor's clock stops before its KVM_RUN: on one CPU the guest then runs first, and
-            # the answer, and the step "run", wait for the scheduler
+            # The clock stops when the vCPU enters the guest, as the floor's stops before its KVM_RUN. On one CPU the guest then runs first, and
+            # the answer, and the step "run", wait for the scheduler.
             entered = 0
             while not entered:  # the answer may be here before the vCPU has gone in
                 entered = named(c.call(STATS, b""))["entered_at_ns"]
@@ -81,8 +81,7 @@ class BlankMayfly:
 
 
 class BlankFloor(Floor):
-    """The floor's steps that remain when its objects are there already; beside them, what it takes with these: the whole of what KVM makes
-    unavoidable, which a pool takes away from the time."""
+    """The floor's steps without making its objects, which a pool has made before. "with its objects": all that KVM makes unavoidable."""
 
     def sample(self):
         got = super().sample()
@@ -92,8 +91,8 @@ class BlankFloor(Floor):
 
 @contextlib.contextmanager
 def first():
-    """Whoever measures has the CPU as soon as there is something to read: 32 guests that compute would let it wait, and its time limit with it.
-    Nothing that it starts inherits that. Elsewhere it is one process among others, as a client is."""
+    """Gives this process real-time priority, so that it has the CPU as soon as there is something to read. Otherwise 32 computing guests would delay
+    it until its time limit. Processes that it starts do not inherit the priority. In other scenarios it has none, as a client has none."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:  # not root: as it was
@@ -119,7 +118,7 @@ def starved(procs):
 
 
 def wait_all(procs, timeout):
-    """Until all have shown their mark; who has is stopped: its guest would compute for ever, where a sandbox goes to rest."""
+    """Waits until all have shown their mark. Each is stopped after its mark: its guest would compute for ever, while a sandbox becomes idle."""
     waiting = {p.p.stdout.fileno(): p for p in procs}
     end = time.monotonic() + timeout
     while waiting:

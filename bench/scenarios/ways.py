@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways into a sandbox, each beside what carries it: a key's echo by WebSocket beside the agent's own stream, WebSocket and raw TCP beside a file transfer, and the memory of
+"""The ways into a sandbox, each compared with what it is built on: a key's echo by WebSocket beside the agent's own stream, WebSocket and raw TCP beside a file transfer, and the memory of
 idle WebSockets."""
 import os
 import re

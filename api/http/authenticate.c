@@ -125,7 +125,7 @@ static bool host_is(const char *host, const char *name)
 	return n && n == m && !strncasecmp(host, name, n);
 }
 
-/* Only four numbers are in 127.0.0.0/8: "127.evil.example" is a host name. */
+/* Does it name this machine? An address in 127.0.0.0/8 has four numbers: "127.evil.example" is a host name. */
 static bool host_is_loopback(const char *host)
 {
 	unsigned int a, b, c;

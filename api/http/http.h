@@ -31,7 +31,7 @@ enum http_body {
 enum {
 	HTTP_R_NO_KEY = 1 /* needs no API key */,
 	HTTP_R_NO_WAIT = 2 /* also answered while the sandbox does not run */,
-	HTTP_R_OPERATOR = 4 /* about the host, not about what a principal owns */
+	HTTP_R_OPERATOR = 4 /* operators only: about the host, not what a principal owns */
 };
 
 struct http_route {

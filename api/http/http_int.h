@@ -57,11 +57,14 @@ struct request {
 
 	struct http_upgrade *upgrade; /* the answer is a 101: waiting for it, or after it */
 	bool is_1_1, given_away;      /* given_away: see request_give_away() */
+	/* seen: its headers were checked; invoked: its handler was called; finished: the handler is done; gone: the client left; aborted: the connection
+	 * is cut instead of an answer; suspended: libmicrohttpd waits for request_resume(); queued: libmicrohttpd has the answer */
 	bool seen, has_body, invoked, finished, gone, aborted, suspended, queued;
 	int busy; /* a callback of the handler is on the stack: do not free */
 
 	struct buf whole;
-	/* pub.account as the dispatcher left it: bytes go back to the account from which they were taken */
+	/* what the request is charged to: pub.account, or the server's account if that is NULL. Set once, so that bytes go back to the account from
+	 * which they were taken */
 	struct account *account;
 	size_t held; /* bytes that are charged to it, without what the stream has not sent */
 	const struct account *full; /* the account that had no room for this request */

@@ -234,7 +234,7 @@ static void stall_unlink(struct request *r)
 	r->stall_prev = r->stall_next = NULL;
 }
 
-/* Its client took something, or it has bytes to take for the first time. */
+/* Its client took something, or there are bytes to take again. */
 static void stall_progress(struct request *r)
 {
 	struct http *h = r->pub.http;

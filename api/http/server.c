@@ -26,9 +26,9 @@
 #define HEAD_LIMIT_S 30 /* connection to whole headers */
 #define IDLE_LIMIT_S 75 /* between requests: longer than the SDKs' pools keep theirs */
 #define BODY_LIMIT_S 60 /* a whole body; for a streamed one, each piece */
-/* All headers together. Above it libmicrohttpd would answer, and not as documented. */
+/* The URI and all headers together. It is below the limit at which libmicrohttpd itself answers, because that answer is not the documented one. */
 #define HEAD_BYTES_MAX 65536u
-#define WRITE_LIMIT_S  600 /* an answer: for its client to take something of it */
+#define WRITE_LIMIT_S  600 /* for a client to take some bytes of its answer */
 
 static void listeners_look(struct http *h);
 
@@ -115,7 +115,7 @@ void http_adopt(struct http *h, int fd, const char *sandbox)
 
 static void conn_start(struct http *h, struct MHD_Connection *c, void **ctx)
 {
-	/* libmicrohttpd 1.0 has one answer per connection: the next question overwrites it */
+	/* libmicrohttpd 1.0 returns a pointer to one place per connection, which the next call of MHD_get_connection_info() overwrites */
 	const struct sockaddr *from =
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
 	int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
@@ -235,8 +235,9 @@ static void on_listener(void *arg, uint32_t events)
 
 		if (fd < 0)
 			break;
+		/* accept4() gave no address: the client's Unix socket is not bound */
 		if (n < sizeof(from.ss_family))
-			from.ss_family = AF_UNIX; /* a client without a name of its own */
+			from.ss_family = AF_UNIX;
 		/* at its own limit libmicrohttpd closes the descriptor itself; else conn_start follows, now or in its next turn */
 		MHD_add_connection(
 			h->mhd, fd, (void *)&from, MAX(n, (socklen_t)sizeof(from.ss_family)));

@@ -41,6 +41,8 @@ struct http_upgrade {
 	struct buf out, early; /* early: what came with the request's head */
 	size_t out_at;
 	int err, in_call;
+	/* held: the owner takes no bytes now; full: drained() must be called later; end: the owner ended its side, ended: the end of file was sent; late: a call
+	 * of upgrade_late() is deferred; closed: the owner must not be called any more */
 	/* hung_up: the kernel reported it. Both directions are over, or the client broke off; bytes that it sent before may be unread */
 	bool held, full, end, ended, got_eof, told_eof, hung_up, late, closed;
 };

@@ -2,7 +2,7 @@
  *
  * execd.h: the execution API of a sandbox as tables of routes, for the dispatcher of mayflyd: after
  * an endpoint's prefix was stripped it looks in execd_table for port 44772 and in proxy_table for
- * every other port but 18080. The handlers find the guest through r->sandbox. A handler
+ * every other port but 18080 (the egress API). The handlers find the guest through r->sandbox. A handler
  * without HTTP_R_NO_WAIT is called only when the sandbox runs. Clients and guests are hostile.
  */
 #pragma once

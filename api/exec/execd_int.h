@@ -21,8 +21,9 @@ void execd_fail(struct http_req *r, const struct agent_reply *rep);
 /* Takes a finished JSON text (and frees the buffer's memory). */
 void execd_reply_buf(struct http_req *r, int status, const char *type, struct buf *b);
 
-/* One request to the agent on behalf of an HTTP request; when the client leaves it is cancelled. fn
- * must end the request or ask again. Refusals end the request. data: the handler's. */
+/* One request to the agent on behalf of an HTTP request; when the client leaves it is cancelled. fn gets
+ * the agent's answer, also an error, and must end the request or ask again. If the agent cannot be asked,
+ * the request is answered here. data: the handler's. */
 struct execd_ask;
 typedef void (*execd_reply_fn)(struct http_req *r, void *data, const struct agent_reply *rep);
 void execd_ask(struct http_req *r, uint16_t type, const struct buf *payload, uint32_t limit_ms,

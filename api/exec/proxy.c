@@ -94,6 +94,7 @@ static void too_late(void *arg)
 
 static const char *const hop_by_hop[] = {"connection", "keep-alive", "proxy-authenticate",
 	"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"};
+/* Headers of a request that never pass: the proxy writes them itself, they are for this server only, or a client could lie with them. */
 static const char *const never[] = {"host", "content-length", "expect", "open-sandbox-api-key",
 	"opensandbox-secure-access", "opensandbox-access-renew", "opensandbox-ingress-to",
 	"open-sandbox-ingress", "opensandbox-egress-auth", "x-execd-access-token", "forwarded",

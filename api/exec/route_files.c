@@ -184,7 +184,8 @@ void route_dirs_remove(struct http_req *r)
 
 struct entry {
 	struct entry *next;
-	const char *path, *a, *b; /* owner, group; dest; old, new */
+	const char *path;
+	const char *a, *b; /* owner and group; or the destination; or the old and the new text */
 	uint32_t mode;
 };
 
@@ -461,7 +462,7 @@ static bool put_page(struct listing *l, struct cur c)
 {
 	uint32_t n;
 
-	cur_u32(&c); /* more than were asked for */
+	cur_u32(&c); /* whether there are more than were asked for */
 	n = cur_u32(&c);
 	for (uint32_t i = 0; i < n && !c.bad; i++) {
 		const char *change = l->diff ? change_name(cur_u8(&c)) : NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_metrics.c: memory and CPU use of a guest, from its counters. The CPU's share is since the
- * sample before (or since the boot). mayflyd. The guest is hostile: its numbers are brought
- * into their ranges.
+ * route_metrics.c: memory and CPU use of a guest, from its counters. The CPU's share is of the time
+ * from the previous sample, or from the guest's boot if there is none. mayflyd. The guest is hostile:
+ * its numbers are brought into their ranges.
  */
 #include "api/exec/execd_int.h"
 

@@ -491,6 +491,7 @@ static void pty_attached(void *arg, uint32_t mode, uint64_t from, uint64_t offse
 		pty_connected(x);
 }
 
+/* A message of the client's protocol: 1 or 2 and live output, or 3, the offset and output. 3 is for the replay, and for all output to a viewer. */
 static void pty_send_output(
 	struct pty *x, bool replay, int stream, uint64_t off, const uint8_t *p, size_t n)
 {
@@ -504,6 +505,7 @@ static void pty_send_output(
 	ws_send(x->ws, false, frame, head + n);
 }
 
+/* stream: 3 is output from before the attach (lib/proto_agent.h), the replay. */
 static void pty_output(void *arg, int stream, uint64_t off, const uint8_t *p, size_t n)
 {
 	struct pty *x = arg;

@@ -111,8 +111,9 @@ static void begin_file(struct upload *u)
 
 	if (json_read(&j, u->meta.p, u->meta.len, JSON_OBJECT, NULL) < 0 ||
 		!execd_mode(j, "mode", &s.mode)) {
-		upload_fail(
-			u, 400, "INVALID_FILE_METADATA", "a metadata part is not as it should be");
+		upload_fail(u, 400, "INVALID_FILE_METADATA",
+			"a metadata part must be a JSON object, and its mode, if any, octal digits "
+			"such as 644");
 		return;
 	}
 	if (!execd_str(u->r, j, "path", &s.path) || !execd_str(u->r, j, "owner", &s.owner) ||

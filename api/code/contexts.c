@@ -41,7 +41,8 @@ struct context_ask {
 	struct jupyter_call *call;
 	struct agent_call *mkdir;
 	void (*next)(struct context_ask *k, const struct jupyter_answer *a);
-	void (*begin)(struct context_ask *k); /* once the kernel specs are known */
+	/* the step after the kernel specs, or the list of sessions, came */
+	void (*begin)(struct context_ask *k);
 	struct context_item *items;
 	size_t n, at;
 	struct context *ctx; /* the result, if it is one context */

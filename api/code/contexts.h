@@ -24,7 +24,7 @@ struct context {
 	struct contexts *of;
 	char id[JUPYTER_ID_MAX + 1], kernel[JUPYTER_ID_MAX + 1], language[CONTEXT_LANGUAGE_MAX + 1];
 	bool is_default;
-	struct kernel_channel *channel; /* open, or about to be; the cell's if there is one */
+	struct kernel_channel *channel; /* open, or being opened; a cell that runs uses it */
 	struct cell *cell;              /* runs in it now: no other may */
 	bool channel_open;
 	uint64_t used_ns;

@@ -187,7 +187,8 @@ static void channel_reconnect(struct kernel_channel *c)
 		timer_after(c->again, agent_backoff_ns(AGAIN_NS, c->losses));
 }
 
-/* The agent closes the guest's side: after a pause, a rollback, or when the daemon lost the monitor for a moment. */
+/* The agent closes the guest's side: after a pause, a rollback, or when the daemon lost the monitor for a moment. If the connection that replaces it ends, too,
+ * although the agent runs, the server is gone. */
 static void on_dial_closed(void *arg, const struct agent_reply *r)
 {
 	struct kernel_channel *c = arg;
@@ -204,13 +205,14 @@ static void on_dial_closed(void *arg, const struct agent_reply *r)
 static const struct agent_dial_ops dial_ops = {
 	.opened = on_dial_opened, .bytes = on_dial_bytes, .closed = on_dial_closed};
 
-/* While the sandbox is paused this waits for as long as the pause lasts. */
+/* The dial waits for as long as the sandbox is paused. Only the first connection of a channel has a limit. */
 static void channel_connect(struct kernel_channel *c)
 {
 	c->begun_ns = mono_ns();
 	c->dial = agent_dial_tcp(c->agent, c->server.port, &dial_ops, c);
 	if (c->dial && c->held)
 		agent_dial_hold(c->dial, true);
+	/* channel_late() ends it, from the loop: no callback may come before this returns */
 	if (!c->dial)
 		timer_set(c->late, 1);
 	else if (!c->was_open)

@@ -137,7 +137,7 @@ static bool cwd_fits(struct http_req *r, const char *cwd)
 	return false;
 }
 
-/* An id that no context can have. */
+/* true: no context can have this id, and the request is answered. */
 static bool id_is_known_wrong(struct http_req *r, const char *id, int status)
 {
 	if (jupyter_id_ok(id))

@@ -317,7 +317,7 @@ void route_diag_summary(struct http_req *r)
 	logs_begin(r, l, 0);
 }
 
-/* What an operator looks for on the host. */
+/* The names by which an operator finds the sandbox on the host. */
 void route_diag_context(struct http_req *r)
 {
 	struct sandbox *sb = route_sandbox(r);

@@ -77,13 +77,13 @@ void route_auto_template_delete(struct http_req *r)
 
 /* ---- POST /mayfly/templates: starts a sandbox of the image to take its template */
 
-struct ahead {
+struct template_create {
 	struct template_wait wait; /* while another sandbox makes the template: b is NULL */
 	struct http_req *r;
 	struct build *b;
 };
 
-static void ahead_answer(struct ahead *a, const struct image_template *t)
+static void create_answer(struct template_create *a, const struct image_template *t)
 {
 	if (t && template_is_ready(t))
 		http_reply_json(a->r, 201, to_json(&t->c));
@@ -93,15 +93,15 @@ static void ahead_answer(struct ahead *a, const struct image_template *t)
 	free(a);
 }
 
-static void ahead_settled(struct template_wait *w, const struct image_template *t)
+static void create_settled(struct template_wait *w, const struct image_template *t)
 {
-	ahead_answer(container_of(w, struct ahead, wait), t);
+	create_answer(container_of(w, struct template_create, wait), t);
 }
 
-static void ahead_built(
+static void create_built(
 	void *arg, int err, const char *text, struct disk *disk, struct memory *mem, cJSON *base)
 {
-	struct ahead *a = arg;
+	struct template_create *a = arg;
 	struct daemon *d = a->r->app;
 	const char *key = json_str(base, "template");
 	const struct image_template *t = key ? template_find(d, key) : NULL;
@@ -109,20 +109,20 @@ static void ahead_built(
 	a->b = NULL;
 	if (t && t->c.state < CP_READY) {
 		snprintf(a->wait.key, sizeof(a->wait.key), "%s", key);
-		a->wait.settled = ahead_settled;
+		a->wait.settled = create_settled;
 		template_wait(d, &a->wait);
 	} else if (err) {
 		http_error(a->r, 500, "FSB::TEMPLATE_FAILED", "%s", text);
 		free(a);
 	} else {
-		ahead_answer(a, t);
+		create_answer(a, t);
 	}
 	cJSON_Delete(base);
 }
 
-static void ahead_gone(struct http_req *r)
+static void create_gone(struct http_req *r)
 {
-	struct ahead *a = r->user;
+	struct template_create *a = r->user;
 
 	if (a->b)
 		build_cancel(a->b);
@@ -138,14 +138,15 @@ void route_auto_template_create(struct http_req *r)
 	struct refusal x;
 	struct probe p;
 	struct spec s = {0};
-	struct ahead *a = NULL;
+	struct template_create *a = NULL;
 	cJSON *req = json_object(r->body, r->body_len, &x);
 	int rc = req ? template_req_spec(req, &d->cfg, &s, &p, &x) : -EINVAL;
 
 	cJSON_Delete(req);
 	if (rc == 0 && (!d->cfg.templates || !d->cfg.template_max))
 		rc = refuse(&x, 409, "FSB::TEMPLATE_CONFLICT",
-			"This server keeps no templates: runtime.templates, runtime.template_max.");
+			"This server keeps no templates: runtime.templates is false, or "
+			"runtime.template_max is 0.");
 	if (rc == 0 && !(a = calloc(1, sizeof(*a))))
 		rc = refuse(&x, 500, "SANDBOX::INTERNAL_ERROR", "out of memory");
 	if (a) {
@@ -153,7 +154,7 @@ void route_auto_template_create(struct http_req *r)
 
 		principal_owner(&r->principal, owner);
 		a->r = r;
-		a->b = build_start(d, &s, owner, NULL, ahead_built, a, &x);
+		a->b = build_start(d, &s, owner, NULL, create_built, a, &x);
 		rc = a->b ? 0 : -EINVAL;
 	}
 	spec_fini(&s);
@@ -162,6 +163,6 @@ void route_auto_template_create(struct http_req *r)
 		http_error(r, x.status, x.code, "%s", x.msg);
 	} else {
 		r->user = a;
-		http_on_gone(r, ahead_gone);
+		http_on_gone(r, create_gone);
 	}
 }

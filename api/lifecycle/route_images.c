@@ -74,7 +74,7 @@ static void line_send(struct pull *p, const char *key, const char *value)
 	buf_printf(&b, "{\"%s\":", key);
 	json_string(&b, value);
 	buf_put(&b, "}\n", 2);
-	/* progress that a slow client does not read is left out; the last line always goes */
+	/* progress that a slow client does not read is left out; the last line is always sent */
 	if (!b.bad && (strcmp(key, "progress") != 0 || http_stream_room(p->r) > b.len))
 		http_stream_write(p->r, b.p, b.len);
 	buf_fini(&b);

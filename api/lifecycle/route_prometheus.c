@@ -65,6 +65,7 @@ static uint64_t resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* At least 1 if a table could not be read: then nobody knows how many records are missing. */
 static unsigned int quarantined_count(const struct daemon *d)
 {
 	unsigned int n = 0;

@@ -423,15 +423,15 @@ static bool endpoint_expires(struct http_req *r, const char *text, uint64_t *exp
 }
 
 /* false: answered. */
-static bool endpoint_address(struct http_req *r, const struct sandbox *sb, uint16_t port, bool use,
-	uint64_t expires_s, struct ingress_endpoint *to)
+static bool endpoint_address(struct http_req *r, const struct sandbox *sb, uint16_t port,
+	bool server_proxy, uint64_t expires_s, struct ingress_endpoint *to)
 {
 	const struct daemon *d = r->app;
 	const char *host = d->cfg.eip[0] ? d->cfg.eip : http_host(r);
 	int rc = 0;
 
 	to->header = "";
-	if (use)
+	if (server_proxy)
 		to->endpoint =
 			http_printf(r, "%s%s/sandboxes/%s/proxy/%u", host, r->prefix, sb->id, port);
 	else if (d->gateway)
@@ -450,13 +450,13 @@ static bool endpoint_address(struct http_req *r, const struct sandbox *sb, uint1
 	return false;
 }
 
-static void endpoint_answer(
-	struct http_req *r, const struct sandbox *sb, uint16_t port, bool use, uint64_t expires_s)
+static void endpoint_answer(struct http_req *r, const struct sandbox *sb, uint16_t port,
+	bool server_proxy, uint64_t expires_s)
 {
 	struct ingress_endpoint to;
 	cJSON *o, *headers;
 
-	if (!endpoint_address(r, sb, port, use, expires_s, &to))
+	if (!endpoint_address(r, sb, port, server_proxy, expires_s, &to))
 		return;
 	if (sb->spec.source == SRC_TEMPLATE)
 		http_add_header(r, "OPEN-SANDBOX-ORIGIN", "template");
@@ -486,23 +486,24 @@ void route_endpoint(struct http_req *r)
 										       "off", "no",
 										       "f", "n",
 										       ""};
-	int use = proxy ? -1 : 0;
+	int server_proxy = proxy ? -1 : 0;
 	struct sandbox *sb;
 	char *end;
 	long port = strtol(p, &end, 10);
 	uint64_t expires_s = 0;
 
 	for (size_t i = 0; proxy && i < ARRAY_LEN(yes); i++)
-		use = !strcasecmp(proxy, yes[i]) ? 1 : use;
+		server_proxy = !strcasecmp(proxy, yes[i]) ? 1 : server_proxy;
 	for (size_t i = 0; proxy && i < ARRAY_LEN(no); i++)
-		use = !strcasecmp(proxy, no[i]) ? 0 : use;
+		server_proxy = !strcasecmp(proxy, no[i]) ? 0 : server_proxy;
 	if (*end || p[strspn(p, "0123456789")] || port < 1 || port > 65535) {
 		http_error(r, 400, "DOCKER::INVALID_PORT", "Port must be between 1 and 65535.");
 		return;
 	}
-	if (use < 0 || (use && expires)) {
+	if (server_proxy < 0 || (server_proxy && expires)) {
 		http_error(r, 400, PARAM,
-			use < 0 ? "use_server_proxy must be a boolean."
+			server_proxy < 0
+				? "use_server_proxy must be a boolean."
 				: "expires cannot be used together with use_server_proxy.");
 		return;
 	}
@@ -510,7 +511,7 @@ void route_endpoint(struct http_req *r)
 		return;
 	sb = route_sandbox(r);
 	if (sb)
-		endpoint_answer(r, sb, (uint16_t)port, use, expires_s);
+		endpoint_answer(r, sb, (uint16_t)port, server_proxy, expires_s);
 }
 
 /* ---- pause, resume, delete */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * route_template.c: templates of the user's, as the protocol has them (1.17). Requests are hostile. mayflyd's loop.
+ * route_template.c: user templates, as the protocol has them (1.17). Requests are hostile. mayflyd's loop.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -67,7 +67,7 @@ static void route_sdk_event(struct http_req *r)
 #define NONE  HTTP_BODY_NONE, 0, 0
 #define WHOLE HTTP_BODY_WHOLE, 0, 0
 #define OPEN  HTTP_BODY_NONE, HTTP_R_NO_KEY, 0
-/* image templates are shared by all, and show which images others use */
+/* about the host, or about what all clients share: image templates show which images others use */
 #define OPERATORS       HTTP_BODY_NONE, HTTP_R_OPERATOR, 0
 #define OPERATORS_WHOLE HTTP_BODY_WHOLE, HTTP_R_OPERATOR, 0
 

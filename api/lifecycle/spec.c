@@ -201,8 +201,10 @@ static int check_source(struct part *p)
 	}
 	if (image) {
 		uri = text_of(image, "uri");
-		if (!cJSON_IsObject(image) || !uri || strlen(uri) > 512)
+		if (!cJSON_IsObject(image) || !uri)
 			return refuse(p->x, 400, PARAM, "image.uri must be a non-blank string.");
+		if (strlen(uri) > 512)
+			return refuse(p->x, 400, PARAM, "image.uri is longer than 512 bytes.");
 		if (ref_parse(uri, &ref, &e) < 0)
 			return refuse(p->x, 400, PARAM, "image.uri: %s", e.msg);
 	}
@@ -377,8 +379,11 @@ int env_check(const cJSON *e, cJSON *to, struct refusal *x)
 	cJSON_ArrayForEach (v, e) {
 		if (cJSON_IsNull(v))
 			continue;
-		if (!cJSON_IsString(v) || !v->string[0] || strchr(v->string, '='))
+		if (!cJSON_IsString(v))
 			return refuse(x, 400, PARAM, "env.%.60s must be a string.", v->string);
+		if (!v->string[0] || strchr(v->string, '='))
+			return refuse(x, 400, PARAM, "env: '%.60s' is not the name of a variable.",
+				v->string);
 		if (!strcmp(v->string, "OPENSANDBOX_LIFECYCLE"))
 			return refuse(x, 422, PARAM, "env.OPENSANDBOX_LIFECYCLE is reserved.");
 		if (!strncmp(v->string, EGRESS_ENV, strlen(EGRESS_ENV))) {

@@ -33,6 +33,7 @@ int members_check(const struct cJSON *map, const char *what, size_t max, struct 
 int env_check(const struct cJSON *env, struct cJSON *to, struct refusal *x);
 int timeout_check(
 	const struct cJSON *t, const struct config *c, uint64_t *seconds, struct refusal *x);
+/* nulls: it is a patch, in which null deletes a key. reserved_code: the error code for a key that the protocol reserves. */
 int metadata_check(
 	const struct cJSON *map, bool nulls, const char *reserved_code, struct refusal *x);
 bool metadata_key_ok(const char *k);

@@ -15,7 +15,7 @@
 #define PARAM          "SANDBOX::INVALID_PARAMETER"
 #define ARGV_MAX       256
 #define HOOKS_MAX      32
-#define TEXT_MAX       65536 /* of the whole, as the agent takes it */
+#define TEXT_MAX       65536 /* of the whole object as text: the agent takes no more */
 #define PRE_LIMIT_S    10800
 #define RUN_LIMIT_S    300
 #define PROBE_PATH_MAX 512u

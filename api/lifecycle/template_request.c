@@ -183,9 +183,11 @@ cJSON *template_req_parse(const void *body, size_t n, const struct config *c, st
 	}
 	for (size_t i = 0; i < ARRAY_LEN(texts) && rc == 0; i++) {
 		v = field(req, texts[i]);
-		if (!cJSON_IsString(v) || blank(v->valuestring) ||
-			strlen(v->valuestring) > PUBLISH_MAX)
+		if (!cJSON_IsString(v) || blank(v->valuestring))
 			rc = refuse(x, 400, PARAM, "%s must be a non-blank string.", texts[i]);
+		else if (strlen(v->valuestring) > PUBLISH_MAX)
+			rc = refuse(x, 400, PARAM, "%s is longer than %u bytes.", texts[i],
+				PUBLISH_MAX);
 	}
 	env = field(req, "env");
 	cJSON_ArrayForEach (v, env)

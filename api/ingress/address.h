@@ -6,7 +6,7 @@
  *   host label   ID-PORT.DOMAIN, or ID-PORT-EXPIRES-SIGNATURE.DOMAIN
  *   path         /ID/PORT/..., or /ID/PORT/EXPIRES/SIGNATURE/...
  *   header       ID-PORT
- * EXPIRES is a time in seconds since 1970, in base 36. SIGNATURE is eight hexadecimal digits and the letter of a key.
+ * EXPIRES is a time in seconds since 1970, in base 36. SIGNATURE is eight hexadecimal digits and the id of a key, a letter or digit.
  */
 #pragma once
 

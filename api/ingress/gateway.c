@@ -153,7 +153,7 @@ static bool show(struct http_req *r, const struct config *c, const struct named 
 	if (n->by_host)
 		r->shown_host = http_printf(
 			r, "%s-%u%s", n->a.sandbox, n->a.port, host + strcspn(host, "."));
-	/* a path that ends with its port is followed by a "/" that is not part of it */
+	/* if the path ends with the port or the signature, rest is a "/" outside of the path */
 	if (n->by_path && n->rest >= path && n->rest <= path + strlen(path))
 		r->prefix = http_strdup(r, path, (size_t)(n->rest - path));
 	else if (n->by_path)

@@ -16,14 +16,14 @@ struct daemon;
 
 /* Can the signing keys of the configuration, or of OPENSANDBOX_SECURE_ACCESS_KEYS, be used? 0, or -EINVAL: *e says why not. */
 int gateway_check(const struct config *c, struct err *e);
-/* Makes d->ingress, or reads the keys again. gateway_check() was 0. -ENOMEM. */
+/* Makes d->ingress, or reads the keys again. Call it after gateway_check() returned 0. 0, or -ENOMEM. */
 int gateway_configure(struct daemon *d);
 
 /* The dispatcher for struct http_config. The other callbacks are the router's. */
 const struct http_route *gateway_dispatch(struct http_req *r);
 
-/* Where clients reach a port of a sandbox: text for an endpoint's answer, as long as r lives. expires_s: 0, or of a signed route. header: "" or what the client must send
- * as OpenSandbox-Ingress-To. 0; -ENOKEY: nothing to sign with; -ENOMEM. */
+/* Writes where clients reach a port of a sandbox. expires_s: 0, or when the route expires, which is then signed. out->header: what the client must send as
+ * OpenSandbox-Ingress-To, or "". The texts live as long as r. 0; -ENOKEY: there is no key to sign with; -ENOMEM. */
 struct ingress_endpoint {
 	const char *endpoint, *header;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * guesses.h: how often a signature may be guessed. mayflyd's loop. A signature has 32 bits. Without limits somebody would guess one within days.
- * Each client address may send 30 wrong signatures, and one more a second. Each sandbox accepts 1,000 wrong ones, and 100 more a second. At that rate the
+ * After 30 wrong signatures of a client address only one more a second is checked. After 1,000 wrong ones for a sandbox it is 100 a second. At that rate the
  * first hit takes most of a year, and the operator sees the attempts in the log. The tables have a fixed size: addresses, or sandboxes, with the same
  * place share its guesses.
  */

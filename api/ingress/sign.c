@@ -89,7 +89,7 @@ bool sign_keys_activate(struct sign_keys *k, const char *id)
 	return false;
 }
 
-/* SHA256(BE32(len(secret)) || secret || BE32(len(canon)) || canon), the first eight hexadecimal digits, and the key's letter. */
+/* SHA256(BE32(len(secret)) || secret || BE32(len(canon)) || canon), the first eight hexadecimal digits, and the key's id. */
 static bool sign_text(const struct sign_key *key, const struct ingress_address *a,
 	char out[static INGRESS_SIG_LEN + 1])
 {

@@ -11,7 +11,7 @@
 #define SIGN_SECRET_MAX 64u
 
 struct sign_key {
-	char id; /* a letter or digit: the last of a signature */
+	char id; /* a letter or digit, with which its signatures end */
 	uint8_t secret[SIGN_SECRET_MAX];
 	size_t len;
 };

@@ -62,7 +62,7 @@ static void request_start(struct broker_client *n, struct buf *b, uint16_t type,
 	buf_put(b, &h, sizeof(h));
 }
 
-/* The broker reads whenever it has answered: a full socket lasts microseconds. */
+/* Waits if the socket is full. The broker reads the next request as soon as it has answered one, so this takes microseconds. */
 static int request_send(struct broker_client *n, struct buf *b, int fd)
 {
 	struct pollfd p = {.fd = n->control, .events = POLLOUT};
@@ -164,6 +164,7 @@ static void on_message(struct broker_client *n, const uint8_t *p, size_t len)
 	else if (h.type == NET_EV_DENIED)
 		denied_came(n, &body);
 	else if (h.status < 0 && h.status != -ENOENT)
+		/* the body is a str: four bytes of length, then the text */
 		log_limited(LOG_WARN, "the broker refused request %u: %.*s", h.type & ~NET_REPLY,
 			(int)MIN(cur_left(&body), (size_t)300) - 4, (const char *)body.p + 4);
 }
@@ -206,7 +207,8 @@ static bool put_operator_rules(struct buf *b, const char *list, bool allow, uint
 	return !b->bad;
 }
 
-/* Where keys belong to tenants, a tenant's policy opens neither this host's own services nor its cloud's metadata: the operator's rules do. */
+/* Kinds of addresses that a tenant's policy cannot open, where keys belong to tenants: this host's own services and its cloud's metadata. Only the operator's
+ * rules can. */
 #define HOST_KINDS                                                                                 \
 	(1u << NET_LOOPBACK | 1u << NET_HOST_OWN | 1u << NET_LINK_LOCAL | 1u << NET_METADATA)
 
@@ -349,7 +351,7 @@ static int control_address(const struct broker_client *n, struct sockaddr_un *a)
 	return 0;
 }
 
-/* Whoever connects there decides what every sandbox may reach: the folder is the daemon's alone, whatever run_dir is. */
+/* Whoever connects there decides what every sandbox may reach. So the folder must be the daemon's alone, whoever may use run_dir. */
 static int control_folder(const struct broker_client *n)
 {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * broker_client.h: the daemon's side of the broker (lib/proto_net.h): its start, its takeover from the last daemon, requests and answers.
- * mayflyd's loop. The broker is trusted; nothing here reads a byte of a guest's.
+ * mayflyd's loop. The broker is trusted. Of a guest's bytes only the names of denied places come through here.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ struct broker_client *broker_client_create(
 	struct daemon *d, const struct broker_client_ops *ops, void *arg);
 void broker_client_destroy(struct broker_client *b);
 
-/* Starts the broker if there is none. 0: it runs, or starts and reads then what is sent now. -EAGAIN: not now. */
+/* Starts the broker if there is none. 0: requests may be sent; a broker that still starts reads them later. -EAGAIN: not now. */
 int broker_client_ensure(struct broker_client *b);
 /* Takes over the broker that the last daemon left in this slot. 0, or -errno: it cannot be used; end it. Blocks, so only
  * at the daemon's start. broker_client_configure() must follow, once nobody waits for the helper any more. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress_policy.h: a sandbox's egress policy as JSON (protocol, section 3 and 1.1.2's ports): read from what a client sends, changed, shown,
- * and written for the broker. mayflyd's loop. The bytes of a client are hostile; what these functions return has passed all checks and is
- * kept in the record: {"defaultAction", "egress": [{"action", "target"?, "ports"?}]}.
+ * egress_policy.h: a sandbox's egress policy as JSON (protocol, section 3; `ports` as release 1.1.2 of the clients has them): read from what a
+ * client sends, changed, shown, and written for the broker. mayflyd's loop. The bytes of a client are hostile; what these functions return has
+ * passed all checks and is kept in the record: {"defaultAction", "egress": [{"action", "target"?, "ports"?}]}.
  *
- * -EINVAL: *e quotes the bad rule (400). -E2BIG: more than NET_RULES_MAX rules (413). -ENOMEM. *out is the caller's.
+ * -EINVAL: *e quotes the bad rule (400). -E2BIG: too many rules, ports or targets (413). -ENOMEM. *out is the caller's.
  */
 #pragma once
 

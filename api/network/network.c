@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * network.c: see network.h. mayflyd's loop. Nothing here reads a byte of a guest's; the broker's answers are read for their errors only.
+ * network.c: see network.h. mayflyd's loop. Of a guest's bytes only the names of denied places come through here; they are passed on as text.
  *
  * Slots of the helper come from the table of the monitors (monitors.h), which also gives them back when a process is gone. A network process
  * is in the group of its monitor: the limits of the sandbox hold for both together.

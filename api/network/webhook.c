@@ -90,9 +90,8 @@ int webhook_url_parse(const char *url, struct webhook_url *out, struct err *e)
 	for (const char *p = url; *p; p++)
 		if (*p <= ' ' || *p > '~' || *p == '#' || *p == '@')
 			return err_plain(e, EINVAL,
-				"a blank, a control character, '#', '@' or a byte beyond ASCII is "
-				"in "
-				"the URL");
+				"the URL has a blank, a control character, '#', '@' or a byte "
+				"beyond ASCII in it");
 	host = url + strlen(scheme);
 	path = host + strcspn(host, "/?");
 	colon = *host == '[' ? memchr(host, ']', (size_t)(path - host)) : host;
@@ -242,7 +241,7 @@ static void hook_free(struct hook *h)
 	if (h->flow)
 		flow_close(w, h->flow);
 	free(h);
-	if (!w->hooks) /* what the broker still holds for us ends with it */
+	if (!w->hooks) /* the broker then closes what it still has for this channel */
 		chan_close(w);
 }
 
@@ -442,7 +441,7 @@ void webhook_send(struct webhooks *w, const char *url, const char *sandbox, cons
 		log_limited(LOG_WARN, "sandbox %s: its deny webhook was not told: %s", sandbox,
 			!h         ? "too many are under way"
 			: e.msg[0] ? e.msg
-				   : "the broker is away");
+				   : "the broker cannot be reached");
 		free(h);
 		return;
 	}

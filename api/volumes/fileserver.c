@@ -38,15 +38,15 @@ struct fileserver {
 	bool is_file[FS_VOLUMES_MAX];
 	uint32_t counted; /* a bit for each volume whose limit the host's file system keeps */
 	uint32_t slot, monitor;
-	bool has_slot; /* and no process in it */
-	bool running;  /* a process in it */
+	bool has_slot; /* `slot` is taken, and no process runs in it */
+	bool running;  /* a process runs in `slot` */
 	bool linked, adopted;
 	bool make;      /* missing folders */
 	bool attaching; /* the sources are wanted for a process: it is started when they are open */
 	bool asked;     /* the helper has an unanswered request of ours */
 	bool unwanted;  /* it was destroyed: the helper's answer frees it */
 	int sock;       /* the monitor's end */
-	int table;      /* -1: the monitor has it */
+	int table;      /* -1: not made yet, or only the monitor has it */
 	uint64_t lost_ns; /* when the process was lost the last time; 0: never */
 	struct timer *again;
 	fileserver_fn fn;
@@ -152,7 +152,7 @@ static const struct {
 	const char *code, *text;
 } wrong[] = {
 	{EPERM, HOST, 400, "VOLUME::HOST_PATH_NOT_ALLOWED",
-		"mayfly-priv was not started with a --host-path that holds it"},
+		"mayfly-priv was not started with a --host-path that contains it"},
 	{EXDEV, SUB, 400, "VOLUME::INVALID_SUB_PATH", "subPath leads out of the volume"},
 	{EXDEV, ANY, 400, "VOLUME::HOST_PATH_NOT_ALLOWED",
 		"the path leads out of the allowed folder by a symbolic link"},
@@ -530,7 +530,8 @@ void fileserver_lost(struct fileserver *f, const char *why)
 		why);
 	process_kill(f);
 	f->attaching = true;
-	/* A table or a request may end each new process at once. Its sources are opened by the helper, which all share. */
+	/* A bad table or request may end each new process at once. So there is a pause between two starts: each makes the helper, which all sandboxes share, open
+	 * the sources. */
 	timer_after(f->again, f->lost_ns && now - f->lost_ns < AGAIN_NS ? AGAIN_NS : 0);
 	f->lost_ns = now;
 }
@@ -540,7 +541,7 @@ void fileserver_exited(struct volumes *v, const struct priv_msg *ev)
 	for (struct fileserver *f = v->servers; f && ev->kind == PRIV_K_FILES; f = f->next) {
 		if (!f->running || f->slot != ev->slot)
 			continue;
-		/* the monitor tells of it, too, and has answered the guest by then: fileserver_lost() */
+		/* it is started again when the monitor reports it, too, which does so after it has answered the guest: fileserver_lost() */
 		f->running = f->linked = false;
 		if (ev->wait_status)
 			log_limited(LOG_WARN, "mayfly-fs of vm%u ended with status %#x", f->monitor,

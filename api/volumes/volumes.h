@@ -50,12 +50,12 @@ struct claim *claims_first(const struct volumes *v);
 /* Finds a claim of this owner's namespace by its name, or one that the owner may use by its folder. NULL: none. */
 struct claim *claim_find(const struct volumes *v, const char *owner, const char *name);
 typedef void (*claim_fn)(void *arg, const struct claim *c, const struct err *e);
-/* Makes a claim. done: its record is written (e NULL), or not; in that case c is freed afterwards if nobody holds it. NULL: no memory. The caller has
- * made sure that the name is free. */
 struct claim_options {
 	bool delete_after;
 	uint64_t max_bytes;
 };
+/* Makes a claim. done: its record is written (e NULL), or not; in that case c is freed afterwards if nobody holds it. NULL: no memory. The caller has
+ * made sure that the name is free. */
 struct claim *claim_new(struct volumes *v, const char *owner, const char *name,
 	struct claim_options o, claim_fn done, void *arg);
 /* claim_find() does not find it any more. done: that is written, or not. Its files are deleted afterwards. It must not be held. */

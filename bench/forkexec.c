@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forkexec: the floor under a command, as /bin/true and as /bin/forkexec of the guest of the
- * agent's bench. Under the name `true` it ends at once; `forkexec serve` does for each byte of its
- * input one fork + exec + wait of /bin/true and says how many nanoseconds that took. Static, small:
- * nothing is cheaper to fork or to execute.
+ * forkexec: what a command costs at least, for bench/scenarios/agent.py. The guest has this program
+ * as /bin/true and as /bin/forkexec. Under the name `true` it ends at once. `forkexec serve` does for
+ * each byte of its input one fork + exec + wait of /bin/true and prints how many nanoseconds that took.
+ * Static, small: nothing is cheaper to fork or to execute.
  */
 #include <stdio.h>
 #include <string.h>

@@ -50,7 +50,7 @@ def first_output(s, ident=b"first", argv=(b"/bin/echo", b"hi")):
 
 
 class Life:
-    """The agent's control connection: quiet before a snapshot, and made another machine after it, as the daemon does it."""
+    """The agent's control connection: prepares the guest for a snapshot, and gives the guest its identity after a restore, as the daemon does."""
 
     def __init__(self, s):
         self.s, self.id = s, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the numbers were measured on: the stamp that every result carries, and the checks of bench/doctor. Never refuses."""
+"""What the numbers were measured on: the stamp that every result carries, and the checks of bench/doctor, which only report."""
 import os
 import platform
 import time
@@ -106,11 +106,11 @@ def checks():
     if turbo:
         out.append((turbo == "off", "turbo " + turbo, "" if turbo == "off" else "maxima and long runs drift with temperature"))
     steal = steal_percent()
-    out.append((steal < 1, f"steal: {steal:.1f}% of the CPU time", "" if steal < 1 else "a neighbour takes it: p95 and above are theirs"))
+    out.append((steal < 1, f"steal: {steal:.1f}% of the CPU time", "" if steal < 1 else "a neighbour takes it: p95 and above show the neighbour"))
     lost, longest = stalls()
     s["stalls_percent"], s["steal_percent"] = round(lost, 1), round(steal, 1)
     out.append((lost < 2, f"stalls: {lost:.1f}% of half a second lost in gaps above 1 ms, the longest {longest / 1000:.1f} ms",
-                "" if lost < 2 else "a neighbour computes, whatever steal says: p95 and above, and the drift between passes, are theirs"))
+                "" if lost < 2 else "a neighbour computes, whatever steal says: p95 and above, and the drift between passes, show the neighbour"))
     load = float(s["load"] or 0)
     out.append((load < 0.3 * (s["cpus"] or 1), f"load: {load} on {s['cpus']} CPU{'' if s['cpus'] == 1 else 's'}",
                 "" if load < 0.3 * (s["cpus"] or 1) else "something else runs: expect wide tails"))

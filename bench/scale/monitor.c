@@ -278,7 +278,7 @@ static void conn_end(int i)
 	polled[2 + i].fd = -1;
 }
 
-/* Is there a file "stay" beside this program? A test makes it, which looks at monitors whose parent ended. */
+/* Is there a file "stay" beside this program? A test that looks at monitors whose parent ended makes it. */
 static int stays(void)
 {
 	char path[4096];

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A monitor without a daemon, the product's own agent in the guest: from nothing to the first byte of a command, restored and booted.
 
-The same kernel, initramfs with the agent, root disk, vCPU and memory in every arm; only the monitor differs. The agent's announcement is the event
-that is waited for: on the monitor's own socket it is in its log, under QEMU it is a connection to the host's vsock port.
+The same kernel, initramfs with the agent, root disk, vCPU and memory in every arm; only the monitor differs. Each arm waits for the
+agent to announce itself: with mayfly-vmm that is a line of the monitor's log, under QEMU a connection to the host's vsock port.
 """
 import os
 import select

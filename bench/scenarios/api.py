@@ -263,7 +263,7 @@ SCENARIOS = {
         "stop": "the end of its stream", "arms": [Exec], "seconds": 12,
     },
     "api-isolated": {
-        "what": "isolated sessions beside what they are measured by: `create` beside a plain command (goal: at most 2 x), `run` beside one in a shell session (at most 1.2 x)",
+        "what": "isolated sessions: `create` compared with a plain command (goal: at most 2 x), `run` compared with a run in a shell session (goal: at most 1.2 x)",
         "start": "before the request is written; the code is `true`", "stop": "the answer is read, or the end of its stream",
         "arms": [PlainCommand, IsolatedCreate, ShellRun, IsolatedRun], "seconds": 20,
     },

@@ -48,7 +48,7 @@ class Monitor:
             c.close()
 
     def snapshot(self, c, flags, files):
-        """Microseconds for which the source stood, and bytes written."""
+        """Microseconds for which the source was stopped, and bytes written."""
         fds = [os.open(f, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) for f in files]
         try:
             stood = struct.unpack_from("<Q", c.call(SNAPSHOT, struct.pack("<IH", flags, 0), fds))[0]

@@ -65,7 +65,7 @@ class Attacked(Quiet):
         end = time.monotonic() + 60
         while any(s["id"] == self.bad for s in self.api.call("GET", "/v1/sandboxes?pageSize=200")["items"]):
             if time.monotonic() > end:
-                raise Failed("the hostile sandbox does not go")
+                raise Failed("the hostile sandbox is still listed 60 s after its delete")
             time.sleep(0.1)
 
 

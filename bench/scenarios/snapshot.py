@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live snapshot by the monitor alone, of a guest that computes: how long until it is durable, how much was written, and for how long its vCPU stood."""
+"""A live snapshot by the monitor alone, of a guest that computes: how long until it is durable, how much was written, and for how long its vCPU was stopped."""
 import os
 import struct
 import time

@@ -85,14 +85,16 @@ static struct options parse_options(int argc, char **argv)
 	struct options o = {0};
 	const struct opt opts[] = {
 		{"config", 'c', OPT_STR, &o.config, "FILE",
-			"use this configuration; without it the defaults hold"},
+			"configuration file; without it the defaults hold"},
 		{"check", 'n', OPT_FLAG, &o.check, NULL,
-			"check the configuration, report errors, and exit"},
+			"read the configuration, report what is wrong in it, and end"},
 		{"faults", 0, OPT_FLAG, &o.faults, NULL,
 			"allow debug.faults, for tests: files in run_dir then kill the daemon"},
 		{"no-jail", 0, OPT_COUNT, &o.no_jail, NULL,
-			"start VMs directly, without mayfly-priv: for debugging (as root: twice)"},
-		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; twice: still more"},
+			"start VMs without mayfly-priv and without a jail, for debugging (root "
+			"must give it twice)"},
+		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL,
+			"log more; give it again for still more"},
 		{"version", 'V', OPT_FLAG, &o.version, NULL, "print the version"},
 		{"help", 'h', OPT_FLAG, &o.help, NULL, "print this text"},
 	};
@@ -116,7 +118,10 @@ static struct options parse_options(int argc, char **argv)
 	if (o.help || o.init_config || rest < argc) {
 		FILE *to = o.help ? stdout : stderr;
 
-		fputs("usage: mayflyd [OPTIONS]\n       mayflyd init-config [FILE]\n", to);
+		fputs("usage: mayflyd [OPTIONS]\n       mayflyd init-config [FILE]\n\ninit-config "
+		      "writes a configuration with every key, its default, its meaning and a new "
+		      "API key\nto FILE (without FILE: to standard output).\n\n",
+			to);
 		opt_help(to, opts, ARRAY_LEN(opts));
 		exit(o.help ? 0 : BAD_CONFIG);
 	}

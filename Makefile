@@ -44,7 +44,7 @@ LIBS_mayflyd := -lseccomp -lmicrohttpd -lwslay -lcjson -lsqlite3 -larchive -lcur
 LIBS_mayfly := -lcjson -lcurl -lwslay -lcrypto -larchive -lext2fs -lcom_err -lzstd -lz -lseccomp
 LIBS_TEST := -luring -lslirp -lseccomp -lfdt -lmicrohttpd -lwslay -lcjson -lsqlite3 -larchive -lcurl -lext2fs -lcom_err -lcrypto -lzstd -lz
 
-# one a line, so that two changes do not meet
+# one in each line, so that two changes do not conflict
 HOST_PROGS := \
 	mayfly-vmm \
 	mayfly-priv \
@@ -57,7 +57,7 @@ HOST_PROGS := \
 PROGS := $(HOST_PROGS) mayfly-machine-init mayfly-agent
 TOOLS := $(patsubst tests/tools/%.c,%,$(wildcard tests/tools/*.c))
 UNIT := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
-# what must be tried on a real kernel, as root (else skipped): not under a sanitizer, whose runtime wants what a jail takes away
+# what must be tried on a real kernel, as root (else skipped). Not under a sanitizer: its runtime needs what a jail takes away
 PLATFORM := $(if $(SAN),,$(patsubst tests/platform/%.c,%,$(wildcard tests/platform/*.c)))
 UNIT_BINS := $(UNIT:%=$(B)/unit/%) $(PLATFORM:%=$(B)/platform/%)
 
@@ -124,7 +124,7 @@ LIBS_tool-ext4list := -lext2fs -lcom_err -lcrypto
 LIBS_tool-deny := -lseccomp
 $(B)/tools/%: $(O)/tests/tools/%.o $(O)/agent.a $(O)/lib.a
 	$(Q)$(call link,$^,,$(LIBS_tool-$*))
-# this one runs in guests
+# guestflood runs in guests
 $(B)/tools/guestflood: $(B)/musl/tests/tools/guestflood.o
 	$(Q)mkdir -p $(@D); $(MUSL_CC) -static -no-pie -s -o $@ $^
 
@@ -158,7 +158,7 @@ test:
 	$(Q).ci/deps run appliance test
 	$(Q)$(MAKE) -s -j2 kernels test-bins
 	$(Q)tests/run
-# what end-to-end tests ask make for: there before two sides ask at once
+# what end-to-end tests ask make for: built before them, because two sides may ask at once
 E2E_BINS := $(BIN)/vm-drive $(B)/vmguest.cpio $(PLATFORM:%=$(B)/platform/%) $(patsubst %,$(B)/unit/%,agent_exec agent_terminal agent_isolated agent_freeze agent_soak api_execd)
 test-bins: all $(UNIT_BINS) $(E2E_BINS) replay-bins
 e2e: all kernels $(E2E_BINS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground of the end-to-end tests: an appliance (or this host, where its KVM is usable), a daemon in it, and ways to look inside.
+"""What all end-to-end tests share: an appliance (or this host, where its KVM is usable), a daemon in it, and ways to look inside.
 
 The tests and the SDKs run here, where they are fast; only the daemon and its VMs are inside, behind one forwarded port. Fixtures:
   machine   the appliance: .run(cmd...) -> CompletedProcess, .publish(path...) -> path inside, .exchange (folder seen by both)
@@ -27,7 +27,7 @@ CACHE = pathlib.Path(os.environ.get("MAYFLY_CACHE") or pathlib.Path(os.environ.g
 KEEP = bool(os.environ.get("KEEP"))
 DAEMON_WAIT_S = 60
 SIDE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + 1
-# What takes longest begins first, so that both sides end together: measured, over ten seconds each. A file that is not named comes after.
+# The files that take longest (measured, each over ten seconds) begin first, so that both sides end together. All other files come after them.
 LONG_FIRST = ("points", "vm", "faults", "rounds", "image_boot", "agent", "sdks", "pull", "daemon", "images", "hostile", "soak", "guest_kernel", "lifecycle",
               "machine", "disk", "previous", "templates", "wire", "vsock", "exec", "burst", "jail", "vmm_cli", "bench", "cli", "hooks")
 

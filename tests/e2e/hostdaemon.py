@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mayflyd on this very host, without a helper, its monitors replaced by fake/mayfly-vmm: what the daemon does when a monitor, a guest or
-the host misbehaves is tried in milliseconds, step by step. What a real VM does is tried by the other tests."""
+"""mayflyd on this very host, without a helper. fake/mayfly-vmm is in the place of its monitors. So tests see in milliseconds, step by step,
+what the daemon does when a monitor, a guest or the host misbehaves. What a real VM does is tried by other tests."""
 import contextlib
 import json
 import os
@@ -23,7 +23,7 @@ BOX = {"image": {"uri": "tiny"}, "entrypoint": ["tail", "-f", "/dev/null"], "res
 
 
 def stop(pid):
-    """SIGSTOP, and every thread has stopped: a signal that was sent has not yet arrived."""
+    """Sends SIGSTOP and waits until every thread has stopped, because a signal arrives some time after it was sent."""
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + WAIT_S
     while any(t.read_text().rsplit(")", 1)[1].split()[0] not in "Tt" for t in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
@@ -32,7 +32,7 @@ def stop(pid):
 
 
 def kill(pid):
-    """SIGKILL, and the process is dead: a signal that was sent has not yet arrived."""
+    """Sends SIGKILL and waits until the process is dead, because a signal arrives some time after it was sent."""
     fd = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ class HostDaemon:
         return self
 
     def steps(self):
-        """What monitors did: [(pid, step)]."""
+        """The steps that the monitors took: [(pid, step)]."""
         try:
             return [tuple(line.split()[:2]) for line in (self.dir / "plan.log").read_text().splitlines()]
         except FileNotFoundError:
@@ -192,14 +192,14 @@ class HostDaemon:
         return [json.loads(e) for e in text.split("\n\n") if e.strip()] if status == 200 else (status, text)
 
     def settled(self, want):
-        """Until so many monitors live."""
+        """Waits until `want` monitors live."""
         end = time.monotonic() + WAIT_S
         while len(self.monitors()) != want:
             assert time.monotonic() < end, f"{self.monitors()} live, {want} expected"
             time.sleep(0.02)
 
     def cleared(self, pattern):
-        """Until nothing of that name is left in the state folder: files go after the answer."""
+        """Waits until the state folder has no file that matches: files are removed after the answer."""
         end = time.monotonic() + WAIT_S
         while left := list((self.dir / "state").glob(pattern)):
             assert time.monotonic() < end, left

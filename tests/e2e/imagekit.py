@@ -66,7 +66,7 @@ class Layout:
         self.diffs.append(diff or "sha256:" + hashlib.sha256(data).hexdigest())
 
     def layer_file(self, path):
-        """The same of a tar.gz that is too large to hold; the file becomes the blob."""
+        """Adds a layer from a tar.gz file that is too large for memory. The file becomes the blob."""
         with open(path, "rb") as f, gzip.open(path) as plain:
             d, diff = hashlib.file_digest(f, "sha256").hexdigest(), hashlib.file_digest(plain, "sha256").hexdigest()
         size = os.path.getsize(path)
@@ -114,7 +114,7 @@ def read_listing(text):
 
 
 def list_disk(disk):
-    """The same of an ext4 file."""
+    """{path: fields} of an ext4 file."""
     return read_listing(subprocess.run([TOP / "build/tools/ext4list", disk], capture_output=True, text=True, check=True).stdout)
 
 
@@ -126,7 +126,7 @@ def recipe(name):
 
 
 def list_tree(root):
-    """The same of an unpacked tree, by its reader's own eyes."""
+    """{path: fields} of an unpacked tree, read by Python."""
     root = os.fsencode(root)
     listing = {}
 

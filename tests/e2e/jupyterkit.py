@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Jupyter server on this host, as one that runs in a guest: the packages, settings and kernels of the code-interpreter images. Where the image has the
-distribution's Node.js, JDK and Go, this host's are used."""
+"""A Jupyter server on this host with the packages, settings and kernels that the code-interpreter images have. Node.js, JDK and Go are this host's; the
+image has the distribution's."""
 import json
 import os
 import pathlib
@@ -23,7 +23,7 @@ TOKEN = "a-token"
 
 class Jupyter:
     def __init__(self, folder, languages=()):
-        """languages: beside Python and bash."""
+        """languages: those to have beside Python and bash."""
         self.dir = pathlib.Path(folder)
         self.python = VENV / "jupyter" / "bin" / "python"
         self.config = self.dir / "config.py"
@@ -42,7 +42,7 @@ class Jupyter:
 
     @property
     def env(self):
-        """What a sandbox is made with to find it."""
+        """The environment of a sandbox that is to use this server."""
         return {"JUPYTER_HOST": f"http://127.0.0.1:{self.port}", "JUPYTER_TOKEN": TOKEN}
 
     @property

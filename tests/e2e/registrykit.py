@@ -44,7 +44,7 @@ class Serving:
                 try:
                     outer.answer(self)
                 except (BrokenPipeError, ConnectionResetError):
-                    self.close_connection = True  # the client has had enough: what many of these tests are about
+                    self.close_connection = True  # the client left before the end, as many of these tests want
             do_HEAD = do_GET
 
             def reply(self, status, body=b"", **headers):
@@ -202,7 +202,7 @@ class Registry:
         raise AssertionError((self.folder / "registry.log").read_text())
 
     def push(self, layout, name, tag="t", *more):
-        """layout:tag as name in this registry; the name to pull."""
+        """Pushes layout:tag as name into this registry. Returns the name to pull."""
         creds = ["--dest-creds", ":".join(WHO)] if self.auth != "open" else []
         r = subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", *creds, *more, f"oci:{layout}:{tag}", f"docker://{self.host}/{name}"],
                            capture_output=True, text=True, env=os.environ | {"XDG_RUNTIME_DIR": str(self.folder)})

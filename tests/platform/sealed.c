@@ -3,8 +3,8 @@
  * sealed: goes into each kind of jail as its program does, the last stage included, and tries what
  * must be impossible: the monitor's device thread, its vCPU threads, the forked snapshot writer,
  * image jobs with and without network. Each try is a process of its own, because most end it.
- * (mayfly-net does not exist yet: tests/platform/priv.c sees its kind refused.) Needs root (77 =
- * skipped); a neighbour to attack is another process of the test's, under another user.
+ * mayfly-net has net_wall.c. Needs root (77 = skipped). The neighbour to attack is another process
+ * of this test, of another user.
  */
 #include "lib/test.h"
 

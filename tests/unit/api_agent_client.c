@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_agentc: the host's side of the agent protocol against a scripted peer, a thread that plays
+ * api_agent_client: the host's side of the agent protocol against a scripted peer, a thread that plays
  * agent and monitor: what is asked for, what is made of good and of hostile answers, and that a
  * lost stream goes on at the next byte.
  */

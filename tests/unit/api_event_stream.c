@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_sse: JSON strings from any bytes, events, and lines that keep their ending however the stream is cut.
+ * api_event_stream: JSON strings from any bytes, events, and lines that keep their ending however the stream is cut.
  */
 #include "lib/test.h"
 

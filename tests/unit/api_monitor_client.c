@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_vmmctl: the host's side of the control protocol against a scripted VMM on a socket pair: answers out of order, events with
+ * api_monitor_client: the host's side of the control protocol against a scripted VMM on a socket pair: answers out of order, events with
  * descriptors, and a VMM that has been taken over.
  */
 #include "lib/test.h"

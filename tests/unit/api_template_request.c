@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_template_req: the body of POST /templates, field by field.
+ * api_template_request: the body of POST /templates, field by field.
  */
 #include "lib/test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_http1: the reader of responses from inside a guest, with every way to cut the input.
+ * lib_http1: the reader of responses from inside a guest, with every way to cut the input.
  */
 #include "lib/test.h"
 

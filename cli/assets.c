@@ -58,7 +58,7 @@ static int kernel_there(const char *name, char to[static PATH_MAX], struct err *
 		snprintf(to, PATH_MAX, "%s/.cache/mayfly/%s", home ? home : "", name);
 	if (access(to, R_OK) == 0)
 		return 0;
-	/* installed, or told of where it would be made */
+	/* Else the installed file. The error names the path at which `make kernel` would put it. */
 	_cleanup_free_ char *made = strdup(to);
 	char installed[64];
 	struct err none;

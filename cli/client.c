@@ -290,9 +290,8 @@ static int say_curl(const struct client *c, CURLcode rc, struct err *e)
 		return err_plain(e, EINTR, "interrupted");
 	if (rc == CURLE_COULDNT_CONNECT)
 		return err_plain(e, ECONNREFUSED,
-			"no daemon answers at %s: start mayflyd (or `mayfly machine start` where "
-			"there is no usable KVM), or say where "
-			"it is with OPEN_SANDBOX_DOMAIN=host:port",
+			"no daemon answers at %s: start it (`make up`, or `systemctl start mayfly` "
+			"for the package), or say where it is with OPEN_SANDBOX_DOMAIN=HOST:PORT",
 			c->socket[0] ? c->socket : c->base);
 	return err_plain(e, EIO, "%s: %s", c->base, curl_easy_strerror(rc));
 }
@@ -306,7 +305,7 @@ static cJSON *json_of(const struct buf *body)
 	return j;
 }
 
-/* The daemon's own words, with the next step where there is one. */
+/* The daemon's own message. After a 401: also the next step. */
 static int say_status(long status, const struct buf *body, struct err *e)
 {
 	_cleanup_json_ cJSON *j = json_of(body);

@@ -2,7 +2,8 @@
  *
  * client.h: the daemon as the command line sees it: HTTP only, by libcurl. Where it is: --url, else
  * OPEN_SANDBOX_DOMAIN (and OPEN_SANDBOX_PROTOCOL), else what `make up` left, else what an installed
- * package left, else a running `mayfly machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY.
+ * package left, else a running `mayfly machine`, else 127.0.0.1:8080. The key: OPEN_SANDBOX_API_KEY,
+ * else the one that `make up` or the package left.
  */
 #pragma once
 
@@ -16,7 +17,7 @@ struct client {
 	char base[300];   /* "http://127.0.0.1:8080", no /v1 */
 	char socket[108]; /* of "unix:///run/mayfly/api"; then base is http://localhost */
 	char key[300];
-	bool patient; /* the first ^C is counted only: what was asked for must be known */
+	bool patient; /* the first ^C does not end a request: its answer must be known */
 	/* Called about once a second while a request is under way; it may make requests of its own. */
 	void (*tick)(void *arg);
 	void *tick_arg;
@@ -26,7 +27,7 @@ struct client {
 /* The text of client.env ("NAME=value" lines): the user's own, else the host's. 0 or -errno. */
 int client_settings(char *text, size_t cap);
 
-/* options that every command of the daemon has; the tables begin with them */
+/* The options of every command that asks the daemon, for its table of options. */
 struct client_opts {
 	const char *url;
 	bool json, help;
@@ -58,13 +59,13 @@ void answer_fini(struct answer *a);
  * words for a person, and what to do. */
 int client_call(const struct client *c, const char *method, const char *path, const cJSON *body,
 	struct answer *a, struct err *e);
-/* The same, the body handed on as it comes: return false to end early. sigint: called when the user
- * interrupts. */
+/* The same, the body handed to data() as it comes; data() returns false to end early.
+ * interrupted() is called at ^C. */
 struct client_stream {
 	bool (*data)(void *arg, const char *p, size_t n);
 	void (*interrupted)(void *arg);
 	void *arg;
-	FILE *upload;     /* multipart file part from here, with `meta`; */
+	FILE *upload;     /* NULL, or what the multipart upload reads its file part from */
 	const char *meta; /* JSON of the metadata part */
 };
 int client_stream(const struct client *c, const char *method, const char *path, const cJSON *body,

@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 #include "cli/terminal.h"
 
-/* An ended session would begin a new shell: that is no attaching. */
+/* A WebSocket to a session that has ended starts a new shell. `attach` must not do that. */
 static int session_runs(
 	const struct client *c, const char *sandbox, const char *session, struct err *e)
 {
@@ -29,9 +29,9 @@ int cmd_attach(int argc, char **argv)
 {
 	struct client_opts co = {0};
 	bool look = false;
-	const struct opt opts[] = {
-		CLIENT_OPTS(co), {"no-stdin", 0, OPT_FLAG, &look, NULL,
-					 "only look on: whoever holds the session keeps it"}};
+	const struct opt opts[] = {CLIENT_OPTS(co),
+		{"no-stdin", 0, OPT_FLAG, &look, NULL,
+			"only look on: the client that holds the session keeps it"}};
 	struct terminal_opts t = {.tty = isatty(STDIN_FILENO), .input = true};
 	struct client c;
 	struct err e;

@@ -333,13 +333,13 @@ int cmd_code(int argc, char **argv)
 	struct code_opts o = {.pictures = "."};
 	const struct opt opts[] = {CLIENT_OPTS(o.co),
 		{"language", 'l', OPT_STR, &o.language, "NAME",
-			"python, bash, javascript, typescript, java, go, or what else the sandbox "
-			"has a kernel for (by FILE's suffix, or python)"},
+			"python, bash, javascript, typescript, java, go, or another language for "
+			"which the sandbox has a kernel (by FILE's suffix, or python)"},
 		{"context", 'c', OPT_STR, &o.context, "ID",
-			"a context of its own, instead of the language's default one"},
+			"run it in this context, instead of the language's default one"},
 		{"file", 'f', OPT_STR, &o.file, "FILE", "run the code in FILE (-: standard input)"},
 		{"pictures", 0, OPT_STR, &o.pictures, "DIR",
-			"write pictures there (default: here)"}};
+			"write pictures into DIR (default: the working directory)"}};
 	struct code_run x = {0};
 	struct client c;
 	struct err e = {0};
@@ -347,8 +347,9 @@ int cmd_code(int argc, char **argv)
 	int rest, code;
 
 	if (!client_begin(&c, &o.co,
-		    "code [OPTIONS] SANDBOX [CODE]\n\nWithout CODE: what comes on standard "
-		    "input; on a terminal, line by line.\n",
+		    "code [OPTIONS] SANDBOX [CODE]\n\nRun code in a sandbox's code interpreter. "
+		    "Without CODE, run what comes on\nstandard input; on a terminal, line by "
+		    "line.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &rest, &code))
 		return code;
 	if (client_resolve(&c, argv[rest], id, &e) < 0)

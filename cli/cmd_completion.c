@@ -65,7 +65,7 @@ static void print_fish(void)
 int cmd_completion(int argc, char **argv)
 {
 	static const char usage[] =
-		"mayfly completion bash|zsh|fish\n\nPrints a script that completes commands, "
+		"mayfly completion bash|zsh|fish\n\nPrint a script that completes commands, "
 		"options "
 		"and sandboxes:\n  bash: source <(mayfly completion bash)\n  zsh:  source <(mayfly "
 		"completion zsh)\n  fish: mayfly completion fish | source";

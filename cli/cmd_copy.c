@@ -290,7 +290,9 @@ int cmd_cp(int argc, char **argv)
 	int at, code, rc;
 
 	if (!client_begin(&c, &co,
-		    "cp FILE|FOLDER|- SANDBOX:PATH\n       mayfly cp SANDBOX:PATH FILE|FOLDER|-\n",
+		    "cp FILE|FOLDER|- SANDBOX:PATH\n       mayfly cp SANDBOX:PATH FILE|FOLDER|-\n\n"
+		    "Copy files and folders into a sandbox or out of it. - is standard input or "
+		    "output.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	out = copy_remote_of(argv[at], from_name, sizeof(from_name), &from);

@@ -203,9 +203,9 @@ static const struct {
 } subs[] = {
 	{"create", do_create, "make an empty private layer: --data, --bitmap, --size or --base"},
 	{"measure", do_measure,
-		"bytes really used: --base [--frozen ... --index] [--data --bitmap]"},
+		"show the bytes really used: --base [--frozen ... --index] [--data --bitmap]"},
 	{"flatten", do_flatten,
-		"write what the disk shows to one new sparse file: --out, and as measure"},
+		"write the disk's contents to one new sparse file: --out, and as measure"},
 	{"check", do_check, "look at a layer: --data, --bitmap; --repair mends what it can"},
 	{"index", do_index,
 		"rebuild the merged index of frozen layers: --out, --frozen and --frozen-bitmap "
@@ -224,11 +224,11 @@ int cmd_disk(int argc, char **argv)
 		{"data", 0, OPT_STR, &a.data, "FILE", "the private layer's data file"},
 		{"bitmap", 0, OPT_STR, &a.bitmap, "FILE", "its bitmap"},
 		{"size", 0, OPT_BYTES, &a.size, "SIZE",
-			"create: of the disk (default: the base's)"},
+			"create: size of the disk (default: the base's)"},
 		{"out", 0, OPT_STR, &a.out, "FILE", "flatten, index: the new file"},
-		{"repair", 0, OPT_FLAG, &a.repair, NULL, "check: mend"},
+		{"repair", 0, OPT_FLAG, &a.repair, NULL, "check: mend what can be mended"},
 		{"json", 0, OPT_FLAG, &a.json, NULL, "measure: one JSON object"},
-		{"help", 'h', OPT_FLAG, &a.help, NULL, "this"},
+		{"help", 'h', OPT_FLAG, &a.help, NULL, "this text"},
 	};
 	struct err e = {0};
 	int rest = 1;

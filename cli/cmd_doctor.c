@@ -39,8 +39,8 @@ static void look_kvm(struct finding *f)
 	snprintf(f->what, sizeof(f->what), "%s (%s)", v.usable ? "usable" : "not usable", v.reason);
 	if (!v.usable)
 		snprintf(f->todo, sizeof(f->todo),
-			"mayfly machine start (the same, in an emulated machine, slower); or a "
-			"host with nested virtualization");
+			"make up runs the daemon in an emulated machine (the same, slower); or use "
+			"a host with nested virtualization");
 }
 
 static void look_kernel(struct finding *f)
@@ -58,7 +58,7 @@ static void look_kernel(struct finding *f)
 
 #define FLAWS "/sys/devices/system/cpu/vulnerabilities"
 
-/* What the kernel itself calls open. */
+/* The flaws of the processor that the kernel reports as not mitigated. */
 static void look_flaws(struct finding *f)
 {
 	DIR *d = opendir(FLAWS);
@@ -126,7 +126,8 @@ static void look_cgroup(struct finding *f)
 	f->how = v2 && strstr(text, "memory") && strstr(text, "cpu") && strstr(text, "pids")
 			 ? GOOD
 			 : SO_SO;
-	/* only root can tell, as which the helper runs: a container may have them to look at */
+	/* The helper runs as root. A container may show the controllers and not let even root
+	 * write there. Only root can test that. */
 	if (f->how == GOOD && geteuid() == 0 &&
 		access("/sys/fs/cgroup/cgroup.subtree_control", W_OK) < 0) {
 		f->how = SO_SO;
@@ -233,7 +234,7 @@ static void look_guest(struct finding *f)
 		snprintf(f->todo, sizeof(f->todo), "make kernel");
 }
 
-/* What the daemon could not read at its start. */
+/* Records that the daemon could not read at its start (the quarantine). */
 static void look_records(struct finding *f)
 {
 	_cleanup_answer_ struct answer a = {0};
@@ -295,7 +296,11 @@ int cmd_doctor(int argc, char **argv)
 	int worst = GOOD, shown = 0, rest;
 	cJSON *list = NULL;
 	bool json;
-	int rc = plain_options(argc, argv, "mayfly doctor [--json] [NAME]", &json, &rest);
+	int rc = plain_options(argc, argv,
+		"mayfly doctor [--json] [NAME]\n\nTest what mayfly needs of this host, and say "
+		"what "
+		"to do. With NAME, run only that test, such as kvm or limits.",
+		&json, &rest);
 	const char *only = rc < 0 && rest < argc ? argv[rest] : NULL;
 
 	if (rc >= 0)
@@ -329,7 +334,8 @@ int cmd_doctor(int argc, char **argv)
 		print_json(list);
 	cJSON_Delete(list);
 	if (only && !shown) {
-		fprintf(stderr, "mayfly: doctor knows nothing of '%s'\n", only);
+		fprintf(stderr, "mayfly: doctor has no test '%s': `mayfly doctor` lists them\n",
+			only);
 		return EXIT_USAGE;
 	}
 	return worst == BAD || (only && worst != GOOD) ? EXIT_FAILED : EXIT_OK;

@@ -59,7 +59,7 @@ static int egress_show(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "egress show SANDBOX\n\nShows what a sandbox may reach, what it has done since "
+		    "egress show SANDBOX\n\nShow what a sandbox may reach, what it has done since "
 		    "it runs, and which destinations were denied.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
@@ -134,7 +134,7 @@ static int egress_watch(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "egress watch SANDBOX\n\nPrints each second what a sandbox has sent, received "
+		    "egress watch SANDBOX\n\nPrint each second what a sandbox has sent, received "
 		    "and tried to reach. Ends with the sandbox, or by ^C.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
@@ -197,7 +197,7 @@ static int change(const char *method, const char *action, const char *usage, int
 static int egress_allow(int argc, char **argv)
 {
 	return change("PATCH", "allow",
-		"egress allow SANDBOX TARGET...\n\nLets a sandbox reach names, *.NAMES, addresses "
+		"egress allow SANDBOX TARGET...\n\nLet a sandbox reach names, *.NAMES, addresses "
 		"or prefixes.\n",
 		argc, argv);
 }
@@ -205,16 +205,15 @@ static int egress_allow(int argc, char **argv)
 static int egress_deny(int argc, char **argv)
 {
 	return change("PATCH", "deny",
-		"egress deny SANDBOX TARGET...\n\nKeeps a sandbox from names, *.NAMES, addresses "
-		"or prefixes. Connections that are open end.\n",
+		"egress deny SANDBOX TARGET...\n\nKeep a sandbox from names, *.NAMES, addresses "
+		"or prefixes. Open connections to them end.\n",
 		argc, argv);
 }
 
 static int egress_rm(int argc, char **argv)
 {
 	return change("DELETE", NULL,
-		"egress rm SANDBOX TARGET...\n\nRemoves the rules for these targets.\n", argc,
-		argv);
+		"egress rm SANDBOX TARGET...\n\nRemove the rules for these targets.\n", argc, argv);
 }
 
 static int egress_set(int argc, char **argv)
@@ -230,12 +229,12 @@ static int egress_set(int argc, char **argv)
 	int at, code, rc;
 
 	if (!client_begin(&c, &co,
-		    "egress set SANDBOX open|deny\n\nReplaces the whole policy: everything is "
+		    "egress set SANDBOX open|deny\n\nReplace the whole policy: everything is "
 		    "allowed, or nothing.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	if (strcmp(argv[at + 1], "open") != 0 && strcmp(argv[at + 1], "deny") != 0) {
-		fprintf(stderr, "mayfly: egress set: %s: it is open or deny\n", argv[at + 1]);
+		fprintf(stderr, "mayfly: egress set: '%s' is not open or deny\n", argv[at + 1]);
 		return EXIT_USAGE;
 	}
 	if (client_resolve(&c, argv[at], id, &e) < 0)
@@ -252,8 +251,9 @@ static int egress_set(int argc, char **argv)
 int cmd_egress(int argc, char **argv)
 {
 	static const struct command verbs[] = {
-		{"show", egress_show, "the policy, what was done, and what was denied"},
-		{"watch", egress_watch, "the same as it happens"},
+		{"show", egress_show,
+			"show the policy, what was sent and received, and what was denied"},
+		{"watch", egress_watch, "show the same as it happens"},
 		{"allow", egress_allow, "let a sandbox reach more"},
 		{"deny", egress_deny, "keep a sandbox from something"},
 		{"rm", egress_rm, "remove rules"},

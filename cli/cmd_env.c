@@ -27,7 +27,10 @@ int cmd_env(int argc, char **argv)
 	struct err e = {0};
 	cJSON *o = NULL;
 	bool json;
-	int rest, rc = plain_options(argc, argv, "mayfly env", &json, &rest);
+	int rest, rc = plain_options(argc, argv,
+			  "mayfly env\n\nPrint shell exports of the daemon's address and key "
+			  "for the SDKs and osb: eval \"$(mayfly env)\"",
+			  &json, &rest);
 
 	if (rc >= 0)
 		return rc;
@@ -42,7 +45,8 @@ int cmd_env(int argc, char **argv)
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!is_plain(line)) {
 			err_plain(&e, EINVAL,
-				"client.env holds what is no plain value: make up writes it again");
+				"client.env holds a value that is not plain text: make up writes "
+				"it again");
 			cJSON_Delete(o);
 			return complain(EXIT_FAILED, &e);
 		}

@@ -46,8 +46,8 @@ static int code_of_error(const char *evalue, const char *trace)
 	return strstr(evalue, "No such file") || strstr(evalue, "not found") ? 127 : 126;
 }
 
-/* cJSON ends a string at a NUL, and does not say how long it is. So each stands as a character that
- * this event does not have, until it is printed. */
+/* cJSON ends a string at a NUL, and does not say how long it is. So each NUL becomes a character that
+ * this event does not have (`stands`); print_text() writes a NUL for it. */
 static size_t hide_nuls(char *p, size_t n, char stands[4])
 {
 	size_t found = 0, to = 0;
@@ -183,7 +183,7 @@ static void join_words(struct buf *t, int n, char **words)
 		buf_printf(t, "%s%s", i ? " " : "", words[i]);
 }
 
-/* The words as a text that a shell becomes. */
+/* The words as one text for a shell, which replaces itself with the command (exec). */
 static void quote_words(struct buf *t, int n, char **words)
 {
 	buf_printf(t, "exec");
@@ -290,17 +290,20 @@ int cmd_exec(int argc, char **argv)
 {
 	struct exec_opts o = {0};
 	const struct opt opts[] = {
-		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of the command (K alone: ours)"},
-		{"workdir", 'w', OPT_STR, &o.cwd, "DIR", "where it runs, instead of the image's"},
-		{"user", 'u', OPT_STR, &o.user, "UID[:GID]", "as whom it runs, by number"},
-		{"timeout", 0, OPT_UINT, &o.timeout, "SECONDS", "kill it after that long"},
+		{"env", 'e', OPT_LIST, &o.env, "K=V",
+			"an environment variable of the command (K alone: as it is here)"},
+		{"workdir", 'w', OPT_STR, &o.cwd, "DIR",
+			"working directory, instead of the image's"},
+		{"user", 'u', OPT_STR, &o.user, "UID[:GID]",
+			"run it as this user and group, by number"},
+		{"timeout", 0, OPT_UINT, &o.timeout, "SECONDS", "kill it after SECONDS"},
 		{"interactive", 'i', OPT_FLAG, &o.input, NULL,
-			"standard input is the command's, as it is typed or comes"},
-		{"tty", 't', OPT_FLAG, &o.tty, NULL, "with a terminal"},
+			"pass standard input to the command"},
+		{"tty", 't', OPT_FLAG, &o.tty, NULL, "run the command on a terminal"},
 		{"detach", 'd', OPT_FLAG, &o.background, NULL,
-			"do not wait; prints the command's id (see mayfly logs)"},
+			"do not wait; print the command's id (see mayfly logs)"},
 		{"shell", 's', OPT_FLAG, &o.shell, NULL,
-			"the words are a text for the image's shell"},
+			"run the words with the image's shell, as one text"},
 		CLIENT_OPTS(o.co),
 	};
 	struct client c;
@@ -309,11 +312,10 @@ int cmd_exec(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &o.co,
-		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRun a command; its output, "
-		    "its "
-		    "exit code. Its standard input is empty, with -i ours. -it is a terminal:\n"
-		    "Ctrl-P Ctrl-Q leaves the command running. -i and -t need a shell in the "
-		    "sandbox.\n",
+		    "exec [OPTIONS] SANDBOX [--] COMMAND [ARG...]\n\nRun a command in a sandbox, "
+		    "print its output, and exit with its exit code. -i passes our\nstandard input "
+		    "to it, else its input is empty. -it runs it on a terminal: Ctrl-P Ctrl-Q\n"
+		    "leaves the command running. -i and -t need a shell in the sandbox.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	if (o.user && !user_ok(o.user)) {
@@ -345,25 +347,27 @@ struct create_opts {
 	struct opt_list allow, deny, volume;
 	uint64_t timeout;
 	bool keep;
-	struct keeper *keeper; /* renews it while we wait; NULL: it is not to go with us */
+	struct keeper *keeper; /* renews its expiry while we run; NULL: it outlives us */
 };
 #define CREATE_OPTS(o)                                                                             \
 	{"name", 'n', OPT_STR, &(o).name, "NAME",                                                  \
-		"a name, to be used instead of the id (metadata \"name\")"},                       \
+		"a name that can be used instead of the id (metadata \"name\")"},                  \
 		{"cpus", 'c', OPT_STR, &(o).cpus, "N", "CPUs: 1, 0.5, 500m (1)"},                  \
 		{"memory", 'm', OPT_STR, &(o).memory, "SIZE", "memory: 512Mi, 2Gi (512Mi)"},       \
 		{"label", 'l', OPT_LIST, &(o).label, "K=V", "metadata"},                           \
 		{"network", 0, OPT_STR, &(o).network, "MODE",                                      \
-			"open, deny (but what --allow says), none (open; deny with --allow)"},     \
+			"open, none, or deny (all but allowed targets). Default: deny if a "       \
+			"target is allowed, else open"},                                           \
 		{"allow", 0, OPT_LIST, &(o).allow, "TARGET",                                       \
-			"let it reach a name, *.NAME, address or prefix"},                         \
+			"let the sandbox reach a name, *.NAME, address or prefix"},                \
 		{"deny", 0, OPT_LIST, &(o).deny, "TARGET",                                         \
-			"keep it from a name, *.NAME, address or prefix; comes before --allow"},   \
+			"keep the sandbox from a name, *.NAME, address or prefix. Wins over "      \
+			"allowed ones"},                                                           \
 		{"volume", 'v', OPT_LIST, &(o).volume, "SOURCE:PATH[:ro]",                         \
 			"mount a claim (NAME, or NAME/SUB-PATH) or a host folder (/...) at PATH"}, \
 	{                                                                                          \
 		"registry-user", 0, OPT_STR, &(o).user, "USER:PASS",                               \
-			"for the image's registry; never stored"                                   \
+			"credentials for the image's registry; never stored"                       \
 	}
 
 static void add_rules(cJSON *to, const struct opt_list *targets, const char *action)
@@ -495,8 +499,8 @@ static cJSON *create_body(const struct create_opts *o, const char *image, const 
 	return b;
 }
 
-/* A sandbox of `mayfly run` ends by itself a while after a command line that was killed: it expires, unless it is renewed. The
- * times are the daemon's, whose clock may be another. */
+/* If `mayfly run` is killed, its sandbox expires RUN_EXPIRY_S later, because nobody renews it any more. The times are the
+ * daemon's, whose clock may differ from ours. */
 #define RUN_EXPIRY_S 300
 #define RUN_RENEW_S  60
 
@@ -569,8 +573,8 @@ static int make(struct client *c, const struct create_opts *o, const char *image
 		return rc;
 	}
 
-	/* what is made has an id, which ^C must not leave unknown: the answer comes within seconds
-	 */
+	/* ^C must not end this request: the answer, which comes within seconds, has the id of
+	 * the sandbox to remove */
 	once.patient = true;
 	rc = client_call(&once, "POST", "/v1/sandboxes", body, made, e);
 	cJSON_Delete(body);
@@ -655,13 +659,14 @@ int cmd_create(int argc, char **argv)
 	struct create_opts o = {0};
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
-		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of everything in it"},
+		{"env", 'e', OPT_LIST, &o.env, "K=V",
+			"an environment variable of everything in it (K alone: as it is here)"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
-			"remove it after that long (never)"},
-		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT",
-			"from a snapshot instead of an image"},
+			"remove it after SECONDS (never)"},
+		{"snapshot", 0, OPT_STR, &o.snapshot, "ID",
+			"create it from a snapshot instead of an image"},
 		{"template", 0, OPT_STR, &o.template_id, "ID",
-			"from a template instead of an image"},
+			"create it from a template instead of an image"},
 		CLIENT_OPTS(o.co),
 	};
 	_cleanup_answer_ struct answer made = {0};
@@ -671,8 +676,8 @@ int cmd_create(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &o.co,
-		    "create [OPTIONS] IMAGE [ENTRYPOINT [ARG...]]\n\nMakes a sandbox and prints "
-		    "its id. Without an entrypoint: tail -f /dev/null.\n",
+		    "create [OPTIONS] IMAGE [ENTRYPOINT [ARG...]]\n\nCreate a sandbox and print "
+		    "its id. Without an entrypoint it runs tail -f /dev/null.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
 		return code;
 	if (at == argc && !o.snapshot && !o.template_id) {
@@ -754,18 +759,20 @@ int cmd_run(int argc, char **argv)
 	struct run_what what = {0};
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
-		{"env", 'e', OPT_LIST, &x.env, "K=V", "environment of the command (K alone: ours)"},
-		{"workdir", 'w', OPT_STR, &x.cwd, "DIR", "where it runs, instead of the image's"},
-		{"timeout", 0, OPT_UINT, &x.timeout, "SECONDS", "kill the command after that long"},
+		{"env", 'e', OPT_LIST, &x.env, "K=V",
+			"an environment variable of the command (K alone: as it is here)"},
+		{"workdir", 'w', OPT_STR, &x.cwd, "DIR",
+			"working directory, instead of the image's"},
+		{"timeout", 0, OPT_UINT, &x.timeout, "SECONDS", "kill the command after SECONDS"},
 		{"interactive", 'i', OPT_FLAG, &x.input, NULL,
-			"standard input is the command's, as it is typed or comes"},
-		{"tty", 't', OPT_FLAG, &x.tty, NULL, "with a terminal"},
+			"pass standard input to the command"},
+		{"tty", 't', OPT_FLAG, &x.tty, NULL, "run the command on a terminal"},
 		{"shell", 's', OPT_FLAG, &x.shell, NULL,
-			"the words are a text for the image's shell"},
+			"run the words with the image's shell, as one text"},
 		{"code", 0, OPT_STR, &what.code, "FILE",
 			"run the code in FILE (-: standard input) instead of a command"},
 		{"language", 0, OPT_STR, &what.language, "NAME",
-			"of the code (by FILE's suffix, or python)"},
+			"language of the code (by FILE's suffix, or python)"},
 		{"keep", 'k', OPT_FLAG, &o.keep, NULL,
 			"do not remove the sandbox afterwards; its id goes to standard error"},
 		CLIENT_OPTS(o.co),
@@ -778,9 +785,9 @@ int cmd_run(int argc, char **argv)
 
 	if (!client_begin(&c, &o.co,
 		    "run [OPTIONS] IMAGE [--] COMMAND [ARG...]\n       mayfly run [OPTIONS] IMAGE "
-		    "--code FILE [-l LANGUAGE]\n\nA sandbox for one command: makes "
-		    "it, streams its output, removes it, exits with its code (125: ours, 126, 127 "
-		    "as docker run).\n",
+		    "--code FILE [-l LANGUAGE]\n\nCreate a sandbox, run one command in it, print "
+		    "its output, remove the sandbox, and exit with\nthe command's exit code. 125: "
+		    "mayfly failed. 126 and 127 are as docker run has them.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	words = at + 1 + (at + 1 < argc && !strcmp(argv[at + 1], "--"));

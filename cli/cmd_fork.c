@@ -77,7 +77,7 @@ static int fork_print(const cJSON *items)
 	return code;
 }
 
-/* `mayfly fork SANDBOX -n 8`: options are read up to the first word, so that word goes behind them. */
+/* For `mayfly fork SANDBOX -n 8`: options are read up to the first word, so SANDBOX is moved behind them. */
 static void word_to_the_end(int argc, char **argv)
 {
 	char *word = argc > 1 ? argv[1] : NULL;
@@ -92,11 +92,12 @@ int cmd_fork(int argc, char **argv)
 {
 	struct fork_opts o = {.count = 1};
 	const struct opt opts[] = {
-		{"count", 'n', OPT_UINT, &o.count, "N", "make so many children (1)"},
-		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of their later commands"},
+		{"count", 'n', OPT_UINT, &o.count, "N", "make N children (1)"},
+		{"env", 'e', OPT_LIST, &o.env, "K=V",
+			"an environment variable of their later commands"},
 		{"label", 'l', OPT_LIST, &o.labels, "K=V", "metadata of the children"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
-			"remove them after that long (when the source is removed)"},
+			"remove them after SECONDS (when the source expires)"},
 		{"pause", 'p', OPT_FLAG, &o.pause, NULL, "pause the source"},
 		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT", "fork a snapshot, not a sandbox"},
 		CLIENT_OPTS(o.co),
@@ -111,7 +112,7 @@ int cmd_fork(int argc, char **argv)
 
 	word_to_the_end(argc, argv);
 	if (!client_begin(&c, &o.co,
-		    "fork [OPTIONS] SANDBOX\n\nMake sandboxes that go on from where a running "
+		    "fork [OPTIONS] SANDBOX\n\nCreate sandboxes that go on from where a running "
 		    "sandbox is now, and print their ids. They share its memory.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
 		return code;

@@ -2,7 +2,7 @@
  *
  * cmd_forward.c: `mayfly port-forward`: local ports that lead to ports and Unix sockets in a sandbox, for any protocol. Each accepted connection becomes one request
  * GET .../stream that the daemon upgrades; then bytes pass both ways unread, with half-closes. One thread a connection, because each is only two copies. A
- * thread never blocks in a write: if it did, two peers that both send without reading would stand still for ever.
+ * thread never blocks in a write: if it did, two peers that both send without reading would wait for each other for ever.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -352,7 +352,7 @@ int cmd_port_forward(int argc, char **argv)
 	struct client_opts co = {0};
 	const char *address = "127.0.0.1";
 	const struct opt opts[] = {CLIENT_OPTS(co),
-		{"address", 0, OPT_STR, &address, "IP", "listen there instead of 127.0.0.1"}};
+		{"address", 0, OPT_STR, &address, "IP", "listen on IP instead of 127.0.0.1"}};
 	struct forward f[FORWARDS_MAX];
 	struct client c;
 	struct err e;

@@ -96,13 +96,20 @@ struct common {
 		"store", 0, OPT_STR, &(c).store, "DIR",                                            \
 			"work on this folder instead of asking the daemon ($MAYFLY_IMAGES)"        \
 	}
+/* for the commands that never ask the daemon */
+#define OPT_FOLDER(c)                                                                              \
+	{                                                                                          \
+		"store", 0, OPT_STR, &(c).store, "DIR",                                            \
+			"the store's folder ($MAYFLY_IMAGES, else for root "                       \
+			"/var/lib/mayfly/images)"                                                  \
+	}
 #define OPT_URL(c)                                                                                 \
 	{                                                                                          \
 		"url", 0, OPT_STR, &(c).url, "URL", "the daemon, instead of OPEN_SANDBOX_DOMAIN"   \
 	}
 #define OPT_LIMITS(c)                                                                              \
 	{"room", 0, OPT_BYTES, &(c).room, "BYTES",                                                 \
-		"what a sandbox can write beyond the content (8G)"},                               \
+		"free space of the disk beyond the content (8G)"},                                 \
 		{"max-bytes", 0, OPT_BYTES, &(c).max_bytes, "BYTES", "largest image (64G)"},       \
 		{"max-entries", 0, OPT_UINT, &(c).max_entries, "N",                                \
 			"most entries in all layers (2000000)"},                                   \
@@ -111,7 +118,7 @@ struct common {
 			"a layer beyond 1 GiB may decompress to N times its size (400)"            \
 	}
 
-/* ls, pull and rm are the daemon's, unless a folder is named. */
+/* Do ls, pull and rm work on a folder? Else they ask the daemon. */
 static bool wants_folder(const struct common *c)
 {
 	const char *env = getenv("MAYFLY_IMAGES");
@@ -186,15 +193,16 @@ static int image_pull(int argc, char **argv)
 		OPT_URL(c),
 		OPT_STORE(c),
 		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
-			"of a multi-platform image (default: this machine's)"},
-		{"user", 'u', OPT_STR, &c.user, "NAME", "for the registry; with --password-stdin"},
+			"platform of a multi-platform image (default: this machine's)"},
+		{"user", 'u', OPT_STR, &c.user, "NAME",
+			"user of the registry; its password: see the next option"},
 		{"password-stdin", 0, OPT_FLAG, &c.password_stdin, NULL,
 			"read the password from standard input; it is not stored"},
 		{"registries", 0, OPT_STR, &c.registries, "FILE",
 			"lines of REGISTRY URL [plain-http] [private] (default: "
 			"$MAYFLY_REGISTRIES)"},
 		{"stall", 0, OPT_UINT, &c.stall, "SECONDS",
-			"leave a registry that sends less than 1 KiB a second for so long (30)"},
+			"give up on a registry that sends less than 1 KiB/s for SECONDS (30)"},
 		{"always", 0, OPT_FLAG, &c.always, NULL,
 			"ask the registry even if the name is in the store"},
 		OPT_LIMITS(c),
@@ -263,11 +271,11 @@ static int image_import(int argc, char **argv)
 	struct image_request q = {0};
 	struct err e = {0};
 	const struct opt opts[] = {
-		OPT_STORE(c),
+		OPT_FOLDER(c),
 		{"kind", 0, OPT_STR, &c.kind, "KIND",
 			"layout, archive, rootfs-tar, rootfs-dir (default: what it looks like)"},
 		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
-			"of a multi-platform image (default: this machine's)"},
+			"platform of a multi-platform image (default: this machine's)"},
 		{"local", 0, OPT_FLAG, &c.local, NULL,
 			"the name is a local alias, and shown as such"},
 		OPT_LIMITS(c),
@@ -393,7 +401,7 @@ static int image_inspect(int argc, char **argv)
 	struct common c = {0};
 	struct err e = {0};
 	const struct opt opts[] = {
-		OPT_STORE(c),
+		OPT_FOLDER(c),
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
 	int rest, r = parse(opts, ARRAY_LEN(opts), argc, argv, "NAME", 1, 1, &c.help, &rest);
@@ -464,14 +472,14 @@ static int image_prune(int argc, char **argv)
 	const char *unused = NULL;
 	struct err e = {0};
 	const struct opt opts[] = {
-		OPT_STORE(c),
+		OPT_FOLDER(c),
 		{"unused", 0, OPT_STR, &unused, "AGE",
-			"images not used for so long go: 30m, 12h, 7d"},
+			"remove images that were not used for AGE: 30m, 12h, 7d"},
 		{"keep", 0, OPT_BYTES, &p.keep_bytes, "BYTES",
-			"the longest unused go until so much is left"},
+			"remove the longest unused images until BYTES are left"},
 		{"layers", 0, OPT_FLAG, &p.blobs, NULL,
-			"layers of images that stay go too (a later pull may need them)"},
-		{"dry-run", 'n', OPT_FLAG, &p.dry_run, NULL, "only say what would go"},
+			"also remove layers of images that stay (a later pull may need them)"},
+		{"dry-run", 'n', OPT_FLAG, &p.dry_run, NULL, "only print what would be removed"},
 		{"help", 'h', OPT_FLAG, &c.help, NULL, "this text"},
 	};
 	int rest, r = parse(opts, ARRAY_LEN(opts), argc, argv, "", 0, 0, &c.help, &rest);
@@ -494,7 +502,7 @@ static const struct command commands[] = {
 	{"pull", image_pull, "pull an image from a registry"},
 	{"import", image_import,
 		"import an OCI layout, an archive (OCI, docker save) or a root file system"},
-	{"build", cmd_image_build, "build an image by a recipe: base, python, node, tiny, ..."},
+	{"build", cmd_image_build, "build an image from a recipe: base, python, node, tiny, ..."},
 	{"ls", image_ls, "list images"},
 	{"inspect", image_inspect, "show an image's configuration and disk, as JSON"},
 	{"rm", image_rm, "remove a name, and the image with its last name"},

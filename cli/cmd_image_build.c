@@ -101,9 +101,10 @@ int cmd_image_build(int argc, char **argv)
 	struct err e = {0};
 	const struct opt opts[] = {
 		{"store", 0, OPT_STR, &store, "DIR",
-			"the store's folder (default: $MAYFLY_IMAGES)"},
+			"the store's folder ($MAYFLY_IMAGES, else for root "
+			"/var/lib/mayfly/images)"},
 		{"room", 0, OPT_BYTES, &room, "BYTES",
-			"what a sandbox can write beyond the content (8G)"},
+			"free space of the disk beyond the content (8G)"},
 		{"help", 'h', OPT_FLAG, &help, NULL, "this text"},
 	};
 	int rest, r;

@@ -16,15 +16,16 @@ struct pool_opts {
 };
 
 #define POOL_SIZE_OPTS(o)                                                                          \
-	{"min", 0, OPT_UINT, &(o).min, "N", "keep so many machines ready (1)"},                    \
-		{"max", 0, OPT_UINT, &(o).max, "N", "and no more than so many (the least)"},       \
+	{"min", 0, OPT_UINT, &(o).min, "N", "keep at least N machines ready (1)"},                 \
+		{"max", 0, OPT_UINT, &(o).max, "N",                                                \
+			"keep at most N machines ready (the minimum)"},                            \
 		{"total-min", 0, OPT_UINT, &(o).pool_min, "N",                                     \
-			"have so many, with those in use (0)"},                                    \
+			"have at least N machines, ready and in use together (0)"},                \
 		{"total", 0, OPT_UINT, &(o).pool_max, "N",                                         \
-			"and no more than so many, with those in use (100)"},                      \
+			"have at most N machines, ready and in use together (100)"},               \
 	{                                                                                          \
 		"adaptive", 0, OPT_UINT, &(o).adapt, "SECONDS",                                    \
-			"keep as many ready as were taken in that time, from --min to --max"       \
+			"keep as many ready as were taken in the last SECONDS, within min and max" \
 	}
 
 static cJSON *pool_capacity(const struct pool_opts *o)
@@ -84,7 +85,8 @@ static int pool_create(int argc, char **argv)
 	const struct opt opts[] = {POOL_SIZE_OPTS(o),
 		{"cpus", 0, OPT_STR, &o.cpus, "N", "CPUs of each (1)"},
 		{"memory", 'm', OPT_STR, &o.memory, "SIZE", "memory of each (512Mi)"},
-		{"env", 'e', OPT_LIST, &o.env, "K=V", "environment of everything in them"},
+		{"env", 'e', OPT_LIST, &o.env, "K=V",
+			"an environment variable of everything in them"},
 		CLIENT_OPTS(o.co)};
 	struct client c;
 	cJSON *body;
@@ -113,8 +115,9 @@ static int pool_scale(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &o.co,
-		    "pool scale [OPTIONS] NAME\n\nChange how many machines wait.\n", opts,
-		    ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+		    "pool scale [OPTIONS] NAME\n\nChange how many machines wait. An option that is "
+		    "not given gets its default.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	body = cJSON_CreateObject();
 	cJSON_AddItemToObject(body, "capacitySpec", pool_capacity(&o));
@@ -165,7 +168,9 @@ static int pool_rm(int argc, char **argv)
 	struct err e;
 	int at, code;
 
-	if (!client_begin(&c, &co, "pool rm NAME...\n\nSandboxes that were made of it go on.\n",
+	if (!client_begin(&c, &co,
+		    "pool rm NAME...\n\nRemove pools. Sandboxes that were taken from a pool go "
+		    "on.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	for (int i = at; i < argc; i++) {
@@ -184,9 +189,9 @@ int cmd_pool(int argc, char **argv)
 {
 	static const struct command table[] = {
 		{"create", pool_create, "keep machines of an image ready"},
-		{"ls", pool_ls, "those there are"},
+		{"ls", pool_ls, "list pools"},
 		{"scale", pool_scale, "change how many machines wait"},
-		{"rm", pool_rm, "remove one"}};
+		{"rm", pool_rm, "remove pools"}};
 
 	return command_run("mayfly pool", table, ARRAY_LEN(table), argc, argv);
 }

@@ -45,11 +45,13 @@ int cmd_ls(int argc, char **argv)
 	struct opt_list state = {0}, label = {0};
 	bool quiet = false, whole = false, names = false;
 	const struct opt opts[] = {
-		{"quiet", 'q', OPT_FLAG, &quiet, NULL, "only the ids, whole"},
-		{"names", 0, OPT_FLAG, &names, NULL, "with --quiet: names where there are"},
-		{"no-trunc", 0, OPT_FLAG, &whole, NULL, "whole ids"},
-		{"state", 's', OPT_LIST, &state, "STATE", "only these (Running, Paused, ...)"},
-		{"label", 'l', OPT_LIST, &label, "K=V", "only with this metadata"},
+		{"quiet", 'q', OPT_FLAG, &quiet, NULL, "print whole ids only"},
+		{"names", 0, OPT_FLAG, &names, NULL,
+			"with -q: print a name instead of the id where there is one"},
+		{"no-trunc", 0, OPT_FLAG, &whole, NULL, "do not shorten ids"},
+		{"state", 's', OPT_LIST, &state, "STATE",
+			"only sandboxes in this state (Running, Paused, ...)"},
+		{"label", 'l', OPT_LIST, &label, "K=V", "only sandboxes with this metadata"},
 		CLIENT_OPTS(co),
 	};
 	struct table t = {0};
@@ -60,8 +62,8 @@ int cmd_ls(int argc, char **argv)
 	bool more = true;
 	int at, code;
 
-	if (!client_begin(
-		    &c, &co, "ls [OPTIONS]\n", opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
+	if (!client_begin(&c, &co, "ls [OPTIONS]\n\nList sandboxes.\n", opts, ARRAY_LEN(opts), argc,
+		    argv, 0, &at, &code))
 		return code;
 	buf_init(&query, KIB(64));
 	for (size_t i = 0; i < state.n; i++) {
@@ -110,7 +112,7 @@ int cmd_ls(int argc, char **argv)
 	return EXIT_OK;
 }
 
-/* What its network did and what was denied, beside what the API says of the sandbox. A server without a network, or an older one, has none. */
+/* Adds what the sandbox's network did and what was denied. A daemon without a network, or an older one, has no such route. */
 static void add_network(struct client *c, const char *id, cJSON *to)
 {
 	_cleanup_free_ char *path = client_path("/v1/mayfly/sandboxes/%s/egress", id);
@@ -155,20 +157,22 @@ static int for_each(
 
 int cmd_inspect(int argc, char **argv)
 {
-	return for_each(argc, argv, "inspect SANDBOX...\n", "GET", "", true);
+	return for_each(argc, argv,
+		"inspect SANDBOX...\n\nShow everything about sandboxes, as JSON.\n", "GET", "",
+		true);
 }
 
 int cmd_rm(int argc, char **argv)
 {
-	return for_each(argc, argv,
-		"rm SANDBOX...\n\nRemoves sandboxes with all that is in them.\n", "DELETE", "",
-		false);
+	return for_each(argc, argv, "rm SANDBOX...\n\nRemove sandboxes with all that is in them.\n",
+		"DELETE", "", false);
 }
 
 int cmd_pause(int argc, char **argv)
 {
 	return for_each(argc, argv,
-		"pause SANDBOX...\n\nMemory and processes are kept; a paused sandbox uses no "
+		"pause SANDBOX...\n\nPause sandboxes. Memory and processes are kept; a paused "
+		"sandbox uses no "
 		"CPU.\n",
 		"POST", "/pause", false);
 }
@@ -204,7 +208,7 @@ int cmd_kill(int argc, char **argv)
 	int at, code, sig;
 
 	if (!client_begin(&c, &co,
-		    "kill [OPTIONS] SANDBOX...\n\nSends a signal to the entrypoint. A sandbox ends "
+		    "kill [OPTIONS] SANDBOX...\n\nSend a signal to the entrypoint. A sandbox ends "
 		    "when its entrypoint ends.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
@@ -232,7 +236,8 @@ int cmd_kill(int argc, char **argv)
 
 int cmd_resume(int argc, char **argv)
 {
-	return for_each(argc, argv, "resume SANDBOX...\n", "POST", "/resume", false);
+	return for_each(argc, argv, "resume SANDBOX...\n\nContinue paused sandboxes.\n", "POST",
+		"/resume", false);
 }
 
 int cmd_renew(int argc, char **argv)
@@ -249,8 +254,9 @@ int cmd_renew(int argc, char **argv)
 	cJSON *body;
 	int at, code, rc;
 
-	if (!client_begin(&c, &co, "renew SANDBOX SECONDS\n\nLets it live that long from now on.\n",
-		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
+	if (!client_begin(&c, &co,
+		    "renew SANDBOX SECONDS\n\nLet a sandbox expire SECONDS from now.\n", opts,
+		    ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	if (!uint_parse(argv[at + 1], &seconds)) {
 		fprintf(stderr, "mayfly: renew: '%s' is not a number of seconds\n", argv[at + 1]);

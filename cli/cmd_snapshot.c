@@ -42,7 +42,7 @@ static int list_own(struct client *c, struct table *t, cJSON *all, struct err *e
 	_cleanup_answer_ struct answer a;
 	cJSON *i;
 
-	/* templates of images are the operator's: who is another sees its own list only */
+	/* only operators may list the templates of images */
 	if (client_call(c, "GET", own_templates, NULL, &a, e) < 0)
 		return e->code == EPERM ? 0 : -EIO;
 	cJSON_ArrayForEach (i, cJSON_GetObjectItem(a.json, "items")) {
@@ -107,7 +107,7 @@ static int list(const struct kind *k, int argc, char **argv)
 }
 
 /* What the protocol has no field for: files, working set, whether they were read since the host
- * booted. There is none before it is ready. */
+ * booted. A snapshot that is not ready yet has none (404). */
 static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
 {
 	_cleanup_free_ char *path = client_path("/v1/mayfly/points/%s", id);
@@ -247,8 +247,8 @@ static int snapshot_create(int argc, char **argv)
 	int at, code, rc;
 
 	if (!client_begin(&c, &co,
-		    "snapshot create [OPTIONS] SANDBOX\n\nMakes a snapshot of a running "
-		    "sandbox, and prints its id when it can be used.\n",
+		    "snapshot create [OPTIONS] SANDBOX\n\nMake a snapshot of a running "
+		    "sandbox, and print its id when it can be used.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)
@@ -276,8 +276,9 @@ static int template_create(int argc, char **argv)
 	struct opt_list env = {0};
 	const struct opt opts[] = {
 		{"publish", 'p', OPT_STR, &publish, "WHERE",
-			"where the template is kept (the daemon says what it takes)"},
-		{"env", 'e', OPT_LIST, &env, "K=V", "environment of every sandbox made from it"},
+			"where it is published, kept as a note only (s3://local/mayfly)"},
+		{"env", 'e', OPT_LIST, &env, "K=V",
+			"an environment variable of every sandbox made from it"},
 		CLIENT_OPTS(co),
 	};
 	_cleanup_answer_ struct answer a = {0};
@@ -286,8 +287,11 @@ static int template_create(int argc, char **argv)
 	struct err e;
 	int at, code, rc;
 
-	if (!client_begin(&c, &co, "template create [OPTIONS] IMAGE [ENTRYPOINT...]\n", opts,
-		    ARRAY_LEN(opts), argc, argv, 1, &at, &code))
+	if (!client_begin(&c, &co,
+		    "template create [OPTIONS] IMAGE [ENTRYPOINT...]\n\nMake a template in which "
+		    "the "
+		    "entrypoint already runs, and print its id.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	cJSON_AddStringToObject(body, "image", argv[at]);
 	cJSON_AddStringToObject(body, "publish", publish ? publish : "s3://local/mayfly");
@@ -326,17 +330,20 @@ static int template_build(int argc, char **argv)
 	struct client_opts co = {0};
 	const char *cpus = "1", *memory = "512Mi";
 	const struct opt opts[] = {
-		{"cpus", 'c', OPT_STR, &cpus, "N", "of the sandboxes it is for; default 1"},
+		{"cpus", 'c', OPT_STR, &cpus, "N", "CPUs of the sandboxes that it is for (1)"},
 		{"memory", 'm', OPT_STR, &memory, "SIZE",
-			"of the sandboxes it is for; default 512Mi"},
+			"memory of the sandboxes that it is for (512Mi)"},
 		CLIENT_OPTS(co),
 	};
 	struct client c;
 	struct err e;
 	int at, code;
 
-	if (!client_begin(&c, &co, "template build [OPTIONS] IMAGE...\n", opts, ARRAY_LEN(opts),
-		    argc, argv, 1, &at, &code))
+	if (!client_begin(&c, &co,
+		    "template build [OPTIONS] IMAGE...\n\nBuild an image's restore template now, "
+		    "instead "
+		    "of with its first sandbox.\n",
+		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	for (code = EXIT_OK; at < argc; at++) {
 		_cleanup_answer_ struct answer a = {0};
@@ -382,11 +389,12 @@ VERBS(template)
 int cmd_snapshot(int argc, char **argv)
 {
 	static const struct command verbs[] = {
-		{"create", snapshot_create, "of a running sandbox"},
-		{"ls", snapshot_ls, "those there are"},
-		{"inspect", snapshot_inspect, "all about one"},
-		{"rm", snapshot_rm, "remove it"},
-		{"verify", snapshot_verify, "read all of its files and compare their checksums"},
+		{"create", snapshot_create, "make a snapshot of a running sandbox"},
+		{"ls", snapshot_ls, "list snapshots"},
+		{"inspect", snapshot_inspect, "show snapshots, as JSON"},
+		{"rm", snapshot_rm, "remove snapshots"},
+		{"verify", snapshot_verify,
+			"read all files of snapshots and compare their checksums"},
 	};
 
 	return command_run("mayfly snapshot", verbs, ARRAY_LEN(verbs), argc, argv);
@@ -395,13 +403,15 @@ int cmd_snapshot(int argc, char **argv)
 int cmd_template(int argc, char **argv)
 {
 	static const struct command verbs[] = {
-		{"create", template_create, "from an image, its entrypoint already started"},
+		{"create", template_create,
+			"make a template from an image, with its entrypoint already started"},
 		{"build", template_build,
-			"ahead, what the first sandbox of an image leaves by itself"},
-		{"ls", template_ls, "those there are"},
-		{"inspect", template_inspect, "all about one"},
-		{"rm", template_rm, "remove it"},
-		{"verify", template_verify, "read all of its files and compare their checksums"},
+			"build an image's restore template now, instead of with its first sandbox"},
+		{"ls", template_ls, "list templates"},
+		{"inspect", template_inspect, "show templates, as JSON"},
+		{"rm", template_rm, "remove templates"},
+		{"verify", template_verify,
+			"read all files of templates and compare their checksums"},
 	};
 
 	return command_run("mayfly template", verbs, ARRAY_LEN(verbs), argc, argv);

@@ -18,7 +18,7 @@ static int volume_create(int argc, char **argv)
 	const char *size = NULL;
 	const struct opt opts[] = {
 		{"size", 0, OPT_STR, &size, "SIZE",
-			"what its files may take: 500Mi, 10Gi (no limit)"},
+			"limit of the bytes of its files: 500Mi, 10Gi (no limit)"},
 		CLIENT_OPTS(co),
 	};
 	struct client c;
@@ -26,7 +26,7 @@ static int volume_create(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "volume create [OPTIONS] NAME...\n\nMakes claims: folders that sandboxes can "
+		    "volume create [OPTIONS] NAME...\n\nMake claims: folders that sandboxes can "
 		    "share, and "
 		    "that outlive "
 		    "them.\n",
@@ -79,7 +79,8 @@ static int volume_ls(int argc, char **argv)
 	cJSON *i;
 	int at, code;
 
-	if (!client_begin(&c, &co, "volume ls\n", opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
+	if (!client_begin(&c, &co, "volume ls\n\nList claims.\n", opts, ARRAY_LEN(opts), argc, argv,
+		    0, &at, &code))
 		return code;
 	if (client_call(&c, "GET", PATH, NULL, &a, &e) < 0)
 		return complain(EXIT_FAILED, &e);
@@ -134,7 +135,7 @@ static int volume_inspect(int argc, char **argv)
 
 static int volume_rm(int argc, char **argv)
 {
-	return volume_each("volume rm NAME...\n\nDeletes claims with all that is in them.\n",
+	return volume_each("volume rm NAME...\n\nDelete claims with all that is in them.\n",
 		"DELETE", argc, argv);
 }
 
@@ -195,7 +196,7 @@ static int volume_cp(int argc, char **argv)
 	struct client_opts co = {0};
 	struct copying w = {.image = "base"};
 	const struct opt opts[] = {
-		{"image", 0, OPT_STR, &w.image, "IMAGE", "of the sandbox that copies (base)"},
+		{"image", 0, OPT_STR, &w.image, "IMAGE", "image of the sandbox that copies (base)"},
 		CLIENT_OPTS(co),
 	};
 	char from_name[256], to_name[256];
@@ -208,8 +209,8 @@ static int volume_cp(int argc, char **argv)
 	if (!client_begin(&c, &co,
 		    "volume cp [OPTIONS] FILE|FOLDER|- NAME:PATH\n       mayfly volume cp "
 		    "[OPTIONS] "
-		    "NAME:PATH FILE|FOLDER|-\n\nCopy files into a claim, or out of it. A sandbox "
-		    "of its own does it, also while others use the claim.\n",
+		    "NAME:PATH FILE|FOLDER|-\n\nCopy files into a claim, or out of it. A new "
+		    "sandbox does the copying, also while others use the claim.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 2, &at, &code))
 		return code;
 	w.out = copy_remote_of(argv[at], from_name, sizeof(from_name), &from);

@@ -126,8 +126,8 @@ int cmd_logs(int argc, char **argv)
 	uint64_t tail = 0;
 	bool on = false;
 	const struct opt opts[] = {
-		{"follow", 'f', OPT_FLAG, &on, NULL, "go on as more is printed"},
-		{"tail", 'n', OPT_UINT, &tail, "LINES", "only the last ones"},
+		{"follow", 'f', OPT_FLAG, &on, NULL, "keep printing what comes"},
+		{"tail", 'n', OPT_UINT, &tail, "LINES", "print only the last LINES"},
 		CLIENT_OPTS(co),
 	};
 	struct client_stream s = {.data = print_bytes};
@@ -138,8 +138,8 @@ int cmd_logs(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "logs [OPTIONS] SANDBOX [COMMAND-ID]\n\nWhat the entrypoint, or a command "
-		    "started with exec --detach, has printed.\n",
+		    "logs [OPTIONS] SANDBOX [COMMAND-ID]\n\nPrint the output of the entrypoint, or "
+		    "of a command that was started detached.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)
@@ -171,7 +171,7 @@ int cmd_events(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "events SANDBOX\n\nWhat happened to a sandbox, the newest first.\n", opts,
+		    "events SANDBOX\n\nShow what happened to a sandbox, the newest first.\n", opts,
 		    ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	if (client_resolve(&c, argv[at], id, &e) < 0)
@@ -221,7 +221,7 @@ int cmd_wait(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "wait SANDBOX...\n\nWaits until sandboxes have ended, and prints the exit code "
+		    "wait SANDBOX...\n\nWait until sandboxes have ended, and print the exit code "
 		    "of each entrypoint.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
@@ -247,7 +247,7 @@ int cmd_stop(int argc, char **argv)
 	int at, code, exit;
 
 	if (!client_begin(&c, &co,
-		    "stop SANDBOX...\n\nSends SIGTERM to the entrypoint, and SIGKILL 3 seconds "
+		    "stop SANDBOX...\n\nSend SIGTERM to the entrypoint, and SIGKILL 3 seconds "
 		    "later "
 		    "if it still runs.\nThe sandbox has ended then; `mayfly rm` removes it.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
@@ -340,7 +340,7 @@ int cmd_stats(int argc, char **argv)
 	struct client_opts co = {0};
 	bool once = false;
 	const struct opt opts[] = {
-		{"no-stream", 0, OPT_FLAG, &once, NULL, "once, instead of every 2 seconds"},
+		{"no-stream", 0, OPT_FLAG, &once, NULL, "print once and end"},
 		CLIENT_OPTS(co),
 	};
 	struct client c;
@@ -349,8 +349,8 @@ int cmd_stats(int argc, char **argv)
 	int at, code;
 
 	if (!client_begin(&c, &co,
-		    "stats [OPTIONS] [SANDBOX]\n\nCPU and memory of a sandbox, or of all that run, "
-		    "every 2 seconds until ^C.\n",
+		    "stats [OPTIONS] [SANDBOX]\n\nShow CPU and memory of a sandbox, or of all that "
+		    "run, every 2 seconds until ^C.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 0, &at, &code))
 		return code;
 	if (at < argc && client_resolve(&c, argv[at], id, &e) < 0)

@@ -53,7 +53,7 @@ static cJSON *worker_read(const char *path, struct err *e)
 	return o;
 }
 
-/* What the contract fixes may stand in the file, and must then be what it is. */
+/* The file may repeat what the worker contract fixes. It must then say the same. */
 static int worker_check(const cJSON *worker, struct err *e)
 {
 	static const char *const status[] = {
@@ -122,7 +122,7 @@ static cJSON *input_make(const struct worker_opts *o, const cJSON *worker, struc
 	return input;
 }
 
-/* How the task is run comes from the file. The rest of the input is the daemon's to check. */
+/* The file says how the task is run (context.worker). The daemon checks the rest of the input. */
 static int worker_into(cJSON *input, const cJSON *worker, struct err *e)
 {
 	static const char *const own[] = {"image", "template", "language", "env", "resource_limits",

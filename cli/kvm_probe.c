@@ -2,7 +2,7 @@
  *
  * kvm_probe.c: tries /dev/kvm. Some hosts offer one that interprets ring 0 at some 2 million
  * instructions a second and lacks much of the instruction set: a million instructions take 0.6 s
- * there, under 1 ms on hardware, a few in a nested one.
+ * there, under 1 ms on hardware, a few ms under nested virtualization.
  */
 #include "cli/kvm_probe.h"
 

@@ -41,7 +41,7 @@ struct terminal {
 
 static volatile sig_atomic_t winch, interrupts;
 
-/* Each ends the loop's wait, or is seen a second later. */
+/* A signal ends the loop's wait. One that comes just before the wait is seen a second later. */
 static void on_signal(int sig)
 {
 	if (sig == SIGINT)

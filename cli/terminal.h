@@ -9,8 +9,8 @@
 
 struct terminal_opts {
 	bool tty;           /* with a terminal; ours becomes raw */
-	bool input;         /* our standard input is its */
-	uint64_t timeout_s; /* kill it then; 0: never */
+	bool input;         /* the command reads our standard input */
+	uint64_t timeout_s; /* kill the command after so long; 0: never */
 	/* NULL: a new session. Else this one, which runs: taken over, or only looked at without `input`. */
 	const char *session;
 };

@@ -112,8 +112,8 @@ static int do_start(struct machine *m, struct args *a, int argc, char **argv, st
 	if (start_lock < 0 || flock(start_lock, LOCK_EX) < 0)
 		return err_set(e, errno, "%s", path);
 	if (machine_is_running(m, false)) {
-		/* it runs; whoever started it may have been killed before it was ready, or is gone:
-		 * it must answer. Its clock stood still while this machine slept */
+		/* It runs, but the `mayfly machine start` that started it may have been killed before
+		 * it was ready: it must answer. Its clock stopped while this host slept. */
 		rc = machine_load(m);
 		if (rc == 0)
 			rc = machine_set_clock(m, ANSWER_WAIT_MS, e);
@@ -159,13 +159,13 @@ static int do_stop(struct machine *m, struct args *a, int argc, char **argv, str
 	}
 	pidfd = machine_pidfd(m, NULL);
 	if (pidfd < 0)
-		return err_plain(
-			e, EBUSY, "machine %s is being started by somebody: try again", m->name);
+		return err_plain(e, EBUSY,
+			"machine %s is being started by another process: try again", m->name);
 	p = (struct pollfd){.fd = pidfd, .events = POLLIN};
 	if (!a->force && machine_load(m) == 0) {
 		int rc = machine_ask(m, MACHINE_HALT, PING_MS, e);
 
-		/* a connection that broke may have been heard */
+		/* if the connection broke, the request may have arrived all the same */
 		if (rc != -ECONNREFUSED && rc != -ETIMEDOUT && poll(&p, 1, STOP_WAIT_MS) > 0) {
 			printf("machine %s stopped\n", m->name);
 			return 0;
@@ -200,8 +200,8 @@ static int do_exec(struct machine *m, struct args *a, int argc, char **argv, str
 	if (rc < 0)
 		return rc;
 	if (argc == 0)
-		return err_plain(e, EINVAL,
-			"what is to be run? mayfly machine exec [OPTIONS] -- COMMAND [ARGS]");
+		return err_plain(
+			e, EINVAL, "no command: mayfly machine exec [OPTIONS] -- COMMAND [ARGS]");
 	if (a->tty && getenv("TERM") && a->env.n < ARRAY_LEN(a->env.v)) {
 		snprintf(term, sizeof(term), "TERM=%s", getenv("TERM"));
 		a->env.v[a->env.n++] = term;
@@ -227,8 +227,7 @@ static int do_publish(struct machine *m, struct args *a, int argc, char **argv, 
 	if (rc == 0 && mkdir(machine_path(m, "share", path), 0755) < 0 && errno != EEXIST)
 		rc = err_set(e, errno, "%s", path);
 	if (rc == 0 && argc == 0)
-		rc = err_plain(e, EINVAL,
-			"what is to be published? mayfly machine publish FILE|FOLDER...");
+		rc = err_plain(e, EINVAL, "no file: mayfly machine publish FILE|FOLDER...");
 	if (rc == 0)
 		rc = machine_publish(
 			m, (const char *const *)(uintptr_t)argv, (size_t)argc, path, e);
@@ -324,16 +323,15 @@ static const struct sub {
 	int (*fn)(struct machine *m, struct args *a, int argc, char **argv, struct err *e);
 	const char *help;
 } subs[] = {
-	{"start", do_start, "start it, or find it started; waits until it is ready"},
-	{"stop", do_stop, "stop it in order (--force: at once)"},
-	{"status", do_status, "what there is, and how it is"},
+	{"start", do_start, "start it if it does not run, and wait until it is ready"},
+	{"stop", do_stop, "shut it down (--force: kill it)"},
+	{"status", do_status, "list the machines and their states"},
 	{"exec", do_exec,
-		"run a command in it: exit code, stdin, stdout, stderr as here; -t for a terminal"},
-	{"shell", do_shell, "a shell in it"},
-	{"publish", do_publish,
-		"show files to it under a path named by their content; prints the path"},
-	{"logs", do_logs, "its console and what QEMU said"},
-	{"rm", do_rm, "stop it and remove it with its data"},
+		"run a command in it, with our standard streams; exit with its exit code"},
+	{"shell", do_shell, "open a shell in it"},
+	{"publish", do_publish, "make files visible in it, and print their path there"},
+	{"logs", do_logs, "print what QEMU said, and its console"},
+	{"rm", do_rm, "kill it and remove it with its data"},
 };
 
 static int usage(FILE *to, const struct opt *o, size_t n)
@@ -372,26 +370,26 @@ int cmd_machine(int argc, char **argv)
 		{"port", 'p', OPT_UINT, &a.o.port, "PORT",
 			"start: the daemon's port on 127.0.0.1 (8080; 0: any free one)"},
 		{"cpus", 0, OPT_UINT, &a.o.cpus, "N",
-			"start: emulated CPUs (1; with 2 forks of running guests crash under "
+			"start: emulated CPUs (1; with 2, forks of running guests crash under "
 			"emulation)"},
 		{"memory", 'm', OPT_BYTES, &a.o.memory_bytes, "SIZE",
 			"start: memory (half of the host's, at most 12G)"},
 		{"disk", 0, OPT_BYTES, &a.o.disk_bytes, "SIZE",
 			"first start: size of the sparse data disk (64G)"},
 		{"idle-poll", 0, OPT_FLAG, &a.o.idle_poll, NULL,
-			"start: never sleep when idle: halves latencies, burns a core"},
+			"start: never sleep when idle: halves latencies, keeps a core busy"},
 		{"kernel", 0, OPT_STR, &a.o.kernel, "FILE",
 			"start: boot this kernel, an uncompressed ELF file (the one of make "
 			"kernel)"},
 		{"append", 0, OPT_STR, &a.o.append, "WORDS",
 			"start: more words for its kernel's command line"},
-		{"force", 0, OPT_FLAG, &a.force, NULL, "stop: do not ask"},
+		{"force", 0, OPT_FLAG, &a.force, NULL, "stop: kill it at once"},
 		{"tty", 't', OPT_FLAG, &a.tty, NULL, "exec: with a terminal"},
 		{"no-stdin", 'n', OPT_FLAG, &a.no_stdin, NULL, "exec: stdin is empty"},
 		{"cwd", 0, OPT_STR, &a.cwd, "DIR", "exec: working directory"},
 		{"env", 'e', OPT_LIST, &a.env, "K=V", "exec: environment; may be repeated"},
 		{"json", 0, OPT_FLAG, &a.json, NULL, "status: one JSON object a line"},
-		{"help", 'h', OPT_FLAG, &a.help, NULL, "this"},
+		{"help", 'h', OPT_FLAG, &a.help, NULL, "this text"},
 	};
 	const struct sub *sub = NULL;
 	struct machine m;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * machine.h: the appliance: one QEMU process per name, its state under
- * ~/.local/state/mayfly/machine/NAME/: lock        flock'ed by the QEMU process itself (it inherits
- * the descriptor): held = it runs, whoever started it, however it ended start.lock  flock'ed by
- * whoever is starting it pid         pid and start time, written by the child before it becomes
- * QEMU info        how it was started ("key value" lines) token       what the exec server wants to
- * see, new at each start data.img    the disk that lasts; share/ and exchange/ are seen inside;
- * console.log, qemu.log
+ * ~/.local/state/mayfly/machine/NAME/:
+ *   lock        flock'ed by the QEMU process itself (it inherits the descriptor): held = it runs
+ *   start.lock  flock'ed by the process that starts it
+ *   pid         pid and start time, written by the child before it becomes QEMU
+ *   info        how it was started ("key value" lines)
+ *   token       what the exec server asks for, new at each start
+ *   data.img    the disk that lasts
+ *   share/, exchange/  folders that are seen inside
+ *   console.log, qemu.log
  */
 #pragma once
 

@@ -108,7 +108,7 @@ def test_a_port_of_a_sandbox_becomes_a_local_one(mayfly, sdk_env, python_image):
 
 def test_nothing_answers_says_what_to_do():
     r = subprocess.run([MAYFLY, "ls", "--url", "http://127.0.0.1:9"], capture_output=True, text=True)
-    assert r.returncode == 1 and "mayfly machine start" in r.stderr
+    assert r.returncode == 1 and "make up" in r.stderr
     assert subprocess.run([MAYFLY, "run"], capture_output=True).returncode == 2
 
 

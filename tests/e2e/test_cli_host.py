@@ -169,7 +169,7 @@ def test_exit_codes_of_commands(mayfly):
     assert "mayfly ls" in mayfly("inspect", "nobody", code=1).stderr
     assert mayfly("rm", "nobody", code=1).stderr
     assert "KEY" in mayfly("ls", code=1, OPEN_SANDBOX_API_KEY="wrong").stderr.upper()
-    assert "mayfly machine start" in mayfly("ls", code=1, OPEN_SANDBOX_DOMAIN="127.0.0.1:9").stderr
+    assert "make up" in mayfly("ls", code=1, OPEN_SANDBOX_DOMAIN="127.0.0.1:9").stderr
     mayfly("rm", box)
 
 

@@ -29,8 +29,10 @@ int asset_find(const char *built, const char *installed, char to[static PATH_MAX
 			access(to, R_OK) == 0)
 			return 0;
 	}
-	return err_plain(
-		e, ENOENT, "neither %s nor %s is there, seen from %s", built, installed, exe);
+	return err_plain(e, ENOENT,
+		"neither %s nor %s is there, seen from %s: build it (make), or install mayfly "
+		"again",
+		built, installed, exe);
 }
 
 /* An ELF file's section headers are its end: one that was cut short has none. */

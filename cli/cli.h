@@ -16,7 +16,7 @@ struct command {
 	const char *help;
 };
 
-/* Finds argv[1] in the table and runs it with the rest; prints the table for help or nonsense. */
+/* Finds argv[1] in the table and runs it with the rest. Prints the table for --help, and an error for an unknown command. */
 int command_run(const char *prog, const struct command *table, size_t n, int argc, char **argv);
 /* "mayfly: <text>" on stderr; returns code. */
 int complain(int code, const struct err *e);

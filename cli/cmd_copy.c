@@ -170,7 +170,7 @@ static int fetch(
 	return rc;
 }
 
-/* A name from inside may lead nowhere but below the target. */
+/* Does a name that the sandbox gave stay below the target folder? */
 static bool name_is_safe(const char *rel)
 {
 	for (const char *p = rel; *p; p += strcspn(p, "/") + (p[strcspn(p, "/")] == '/'))
@@ -182,7 +182,7 @@ static bool name_is_safe(const char *rel)
 static int copy_tree_out(
 	const struct client *c, const char *id, const char *from, const char *to, struct err *e);
 
-/* What a root folder holds that is no file of the sandbox's disk. */
+/* Folders of / that are not on the sandbox's disk: the kernel's own file systems. */
 static bool is_kernels(const char *full)
 {
 	static const char *const names[] = {"/proc", "/sys", "/dev"};
@@ -193,7 +193,7 @@ static bool is_kernels(const char *full)
 	return false;
 }
 
-/* Folder by folder, because the kernel's own file systems are mounted in there. */
+/* Copies /, folder by folder, without the kernel's own file systems. */
 static int copy_root_out(
 	const struct client *c, const char *id, const cJSON *list, const char *to, struct err *e)
 {

@@ -139,7 +139,7 @@ static bool take_bytes(void *arg, const char *p, size_t n)
 		take_event(x, (char *)x->in.p, len);
 		buf_consume(&x->in, len + 2);
 		if (ferror(stdout)) {
-			interrupt(x); /* nobody takes its output any more */
+			interrupt(x); /* nobody reads its output any more */
 			return false;
 		}
 	}
@@ -154,7 +154,7 @@ struct exec_opts {
 	bool background, shell, input, tty;
 };
 
-/* "UID" or "UID:GID": a name would become 0, which is root */
+/* "UID" or "UID:GID", by number: strtod() would make 0 of a name, which is root */
 static bool user_ok(const char *s)
 {
 	size_t n = strspn(s, "0123456789"), m = s[n] == ':' ? strspn(s + n + 1, "0123456789") : 0;
@@ -252,7 +252,7 @@ static int run_session(
 	return code;
 }
 
-/* The command's exit code, or 125 with the reason told. */
+/* The command's exit code; or 125, with the reason on standard error. */
 static int run_in(
 	const struct client *c, const char *sandbox, const struct exec_opts *o, int n, char **words)
 {
@@ -275,7 +275,7 @@ static int run_in(
 	if (rc < 0)
 		return complain(EXIT_OURS, &e);
 	if (x.code < 0 && ferror(stdout))
-		return 128 + SIGPIPE; /* as a program that was not told to ignore it */
+		return 128 + SIGPIPE; /* the exit code of a program that does not ignore SIGPIPE */
 	if (x.code < 0) {
 		fprintf(stderr, "mayfly: the stream ended before the command did%s\n",
 			x.broken ? ": an event was too long" : "");
@@ -381,7 +381,7 @@ static void add_rules(cJSON *to, const struct opt_list *targets, const char *act
 	}
 }
 
-/* Nothing is said where nothing was asked for: the sandbox then has no policy. */
+/* Without a network option the request has no policy, and so has the sandbox. */
 static void add_policy(cJSON *body, const struct create_opts *o)
 {
 	bool open = o->network ? !strcmp(o->network, "open") : !o->allow.n;
@@ -529,7 +529,7 @@ static void keeper_tick(void *arg)
 	body = cJSON_CreateObject();
 	cJSON_AddStringToObject(body, "expiresAt", text);
 	path = client_path("/v1/sandboxes/%s/renew-expiration", k->id);
-	/* a daemon that cannot be reached now may be in a minute */
+	/* if the daemon cannot be reached now, the next try is a minute later */
 	client_call(&k->c, "POST", path, body, &a, &e);
 	cJSON_Delete(body);
 }

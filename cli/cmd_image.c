@@ -287,7 +287,8 @@ static int image_import(int argc, char **argv)
 		return r;
 	r = set_request(&c, &q, &e);
 	if (r == 0 && parse_kind(c.kind, &q.kind) < 0)
-		r = err_plain(&e, EINVAL, "--kind %s: unknown", c.kind);
+		r = err_plain(&e, EINVAL,
+			"--kind %s: not layout, archive, rootfs-tar or rootfs-dir", c.kind);
 	fd = open(argv[rest], O_RDONLY | O_CLOEXEC);
 	if (r == 0 && fd < 0)
 		r = err_set(&e, errno, "%s", argv[rest]);
@@ -487,7 +488,8 @@ static int image_prune(int argc, char **argv)
 	if (r >= 0)
 		return r;
 	r = unused && !parse_age(unused, &p.unused_s)
-		    ? err_plain(&e, EINVAL, "--unused %s: not an age", unused)
+		    ? err_plain(
+			      &e, EINVAL, "--unused %s: not an age such as 30m, 12h or 7d", unused)
 		    : open_store(&c, &s, &e);
 	if (r == 0)
 		r = store_prune(s, &p, &e);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* $MAYFLY_RECIPES, the source tree this program was built in, the installed place. */
+/* Looks in $MAYFLY_RECIPES, else in the source tree that this program was built in, else in the installed place. */
 static int find_recipes(char *to, size_t cap, struct err *e)
 {
 	const char *env = getenv("MAYFLY_RECIPES");
@@ -37,7 +37,7 @@ static int find_recipes(char *to, size_t cap, struct err *e)
 		if (access(to, X_OK) == 0)
 			return 0;
 	}
-	return err_plain(e, ENOENT, "no recipes found (set MAYFLY_RECIPES)");
+	return err_plain(e, ENOENT, "no recipes found: set MAYFLY_RECIPES to their folder");
 }
 
 static int run_recipe(const char *program, const char *name, char *out, size_t cap, struct err *e)

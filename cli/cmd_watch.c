@@ -78,8 +78,8 @@ static int command_ended(const struct client *c, const char *id, const char *com
 	return cJSON_IsTrue(cJSON_GetObjectItem(a.json, "running")) ? -1 : 0;
 }
 
-/* What the daemon keeps of an entrypoint that has ended, beyond the first `from` bytes. Only the end of much output is kept: where that begins
- * is not known. */
+/* Prints what the daemon keeps of the output of an entrypoint that has ended, from byte `from` on. Of more than KEPT_BYTES only the end is kept,
+ * and its offset is not known: then nothing is printed. */
 static void print_rest(const struct client *c, const char *id, uint64_t from)
 {
 	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s/diagnostics/logs?tail=10000", id);

@@ -18,7 +18,7 @@ static int usage(FILE *to, const char *prog, const struct command *table, size_t
 	return to == stdout ? EXIT_OK : EXIT_USAGE;
 }
 
-/* Letters to add, take away, replace or exchange with their neighbour to make b of a. */
+/* How many letters must be added, removed, replaced or exchanged with their neighbour to make b of a. */
 static unsigned int distance(const char *a, const char *b)
 {
 	enum { CAP = 24 };

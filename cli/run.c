@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.c: other programs and small files. `mayfly` only; nothing untrusted comes here.
+ * run.c: runs other programs, reads and writes small files. `mayfly` only. Nothing untrusted comes here.
  */
 #include "cli/run.h"
 

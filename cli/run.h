@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.h: other programs, without a shell.
+ * run.h: runs other programs without a shell; small files and trees.
  */
 #pragma once
 

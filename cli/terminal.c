@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * terminal.c: see terminal.h. `mayfly` only, one thread and its loop. Input is read as the command takes it: what waits for the daemon is bounded, and behind it
- * our standard input. Ctrl-P Ctrl-Q leaves the session running, as `docker` has it.
+ * terminal.c: see terminal.h. `mayfly` only, one thread and its loop. Standard input is read only while less
+ * than OUT_HIGH bytes wait for the daemon. Ctrl-P Ctrl-Q leaves the session running, as `docker` has it.
  */
 #include "cli/terminal.h"
 
@@ -198,7 +198,8 @@ static void terminal_message(void *arg, bool text, const uint8_t *p, size_t n)
 		terminal_json(t, (const char *)p, n);
 	} else if (n > head &&
 		   write_full(p[0] == 2 ? STDERR_FILENO : STDOUT_FILENO, p + head, n - head) < 0) {
-		t->code = 128 + SIGPIPE; /* as a program that was not told to ignore it */
+		t->code =
+			128 + SIGPIPE; /* the exit code of a program that does not ignore SIGPIPE */
 		t->over = true;
 	}
 }
@@ -273,7 +274,7 @@ static void terminal_raw(struct terminal *t)
 	t->raw = tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) == 0;
 }
 
-/* ^C where no raw terminal passes it on: the first is the command's, the second ours. */
+/* ^C where our terminal is not raw, so that it is a signal: the first one interrupts the command, the second one us. */
 static void terminal_interrupt(struct terminal *t, int *seen)
 {
 	if (*seen == interrupts)

@@ -14,6 +14,6 @@ struct terminal_opts {
 	/* NULL: a new session. Else this one, which runs: taken over, or only looked at without `input`. */
 	const char *session;
 };
-/* body (borrowed): of POST /pty; NULL with o->session. Returns the command's exit code, or EXIT_OURS with the reason told. */
+/* body (borrowed): of POST /pty; NULL with o->session. Returns the command's exit code; or EXIT_OURS, with the reason on standard error. */
 int terminal_run(const struct client *c, const char *sandbox, const cJSON *body,
 	const struct terminal_opts *o);

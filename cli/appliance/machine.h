@@ -63,7 +63,7 @@ struct machine_exec {
 int machine_exec_run(const struct machine *m, const struct machine_exec *x, struct err *e);
 /* PING and HALT. 0 or -errno; waits at most timeout_ms. */
 int machine_ask(const struct machine *m, enum machine_frame what, int timeout_ms, struct err *e);
-/* Makes its wall clock ours, to a few milliseconds. Waits at most timeout_ms. */
+/* Sets its wall clock to ours, to within a few milliseconds. Waits at most timeout_ms. */
 int machine_set_clock(const struct machine *m, int timeout_ms, struct err *e);
 
 /* machine_publish.c: copies files (or folders' files) into share/<hash of their names and content>;

@@ -127,12 +127,12 @@ static int take_frame(enum machine_frame type, struct cur *c, int *code, struct 
 		return 0;
 	case MACHINE_EXIT:
 		*code = (int)(cur_u32(c) & 0xff);
-		return c->bad ? err_plain(e, EPROTO, "the machine speaks nonsense") : 1;
+		return c->bad ? err_plain(e, EPROTO, "the machine sent an invalid frame") : 1;
 	case MACHINE_ERROR:
 		return err_plain(e, EREMOTEIO, "the machine says: %s",
 			cur_str(c, why, sizeof(why)) ? why : "(nothing readable)");
 	default:
-		return err_plain(e, EPROTO, "the machine speaks nonsense");
+		return err_plain(e, EPROTO, "the machine sent an invalid frame");
 	}
 }
 
@@ -151,7 +151,7 @@ static int turn(struct machine_chan *ch, int *code, struct err *e)
 			return rc;
 	}
 	if (rc < 0)
-		return err_plain(e, EPROTO, "the machine speaks nonsense");
+		return err_plain(e, EPROTO, "the machine sent an invalid frame");
 	if (ch->eof)
 		return err_plain(e, EPIPE, "the machine closed the connection (did it stop?)");
 	return 0;
@@ -245,7 +245,7 @@ static int await_frame(const struct machine *m, struct machine_chan *ch, uint64_
 		if (rc < 0)
 			return err_set(e, -rc, "machine %s went away", m->name);
 	}
-	return rc < 0 ? err_plain(e, EPROTO, "the machine speaks nonsense") : 0;
+	return rc < 0 ? err_plain(e, EPROTO, "the machine sent an invalid frame") : 0;
 }
 
 int machine_ask(const struct machine *m, enum machine_frame what, int timeout_ms, struct err *e)
@@ -268,7 +268,7 @@ int machine_ask(const struct machine *m, enum machine_frame what, int timeout_ms
 	return rc < 0 ? rc : 0;
 }
 
-/* Moves its clock, and tells how far it is ahead of ours then, and how far from that it may be. */
+/* Moves the machine's clock by `by` ns. *ahead: how far it is ahead of ours then, *unsure: the error of that. */
 static int ask_clock(const struct machine *m, struct machine_chan *ch, uint64_t end, int64_t by,
 	int64_t *ahead, int64_t *unsure, struct err *e)
 {
@@ -288,10 +288,10 @@ static int ask_clock(const struct machine *m, struct machine_chan *ch, uint64_t 
 	if (rc == 0 && type != MACHINE_CLOCK)
 		rc = take_frame(type, &c, &code, e);
 	if (rc)
-		return rc < 0 ? rc : err_plain(e, EPROTO, "the machine speaks nonsense");
+		return rc < 0 ? rc : err_plain(e, EPROTO, "the machine sent an invalid frame");
 	*ahead = (int64_t)(cur_u64(&c) - asked - (answered - asked) / 2);
 	*unsure = (int64_t)(answered - asked) / 2;
-	return c.bad ? err_plain(e, EPROTO, "the machine speaks nonsense") : 0;
+	return c.bad ? err_plain(e, EPROTO, "the machine sent an invalid frame") : 0;
 }
 
 int machine_set_clock(const struct machine *m, int timeout_ms, struct err *e)
@@ -303,7 +303,7 @@ int machine_set_clock(const struct machine *m, int timeout_ms, struct err *e)
 
 	if (rc < 0)
 		return rc;
-	/* one look is off by as much as its answer took; among a few is one that nothing held up */
+	/* The error of one look is half of the time that its answer took. The quickest of a few looks counts. */
 	for (int i = 0; i < CLOCK_LOOKS && rc == 0; i++) {
 		rc = ask_clock(m, &ch, end, 0, &ahead, &unsure, e);
 		if (rc == 0 && unsure < best_unsure) {

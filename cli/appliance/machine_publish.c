@@ -128,7 +128,7 @@ static int copy_file(const char *from, const char *to)
 		return -errno;
 	while ((n = copy_file_range(in, NULL, out, NULL, MIB(64), 0)) > 0)
 		;
-	/* whoever runs in there may read it, whatever the builder's umask was */
+	/* every user inside may read it, whatever the umask of the builder was */
 	if (n < 0 || fchmod(out, (st.st_mode & 0111) ? 0755 : 0644) < 0)
 		return -errno;
 	return 0;
@@ -160,7 +160,7 @@ int machine_publish(const struct machine *m, const char *const *paths, size_t n,
 			if (rc < 0)
 				err_set(e, -rc, "%s", one);
 		}
-		/* somebody else may have published the same meanwhile: as good */
+		/* another process may have published the same files meanwhile: then those are used */
 		if (rc == 0 && rename(tmp, final) < 0 && errno != EEXIST && errno != ENOTEMPTY)
 			rc = err_set(e, errno, "%s", final);
 		tree_remove(tmp);

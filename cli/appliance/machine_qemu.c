@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * machine_qemu.c: turns a folder of state into a running appliance: root image, data disk, token,
- * ports, QEMU's command line, and the wait for its "ready". Why each odd flag is there stands
- * beside it; all of it was measured. Untrusted: nothing here but the one line that the appliance
+ * ports, QEMU's command line, and the wait for its "ready". The reason for each odd flag is
+ * beside it; all were measured. Untrusted: nothing here but the one line that the appliance
  * writes to its ready port.
  */
 #include "cli/appliance/machine.h"
@@ -57,7 +57,7 @@ _printf_(2, 3) static void arg(struct launch *l, const char *fmt, ...)
 	buf_put(&l->text, s, strlen(s) + 1);
 }
 
-/* A port that nobody uses now, if *port is 0; else whether it is free. 0 or -errno. */
+/* If *port is 0, finds a free port. Else tests whether that port is free. 0 or -errno. */
 static int probe_port(uint64_t *port)
 {
 	struct sockaddr_in a = {.sin_family = AF_INET,
@@ -67,7 +67,7 @@ static int probe_port(uint64_t *port)
 	int one = 1;
 	_cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	/* as QEMU does: connections of the last run in TIME_WAIT are no reason */
+	/* SO_REUSEADDR as QEMU sets it: connections of the last run in TIME_WAIT do not count */
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 		bind(fd, (struct sockaddr *)(void *)&a, sizeof(a)) < 0 || listen(fd, 1) < 0 ||
 		getsockname(fd, (struct sockaddr *)(void *)&a, &len) < 0)
@@ -77,7 +77,7 @@ static int probe_port(uint64_t *port)
 }
 
 /* The time-stamp counter at a moment of the clock, read between two looks at that clock: the
- * closest of a few, as whoever is preempted between them is milliseconds off. */
+ * closest of up to 64 pairs, because a preemption between two looks costs milliseconds. */
 static uint64_t tsc_at(uint64_t *ns)
 {
 	uint64_t tsc = 0, best = UINT64_MAX;
@@ -133,8 +133,8 @@ static int ensure_data(const struct machine *m, uint64_t bytes, struct err *e)
 	struct statvfs fs;
 	int rc;
 
-	/* a disk that ends while it is written to is found by whoever writes in there, as an I/O
-	 * error: said here, where somebody can do something about it */
+	/* If the host's disk is full, programs in the machine get I/O errors. The user can do
+	 * something about it only here. */
 	if (statvfs(m->dir, &fs) == 0 && fs.f_bavail * fs.f_frsize < DISK_LEAST)
 		return err_plain(e, ENOSPC,
 			"%s has %" PRIu64 " MiB free, the machine's disk needs %" PRIu64
@@ -168,7 +168,7 @@ static void add_board(struct launch *l)
 	arg(l, "-accel");
 	arg(l, l->kvm ? "kvm" : "tcg,thread=multi,tb-size=512");
 	arg(l, "-cpu");
-	/* QEMU 7.2 loses the nested guest's XCR0: no XSAVE for anybody there */
+	/* QEMU 7.2 loses the nested guest's XCR0, so XSAVE is hidden from all guests */
 	arg(l, l->kvm ? "host" : l->qemu_major < 10 ? "max,+svm,+npt,-xsave" : "max,+svm,+npt");
 	arg(l, "-smp");
 	arg(l, "%" PRIu64, l->m->cpus);
@@ -271,8 +271,8 @@ _noreturn_ static void become_qemu(struct launch *l, char **argv, int ready_fd)
 		O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (log_to < 0 || dup2(null_fd, 0) < 0 || dup2(log_to, 1) < 0 || dup2(log_to, 2) < 0)
 		_exit(1);
-	/* it lives longer than we do: what we were given ourselves, a lock of somebody's perhaps,
-	 * is not handed on */
+	/* QEMU outlives us. It must not inherit the descriptors of our caller, which may be
+	 * locks. */
 	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(l->m->lock_fd, F_SETFD, 0);
 	fcntl(ready_fd, F_SETFD, 0);
@@ -439,7 +439,7 @@ int machine_launch(struct machine *m, const struct machine_opts *o, struct err *
 	buf_init(&l.text, KIB(128));
 	for (int i = 0; rc == 0 && i < ATTEMPTS; i++) {
 		rc = launch_once(&l, e);
-		/* somebody took the port between the look and QEMU's bind: another one */
+		/* another process took a port between probe_port() and QEMU's bind: try again */
 		if (rc == 0 || !e || !strstr(e->msg, "host forwarding rule"))
 			break;
 		if (i < ATTEMPTS - 1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What no client should send, to the daemon on this host (hostdaemon.py): each is answered quickly and as documented, or cut off, and nobody else
-notices. The server's own unit tests (http_server, http1, multipart, sse) and the fuzzers look at the same code closer."""
+notices. The unit tests http_server, lib_http1, api_multipart and api_event_stream, and the fuzzers, look at the same code closer."""
 import concurrent.futures
 import http.client
 import json

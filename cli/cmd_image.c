@@ -216,8 +216,8 @@ static int image_pull(int argc, char **argv)
 		if (c.platform || c.registries || c.stall || c.always || c.room || c.max_bytes ||
 			c.max_entries || c.max_ratio) {
 			err_plain(&e, EINVAL,
-				"the daemon pulls with its own settings: this option needs "
-				"--store");
+				"the daemon pulls with its own settings: --platform, --registries, "
+				"--stall, --always, --room and --max-* need --store");
 			return complain(EXIT_USAGE, &e);
 		}
 		if (c.password_stdin && read_password(password, sizeof(password), &e) < 0)

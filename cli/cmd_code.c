@@ -347,9 +347,8 @@ int cmd_code(int argc, char **argv)
 	int rest, code;
 
 	if (!client_begin(&c, &o.co,
-		    "code [OPTIONS] SANDBOX [CODE]\n\nRun code in a sandbox's code interpreter. "
-		    "Without CODE, run what comes on\nstandard input; on a terminal, line by "
-		    "line.\n",
+		    "code [OPTIONS] SANDBOX [CODE]\n\nWithout CODE: what comes on standard "
+		    "input; on a terminal, line by line.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &rest, &code))
 		return code;
 	if (client_resolve(&c, argv[rest], id, &e) < 0)

@@ -30,9 +30,8 @@ int asset_find(const char *built, const char *installed, char to[static PATH_MAX
 			return 0;
 	}
 	return err_plain(e, ENOENT,
-		"neither %s nor %s is there, seen from %s: build it (make), or install mayfly "
-		"again",
-		built, installed, exe);
+		"neither %s nor %s is in %s: build it (make), or install mayfly again", built,
+		installed, exe);
 }
 
 /* An ELF file's section headers are its end: one that was cut short has none. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_code.c: `mayfly code`: runs code in a context of a sandbox's code interpreter. What the code prints goes to our standard output and error, its value to
- * standard output, pictures into files. ^C interrupts the cell, a second one us. The events come from a guest: text is printed as it is, as a command's.
+ * standard output, pictures into files. ^C interrupts the cell, a second ^C ends us. The events come from a guest: text is printed as it is, as a command's.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -248,7 +248,7 @@ static bool line_continues(const char *line, size_t n)
 	return n && strchr(":{\\(", line[n - 1]);
 }
 
-/* A line is a cell; a block is one up to its empty line. */
+/* Each line is a cell. A block of lines is one cell, which ends at an empty line. */
 static int interactive(struct code_run *x, const struct code_opts *o)
 {
 	_cleanup_free_ char *line = NULL;
@@ -347,8 +347,9 @@ int cmd_code(int argc, char **argv)
 	int rest, code;
 
 	if (!client_begin(&c, &o.co,
-		    "code [OPTIONS] SANDBOX [CODE]\n\nWithout CODE: what comes on standard "
-		    "input; on a terminal, line by line.\n",
+		    "code [OPTIONS] SANDBOX [CODE]\n\nRun code in a sandbox's code interpreter. "
+		    "Without CODE, run what comes on standard\ninput; on a terminal, run each "
+		    "line when it is typed.\n",
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &rest, &code))
 		return code;
 	if (client_resolve(&c, argv[rest], id, &e) < 0)

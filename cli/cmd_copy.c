@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_copy.c: `mayfly cp`: files and folders into a sandbox and out of it, by the upload and download
- * of the execution API. What a listing of a sandbox names is hostile: a name with ".." or from
- * elsewhere is refused, links are not followed out.
+ * of the execution API. File names in a listing of a sandbox are hostile: a name with "..", or
+ * outside of the folder that was asked for, is refused. Links are not followed out.
  */
 #include <ftw.h>
 #include <stdio.h>

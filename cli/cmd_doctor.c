@@ -84,8 +84,8 @@ static void look_flaws(struct finding *f)
 			       : "the kernel does not say");
 	else
 		snprintf(f->todo, sizeof(f->todo),
-			"no mitigations=off, and the newest microcode: a guest may read memory of "
-			"another");
+			"boot without mitigations=off, with the newest microcode: a guest may read "
+			"memory of another");
 }
 
 static void look_smt(struct finding *f)
@@ -261,7 +261,7 @@ static void look_records(struct finding *f)
 		return;
 	}
 	snprintf(f->what, sizeof(f->what),
-		"%d cannot be read, and no file is removed: %.20s/%.36s: %.80s",
+		"%d cannot be read, so no file is removed: %.20s/%.36s: %.80s",
 		cJSON_GetArraySize(items), json_text(one, "table"), json_text(one, "id"),
 		json_text(one, "reason"));
 	snprintf(f->todo, sizeof(f->todo),

@@ -2,7 +2,7 @@
  *
  * cmd_exec.c: `mayfly run`, `create` and `exec`. The events of a command come as JSON objects with a
  * blank line between; what a program prints goes to our standard output and error as it is. ^C
- * interrupts the command, a second one us.
+ * interrupts the command, a second ^C ends us.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -47,20 +47,20 @@ static int code_of_error(const char *evalue, const char *trace)
 }
 
 /* cJSON ends a string at a NUL, and does not say how long it is. So each NUL becomes a character that
- * this event does not have (`stands`); print_text() writes a NUL for it. */
-static size_t hide_nuls(char *p, size_t n, char stands[4])
+ * does not occur in this event (`stand_in`); print_text() prints a NUL for it. */
+static size_t hide_nuls(char *p, size_t n, char stand_in[4])
 {
 	size_t found = 0, to = 0;
 
 	for (unsigned int c = 0; c < 64; c++) {
-		snprintf(stands, 4, "\xef\x80%c", 0x80 + c);
-		if (!memmem(p, n, stands, 3))
+		snprintf(stand_in, 4, "\xef\x80%c", 0x80 + c);
+		if (!memmem(p, n, stand_in, 3))
 			break;
 	}
 	for (size_t i = 0, k; i < n; i += k) {
 		k = p[i] == '\\' && i + 1 < n ? 2 : 1;
 		if (i + 6 <= n && !memcmp(p + i, "\\u0000", 6)) {
-			memcpy(p + to, stands, 3);
+			memcpy(p + to, stand_in, 3);
 			to += 3;
 			k = 6;
 			found++;
@@ -70,15 +70,15 @@ static size_t hide_nuls(char *p, size_t n, char stands[4])
 		}
 	}
 	if (!found)
-		*stands = 0;
+		*stand_in = 0;
 	return to;
 }
 
-static void print_text(const char *s, const char stands[4], FILE *to)
+static void print_text(const char *s, const char stand_in[4], FILE *to)
 {
 	const char *at;
 
-	while (*stands && (at = strstr(s, stands))) {
+	while (*stand_in && (at = strstr(s, stand_in))) {
 		fwrite(s, 1, (size_t)(at - s), to);
 		fputc(0, to);
 		s = at + 3;
@@ -88,18 +88,18 @@ static void print_text(const char *s, const char stands[4], FILE *to)
 
 static void take_event(struct running *x, char *p, size_t n)
 {
-	char stands[4];
-	cJSON *j = cJSON_ParseWithLength(p, hide_nuls(p, n, stands)),
+	char stand_in[4];
+	cJSON *j = cJSON_ParseWithLength(p, hide_nuls(p, n, stand_in)),
 	      *t = cJSON_GetObjectItem(j, "text"), *err = cJSON_GetObjectItem(j, "error");
 	const char *type = json_text(j, "type"), *text = cJSON_IsString(t) ? t->valuestring : "";
 
 	if (!strcmp(type, "init")) {
 		snprintf(x->id, sizeof(x->id), "%s", text);
 	} else if (!strcmp(type, "stdout")) {
-		print_text(text, stands, stdout);
+		print_text(text, stand_in, stdout);
 		fflush(stdout);
 	} else if (!strcmp(type, "stderr")) {
-		print_text(text, stands, stderr);
+		print_text(text, stand_in, stderr);
 	} else if (!strcmp(type, "execution_complete")) {
 		x->code = 0;
 	} else if (!strcmp(type, "error")) {
@@ -291,7 +291,7 @@ int cmd_exec(int argc, char **argv)
 	struct exec_opts o = {0};
 	const struct opt opts[] = {
 		{"env", 'e', OPT_LIST, &o.env, "K=V",
-			"an environment variable of the command (K alone: as it is here)"},
+			"an environment variable of the command (K alone: with its value here)"},
 		{"workdir", 'w', OPT_STR, &o.cwd, "DIR",
 			"working directory, instead of the image's"},
 		{"user", 'u', OPT_STR, &o.user, "UID[:GID]",
@@ -407,8 +407,8 @@ static int add_volume(cJSON *to, const char *text, size_t number, struct err *e)
 
 	if (!path || (how && strcmp(how, ":ro") != 0 && strcmp(how, ":rw") != 0))
 		return err_plain(e, EINVAL,
-			"--volume %.100s: it is NAME:PATH or /FOLDER:PATH, with :ro behind it for "
-			"read-only",
+			"--volume %.100s: not NAME:PATH or /FOLDER:PATH (add :ro at the end for "
+			"read-only)",
 			text);
 	*path++ = 0;
 	v = cJSON_CreateObject();
@@ -445,11 +445,11 @@ static int check_network(const struct create_opts *o, struct err *e)
 	const char *n = o->network;
 
 	if (n && strcmp(n, "open") != 0 && strcmp(n, "deny") != 0 && strcmp(n, "none") != 0)
-		return err_plain(e, EINVAL, "--network %.40s: it is open, deny or none", n);
+		return err_plain(e, EINVAL, "--network %.40s: not open, deny or none", n);
 	if (n && !strcmp(n, "none") && o->allow.n)
 		return err_plain(e, EINVAL,
-			"--network none and --allow contradict each other: --network deny is what "
-			"--allow adds to");
+			"--network none and --allow contradict each other: use --network deny with "
+			"--allow");
 	return 0;
 }
 
@@ -660,9 +660,10 @@ int cmd_create(int argc, char **argv)
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
 		{"env", 'e', OPT_LIST, &o.env, "K=V",
-			"an environment variable of everything in it (K alone: as it is here)"},
+			"an environment variable of everything in it (K alone: with its value "
+			"here)"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
-			"remove it after SECONDS (never)"},
+			"remove it after SECONDS (default: never)"},
 		{"snapshot", 0, OPT_STR, &o.snapshot, "ID",
 			"create it from a snapshot instead of an image"},
 		{"template", 0, OPT_STR, &o.template_id, "ID",
@@ -760,7 +761,7 @@ int cmd_run(int argc, char **argv)
 	const struct opt opts[] = {
 		CREATE_OPTS(o),
 		{"env", 'e', OPT_LIST, &x.env, "K=V",
-			"an environment variable of the command (K alone: as it is here)"},
+			"an environment variable of the command (K alone: with its value here)"},
 		{"workdir", 'w', OPT_STR, &x.cwd, "DIR",
 			"working directory, instead of the image's"},
 		{"timeout", 0, OPT_UINT, &x.timeout, "SECONDS", "kill the command after SECONDS"},

@@ -97,7 +97,7 @@ int cmd_fork(int argc, char **argv)
 			"an environment variable of their later commands"},
 		{"label", 'l', OPT_LIST, &o.labels, "K=V", "metadata of the children"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
-			"remove them after SECONDS (when the source expires)"},
+			"remove them after SECONDS (default: when the source expires)"},
 		{"pause", 'p', OPT_FLAG, &o.pause, NULL, "pause the source"},
 		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT", "fork a snapshot, not a sandbox"},
 		CLIENT_OPTS(o.co),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_forward.c: `mayfly port-forward`: local ports that lead to ports and Unix sockets in a sandbox, for any protocol. Each accepted connection becomes one request
- * GET .../stream that the daemon upgrades; then bytes pass both ways unread, with half-closes. One thread a connection, because each is only two copies. A
+ * GET .../stream that the daemon upgrades; then bytes pass both ways unread, with half-closes. Each connection has a thread, which only copies in both directions. A
  * thread never blocks in a write: if it did, two peers that both send without reading would wait for each other for ever.
  */
 #include <arpa/inet.h>
@@ -261,7 +261,7 @@ static int carry_stdio(const struct forward *f)
 	fcntl(STDIN_FILENO, F_SETFL, in | O_NONBLOCK);
 	fcntl(STDOUT_FILENO, F_SETFL, out | O_NONBLOCK);
 	carry(&k);
-	/* the terminal, if they are one, is its shell's as well */
+	/* if they are a terminal, the shell uses the same open file: its flags must be as before */
 	fcntl(STDIN_FILENO, F_SETFL, in);
 	fcntl(STDOUT_FILENO, F_SETFL, out);
 	return EXIT_OK;
@@ -333,7 +333,7 @@ static int forwards_parse(struct forward *f, size_t n, char **words, const struc
 		if (forward_parse(&f[i], words[i], &e) < 0)
 			return complain(EXIT_USAGE, &e);
 		if (f[i].fd == STDIO && n > 1) {
-			err_plain(&e, EINVAL, "port-forward: with '-' there is only one port");
+			err_plain(&e, EINVAL, "port-forward: with - as LOCAL, give one port only");
 			return complain(EXIT_USAGE, &e);
 		}
 	}

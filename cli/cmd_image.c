@@ -195,7 +195,7 @@ static int image_pull(int argc, char **argv)
 		{"platform", 0, OPT_STR, &c.platform, "OS/ARCH",
 			"platform of a multi-platform image (default: this machine's)"},
 		{"user", 'u', OPT_STR, &c.user, "NAME",
-			"user of the registry; its password: see the next option"},
+			"user of the registry; give the password with --password-stdin"},
 		{"password-stdin", 0, OPT_FLAG, &c.password_stdin, NULL,
 			"read the password from standard input; it is not stored"},
 		{"registries", 0, OPT_STR, &c.registries, "FILE",

@@ -18,7 +18,7 @@ struct pool_opts {
 #define POOL_SIZE_OPTS(o)                                                                          \
 	{"min", 0, OPT_UINT, &(o).min, "N", "keep at least N machines ready (1)"},                 \
 		{"max", 0, OPT_UINT, &(o).max, "N",                                                \
-			"keep at most N machines ready (the minimum)"},                            \
+			"keep at most N machines ready (default: as --min)"},                      \
 		{"total-min", 0, OPT_UINT, &(o).pool_min, "N",                                     \
 			"have at least N machines, ready and in use together (0)"},                \
 		{"total", 0, OPT_UINT, &(o).pool_max, "N",                                         \

@@ -276,7 +276,7 @@ static int template_create(int argc, char **argv)
 	struct opt_list env = {0};
 	const struct opt opts[] = {
 		{"publish", 'p', OPT_STR, &publish, "WHERE",
-			"where it is published, kept as a note only (s3://local/mayfly)"},
+			"a note where it is published; nothing is sent there (s3://local/mayfly)"},
 		{"env", 'e', OPT_LIST, &env, "K=V",
 			"an environment variable of every sandbox made from it"},
 		CLIENT_OPTS(co),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_volume.c: `mayfly volume`: create, ls, inspect, rm and cp of claims.
- * What a listing of a claim names is hostile: cmd_copy.c checks it.
+ * File names in a listing of a claim are hostile: cmd_copy.c checks them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static int volume_create(int argc, char **argv)
 	const char *size = NULL;
 	const struct opt opts[] = {
 		{"size", 0, OPT_STR, &size, "SIZE",
-			"limit of the bytes of its files: 500Mi, 10Gi (no limit)"},
+			"limit of the bytes of its files: 500Mi, 10Gi (default: no limit)"},
 		CLIENT_OPTS(co),
 	};
 	struct client c;

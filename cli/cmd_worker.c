@@ -170,10 +170,11 @@ static int worker_run(int argc, char **argv)
 		{"input", 'i', OPT_STR, &o.input, "FILE",
 			"the input {run_id, task, context} as JSON (-: standard input)"},
 		{"task", 't', OPT_STR, &o.task, "TEXT",
-			"the task, instead of an input (the file's `task`)"},
-		{"context", 'c', OPT_STR, &o.context, "JSON", "its context ({})"},
+			"the task, where no --input is given (default: `task` of FILE)"},
+		{"context", 'c', OPT_STR, &o.context, "JSON", "context of the task (default: {})"},
 		{"run-id", 0, OPT_STR, &o.run_id, "ID",
-			"its run id: the same one gets the same answer (a new one)"},
+			"run id: a run with the same id gets the same answer (default: a new "
+			"id)"},
 		CLIENT_OPTS(o.co),
 	};
 	_cleanup_json_ cJSON *worker = NULL, *input = NULL;
@@ -190,7 +191,7 @@ static int worker_run(int argc, char **argv)
 		    opts, ARRAY_LEN(opts), argc, argv, 1, &at, &code))
 		return code;
 	if (argc - at != 1) {
-		fprintf(stderr, "mayfly: worker: name one FILE, behind the options\n");
+		fprintf(stderr, "mayfly: worker: name one FILE, after the options\n");
 		return EXIT_USAGE;
 	}
 	if (o.input && (o.task || o.context || o.run_id)) {

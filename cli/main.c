@@ -35,7 +35,7 @@ static const struct command commands[] = {
 	{"volume", cmd_volume, "create, copy and remove claims: folders that sandboxes share"},
 	{"snapshot", cmd_snapshot, "create, list and remove snapshots"},
 	{"pool", cmd_pool, "keep machines of an image ready for later creates"},
-	{"worker", cmd_worker, "run a worker's task, bounded and once for each run id"},
+	{"worker", cmd_worker, "run a worker's task in a sandbox of its own, once for each run id"},
 	{"template", cmd_template, "create, list and remove templates"},
 	{"machine", cmd_machine,
 		"control the appliance: an emulated machine for hosts without usable KVM"},

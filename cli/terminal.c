@@ -274,7 +274,7 @@ static void terminal_raw(struct terminal *t)
 	t->raw = tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) == 0;
 }
 
-/* ^C where our terminal is not raw, so that it is a signal: the first one interrupts the command, the second one us. */
+/* ^C where our terminal is not raw, so that it is a signal: the first ^C interrupts the command, the second one ends us. */
 static void terminal_interrupt(struct terminal *t, int *seen)
 {
 	if (*seen == interrupts)
@@ -324,7 +324,7 @@ static void terminal_fini(struct terminal *t)
 	loop_destroy(t->loop);
 }
 
-/* A session that somebody else holds, or that was there before, is not ours to delete, unless its shell ended in front of us. */
+/* A session that somebody else holds, or that was there before, is not ours to delete, unless its shell ended while we were attached. */
 static bool terminal_owns_session(const struct terminal *t)
 {
 	if (t->taken || !(t->o->input || !t->o->session))

@@ -330,7 +330,7 @@ static const struct sub {
 		"run a command in it, with our standard streams; exit with its exit code"},
 	{"shell", do_shell, "open a shell in it"},
 	{"publish", do_publish, "make files visible in it, and print their path there"},
-	{"logs", do_logs, "print what QEMU said, and its console"},
+	{"logs", do_logs, "print the machine's console, and what QEMU said"},
 	{"rm", do_rm, "kill it and remove it with its data"},
 };
 
@@ -370,8 +370,7 @@ int cmd_machine(int argc, char **argv)
 		{"port", 'p', OPT_UINT, &a.o.port, "PORT",
 			"start: the daemon's port on 127.0.0.1 (8080; 0: any free one)"},
 		{"cpus", 0, OPT_UINT, &a.o.cpus, "N",
-			"start: emulated CPUs (1; with 2, forks of running guests crash under "
-			"emulation)"},
+			"start: emulated CPUs (1; with more, guests may crash under emulation)"},
 		{"memory", 'm', OPT_BYTES, &a.o.memory_bytes, "SIZE",
 			"start: memory (half of the host's, at most 12G)"},
 		{"disk", 0, OPT_BYTES, &a.o.disk_bytes, "SIZE",

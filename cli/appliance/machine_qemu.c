@@ -94,8 +94,8 @@ static uint64_t tsc_at(uint64_t *ns)
 	return tsc;
 }
 
-/* The guest's clock is this machine's time-stamp counter: its rate, or the guest's kernel
- * calibrates for half a second and may end with a 4 ms clock. */
+/* The rate of this host's time-stamp counter, which is also the guest's clock. Without it the
+ * guest's kernel calibrates for half a second, and may end with a 4 ms clock. */
 static unsigned long tsc_khz(void)
 {
 	struct timespec t = {.tv_nsec = 40000000};
@@ -401,8 +401,8 @@ static int find_parts(struct launch *l, struct err *e)
 	if (sysinfo(&si) == 0 &&
 		l->m->memory_bytes + MIB(256) > (uint64_t)si.totalram * si.mem_unit)
 		return err_plain(e, ENOMEM,
-			"this host has %" PRIu64 " MiB of memory, the machine is to have %" PRIu64
-			": use --memory",
+			"this host has %" PRIu64 " MiB of memory, and the machine needs %" PRIu64
+			" and 256 more: choose less with --memory",
 			(uint64_t)si.totalram * si.mem_unit >> 20, l->m->memory_bytes >> 20);
 	kvm_probe(&v);
 	l->kvm = v.usable;

@@ -88,7 +88,7 @@ $(BIN)/mayfly: $(O)/cli/main.o $(O)/cli.a $(O)/images.a $(O)/lib.a
 $(HOST_PROGS:%=$(BIN)/%):
 	$(Q)$(call link,$^,$(if $(filter %-vmm,$@),$(NOPIE),-pie),$(LIBS_$(@F)))
 
-# the guest's init: static against musl, so that it owes nothing to the image's libc
+# the guest's init: static against musl, so that it does not need the image's libc
 MUSL_CC := musl-gcc
 MUSL_FLAGS := -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu -static -Os -fno-pie -no-pie
 MUSL_OBJS = $(patsubst %.c,$(B)/musl/%.o,$(SRC_agent) $(AGENT_LIB))
@@ -190,7 +190,7 @@ warnings:
 tidy:
 	$(Q)[ -z "$(strip $(FILES))" ] || printf '%s\n' $(FILES) | xargs -P 2 -n 4 tests/check/tidy
 
-# cold starts and what follows them, beside others, in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
+# cold starts, restores and what follows, compared with other monitors in one run (docs/benchmarks.md); on this host, or in an appliance where it has no KVM
 WRAP := -Wl,--wrap=arch_vm_load
 BENCH_BINS := $(B)/bench/bench-floor $(B)/bench/bench-krun $(B)/bench/delay/mayfly-vmm
 $(B)/bench/bench-floor: $(O)/bench/floor.o $(O)/vmm.a $(O)/lib.a

@@ -153,7 +153,7 @@ def test_no_compiler_or_header(tmp_path):
     said(subprocess.run([*tools, "no-such-gcc"], capture_output=True, text=True, env=os.environ | {"CC": "no-such-cc"}), "no-such-cc no-such-gcc", "make deps")
     said(small_disk(pathlib.Path("/usr/include/cjson"), 64, tools, {"CC": "gcc"}), "cjson/cJSON.h", "make deps")
     r = subprocess.run(["make", "-s", "-C", TOP, "tools", "MUSL_CC=no-such-gcc"], capture_output=True, text=True)
-    assert r.returncode != 0 and r.stderr.splitlines()[0] == "make: no-such-gcc: not here: make deps (as root)", r.stderr
+    assert r.returncode != 0 and r.stderr.splitlines()[0] == "make: missing no-such-gcc: run make deps as root", r.stderr
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ class Machine:
         return r.stdout.strip()
 
     def traced(self):
-        """tests/trace/make: what comes before a command whose sealed threads' calls are wanted, folded into a file of the exchange folder."""
+        """For tests/trace/make: the words before a command that run it under strace, and fold its calls into a file of the exchange folder."""
         some = os.environ.get("E2E_TRACE")
         if not some:
             return []
@@ -103,9 +103,9 @@ class Daemon:
         self.domain = f"127.0.0.1:{machine.port}"
         self.url = f"http://{self.domain}"
         self.config_more = config_more
-        # a registry of a test's own is on the loopback of the host outside, which is not the daemon's
+        # a registry that a test starts is on this host's loopback. For the daemon in the appliance it has a private address
         self.plain_http = True
-        # what its helper is started by, a shell's words: a host that lacks something
+        # a command prefix (shell) under which the helper is started, to imitate a host that lacks something
         self.under = ""
         self.limits_more = ""  # lines of that table
         self.memory_mib, self.overcommit = 65536, 200

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tour for every generation of the official Python SDK, run by test_generations.py with each one's own interpreter. ENDING is what a text event
-keeps of its line for that generation; all else is the same."""
+"""One tour for every generation of the official Python SDK, run by test_generations.py with each one's own interpreter. ENDING says whether
+the text of an event keeps its line's ending for that generation; all else is the same."""
 import os
 import time
 from datetime import timedelta

@@ -130,7 +130,7 @@ class HostDaemon:
     def clean(self):
         if self.proc and self.proc.poll() is None:
             self.end()
-        # also those that were only just started and have logged nothing yet, or are still what the daemon was when it forked
+        # also monitors that have logged nothing yet, and children that the daemon has forked and that have not executed their program yet
         ours = os.fsencode(self.dir / "bin" / "mayfly-vmm"), os.fsencode(self.config_path)
         left, end = set(pathlib.Path("/proc").glob("[0-9]*")), time.monotonic() + 1
         while left and time.monotonic() < end:

@@ -43,7 +43,7 @@ while True:
 
 
 def ask(*words):
-    """As a shell's words: the helper is asked, and its answer is printed."""
+    """The shell command that asks the helper and prints its answer."""
     return f"echo {' '.join(str(w) for w in words)} > /root/in; cat /root/out"
 
 

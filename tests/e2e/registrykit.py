@@ -28,7 +28,7 @@ def free_port():
 
 
 class Serving:
-    """A server of this process, in a thread; answer(handler) is called for each GET and HEAD. seen: (path, Range) of each."""
+    """A server of this process, in a thread; answer(handler) is called for each GET and HEAD. seen: (path, Range, Authorization) of each."""
 
     def __init__(self, answer=None, host="127.0.0.1"):
         outer = self

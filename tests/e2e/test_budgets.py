@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client or a guest can make the daemon hold: each has a budget, and over it an answer or an end. The daemon runs on this host; of the
-execution API its real server with a real agent (test_crossed.Serve). Budgets of streams and bodies: tests/unit/http_budgets.c."""
+"""What a client or a guest can make the daemon hold: each has a budget. Beyond it a request is refused, or a stream ends. The daemon runs on this host. For
+the execution API it is the real server with a real agent (test_crossed.Serve). Budgets of streams and bodies: tests/unit/http_budgets.c."""
 import json
 import os
 import pathlib

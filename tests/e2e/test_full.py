@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state folder that is really full, no error that a test asks for (that is test_faults): the data disk is filled up to what a step leaves, and at
+"""A state folder that is really full (test_faults makes such errors by a fault step): the data disk is filled up to what a step leaves, and at
 each of create, template, pause and snapshot there is afterwards the old state or the new one, the answer says why, and with room again it works.
 To the last block, and resume: test_full_host.py."""
 import time

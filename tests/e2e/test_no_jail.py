@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--no-jail, for debugging: said loudly, and as root only to who says it twice."""
+"""--no-jail, for debugging: the log warns of it, and root must give it twice."""
 import os
 import re
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operation per sandbox: what is asked for while another operation runs is queued, refused or held as the table says
-(api/sandbox/operation_table.c), in a real daemon. Also what ends: records of ended sandboxes make room. Monitors are scripted."""
+(api/sandbox/operation_table.c), in a real daemon. Also: records of ended sandboxes are deleted to make room. Monitors are scripted."""
 import concurrent.futures
 import contextlib
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every endpoint and every documented answer. What is documented is documented.txt (from the protocol's OpenAPI files), BESIDE (from its text, and what is our own) and
-the codes; each must have been seen, in golden/ (a real VM: test_wire.py) or here, against the daemon on this host with scripted monitors (hostdaemon.py), or stand
-in NEVER with why no client can get it. It fails when a route is served that is in none of them, when an answer was seen that nobody documents, and when NEVER is wrong."""
+the codes; each must have been seen, in golden/ (a real VM: test_wire.py) or here, against the daemon on this host with scripted monitors (hostdaemon.py), or be
+listed in NEVER with the reason why no client can get it. The test fails for a served route that is not listed, an answer that is not documented, and a wrong entry of NEVER."""
 import concurrent.futures
 import difflib
 import http.client

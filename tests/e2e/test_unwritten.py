@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database does not take is not answered as done: every route that changes something, with a database that refuses the row (a full or a
+"""A change that the database refuses is not answered as done: every route that changes something, with a database that refuses the row (a full or a
 broken disk), says so with its documented error, and nothing has changed, neither now nor for the next daemon. Monitors are scripted."""
 import concurrent.futures
 import contextlib

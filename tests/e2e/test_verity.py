@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store on a file system with fs-verity (ext4; the appliance's own is XFS): what was read through once is handed to the kernel, which checks every
-page from then on. The next boot of the host trusts it at once, and damage below it is found by whoever reads it."""
+page from then on. The next boot of the host trusts it at once, and the kernel finds damage below it at the next read."""
 import json
 import re
 import time

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that lacks a wall of the jail: `mayfly doctor` names it, the daemon does not start on it unless its configuration permits that, and
-then every other wall stands. What lacks is taken away from the helper and all below it: a kernel without Landlock by tests/tools/deny, cgroups
+then every other wall stands. The wall is taken away from the helper and all processes below it: a kernel without Landlock by tests/tools/deny, cgroups
 that are not delegated by a read-only mount of them."""
 import subprocess
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol on the wire: requests and the answers that are documented for them, in order, against one sandbox on a real VM. Each exchange is also
 compared with the one kept in golden/: what differs between two runs (ids, times, numbers that are measured) is made the same first.
-    RECORD=1 make e2e T=test_wire        records them anew; read the diff"""
+    RECORD=1 make e2e T=test_wire        records them again; read the diff"""
 import difflib
 import http.client
 import json

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a jailed process writes into its log pipe, line by line: no line has a byte behind its end read or a NUL in it, and none speaks as another
- * level than one of ours.
+ * What a jailed process writes into its log pipe, line by line: no byte behind a line's end is read, no logged line has a NUL, and its level is
+ * one of ours.
  */
 #include "api/links/process_log.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lib_dns.c: a guest's question, and after two bytes of length a resolver's answer to it. What is written of them can be read again and
+ * lib_dns.c: a guest's question, then two bytes of length and a resolver's answer to it. What is written of both can be read again and
  * says no more than what was allowed.
  */
 #include "lib/test.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vblk: a hostile driver of the block device. The input is a list of 12-byte requests {flags, type,
- * sector16, nranges, len16, place16, raw[3]}: headers and ranges are built from it, one in some is
- * a raw descriptor; the queue is kicked when flags say so, the device reset or made quiet now and
+ * sector16, nranges, len16, place16, raw[3]}: headers and ranges are built from it, and some are
+ * raw descriptors; the queue is kicked when flags say so, the device reset or made quiet now and
  * then. Every good chain must come back.
  */
 #include <string.h>

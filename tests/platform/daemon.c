@@ -3,7 +3,8 @@
  * daemon: what mayflyd cannot do once it serves. The real mayfly-priv starts this program in
  * mayflyd's place, which takes the last two steps as mayflyd does (api/core/seal.c), tries what must be
  * impossible, and says what became of it by its exit code, which the helper hands on: 0, or 2.
- * Needs root (77 = skipped); the neighbour to attack is this test, another one of another user's.
+ * Needs root (77 = skipped). The neighbour to attack is another process of this test, of another
+ * user.
  */
 #include "lib/test.h"
 

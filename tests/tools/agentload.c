@@ -5,10 +5,12 @@
  * with the microseconds it took, or "failed TEXT":
  *
  *   ping               an empty request on a kept connection
- *   true               AGENT_EXEC of `true` on a connection that stands, until AGENT_EXIT has come;
- * true-cold: the connection, too fork               fork + exec + wait of the same program, done
- * and measured by a process in the guest (bench/forkexec.c) put N, get N       one file of N bytes
- * to or from the guest puts K N, gets K N K files of N bytes, one after the other on one connection
+ *   true               AGENT_EXEC of `true` on an open connection, until AGENT_EXIT has come
+ *   true-cold          the same, with the connection
+ *   fork               fork + exec + wait of the same program, done and measured by a process in
+ *                      the guest (bench/forkexec.c)
+ *   put N, get N       one file of N bytes to or from the guest
+ *   puts K N, gets K N K files of N bytes, one after the other on one connection
  */
 #include "tests/agent_host.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * guestflood: a hostile program in a guest, for test_neighbour.py. Static, because an image owes it nothing. Never ends by itself.
+ * guestflood: a hostile program in a guest, for test_neighbour.py. Static, because an image need not have its libraries. Never ends by itself.
  *
  *   guestflood vsock   streams to the host's ports (also the one on which the agent reports) and to the agent's own, with rubbish in them
  *   guestflood net     UDP packets and connections to addresses where nobody is, questions to a name server that is none

@@ -2,7 +2,7 @@
  *
  * agent_all: every request of lib/proto_agent.h once, with what it answers, on the connection it
  * belongs to; the agent's own table says whether one was left out. The conversation is recorded
- * (--record), and said again to another agent, which must answer alike.
+ * (--record), and sent again to another agent, which must answer alike.
  */
 #include "tests/agent_host.h"
 

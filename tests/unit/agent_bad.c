@@ -2,7 +2,7 @@
  *
  * agent_bad: bad input gets an error that says what was wrong, from which the daemon makes the
  * documented one; and the agent goes on. Names that are too long, folders and users that are not
- * there, programs that are none, a full disk, files that may not be read.
+ * there, files that are no programs, a full disk, files that may not be read.
  */
 #include "tests/agent_host.h"
 

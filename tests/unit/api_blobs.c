@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * api_blobs: counted files: what the last reference, the sweep and a start with unreadable records
- * do to them; large ones go in another thread, and never under somebody who has them mapped.
+ * do to them; large ones go in another thread, and never while a process has them mapped.
  */
 #include "lib/test.h"
 

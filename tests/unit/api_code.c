@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_code: what a Jupyter kernel says becomes a client's events; where the server is. The whole way is tests/e2e/test_code_host.py.
+ * api_code: what a Jupyter kernel says becomes a client's events; how the server is found. From client to kernel: tests/e2e/test_code_host.py.
  */
 #include "lib/test.h"
 

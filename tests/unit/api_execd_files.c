@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_execd_files: the execution API (tests/execd_host.h): the file routes, up, down and all
- * between.
+ * api_execd_files: the execution API (tests/execd_host.h): every file route, from upload to
+ * download.
  */
 #include "tests/execd_host.h"
 

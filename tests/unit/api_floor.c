@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_floor: the hardening floor: from the configuration to the agent's request, and whether its answer will do.
+ * api_floor: the hardening floor: from the configuration to the agent's request, and whether the agent's answer is good enough.
  */
 #include "lib/test.h"
 

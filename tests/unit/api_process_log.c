@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_process_log: lines of hostile processes: each is logged as the slot's, a flood is read slowly, a full pipe drops lines.
+ * api_process_log: lines of hostile processes: each is logged with its slot's number, a flood is read slowly, a full pipe drops lines.
  */
 #include "lib/test.h"
 

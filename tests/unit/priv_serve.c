@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * priv_serve: every request out of the table is refused, what is in it does what it says; nothing
- * real is started.
+ * priv_serve: every request that is not in the table is refused, and every other one does what it
+ * says. No real process is started.
  */
 #include "lib/test.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * seal: the allow-lists beside what the test suite really called (tests/trace/calls, made by
- * tests/trace/make): every call that was made is allowed, and nothing is allowed that was never
- * made, but with the reason in its row. Nothing hostile, nothing real is started.
+ * tests/trace/make): every call that was made is allowed. A call that is allowed and
+ * was never made has the reason in its row. Nothing hostile, nothing real is started.
  */
 #include "lib/test.h"
 

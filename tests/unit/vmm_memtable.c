@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_memtable: the table of guest memory beside a model of one entry a page; discarded memory is
+ * vmm_memtable: the table of guest memory, compared with a model that has one entry a page; discarded memory is
  * zero and private to nobody.
  */
 #include "lib/test.h"

@@ -2,7 +2,7 @@
  *
  * vmm_pagemap.c: the list of private pages, as this kernel's PAGEMAP_SCAN says it and from plain
  * entries: the same, ascending, whatever the number of ranges is. (The kernel gives back 512 ranges
- * at a time, and what it calls the end of its walk is not always that.)
+ * at a time, and may say that its walk has ended before it has.)
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vmm_populate: the plan of a working set beside a model of one entry a page, and a real one: what
+ * vmm_populate: the plan of a working set, compared with a model that has one entry a page, and a real one: what
  * is copied is private and has the file's bytes, everything else stays the file's.
  */
 #include "lib/test.h"

@@ -176,7 +176,7 @@ class Daemon:
         self.kill("TERM", "mayfly-priv")
 
     def end(self):
-        """Until nothing of it is left. Sandboxes do not outlive their helper."""
+        """Stops the helper and the daemon, and waits until the helper has ended. Sandboxes go on, and the next helper finds them."""
         self.stop()
         end = time.monotonic() + DAEMON_WAIT_S
         while self.machine.run("pgrep", "-x", "mayfly-priv").returncode == 0:

@@ -85,7 +85,7 @@ static void signal_event(void *arg, uint32_t events)
 		procs_reap(a);
 }
 
-/* SIGINT is ctrl-alt-del's for an init, and means nothing here. */
+/* SIGINT is Ctrl-Alt-Del for PID 1, which ignores it. An agent of a test stops on it. */
 static const int taken_signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH};
 
 static int watch_signals(struct agent *a)
@@ -93,7 +93,8 @@ static int watch_signals(struct agent *a)
 	struct sigaction sa;
 	sigset_t all, some;
 
-	/* a parent may have left some ignored, which would outlive the agent's children's execve */
+	/* a parent may have left signals ignored: the agent's children would inherit that through
+	 * execve */
 	for (int i = 1; i < NSIG; i++)
 		if (sigaction(i, NULL, &sa) == 0 && sa.sa_handler == SIG_IGN)
 			signal(i, SIG_DFL);
@@ -126,8 +127,8 @@ int agent_init(struct agent *a, const struct agent_opts *o, struct err *e)
 	if (!a->loop || !a->image_env)
 		return err_plain(e, ENOMEM, "no memory");
 	if (o->init || o->guarded) {
-		/* workloads of the protocol look for this name; and none of them may read this memory or environment
-		 * (exec.c keeps CAP_SYS_PTRACE from them) */
+		/* Programs written for the protocol look for a process of this name. No command may
+		 * read the agent's memory or environment (exec.c takes CAP_SYS_PTRACE away). */
 		prctl(PR_SET_NAME, "execd");
 		prctl(PR_SET_DUMPABLE, 0);
 	}
@@ -174,7 +175,7 @@ void agent_fini(struct agent *a)
 	harden_fini(a);
 	inward_fini(a);
 	jobs_fini(a);
-	conn_close_all(a); /* what jobs gave back */
+	conn_close_all(a); /* connections that jobs_fini() gave back */
 	procs_free(a);
 	isolate_fini(a);
 	sessions_free(a);
@@ -185,7 +186,7 @@ void agent_fini(struct agent *a)
 	watch_remove(a->sig_w);
 	timer_remove(a->shutdown_timer);
 	if (a->loop)
-		loop_turn(a->loop, 0); /* what was put off: freeing connections */
+		loop_turn(a->loop, 0); /* runs deferred work: connections are freed there */
 	loop_destroy(a->loop);
 	close_fd(&a->listen_fd);
 	close_fd(&a->sig_fd);

@@ -42,10 +42,10 @@ struct agent_opts {
 	const char *run_dir;     /* where generation, machine-id and boot-id live */
 	/* the program that dumps a session's environment; NULL: /proc/self/exe */
 	const char *helper;
-	bool guarded; /* named and protected from its commands as an init is: a test in its own namespace */
-	bool set_names; /* sethostname although not init: a test in its own namespace */
-	uint32_t
-		prod_ms; /* 0, or of a test that does not wait so long: isolate_run.c, PROD_EVERY_MS */
+	bool guarded; /* named "execd" and closed to its commands, as PID 1 is; for tests */
+	/* call sethostname although not PID 1: for tests in a namespace of their own */
+	bool set_names;
+	uint32_t prod_ms; /* 0: PROD_EVERY_MS (isolate_run.c); tests set less */
 	/* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
 	bool init;
 };
@@ -73,7 +73,8 @@ struct agent {
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;
 	bool is_set_up;
-	/* AGENT_PREPARE done, AGENT_THAW not yet: nothing is started, the root is left alone */
+	/* from the start of AGENT_PREPARE to the end of AGENT_THAW: no process is started, no file
+	 * request is taken */
 	bool frozen;
 	bool shutting_down;
 	struct envset *image_env, *setup_env;
@@ -82,11 +83,12 @@ struct agent {
 
 	char cgroup[256];            /* "" = none */
 	uint64_t memory_limit;       /* of all processes in it; 0 = the whole machine */
-	struct cgroup *spare_cgroup; /* made ahead: the kernel takes its time for one */
+	struct cgroup *spare_cgroup; /* made ahead, because the kernel makes them slowly */
 	uint64_t next_cgroup, next_store;
-	/* isolated sessions that live or end; the cgroups of those that ended last, which are never used again */
+	/* isos: isolated sessions, until their storage is given away. ended: the cgroup ids of the
+	 * last ones that ended; the kernel never uses an id twice */
 	struct iso *isos;
-	struct iso *spare_iso; /* made ahead, of no session; also in isos. NULL: none */
+	struct iso *spare_iso; /* made ahead, for no session yet; also in isos. NULL: none */
 	struct timer *spare_timer;
 	uint64_t ended[AGENT_ENDED_MAX], nended;
 	int ready_fd;
@@ -96,8 +98,8 @@ struct agent {
 	uint64_t ready_since_ns;
 };
 
-/* Makes the whole agent listen; 0 or -errno. agent_run returns when it was shut down (never, as a
- * guest's init). */
+/* Sets up all modules and listens; 0 or -errno. agent_run returns when the agent was shut down
+ * (never, as PID 1 of a guest). */
 int agent_init(struct agent *a, const struct agent_opts *o, struct err *e);
 int agent_run(struct agent *a);
 void agent_fini(struct agent *a);

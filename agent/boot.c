@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * boot.c: init's beginning and end. PID 1 of the guest, before the loop and after it. The image is hostile to itself only: nothing of
- * it is executed here, and a mount point that is a link or missing costs that mount.
+ * boot.c: the beginning and the end of PID 1 of the guest, before the loop and after it. A hostile
+ * image can harm only itself here: nothing of it is executed, and a missing mount point costs only
+ * that mount.
  *
- * The root disk is moved over the initramfs and entered, as every init of an initramfs does it: /proc/1/root, mountinfo and pivot_root then
- * look to the image's programs as on any machine. The agent's own text stays in the initramfs below, out of the image's reach.
+ * The root disk is moved over the initramfs and entered, as every init of an initramfs does it:
+ * /proc/1/root, mountinfo and pivot_root then look to the image's programs as on any machine. The
+ * agent's own program file stays in the initramfs below, out of the image's reach.
  */
 #include "agent/boot.h"
 
@@ -134,7 +136,7 @@ static void make_tmp(void)
 {
 	struct stat st;
 
-	/* where the image has none; where it has one it is the image's, on its disk */
+	/* only where the image has none */
 	if (lstat("/tmp", &st) < 0 && mkdir("/tmp", 01777) == 0)
 		chmod("/tmp", 01777);
 	mkdir("/var", 0755);
@@ -203,8 +205,8 @@ void boot_init(struct agent_opts *o)
 	o->cgroup_dir = "/sys/fs/cgroup";
 }
 
-/* reboot=t on the command line makes this a triple fault, which the monitor sees at once; there is
- * nothing that could power off. */
+/* With reboot=t on the kernel's command line this is a triple fault, which the monitor sees at
+ * once. The machine has no device that could power it off. */
 static void reset(void)
 {
 	reboot(RB_AUTOBOOT);
@@ -214,8 +216,8 @@ static void reset(void)
 
 void boot_power_off(void)
 {
-	/* what is still mounted elsewhere may hold the root: the read-only remount is what makes it
-	 * clean */
+	/* A mount that remains may keep the root busy. The root is clean because of the read-only
+	 * remount. */
 	static const char *const dirs[] = {"/etc/machine-id", "/dev/shm", "/run", "/tmp"};
 
 	sync();

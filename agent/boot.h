@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * boot.h: being init: from the kernel's hand-over to a root with everything mounted, and the way out.
+ * boot.h: what PID 1 does first (mounts, the root disk, the network) and last (unmounts, resets the
+ * machine).
  */
 #pragma once
 
@@ -9,6 +10,6 @@
 /* Mounts, moves into the root disk, brings loopback up, fills the options. Never fails: what is missing is logged, and a guest
  * without a root disk runs on the initramfs. */
 void boot_init(struct agent_opts *o);
-/* Everything is down: write, unmount, off. */
+/* Called when all processes have ended: writes, unmounts, ends the machine. */
 _noreturn_ void boot_power_off(void);
 _noreturn_ void boot_dead(const char *why);

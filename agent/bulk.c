@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bulk.c: file contents. A job's thread, which has the connection's socket to itself, in blocking mode: the stream's own flow control
- * is all there is. When the file is through, the socket goes back to the loop, for the next one. The host's frames are hostile: another type
- * than AGENT_DATA ends the stream.
+ * bulk.c: file contents. Runs in a job's thread, which owns the connection's socket and uses it in
+ * blocking mode: the socket's flow control is the only one. When the file was transferred, the
+ * socket goes back to the loop for the next request. The host's frames are hostile: while a file is
+ * written, a frame that is not AGENT_DATA ends the stream.
  */
 #include "agent/bulk.h"
 
@@ -15,7 +16,7 @@
 #include "agent/fsutil.h"
 
 #define HDR        sizeof(struct agent_hdr)
-#define SMALL_FILE MIB(1) /* of those whose size the kernel does not say: /proc */
+#define SMALL_FILE MIB(1) /* most that is read of a file without a size (/proc) */
 
 struct bulk {
 	struct job *j;
@@ -51,7 +52,7 @@ static int send_frame(struct bulk *k, uint16_t type, const void *p, size_t n)
 	return bulk_send(k, k->frame, HDR + n);
 }
 
-/* Data that stands in k->frame behind the header's place. */
+/* Sends n bytes that are in k->frame already, behind the room for the header. */
 static int send_data(struct bulk *k, size_t n)
 {
 	put_header(k->frame, (uint32_t)n, AGENT_DATA, k->j->id);
@@ -82,7 +83,7 @@ static void send_failure(struct bulk *k)
 	buf_fini(&b);
 }
 
-/* Lines `from`.. (1-based), `count` of them, as a byte range. */
+/* Finds the bytes of `count` lines, beginning with line `from` (1-based). */
 static int find_lines(
 	struct bulk *k, int fd, uint64_t from, uint64_t count, uint64_t *start, uint64_t *len)
 {
@@ -116,7 +117,7 @@ static int find_lines(
 
 struct range {
 	uint64_t off, len, size;
-	char *text; /* of a file without a size */
+	char *text; /* the content of a file without a size; else NULL */
 };
 
 static int find_range(struct bulk *k, int fd, const struct stat *st, uint64_t off, uint64_t len,
@@ -124,7 +125,7 @@ static int find_range(struct bulk *k, int fd, const struct stat *st, uint64_t of
 {
 	r->size = (uint64_t)st->st_size;
 	if (!st->st_size) {
-		/* /proc and the like: what it says now, all of it */
+		/* /proc and the like: read all of it now */
 		size_t n = 0;
 		ssize_t got;
 
@@ -161,9 +162,9 @@ static void send_range(struct bulk *k, int fd, const struct range *r)
 		else
 			rc = pread_full(fd, k->frame + HDR, n, at);
 		if (rc < 0) {
-			/* it became shorter, or the disk does not give it */
+			/* the file became shorter, or the disk failed */
 			job_fail(k->j, rc == -EPIPE ? EIO : rc, AGENT_STEP_PATH,
-				"the file cannot be read at %llu", (unsigned long long)at);
+				"the file cannot be read at offset %llu", (unsigned long long)at);
 			send_failure(k);
 			return;
 		}
@@ -193,7 +194,7 @@ static void read_file(struct bulk *k)
 	len = cur_u64(&j->body);
 	flags = cur_u32(&j->body);
 	if (!cur_done(&j->body)) {
-		job_fail(j, EPROTO, AGENT_STEP_NONE, "no read is asked for");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the read request is not valid");
 		return;
 	}
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -222,7 +223,7 @@ static void read_file(struct bulk *k)
 	free(r.text);
 }
 
-/* Takes the host's data into fd; the file's error is kept until the host has said all, so that the
+/* Writes the host's data to fd. After a write error the rest of the data is still read, so that the
  * stream stays in step. */
 static int take_data(struct bulk *k, int fd, uint64_t *bytes)
 {
@@ -255,7 +256,7 @@ static int open_target(const char *path, uint32_t flags, mode_t mode, char *real
 
 	if (flags & AGENT_WR_ATOMIC)
 		return fs_temp(path, real, tmp, mode);
-	/* neither waits for a FIFO's reader nor writes into a device */
+	/* do not wait for a FIFO's reader; below, refuse a device before anything is written */
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
 	if (fd < 0)
 		return errno == ENXIO ? -EINVAL : -errno;
@@ -286,7 +287,7 @@ static void write_file(struct bulk *k)
 	mode = cur_u32(&j->body);
 	flags = cur_u32(&j->body);
 	if (!cur_done(&j->body)) {
-		job_fail(j, EPROTO, AGENT_STEP_NONE, "no write is asked for");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the write request is not valid");
 		return;
 	}
 	if (!fs_owner(j, owner, group, mode, &o))
@@ -326,7 +327,7 @@ static void run_bulk(struct job *j)
 		read_file(k);
 	else
 		write_file(k);
-	/* a failure within a read's data was already said */
+	/* send_range() has sent a failure that came after AGENT_OK */
 	if (j->code && k->frame && !(j->type == AGENT_READ && j->out.len))
 		send_failure(k);
 	free(k->frame);
@@ -337,7 +338,8 @@ static void bulk_done(struct agent *a, struct job *j)
 {
 	struct bulk *k = j->arg;
 
-	/* not from the middle of a frame: the host begins a new request on it, or closes it */
+	/* Back to the loop for the host's next request. Not after a failure, and not in the middle
+	 * of a frame. */
 	if (!k->broken && !j->code && k->rest_at == k->rest.len &&
 		fd_set_nonblock(j->fd, true) == 0)
 		conn_create_bulk(a, take_fd(&j->fd));
@@ -365,7 +367,7 @@ static void bulk_request(struct agent *a, struct conn *c, uint32_t id, struct cu
 	j->fd = conn_detach(c, &k->rest);
 	if (j->fd < 0 || job_submit(j) < 0) {
 		/* the connection is gone either way: the host sees its end */
-		log_limited(LOG_WARN, "a file transfer cannot be begun");
+		log_limited(LOG_WARN, "a file transfer cannot start");
 		if (j->fd < 0)
 			conn_close(c);
 		buf_fini(&k->rest);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cgroup.c: cgroup directories. The loop's thread. Programs in the guest may be root and change
- * what stands there: every failure here is survived.
+ * these directories, so every failure is survived.
  */
 #include "agent/cgroup.h"
 
@@ -173,8 +173,9 @@ void cgroup_release(struct agent *a, struct cgroup *g)
 		a->n.cgroups_left++;
 }
 
-/* Whoever has one gives it back itself. Swept here when it is empty (its process was reaped in this
- * very turn) it would be counted as one of those that were left, and one of them would stay. */
+/* A cgroup in use is released by its owner. The sweep must not remove it, even if it is empty
+ * because its process was reaped just now: cgroups_left never counted it. Subtracted there, a
+ * cgroup that was left would stay for ever. */
 static bool is_owned(const struct agent *a, const char *name)
 {
 	if (a->spare_cgroup && !strcmp(name, a->spare_cgroup->name))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conn.c: connections. The loop's thread. Every byte read is the host's, which the agent takes for hostile: a frame that cannot be
- * ends its connection, one that makes no sense gets AGENT_ERR. A host that does not read its answers is not read from.
+ * conn.c: connections. The loop's thread. All input comes from the host and counts as hostile: a
+ * malformed frame ends its connection, a request that makes no sense gets AGENT_ERR. While a host
+ * does not read its answers, its requests are not read.
  */
 #include "agent/conn.h"
 
@@ -13,8 +14,8 @@
 #include "agent/procio.h"
 #include "agent/session.h"
 
-#define OUT_MAX   MIB(8) /* answers nobody takes: the connection ends */
-#define OUT_MANY  MIB(1) /* no further request is read */
+#define OUT_MAX   MIB(8) /* more unsent bytes: the connection ends */
+#define OUT_MANY  MIB(1) /* more unsent bytes: no request is read */
 #define READ_STEP KIB(64)
 #define TURN_MAX  KIB(512) /* bytes of one connection a turn, so that others get theirs */
 #define CONNS_MAX 1024
@@ -29,7 +30,7 @@ struct conn {
 	enum agent_conn kind; /* 0: AGENT_HELLO has not come */
 	uint32_t version;     /* what the greeting agreed on */
 	struct buf in, out;
-	size_t out_at; /* of out: sent */
+	size_t out_at; /* this much of out was sent */
 	struct proc *proc;
 	struct session *view; /* of the request at hand */
 	bool held, dead, busy;
@@ -238,7 +239,8 @@ static void record(struct agent *a, const struct conn *c, uint8_t dir, const voi
 	buf_fini(&b);
 }
 
-/* After frames were put: sends, unless the reader of this connection will do it once for many. */
+/* Called after frames were put into out: sends, unless the connection is busy reading, which sends
+ * at its end. */
 static void conn_put_done(struct conn *c, size_t at)
 {
 	record(c->a, c, 1, c->out.p + at, c->out.len - at);
@@ -305,7 +307,7 @@ int conn_detach(struct conn *c, struct buf *rest)
 {
 	int fd;
 
-	/* what was answered so far goes first; the new owner writes to the socket itself */
+	/* send the answers so far first: the new owner writes to the socket itself */
 	c->busy = false;
 	conn_flush(c);
 	if (c->dead || conn_backlog(c))
@@ -355,7 +357,7 @@ static bool is_about_files(uint16_t type)
 	       type == AGENT_WRITE;
 }
 
-/* AGENT_FL_SESSION: false: answered. */
+/* For AGENT_FL_SESSION: finds the session. False: an error was answered. */
 static bool take_view(struct conn *c, const struct frame *f, struct cur *body)
 {
 	char name[64];
@@ -400,7 +402,7 @@ static void dispatch(struct conn *c, const struct frame *f)
 	}
 }
 
-/* Handles the whole frames in c->in. */
+/* Handles the complete frames in c->in. */
 static void take_frames(struct conn *c)
 {
 	size_t at = 0, used;
@@ -413,7 +415,8 @@ static void take_frames(struct conn *c)
 		at += used;
 		if (f.h.type == AGENT_READ || f.h.type == AGENT_WRITE ||
 			f.h.type == AGENT_DIAL_TCP || f.h.type == AGENT_DIAL_UNIX) {
-			/* these take the connection over, with what stands behind the frame */
+			/* these requests take the connection over, and the bytes behind the
+			 * frame */
 			_cleanup_free_ uint8_t *copy = malloc(used);
 			size_t dummy;
 
@@ -480,7 +483,8 @@ static void conn_event(void *arg, uint32_t events)
 	struct conn *c = arg;
 
 	if (c->held && (events & (EPOLLHUP | EPOLLERR))) {
-		/* reported for as long as it stands: to wait for the hold's end would spin */
+		/* epoll reports a hang-up again and again: waiting for the end of the hold would
+		 * spin */
 		conn_close(c);
 		return;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dial.c: connects to 127.0.0.1 (then ::1) or a Unix socket, and passes bytes both ways. The loop's thread; the bytes are never looked
- * at. Half-closes are kept. Nothing is buffered beyond one read that the other side did not take whole, so many idle streams cost little.
+ * dial.c: connects to 127.0.0.1 (then ::1) or a Unix socket, and passes bytes both ways. The loop's
+ * thread; the bytes are never looked at. A half-close is passed on. At most one read is buffered,
+ * so many idle streams cost little.
  */
 #include "agent/dial.h"
 
@@ -20,18 +21,18 @@ struct side {
 	int fd;
 	struct watch *w;
 	uint32_t events;
-	struct buf out; /* waits for this side */
-	bool eof;       /* it has said its last */
-	bool shut;      /* and it was told that the other has */
+	struct buf out; /* bytes to write to this side */
+	bool eof;       /* end of file was read from this side */
+	bool shut;      /* SHUT_WR was done on this side: the other has eof */
 };
 
 struct dial {
 	struct agent *a;
 	struct side s[2]; /* the host's, the guest's */
-	uint64_t conn;    /* while it connects */
+	uint64_t conn;    /* the host's connection, while we connect to the guest's */
 	uint32_t id;
 	uint16_t port;
-	bool second, dead; /* the address tried is ::1 */
+	bool second, dead; /* second: the address tried is ::1 */
 };
 
 static void dial_free(void *arg)
@@ -56,8 +57,8 @@ static void dial_end(struct dial *d)
 
 static void side_event(void *arg, uint32_t events);
 
-/* Each side is watched for what can go on; not at all if nothing can, because a hang-up is reported
- * without being asked for. */
+/* Watches a side for what can make progress. If nothing can, it is not watched at all, because
+ * epoll reports a hang-up without being asked. */
 static void side_update(struct side *s, struct side *other)
 {
 	uint32_t ev = (!s->eof && !other->out.len ? EPOLLIN : 0) | (s->out.len ? EPOLLOUT : 0);
@@ -163,7 +164,7 @@ static void side_event(void *arg, uint32_t events)
 		side_flush(s);
 	if (!d->dead && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
 		side_read(s, other);
-	/* nobody is left to take what waits: hung up both ways */
+	/* both directions were hung up: nobody takes the bytes that wait */
 	if (!d->dead && (events & (EPOLLHUP | EPOLLERR)) && s->out.len)
 		dial_end(d);
 	if (!d->dead)
@@ -199,7 +200,7 @@ static void dial_failed(struct dial *d, int code)
 
 	if (c) {
 		conn_hold(c, false);
-		conn_error(c, d->id, code, AGENT_STEP_NONE, "nobody answers: %s", strerror(code));
+		conn_error(c, d->id, code, AGENT_STEP_NONE, "cannot connect: %s", strerror(code));
 	}
 	dial_end(d);
 }
@@ -254,7 +255,7 @@ static void connect_event(void *arg, uint32_t events)
 	if (rc == 0 &&
 		!(d->s[1].w = loop_watch(d->a->loop, d->s[1].fd, EPOLLOUT, connect_event, d)))
 		rc = -errno;
-	/* what IPv4 said is the better reason */
+	/* report the IPv4 error, which says more */
 	if (rc < 0)
 		dial_failed(d, code);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dial.h: byte streams to ports and sockets inside the guest, and the wait for a port.
+ * dial.h: byte streams to ports and sockets inside the guest.
  */
 #pragma once
 
@@ -8,5 +8,6 @@
 
 void req_dial_tcp(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_dial_unix(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
-/* fd (taken) is the guest's side already: answers the request and passes bytes from now on. */
+/* Takes fd, a connection with a program of the guest. Answers the request and passes bytes from now
+ * on. */
 void dial_join(struct agent *a, struct conn *c, uint32_t id, int fd);

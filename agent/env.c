@@ -178,8 +178,8 @@ static char unescape(char c)
 	}
 }
 
-/* One shell-like word: quotes may follow each other. Stops at an unquoted line end (or, when bare,
- * keeps inner blanks). */
+/* Reads one value as a shell would: quoted parts may follow each other. Ends at an unquoted line
+ * end. Unquoted blanks are kept, which a shell would not do. */
 static const char *take_value(const struct envset *e, const char *s, struct buf *to)
 {
 	char quote = 0, name[64];
@@ -235,7 +235,7 @@ int env_merge_text(struct envset *e, const char *text)
 		}
 		buf_reset(&v);
 		s = take_value(e, q + 1, &v);
-		/* a blank before the line's end belongs to nobody, unless it was quoted */
+		/* drop blanks before the line's end, unless they were quoted */
 		while (v.len && (v.p[v.len - 1] == ' ' || v.p[v.len - 1] == '\t') && s > q &&
 			(s[-1] == ' ' || s[-1] == '\t'))
 			v.len--;

@@ -28,8 +28,9 @@ const char *env_get(const struct envset *e, const char *k);
 int env_merge(struct envset *to, const struct envset *from);
 /* Reads u32 n, n x {str, str} into e: 0 or -errno (-EPROTO: the bytes are no such list). */
 int env_parse(struct envset *e, struct cur *c);
-/* Merges lines NAME=value, NAME='value' (may span lines), NAME="escaped"; `export` before them and # lines are fine. What is
- * no assignment is passed over. Unquoted and double-quoted values expand variables set so far. */
+/* Merges lines NAME=value, NAME='value' (may span lines), NAME="escaped"; `export` before them and
+ * # lines are fine. Other lines are skipped. Unquoted and double-quoted values expand variables set
+ * so far. */
 int env_merge_text(struct envset *e, const char *text);
 /* Appends `text` with a leading ~ or ~/ and variables replaced. -ENOENT: undefined; *name (64
  * bytes) then says which. */

@@ -115,7 +115,7 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 		rc = -EINVAL;
 	if (rc == 0 && (r->flags & PROC_X_REPLAY))
 		rc = -EINVAL;
-	/* in the background only an isolated session runs something: isolate_run and exec_start look */
+	/* AGENT_X_BACKGROUND in a session is checked later (find_session) */
 	if (rc == 0 && r->session[0] && (r->argc != 1 || !(r->flags & AGENT_X_SHELL)))
 		rc = -EINVAL;
 	if (rc < 0)
@@ -123,7 +123,7 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 	return rc;
 }
 
-/* They configure the agent, and credentials are among them: no command is given one. */
+/* These configure the agent, and some are credentials: no command gets them. */
 static const char *const internal_vars[] = {"EXECD_ACCESS_TOKEN", "EXECD_API_GRACE_SHUTDOWN",
 	"EXECD_BOOTSTRAP_PRE_SCRIPT", "EXECD_INIT", "OPENSANDBOX_EGRESS_TOKEN",
 	"OPENSANDBOX_SECURE_ACCESS_KEYS"};
@@ -155,7 +155,7 @@ struct envset *exec_base_env(struct agent *a)
 	}
 	text = text_load(path, ENV_FILE_MAX, NULL);
 	if (text && env_merge_text(e, text) < 0)
-		log_limited(LOG_WARN, "the environment file does not fit");
+		log_limited(LOG_WARN, "the environment file ($EXECD_ENVS) is too large");
 	for (size_t i = 0; i < ARRAY_LEN(internal_vars); i++)
 		env_unset(e, internal_vars[i]);
 	return e;
@@ -171,7 +171,7 @@ const char *exec_home(struct agent *a, const struct envset *env)
 	return h && *h ? h : "/root";
 }
 
-/* All that must live until the child has executed. */
+/* Everything that must live until the child has called execve. */
 struct launch {
 	struct agent *a;
 	struct proc *p;
@@ -190,7 +190,7 @@ struct launch {
 	void *arg;
 };
 
-/* The ends that are the child's. */
+/* Closes the child's ends of the pipes. */
 static void close_theirs(struct launch *l)
 {
 	if (l->theirs_closed)
@@ -224,8 +224,8 @@ static void launch_freep(struct launch **l)
 	launch_free(*l);
 }
 
-/* Adds "dir/name" for each absolute entry of PATH. The offsets become pointers in set_tries, when
- * the text moves no more. */
+/* Adds "dir/name" for each absolute entry of PATH. They are offsets into l->paths; set_tries makes
+ * pointers of them when the buffer no longer moves. */
 static size_t add_path_tries(struct launch *l, const char *name, size_t n)
 {
 	const char *path = env_get(l->env, "PATH");
@@ -310,7 +310,7 @@ static int set_user(struct launch *l, const struct exec_req *r, struct err *e)
 	l->s.gid = l->user.gid;
 	l->s.groups = l->user.groups;
 	l->s.ngroups = l->user.ngroups;
-	/* as it is anyhow: no call that a test without rights could not make */
+	/* skip the calls that change nothing: a test without rights could not make them */
 	l->s.set_ids = l->user.uid != geteuid() || l->user.gid != getegid() || l->a->opts.init;
 	return 0;
 }
@@ -372,7 +372,7 @@ static int set_cwd(struct launch *l, const struct exec_req *r, struct session *s
 	return 0;
 }
 
-/* A file that has no name: it lives as long as somebody holds it, and goes through snapshots with
+/* Opens a file without a name. It lives as long as a descriptor is open, and is in snapshots with
  * the disk. */
 static int open_output(struct agent *a)
 {
@@ -460,7 +460,7 @@ static int open_stdio(struct launch *l, struct proc *p, const struct exec_req *r
 	return l->s.fd[2] < 0 ? -EMFILE : 0;
 }
 
-/* The child has executed, or said why not. */
+/* The child has called execve, or has said why it could not. */
 static void launch_event(void *arg, uint32_t events)
 {
 	struct launch *l = arg;
@@ -499,7 +499,8 @@ static void launch_event(void *arg, uint32_t events)
 		procio_pump(p);
 }
 
-/* The child puts descriptors at these numbers one after the other: a source among them would be overwritten. */
+/* The child moves descriptors to the numbers ISO_FD_STATUS to SESSION_DUMP_FD one after the other.
+ * A source among these numbers would be overwritten, so it is moved above them. */
 static int keep_fd(struct launch *l, size_t i, int *fd, int as)
 {
 	if (*fd >= ISO_FD_STATUS && *fd <= SESSION_DUMP_FD) {
@@ -524,7 +525,7 @@ static void keep_inner(struct launch *l, const struct exec_inner *in)
 		l->s.keep_as[i + 1] = in->as[i];
 	}
 	l->s.new_namespaces = in->new_namespaces;
-	l->s.drop_caps = 0; /* it gives them up itself */
+	l->s.drop_caps = 0; /* it gives its capabilities up itself */
 }
 
 static int launch_spawn(
@@ -581,10 +582,11 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	for (size_t i = 0; i < ARRAY_LEN(l->s.keep_fd); i++)
 		l->s.keep_fd[i] = -1;
 	l->s.reset_oom = a->opts.init;
-	/* root without this one cannot look into the agent: not its memory, environment, root or descriptors */
+	/* without CAP_SYS_PTRACE root cannot look into the agent: its memory, environment, root,
+	 * descriptors */
 	if (a->opts.init || a->opts.guarded)
 		l->s.drop_caps = 1ull << CAP_SYS_PTRACE;
-	/* the first process of an isolated session has a stricter one */
+	/* the first process of an isolated session has a stricter floor */
 	if (!r->inner)
 		harden_spawn(a, &l->s);
 	if (a->opts.init)
@@ -603,7 +605,7 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	return l;
 }
 
-/* The strings of a request outlive it in the launch. */
+/* Copies the strings of the request, which ends before the launch does. */
 static int launch_take_argv(struct launch *l, const struct exec_req *r, bool session)
 {
 	size_t bytes = (r->argc + 1) * sizeof(char *);
@@ -687,7 +689,8 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
 		return err_plain(e, EAGAIN, "too many processes");
 	proc_keep_argv(p, r->argv, r->argc);
 	rc = open_stdio(l, p, r);
-	/* watched before it exists: once the child runs in our memory there is no way back */
+	/* watch the pipe before the child exists: once the child runs in our memory, the start
+	 * cannot be undone */
 	if (rc == 0 && !(l->w = loop_watch(a->loop, l->pipe_fd, EPOLLIN, launch_event, l)))
 		rc = -errno;
 	if (rc == 0)

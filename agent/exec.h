@@ -13,7 +13,7 @@
 
 #define EXEC_ARGS_MAX 4096u
 
-/* What the agent itself adds to a request: the first process of an isolated session. */
+/* What the agent itself adds to a request, for the first process of an isolated session. */
 struct exec_inner {
 	uint64_t new_namespaces;
 	int fd[3], as[3]; /* further descriptors, borrowed; -1 none */
@@ -28,7 +28,7 @@ struct exec_req {
 	uint64_t timeout_ms;
 	uint16_t cols, rows;
 	uint32_t argc;
-	char **argv; /* with a NULL at its end; one block with its strings */
+	char **argv; /* ends with NULL; one allocation with its strings */
 	struct envset *env;
 	uint32_t nlimits;
 	struct spawn_limit limits[AGENT_LIMITS_MAX];
@@ -40,8 +40,8 @@ void exec_req_free(struct exec_req *r);
 /* u32 argc, argc strings into one block; argc 0 gives an empty list. */
 int exec_parse_argv(struct cur *c, uint32_t *argc, char ***argv);
 
-/* How the start ended, when that is known: from the loop, never from within exec_start. On failure
- * (code > 0) p is gone afterwards. */
+/* Called from the loop, never from within exec_start: the process has started (code 0), or could
+ * not (code > 0; p is destroyed afterwards). */
 typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int code,
 	enum agent_step step, const char *text);
 
@@ -50,11 +50,12 @@ typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int 
 int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e);
 
-/* Variables of every command: image, setup, pre-script, the file, without the agent's own. NULL: no memory. */
 /* Who a command runs as: user if it is not "", else uid and gid, else the image's user. */
 int exec_user(struct agent *a, const char *user, uint32_t uid, uint32_t gid, struct user *u,
 	struct err *e);
+/* Variables of every command: of the image, the set-up, the pre-script and the file, without the
+ * agent's own. NULL: no memory. */
 struct envset *exec_base_env(struct agent *a);
-/* One that the sandbox was set up with, the agent's own included. NULL: not set. */
+/* A variable of the set-up or the image, also one of the agent's own. NULL: not set. */
 const char *exec_setup_var(const struct agent *a, const char *name);
 const char *exec_home(struct agent *a, const struct envset *env);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * files.c: file requests but bulk and trees. The req_ functions run in the loop's thread, the run_ ones in a job's. Payloads are the
- * host's, hostile; the files are whatever the guest made of them.
+ * files.c: file requests, except those of bulk.c and tree.c. The req_ functions run in the loop's
+ * thread, the run_ ones in a job's. Payloads are the host's, hostile; the files are whatever the
+ * guest made of them.
  */
 #include "agent/files.h"
 
@@ -59,16 +60,16 @@ static void submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type, 
 
 	if (j && job_submit(j) < 0) {
 		job_free(j);
-		conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be had");
+		conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be started");
 	}
 }
 
 static void bad(struct job *j)
 {
-	job_fail(j, EPROTO, AGENT_STEP_NONE, "the request's fields are not what they should be");
+	job_fail(j, EPROTO, AGENT_STEP_NONE, "the request's fields are not valid");
 }
 
-/* Opens for its attributes only, through links; works without the right to read. */
+/* Opens nothing and follows no link; works without the right to read the file. */
 static void run_stat(struct job *j)
 {
 	uint32_t n = cur_u32(&j->body);
@@ -211,7 +212,7 @@ static char *read_whole(int fd, size_t *n)
 	return p;
 }
 
-/* Writes text with each `from` become `to`; returns how often, or -errno. */
+/* Writes text with each `from` replaced by `to`; returns how many there were, or -errno. */
 static int64_t write_replaced(int fd, const char *text, size_t n, const char *from, size_t from_n,
 	const char *to, size_t to_n)
 {

@@ -17,7 +17,7 @@ void req_replace(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_expand(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 
 struct job;
-/* Common beginning: a job for the request with its ids and, if it names variables, their values;
- * NULL: answered. */
+/* Begins every file request: makes a job with the request's ids and, if a path may name variables,
+ * the environment. NULL: an error was answered. */
 struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
 	const struct cur *b, void (*run)(struct job *j));

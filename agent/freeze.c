@@ -5,12 +5,12 @@
  *
  * While a->frozen nothing is started and no file request is taken, so that the agent never waits
  * for a frozen root. The root's freeze ends by itself after its time limit, the processes' does
- * not: in a restored machine they may not run before it has got its identity, and the agent cannot
- * know which of the two it is in.
+ * not: in a restored machine they may not run before it has its identity, and the agent cannot know
+ * whether it is in one.
  *
- * A set-up or thaw that comes while it is still prepared means that the host waits for it no
- * longer. It takes the preparation back, and does not wait for a sync that a busy disk holds up;
- * only where the root's freeze has begun is it put aside until that is through.
+ * A set-up or thaw that comes while AGENT_PREPARE is in progress means that the host no longer
+ * waits for the preparation. The agent cancels the preparation, and does not wait for a sync that a
+ * busy disk holds up. Only if the root's freeze has begun, the request waits until it is done.
  */
 #include "agent/freeze.h"
 
@@ -30,11 +30,11 @@
 #define FREEZE_LIMIT_MS 3000u
 #define PARKED_MAX      4u
 
-/* Who comes first decides: the thread that is about to freeze the root, or the loop that takes it
- * back. */
+/* The first of the two decides: the thread that is about to freeze the root, or the loop that
+ * cancels. */
 enum quiet_state { QUIET_WORKS, QUIET_FREEZES, QUIET_TAKEN_BACK };
 
-/* What one preparation's thread works with; it outlives a preparation that was taken back. */
+/* What one preparation's thread works with; it outlives a preparation that was cancelled. */
 struct quiet {
 	uint32_t flags;
 	int root_fd;
@@ -56,9 +56,9 @@ struct freeze {
 	uint32_t id, flags, limit_ms;
 	int events_fd, root_fd;
 	struct watch *events_w;
-	struct timer *late;  /* processes that do not freeze */
-	struct timer *limit; /* of the root's freeze */
-	struct quiet *quiet; /* its thread's, while it is this preparation's */
+	struct timer *late;  /* fires if the processes do not freeze in time */
+	struct timer *limit; /* ends the root's freeze */
+	struct quiet *quiet; /* in use by this preparation's thread; NULL: none */
 	struct parked *parked;
 	bool root_frozen, busy;
 };
@@ -136,11 +136,11 @@ static bool taken_back(struct job *j, struct quiet *q)
 {
 	if (atomic_load(&q->state) != QUIET_TAKEN_BACK)
 		return false;
-	job_fail(j, EINTR, AGENT_STEP_FREEZE, "taken back");
+	job_fail(j, EINTR, AGENT_STEP_FREEZE, "cancelled");
 	return true;
 }
 
-/* In a thread: all that may take its time. */
+/* In a thread: everything that may block. */
 static void run_quiet(struct job *j)
 {
 	struct quiet *q = j->arg;
@@ -170,14 +170,14 @@ static void quiet_done(struct agent *a, struct job *j)
 	struct freeze *f = a->freeze;
 	struct quiet *q = j->arg;
 
-	if (!f || f->quiet != q) { /* taken back: the agent is elsewhere by now */
+	if (!f || f->quiet != q) { /* cancelled: this is not the current preparation */
 		quiet_free(q);
 		return;
 	}
 	f->quiet = NULL;
 	f->busy = false;
 	if (j->code) {
-		f->conn = 0; /* it has its answer */
+		f->conn = 0; /* jobs.c has answered already */
 		prepare_failed(f, j->code, "freezing the root");
 	} else if (q->flags & AGENT_PREP_FSFREEZE) {
 		f->root_frozen = true;
@@ -189,7 +189,7 @@ static void quiet_done(struct agent *a, struct job *j)
 		loop_defer(a->loop, parked_run, f);
 }
 
-/* All processes stand still. */
+/* All processes are frozen. */
 static void go_quiet(struct freeze *f)
 {
 	struct conn *c = conn_find(f->a, f->conn);
@@ -206,7 +206,7 @@ static void go_quiet(struct freeze *f)
 	j = q ? job_create(f->a, c, f->id, AGENT_PREPARE, &none, run_quiet) : NULL;
 	if (!j) {
 		free(q);
-		prepare_failed(f, ENOMEM, "a job");
+		prepare_failed(f, ENOMEM, "starting a job");
 		return;
 	}
 	q->flags = f->flags;
@@ -215,12 +215,13 @@ static void go_quiet(struct freeze *f)
 			     : -1;
 	f->quiet = j->arg = q;
 	j->done = quiet_done;
-	j->own_thread = true; /* not behind file requests that a hanging file system holds */
+	/* not queued behind file requests that a hanging file system blocks */
+	j->own_thread = true;
 	if (job_submit(j) < 0) {
 		f->quiet = NULL;
 		job_free(j);
 		quiet_free(q);
-		prepare_failed(f, EAGAIN, "a thread");
+		prepare_failed(f, EAGAIN, "starting a thread");
 	}
 }
 
@@ -234,7 +235,7 @@ static void frozen_event(void *arg, uint32_t events)
 
 static void late_fired(void *arg)
 {
-	prepare_failed(arg, ETIMEDOUT, "the processes do not stand still");
+	prepare_failed(arg, ETIMEDOUT, "the processes do not freeze in time");
 }
 
 static struct freeze *freeze_get(struct agent *a)
@@ -259,7 +260,7 @@ static void freeze_processes(struct freeze *f)
 	int rc = poke_freezer(f->a, true);
 
 	if (rc < 0) {
-		prepare_failed(f, -rc, "the freezer");
+		prepare_failed(f, -rc, "freezing the processes");
 		return;
 	}
 	if (!f->a->cgroup[0]) {
@@ -307,7 +308,7 @@ void req_prepare(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		go_quiet(f);
 }
 
-/* Those that waited, as if they came now. */
+/* Serves the requests that were kept, as if they came now. */
 static void parked_run(void *arg)
 {
 	struct freeze *f = arg;
@@ -327,7 +328,7 @@ static void parked_run(void *arg)
 	}
 }
 
-/* Takes the preparation back, at once where nothing of it can touch the root any more. */
+/* Cancels the preparation, unless its thread has begun to freeze the root. */
 static void take_back(struct freeze *f)
 {
 	int works = QUIET_WORKS;
@@ -339,7 +340,7 @@ static void take_back(struct freeze *f)
 	if (f->quiet)
 		f->conn = 0; /* its thread answers */
 	f->quiet = NULL;
-	prepare_failed(f, EINTR, "the host goes on without it");
+	prepare_failed(f, EINTR, "the host cancelled it");
 }
 
 bool freeze_park(struct agent *a, struct conn *c, uint32_t id, request_fn fn, const struct cur *b)
@@ -357,7 +358,7 @@ bool freeze_park(struct agent *a, struct conn *c, uint32_t id, request_fn fn, co
 		n++;
 	p = n < PARKED_MAX ? calloc(1, sizeof(*p)) : NULL;
 	if (!p)
-		return false; /* and it hears that it is too early */
+		return false; /* freeze_end() refuses it with EBUSY */
 	*p = (struct parked){.conn = conn_number(c), .id = id, .fn = fn};
 	buf_init(&p->body, AGENT_FRAME_MAX);
 	buf_put(&p->body, b->p, cur_left(b));

@@ -178,7 +178,7 @@ int fs_make_parents(const char *path, const struct fs_owner *o)
 	*slash = 0;
 	if (o) {
 		own = *o;
-		own.mode = AGENT_NO_MODE; /* the file's */
+		own.mode = AGENT_NO_MODE; /* o's mode is for the file */
 	}
 	return fs_make_dirs(p, o ? &own : NULL, &made);
 }
@@ -195,7 +195,7 @@ int fs_temp(const char *path, char *real, char *tmp, mode_t mode)
 		return S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
 	if (!old && errno != ENOENT)
 		return -errno;
-	/* through a link to what it names, as writing in place would */
+	/* follow a link to its target, as writing in place would */
 	if (old) {
 		char *full = realpath(path, NULL);
 
@@ -218,8 +218,8 @@ int fs_temp(const char *path, char *real, char *tmp, mode_t mode)
 	fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, old ? 0600 : mode);
 	if (fd < 0)
 		return -errno;
-	/* may fail for a request without the right to give files away: it becomes that user's, as
-	 * with an editor */
+	/* fchown fails without the right to give files away. The file then belongs to the request's
+	 * user, as with an editor. */
 	if (old && fchown(fd, st.st_uid, st.st_gid) < 0)
 		log_debug("%s: %s", tmp, strerror(errno));
 	if (old && fchmod(fd, st.st_mode & 07777) < 0)

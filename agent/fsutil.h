@@ -19,8 +19,8 @@ void fs_fail(struct job *j, int code, const char *path);
 void fs_put_item(struct buf *b, const struct userdb *db, const char *path, const struct stat *st,
 	int dir, const char *name);
 
-/* Names of the request to ids; "" and AGENT_NO_MODE change nothing. False: the job has failed
- * (AGENT_STEP_USER). */
+/* Looks up the ids of the request's user and group names; "" and AGENT_NO_MODE change nothing.
+ * False: the job has failed (AGENT_STEP_USER). */
 struct fs_owner {
 	uid_t uid;
 	gid_t gid;
@@ -30,13 +30,13 @@ bool fs_owner(
 	struct job *j, const char *owner, const char *group, uint32_t mode, struct fs_owner *o);
 int fs_apply_owner(int fd, const struct fs_owner *o);
 
-/* mkdir -p; what it makes gets o (o may be NULL; its mode only the last one). *made: the last one
- * is new. 0 or -errno. */
+/* mkdir -p. New directories get o's owner, the last one also its mode; o may be NULL. *made: the
+ * last one is new. 0 or -errno. */
 int fs_make_dirs(const char *path, const struct fs_owner *o, bool *made);
-/* The same for the directory a file is to stand in. */
+/* The same for the directory of the file `path`. */
 int fs_make_parents(const char *path, const struct fs_owner *o);
 
-/* A file beside `path` (its link resolved into real[AGENT_PATH_MAX]), to take its place by
- * fs_commit; keeps the old one's owner and mode. */
+/* Makes a temporary file beside `path`, with the owner and mode of the old file.
+ * real[AGENT_PATH_MAX] gets `path` with links resolved. fs_commit renames tmp to real. */
 int fs_temp(const char *path, char *real, char *tmp, mode_t mode);
 int fs_commit(const char *tmp, const char *real);

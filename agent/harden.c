@@ -22,7 +22,7 @@
 #define NR_LANDLOCK_RULE   445
 #define CREATE_VERSION     1u
 #define RULE_PATH          1
-/* of a directory and everything in it */
+/* rights to read a directory and everything below it */
 #define READ_ACCESS                                                                                \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 /* the rights that a rule on a file may name */
@@ -96,7 +96,8 @@ static int add_path(int rules, const char *path, uint64_t rights)
 	return syscall(NR_LANDLOCK_RULE, rules, RULE_PATH, &at, 0) < 0 ? -errno : 0;
 }
 
-/* A path that is missing costs that path: it could not be used anyhow, but somebody may make it later. */
+/* A missing path gets no rule, and the layer is DEGRADED: somebody may make the path later, and it
+ * stays closed. */
 static void make_landlock(struct harden *h, const struct harden_req *r)
 {
 	uint64_t all = landlock_rights();

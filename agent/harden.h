@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * harden.h: the floor under every command and the entrypoint, when the host's configuration asks for one: fewer capabilities, a filter of
- * system calls, Landlock. Each layer says what became of it.
+ * harden.h: the floor under every command and the entrypoint, when the host's configuration asks
+ * for one: fewer capabilities, a filter of system calls, Landlock. The answer says of each layer
+ * whether it is active.
  */
 #pragma once
 
@@ -10,7 +11,7 @@
 struct spawn;
 
 void req_harden(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
-/* What the floor asks of a child. */
+/* Sets in s what the floor demands of a child. */
 void harden_spawn(const struct agent *a, struct spawn *s);
 void harden_fini(struct agent *a);
 

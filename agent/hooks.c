@@ -207,7 +207,8 @@ bool hooks_wait(struct agent *a, struct conn *c, uint32_t id)
 	return true;
 }
 
-/* preStart has ended or never began: the entrypoint, or what stands for it, is there. */
+/* The script and preStart have ended, and the entrypoint was started or its failure recorded.
+ * Answers the requests that wait. */
 static void pre_over(struct agent *a)
 {
 	struct hooks *hs = a->hooks;
@@ -275,7 +276,7 @@ static void hook_run(struct hook *h)
 	struct err e = {0};
 	int rc;
 
-	/* forgotten by the host or not: the run before this one gives its name up */
+	/* destroy the last run's record, even if the host has not forgotten it: its id is needed */
 	if (old && old->exited)
 		proc_destroy(old);
 	snprintf(r.id, sizeof(r.id), "%s", h->id);
@@ -306,7 +307,7 @@ static void hook_due(void *arg)
 	struct hook *h = arg;
 
 	hook_arm(h);
-	/* the run before still lives, or a snapshot is being taken: this tick is passed over */
+	/* skip this tick if the last run has not ended, or a snapshot is being taken */
 	if (!h->runs && !h->a->frozen)
 		hook_run(h);
 }
@@ -376,8 +377,8 @@ static void script_started(struct agent *a, struct proc *p, void *arg, int code,
 	script_failed(a, code, text);
 }
 
-/* The script is sourced, so that its exports can be taken over: by a run of a shell session that nobody else sees. One that is missing is
- * passed over with a warning; only its own `exit` makes it fail. */
+/* A shell session that nobody else sees sources the script, so that its exports can be kept. A
+ * missing script is skipped with a warning. Only an `exit` in the script makes it fail. */
 static void script_run(struct agent *a, const char *path)
 {
 	static char text[] = "if [ -f \"$" SCRIPT_VAR "\" ] && [ -r \"$" SCRIPT_VAR "\" ]; then\n"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ident.c: identity. The loop's thread. A restored or forked machine must be another one before anything of the user's runs: new
- * randomness, the right time, names of its own. Whatever fails here stops the start: fail closed. Tests (not init) have neither
- * the right nor the wish to set a clock or a pool; they do the rest.
+ * ident.c: identity. The loop's thread. A restored or forked machine must be another one before
+ * anything of the user's runs: new randomness, the right time, names of its own. A failure here
+ * stops the start (fail closed). Tests (not init) do not set the clock or add entropy; they do the
+ * rest.
  */
 #include "agent/ident.h"
 
@@ -154,8 +155,8 @@ static int set_clock(const struct identity *id, struct err *e)
 	return 0;
 }
 
-/* A file in the agent's own directory, rewritten in place: it may be bound over another, or be
- * watched. */
+/* A file in the agent's own directory, rewritten in place: it may be bind-mounted over another
+ * file, or be watched. */
 static int put_run_file(struct agent *a, const char *name, const char *text, char path[300])
 {
 	snprintf(path, 300, "%s/%s", a->opts.run_dir, name);

@@ -30,9 +30,9 @@ void identity_free(struct identity *id);
 int setup_parse(struct cur *c, struct setup_req *r);
 void setup_req_free(struct setup_req *r);
 
-/* All of it or an error that says which step failed. files: the root may be written (it is not
- * frozen). */
+/* Applies what needs no file of the root: entropy, clock, host name, the files in run_dir, the
+ * environment. 0 or an error; *step says what failed. */
 int identity_apply(struct agent *a, struct identity *id, enum agent_step *step, struct err *e);
-/* Those parts that are files of the root. */
+/* Writes the files in /etc. The root must not be frozen. */
 int identity_apply_root(
 	struct agent *a, const struct identity *id, enum agent_step *step, struct err *e);

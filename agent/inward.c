@@ -2,10 +2,11 @@
  *
  * inward.c: the guest's way to its own execution API. The loop's thread. Any program of the guest connects here: its bytes are never looked at.
  *
- * The port is opened with the first stream that the host sets waiting, so a host without this part leaves it closed. Programs of isolated
- * sessions share the network by default and would get out of their session through the API: the kernel tells the cgroup of a connection's
- * other end, and one of a session's cgroup is refused, also after the session's end. Once a session was made, everybody is refused of whom
- * the kernel does not tell.
+ * The port is opened with the first stream that the host sets waiting, so a host without this part
+ * leaves it closed. Programs of isolated sessions share the network by default and would get out of
+ * their session through the API: the kernel tells the cgroup of a connection's other end, and one
+ * of a session's cgroup is refused, also after the session's end. Once a session was made, a
+ * connection whose cgroup the kernel does not tell is refused, too.
  */
 #include "agent/inward.h"
 
@@ -28,8 +29,9 @@
 #define ATTR_CGROUP  21 /* INET_DIAG_CGROUP_ID, which older headers lack */
 #define TCP_PROTOCOL 6
 
-/* A program that was refused. Closed under its request the kernel would send a reset, and the answer might be lost: so what it sends is read until
- * it closes. The oldest makes room. */
+/* A refused connection. If it were closed with unread bytes of the request, the kernel would send a
+ * reset and the answer might be lost. So its bytes are read until the program closes it. If there
+ * are too many, the oldest is closed. */
 struct refused {
 	int fd;
 	struct watch *w;
@@ -219,7 +221,7 @@ void inward_fini(struct agent *a)
 	free(take_ptr(a->inward));
 }
 
-/* Those whose connection went make room. */
+/* Removes those whose connection was closed. */
 static void drop_gone(struct agent *a, struct inward *in)
 {
 	size_t n = 0;
@@ -253,8 +255,8 @@ void req_dial_accept(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 		if (in->waiting[i].conn == conn_number(c))
 			rc = -EBUSY;
 	if (rc < 0 || in->n == WAITING_MAX) {
-		conn_error(c, id, EAGAIN, AGENT_STEP_BUSY, "this stream waits, or %u others do",
-			WAITING_MAX);
+		conn_error(c, id, EAGAIN, AGENT_STEP_BUSY,
+			"this stream waits already, or %u others do", WAITING_MAX);
 		return;
 	}
 	in->waiting[in->n].conn = conn_number(c);

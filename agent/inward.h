@@ -11,5 +11,6 @@
 void req_dial_accept(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void inward_fini(struct agent *a);
 
-/* The cgroup of the socket that has this other end; 0: it is gone, or the kernel does not say. Both in network order. */
+/* The cgroup of the socket at address:port that is connected to 127.0.0.1:to_port. 0: the socket is
+ * gone, or the kernel does not say. Address and ports are in network order. */
 uint64_t inward_cgroup_of(uint32_t address, uint16_t port, uint16_t to_port);

@@ -3,9 +3,10 @@
  * isolate.c: life of isolated sessions. The loop's thread, with jobs for storage. Hostile here: the lines on the status pipe, which the
  * session's programs can write. A struct iso outlives its session until its first process was reaped and its storage given to a job.
  *
- * After each session the next one is begun ahead (the spare): storage, namespaces, first process and the part of the view that is the same for all.
- * It waits without a program of the image and without anybody's data, for SPARE_MS; a change of the sandbox's mounts ends it, because its view would
- * lack the change.
+ * When a session was made, the agent begins the next one ahead (the spare): storage, namespaces,
+ * first process and the part of the view that is the same for all. The spare runs no program of the
+ * image and has nobody's data. It is deleted after SPARE_MS, or when the sandbox's mounts change,
+ * because its view would lack the change.
  */
 #include "agent/isolate_int.h"
 
@@ -188,13 +189,14 @@ static void iso_close(struct iso *i)
 	buf_fini(&i->line);
 }
 
-/* Callers up the stack still look at it. */
+/* Takes it off the list; the memory is freed later, because callers up the stack still look at
+ * it. */
 static void iso_finally(struct iso *i)
 {
 	if (i->finished)
 		return;
 	i->finished = true;
-	/* one made ahead was not freed before its process ended */
+	/* isolate_free() was not called for a spare whose process ended by itself */
 	iso_close(i);
 	if (i->a->spare_iso == i)
 		i->a->spare_iso = NULL;
@@ -221,15 +223,16 @@ void isolate_free(struct iso *i)
 		p->iso = NULL;
 		if (p->started && !p->exited)
 			proc_ended(p, AGENT_SIGNALED, SIGKILL);
-		/* the record of a run lives as long as its session, or until its client has heard its end */
+		/* the record of a run lives as long as its session, or until its client has got the
+		 * run's end */
 		if (p->started && p->exited && (!p->conn || p->exit_sent))
 			proc_destroy(p);
 	}
 	iso_close(i);
 	i->state = ISO_DEAD;
 	if (i->storing)
-		return; /* stored() goes on */
-	/* the storage is free when the last process of its mounts has gone */
+		return; /* stored() continues with it */
+	/* the storage can be removed when the last process in its mounts has ended */
 	if (i->first) {
 		i->first->id[0] = 0;
 		proc_signal(i->first, SIGKILL);
@@ -271,19 +274,20 @@ static void iso_ready(struct iso *i)
 		return;
 	}
 	i->state = ISO_LIVES;
-	/* the shell was forked before, and stays the first choice when memory is short */
+	/* the shell was forked before and does not inherit this: the kernel kills it first when
+	 * memory is short */
 	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", i->pid);
 	text_poke(path, "-500");
 	iso_drop_output(i);
 	iso_idle(i);
 	iso_answer(i, 0, "");
-	/* when the answer is on its way */
+	/* deferred, so that the answer is sent first */
 	loop_undefer(i->a->loop, spare_begin, i->a);
 	if (loop_defer(i->a->loop, spare_begin, i->a) < 0)
 		log_debug("no session is made ahead");
 }
 
-/* The shell, or all of it, has ended. */
+/* The shell or the whole session has ended. */
 static void iso_died(struct iso *i, const char *why)
 {
 	bool making = i->state == ISO_MAKES;
@@ -364,13 +368,13 @@ static void status_event(void *arg, uint32_t events)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		/* its end is its process's, which is reaped */
+		/* end of file: the process ended, and is reaped elsewhere */
 		watch_remove(i->status_w);
 		i->status_w = NULL;
 		return;
 	}
 	i->line.len += (size_t)n;
-	/* one a turn: a line may end the session, and this struct with it */
+	/* take each line out before it is handled: it may end the session */
 	for (uint8_t *end; (end = memchr(i->line.p, '\n', i->line.len));) {
 		char line[ISO_LINE_MAX + 1];
 		size_t k = MIN((size_t)(end - i->line.p), sizeof(line) - 1);
@@ -391,7 +395,7 @@ static void first_ended(struct agent *a, struct proc *p)
 {
 	struct iso *i = p->iso;
 
-	/* what it said at last may still stand in the pipe */
+	/* its last lines may still be in the pipe */
 	while (i->status_w && i->state != ISO_DEAD) {
 		struct pollfd f = {.fd = i->status_fd, .events = POLLIN};
 
@@ -437,7 +441,8 @@ static void first_started(struct agent *a, struct proc *p, void *arg, int code,
 	fd_set_nonblock(i->out_fd, true);
 }
 
-/* A file without a name, with the storage's directory. */
+/* Makes the file that the first process reads (isolate_conf.h), with the path of the storage in
+ * it. */
 static int make_conf(struct iso *i)
 {
 	int fd = memfd_create("session", MFD_CLOEXEC), rc = fd < 0 ? -errno : 0;
@@ -475,13 +480,13 @@ static int iso_go(struct iso *i, struct err *e)
 		return err_set(e, -rc, "start");
 	close_fd(&i->conf_fd);
 	i->was_told = true;
-	/* the pipe is empty */
+	/* cannot block: the pipe is empty */
 	if (write(i->cmd_fd, ISO_GO, strlen(ISO_GO)) != (ssize_t)strlen(ISO_GO))
 		return err_set(e, EPIPE, "start");
 	return 0;
 }
 
-/* Numbers that the child does not use itself. */
+/* A pipe whose numbers are above those that the child uses itself. */
 static int pipe_above(int p[2])
 {
 	int low[2];
@@ -571,7 +576,8 @@ static void iso_count(struct iso *i)
 	i->a->n.stores += i->stored;
 }
 
-/* In a thread: DIR and what must be there before the session's first process begins. Nobody else touches i meanwhile, but its `s`. */
+/* In a thread: makes DIR and what must be there before the session's first process begins.
+ * Meanwhile the loop leaves i->conf, i->stored and i->tmpfs alone. */
 static void run_store(struct job *j)
 {
 	static const char *const subs[] = {"root", "run"};
@@ -680,7 +686,7 @@ static struct iso *iso_new(struct agent *a)
 	return i;
 }
 
-/* In a thread: its storage. Then its first process. */
+/* Makes the storage in a thread; stored() then starts the first process. */
 static int iso_begin(struct iso *i, struct err *e)
 {
 	struct job *j = i->idle && i->prod && i->trim ? job_own(i->a, run_store) : NULL;
@@ -714,7 +720,7 @@ static void spare_late(void *arg)
 		spare_end(a);
 }
 
-/* Of /proc/self/mountinfo: something was mounted or unmounted since it was opened. */
+/* Was something mounted or unmounted since i->mounts_fd (/proc/self/mountinfo) was opened? */
 static bool spare_is_stale(const struct iso *i)
 {
 	struct pollfd p = {.fd = i->mounts_fd, .events = POLLPRI};
@@ -751,7 +757,8 @@ static struct iso *spare_take(struct agent *a, const struct session *s, const st
 {
 	struct iso *i = a->spare_iso;
 
-	/* its storage and its network are made before it; what is half made is a thread's */
+	/* a spare has no limit of storage and shares the network; while it is being stored, it is a
+	 * thread's */
 	if (!i || i->storing || r->upper_bytes || (r->flags & AGENT_IS_NO_NET) ||
 		proc_find(a, s->id))
 		return NULL;

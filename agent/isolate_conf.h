@@ -30,9 +30,10 @@ struct iso_req {
 int iso_req_parse(struct cur *c, struct iso_req *r);
 void iso_req_free(struct iso_req *r);
 
-/* From the agent to a session's first process, in a memfd. At the beginning stands the path of the session's storage, ended by a 0: the process may begin
- * before anybody asked for a session, and needs only this path until then. All else stands at ISO_CONF_AT. The process may read it after ISO_GO came on
- * ISO_FD_CMD. */
+/* From the agent to a session's first process, in a memfd. It begins with the path of the session's
+ * storage, ended by a 0. The process may begin before anybody asked for a session, and needs only
+ * this path until then. Everything else begins at ISO_CONF_AT. The process may read that after
+ * ISO_GO came on ISO_FD_CMD. */
 #define ISO_CONF_AT 512
 #define ISO_GO      "g\n"
 struct iso_conf {
@@ -53,7 +54,8 @@ struct envset *iso_env(const struct envset *base, const struct iso_req *r, const
 /* Would this variable be kept from every session? */
 bool iso_env_is_private(const char *name, size_t n);
 
-/* What the first process or the shell says, a line each. The session's programs may write there, too. */
+/* Lines on ISO_FD_STATUS, from the first process or the shell. The session's programs can write
+ * there, too. */
 enum iso_word {
 	ISO_READY = 'r',   /* the shell waits for work */
 	ISO_FAILED = 'f',  /* a = errno, text */

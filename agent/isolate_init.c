@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * isolate_init.c: process 1 of an isolated session. The agent clones it into the session's namespaces and executes this very program with
- * --isolate, so none of the agent's memory is there. It builds the part of the view that is the same for all sessions, waits until the agent says
- * which session it is, builds the rest, gives up everything, starts the shell as process 2, and reaps until the shell ends; the kernel then kills
- * what is left in the session. Nothing of the image runs in it before it was told.
+ * isolate_init.c: process 1 of an isolated session. The agent clones it into the session's
+ * namespaces and executes this very program with --isolate, so none of the agent's memory is there.
+ * It builds the part of the view that is the same for all sessions and waits until the agent says
+ * which session it is. Then it builds the rest, gives up all privileges and starts the shell as
+ * process 2. It reaps until the shell ends; the kernel then kills what is left in the session.
+ * Nothing of the image runs in it before it was told.
  *
  * The shell is one for all runs. It reads the name of a file to run from ISO_SHELL_CMD, sources it with that descriptor closed, and writes
  * the exit code to ISO_SHELL_STATUS: no program of a run inherits the two.
@@ -23,9 +25,12 @@
 #include "agent/seal.h"
 #include "agent/text.h"
 
-/* SIGINT ends the run, not the shell. bash: the trap leaves the function or file that runs, and from then on a DEBUG trap lets every command of
- * the files around it return as well (functrace and extdebug, code 2), until the loop is reached: there no file is sourced. Other shells leave
- * one function with each SIGINT, and end with an error of syntax in a file that they source: so it is tried first. A run in the background keeps ISO_SHELL_STATUS until it has started. */
+/* SIGINT ends the run, not the shell. In bash the trap returns from the function or file that runs.
+ * Then a DEBUG trap makes every command of the files around it return as well (functrace and
+ * extdebug, code 2), until the loop is reached, where no file is being sourced. Other shells leave
+ * one function with each SIGINT. They exit on a syntax error in a file that they source, so `sh -n`
+ * tries the file first. A run in the background keeps ISO_SHELL_STATUS open until it has
+ * started. */
 static const char driver[] =
 	"EXECD_INT=\n"
 	"[ -z \"$BASH_VERSION\" ] || set -T\n"
@@ -64,7 +69,8 @@ static int failed(int code, const char *text)
 	return 1;
 }
 
-/* Until the agent says which session this is. False: none, it needs this process no more. */
+/* Waits until the agent says which session this is. False: the agent no longer needs this
+ * process. */
 static bool wait_for_go(void)
 {
 	char got[sizeof(ISO_GO)] = "";
@@ -126,10 +132,11 @@ _noreturn_ static void shell_child(const struct iso_conf *c)
 	sigset_t none;
 	int rc;
 
-	/* above the two it is to have, whatever their numbers */
+	/* both sources are above both targets, so neither call overwrites the other's */
 	dup2(ISO_FD_CMD, ISO_SHELL_CMD);
 	dup2(ISO_FD_STATUS, ISO_SHELL_STATUS);
-	/* everything else was given up before the fork; this keeps the shell from the first process */
+	/* everything else was given up before the fork; this keeps the shell away from the first
+	 * process */
 	rc = seal_apart();
 	if (rc < 0) {
 		failed(rc, "sealing the session's shell");

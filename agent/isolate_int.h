@@ -11,10 +11,10 @@ enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD }; /* WAITS: made ahe
 struct iso {
 	struct iso *next; /* in the agent's list, until its storage is given away */
 	struct agent *a;
-	struct session *s; /* NULL: deleted */
+	struct session *s; /* NULL: deleted, or made ahead */
 	struct iso_conf conf;
 	enum iso_state state;
-	uint64_t conn; /* who waits for it, while it is made */
+	uint64_t conn; /* the connection that waits while the session is made; 0: none */
 	uint32_t id;
 	struct proc *first; /* process 1 */
 	pid_t pid;
@@ -25,24 +25,24 @@ struct iso {
 	struct watch *status_w, *out_w;
 	struct buf line;
 	uint64_t nruns;
-	size_t background; /* that run */
+	size_t background; /* background runs that have not ended */
 	struct timer *idle, *prod, *trim;
 	uint64_t idle_at_ns;
 	unsigned prods;
 	bool storing, stored, tmpfs; /* a job makes DIR; it is there; a tmpfs is mounted on it */
-	bool counted;                /* its storage is, as one of a session's */
+	bool counted;                /* its storage is counted in agent_counters.stores */
 	bool finished,
 		was_told; /* the first process was told what it is: programs of the image may run */
 	uint32_t exit_state, exit_code;
 };
 
-/* The shell waits for nobody now: arms the idle timer. */
+/* Called when the shell runs nothing: arms the idle timer. */
 void iso_idle(struct iso *i);
 /* Reads and drops what programs in the shell's background write between runs. */
 void iso_drop_output(struct iso *i);
 void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code);
 struct proc *iso_background_run(struct iso *i, uint64_t n);
-/* Timers' functions. */
+/* Callbacks of the timers idle, prod and trim. */
 void iso_idle_fired(void *arg);
 void iso_prod_fired(void *arg);
 void iso_trim_fired(void *arg);

@@ -20,7 +20,7 @@
 #define TRIM_EVERY_MS 500
 #define PROD_EVERY_MS                                                                              \
 	100 /* SIGINT again and again: a shell other than bash leaves one function with each */
-#define PROD_KILL    30 /* after so many, what is not the shell is killed */
+#define PROD_KILL    30 /* after so many, the run's processes are killed */
 #define PROD_GIVE_UP 60 /* and then the session */
 
 void iso_idle_fired(void *arg)
@@ -49,7 +49,8 @@ void iso_idle(struct iso *i)
 	timer_set(i->idle, i->idle_at_ns);
 }
 
-/* Between runs: what programs in the shell's background write goes nowhere, but they do not wait either. */
+/* Between runs, what programs in the shell's background write is read and dropped, so that they do
+ * not block. */
 static void out_event(void *arg, uint32_t events)
 {
 	static char scratch[65536];
@@ -68,7 +69,7 @@ void iso_drop_output(struct iso *i)
 		i->out_w = loop_watch(i->a->loop, i->out_fd, EPOLLIN, out_event, i);
 }
 
-/* What was written before a run is not the run's. */
+/* Drops what was written before a run: it is not the run's. */
 static void iso_drop_now(struct iso *i)
 {
 	static char scratch[65536];
@@ -103,7 +104,7 @@ void isolate_lost(struct proc *p)
 	struct iso *i = p->iso;
 
 	if (p == i->first) {
-		/* the agent ends, or its start failed */
+		/* the agent ends, or the first process could not start */
 		i->first = NULL;
 		return;
 	}
@@ -125,7 +126,7 @@ static void iso_unlink(struct iso *i, uint64_t n, bool background)
 	}
 }
 
-/* A file of a run in DIR/run, for the session's user only. */
+/* Makes a file of a run in DIR/run, for the session's user only. The descriptor or -errno. */
 static int put_file(struct iso *i, char kind, uint64_t n, const struct buf *text)
 {
 	char name[32];
@@ -155,8 +156,9 @@ static bool is_name(const char *s, size_t n)
 	return n > 0;
 }
 
-/* Which file the shell sources: c, the code itself, or what is written around it: f with variables or a directory, b in the background. The code
- * stands in a file of its own, so that none of it can end what is around it. */
+/* Which file the shell sources: c, the code itself, or a wrapper that runs it: f with variables or
+ * a directory, b in the background. The code has a file of its own, so that none of it can end the
+ * wrapper. */
 static char run_kind(const struct exec_req *r)
 {
 	return r->flags & AGENT_X_BACKGROUND ? 'b' : r->env->n || r->cwd[0] ? 'f' : 'c';
@@ -251,7 +253,7 @@ struct run_start {
 	uint64_t timeout_ms;
 };
 
-/* The answer must not come from within isolate_run. */
+/* Deferred, because fn must not be called from within isolate_run. */
 static void run_begins(void *arg)
 {
 	_cleanup_free_ struct run_start *w = arg;
@@ -329,13 +331,14 @@ int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn,
 		iso_drop_output(i);
 		proc_destroy(p);
 		free(w);
-		return rc == -EINVAL ? err_plain(e, EINVAL, "a variable's name is not one")
+		return rc == -EINVAL ? err_plain(e, EINVAL, "the name of a variable is not valid")
 				     : err_set(e, -rc, "session %s", s->id);
 	}
 	p->iso = i;
 	s->last_run_ns = wall_ns();
 	if (background) {
-		/* only the first: runs that begin often do not put it off */
+		/* only with the first: otherwise runs that begin often would put the timer off for
+		 * ever */
 		if (!i->background++)
 			timer_after(i->trim, TRIM_EVERY_MS * 1000000ull);
 	} else {
@@ -370,7 +373,7 @@ void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code)
 	if (i->s)
 		i->s->last_run_ns = wall_ns();
 	if (!p->started) {
-		p->has_status = true; /* run_begins tells it */
+		p->has_status = true; /* run_begins reports it */
 		p->state = (enum agent_state)state;
 		p->code = code;
 		return;
@@ -379,8 +382,8 @@ void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code)
 	iso_idle(i);
 }
 
-/* What a run in the background writes beyond ISO_LOG_MAX takes no room. The file's length goes on, because the run appends; it is cut off at the
- * run's end. */
+/* Punches out what a background run wrote beyond ISO_LOG_MAX, so that it takes no space. The file's
+ * length keeps growing, because the run appends; the file is cut at the run's end. */
 static void log_trim(int fd)
 {
 	struct stat st;
@@ -434,7 +437,7 @@ static uint32_t last_number(const char *status, const char *name)
 	return v;
 }
 
-/* Those of the session's namespace, but its first process and its shell. */
+/* Lists the processes of the session, except its first process and its shell. */
 static size_t inner_list(struct iso *i, struct inner *v)
 {
 	uint64_t space = pid_space(i->pid);
@@ -479,8 +482,9 @@ static void inner_spread(struct inner *v, size_t n)
 	}
 }
 
-/* sig to the processes of a run. number 0: the foreground's, which are in the shell's group. Otherwise that background run's: what descends
- * from the process of this number, or is in its group; not the process itself, which reports the end. */
+/* Sends sig to the processes of a run. number 0: those of the foreground run, which are in the
+ * shell's group. Otherwise those of a background run: the descendants of the process with this
+ * number, and its group, but not that process itself, which reports the end. */
 static int iso_signal_others(struct iso *i, uint32_t number, int sig)
 {
 	_cleanup_free_ struct inner *v = calloc(INNER_MAX, sizeof(*v));
@@ -515,7 +519,7 @@ void iso_prod_fired(void *arg)
 		proc_signal(i->first, SIGKILL);
 		return;
 	}
-	/* the first process blocks it */
+	/* to the shell's group; the session's first process, its leader, blocks SIGINT */
 	kill(-i->pid, SIGINT);
 	if (i->prods >= PROD_KILL && i->prods % 5 == 0)
 		iso_signal_others(i, 0, SIGKILL);
@@ -538,7 +542,7 @@ int isolate_signal(struct proc *p, int sig)
 	if (p->exited || i->state != ISO_LIVES)
 		return -ESRCH;
 	if (p->flags & AGENT_X_BACKGROUND) {
-		/* one that has not said its number yet is about to */
+		/* a run whose process is not known yet is about to report it */
 		return p->inner_pid ? iso_signal_others(i, p->inner_pid, sig) : -EAGAIN;
 	}
 	if (sig == SIGINT) {

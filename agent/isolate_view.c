@@ -75,7 +75,7 @@ static int tree_move(int tree, int to)
 											 : 0;
 }
 
-/* What `from` names, mounted over what `to` names. */
+/* Bind-mounts what `from` names over what `to` names. */
 static int bind_fd(int from, int to, uint64_t attr)
 {
 	_cleanup_close_ int tree = tree_clone(from);
@@ -123,7 +123,7 @@ static int make_root(struct iso_view *v)
 	return v->root < 0 ? err_set(v->e, errno, "%s", path) : 0;
 }
 
-/* One of the kernel's files or folders: not writable, or not to be seen at all. Absent ones are fine. */
+/* Makes a path read-only, or hides it. A path that does not exist is fine. */
 static int guard(struct iso_view *v, const char *path, bool hide)
 {
 	_cleanup_close_ int at = in_root(v->root, path, O_PATH), null = -1;
@@ -232,7 +232,8 @@ static int make_tmp(struct iso_view *v)
 	return rc < 0 ? err_set(v->e, -rc, "/tmp") : 0;
 }
 
-/* The sandbox's over the new one. A workspace that is /tmp is mounted over it as well. */
+/* Balanced: mounts the sandbox's /tmp over the new one, unless the request mounts something on
+ * /tmp. */
 static int share_tmp(struct iso_view *v)
 {
 	_cleanup_close_ int from = -1, to = -1;
@@ -292,8 +293,9 @@ static int path_of(int fd, char to[AGENT_PATH_MAX])
 	return 0;
 }
 
-/* May a mount's source, or a folder on the way to it, be what path turned out to be? Sessions can write below a workspace: a link there leads only
- * to the directories of the allowlist, or a session could choose what the next one gets. */
+/* Checks where a mount's source, or a folder on the way to it, really leads. Sessions can write
+ * below a workspace and put links there. A link may lead only into the directories of the
+ * allowlist, or a session could choose what the next one gets. */
 static int check_source(
 	struct iso_view *v, const struct iso_mount *m, int fd, const char *path, char *real)
 {
@@ -321,7 +323,8 @@ static int check_source(
 	return 0;
 }
 
-/* Makes what path lacks, in the session's root, or in the sandbox's (m is given: a source's way there is checked). */
+/* Makes path and its missing parents: in the session's root, or in the sandbox's (m given: the way
+ * to its source is checked). */
 static int make_missing(
 	struct iso_view *v, int root, const char *path, bool is_dir, const struct iso_mount *m)
 {
@@ -346,7 +349,7 @@ static int make_missing(
 		return rc;
 	if (is_dir) {
 		rc = mkdirat(dir, slash + 1, 0755) < 0 ? -errno : 0;
-		/* another session is made at the same time */
+		/* another session that is made at the same time was faster */
 		if (m && rc == -EEXIST)
 			rc = 0;
 	} else {
@@ -361,7 +364,7 @@ static int make_missing(
 	return rc;
 }
 
-/* The descriptor of a mount's source, when it is one that may be shown. */
+/* Opens a mount's source, if the session may see it. */
 static int open_source(struct iso_view *v, const struct iso_mount *m)
 {
 	_cleanup_close_ int fd = in_root(v->old, m->source, O_PATH);
@@ -424,7 +427,7 @@ static int make_overlay(struct iso_view *v, size_t i, const struct iso_mount *m,
 	/* the merged root has the upper one's owner and mode */
 	if (fstat(from, &st) < 0 || !S_ISDIR(st.st_mode))
 		return err_plain(v->e, ENOTDIR, "%s is not a directory", m->source);
-	/* a commit goes where the overlay came from, whatever the path names by then */
+	/* remember the lower directory: a commit fails if the path names another one by then */
 	snprintf(data, sizeof(data), "%llu:%llu", (unsigned long long)st.st_dev,
 		(unsigned long long)st.st_ino);
 	snprintf(work, sizeof(work), "%s/i%zu", v->c->dir, i);

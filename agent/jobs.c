@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jobs.c: the threads. They come when there is work and go after a second without any, so that an
- * idle agent (and the snapshot it is in) has one thread and a dense heap.
+ * jobs.c: the threads. They start when there is work and end after a second without any. So an idle
+ * agent, and the snapshot that it is in, has one thread and a dense heap.
  *
- * A request under another uid switches the thread's file-system ids, which on Linux are the
- * thread's own and take the capabilities over files with them; the raw system calls, because libc's
+ * A request with another uid switches the thread's file-system ids. On Linux each thread has its
+ * own, and a switch drops the capabilities over files. The system calls are raw, because libc's
  * would change every thread.
  */
 #include "agent/jobs.h"
@@ -32,7 +32,7 @@
 
 struct answer {
 	struct answer *next;
-	struct job *job; /* the last one: it is over */
+	struct job *job; /* with its last answer; NULL: more answers follow */
 	uint64_t conn;
 	uint32_t id;
 	struct buf out;
@@ -182,7 +182,8 @@ static void reset_ids(struct job *j)
 	syscall(SYS_setgroups, 0, NULL);
 }
 
-/* The thread's own root and mounts from now on, and it ends with this job. A path is then what the session's programs see, links included. */
+/* Gives the thread, which ends with this job, the root and the mounts of the session. A path then
+ * means what the session's programs see, links included. */
 static bool enter_view(struct job *j)
 {
 	if (j->ns_fd < 0)
@@ -225,7 +226,7 @@ static void *bulk_thread(void *arg)
 	return NULL;
 }
 
-/* The next job, or NULL: go. */
+/* The next job. NULL: the thread ends. */
 static struct job *next_job(struct jobs *js)
 {
 	struct timespec until;
@@ -288,8 +289,8 @@ int job_submit(struct job *j)
 	j->a->n.jobs_total++;
 	pthread_mutex_lock(&js->lock);
 	if (j->own_thread) {
-		/* a preparation holds no stream: one place is always left for it, or transfers that
-		 * nobody reads would fail each pause */
+		/* One place is kept for jobs without a socket, such as AGENT_PREPARE: otherwise
+		 * transfers that nobody reads would make every pause fail. */
 		if (js->bulk >= BULK_MAX + (j->fd < 0) || make_thread(bulk_thread, j) < 0)
 			rc = -EAGAIN;
 		else
@@ -361,8 +362,8 @@ size_t jobs_running(const struct agent *a)
 
 	pthread_mutex_lock(&a->jobs->lock);
 	n = a->jobs->threads - a->jobs->idle + a->jobs->bulk;
-	/* a thread that was woken still counts as idle; and what is done is over when the loop has
-	 * taken it */
+	/* count the queue, because a thread that was woken still counts as idle; and jobs whose
+	 * answer the loop has not taken */
 	for (const struct job *j = a->jobs->first; j; j = j->next)
 		n++;
 	n += a->jobs->done != NULL;

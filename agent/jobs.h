@@ -29,7 +29,7 @@ struct job {
 	/* A mount namespace in which it works, and the root there; -1: the agent's. They need own_thread. In a chroot the namespace's own root is
 	 * another one than the session's. */
 	int ns_fd, root_fd;
-	bool own_thread; /* bulk: does not count against the pool */
+	bool own_thread; /* a thread of its own, not one of the pool's */
 	int fd;          /* bulk: the connection's socket, the job's own */
 	struct job *next;
 };
@@ -40,9 +40,10 @@ void jobs_fini(struct agent *a);
 /* A job for this request, with its payload copied; NULL: it was answered with ENOMEM. */
 struct job *job_create(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
 	const struct cur *body, void (*run)(struct job *j));
-/* One that nobody asked for. NULL: no memory. */
+/* A job without a request. NULL: no memory. */
 struct job *job_own(struct agent *a, void (*run)(struct job *j));
-/* Hands it over; it frees itself. -EAGAIN: no thread can be had, the job is still the caller's. */
+/* Queues it; it is freed when it is done. -EAGAIN: no thread can be started, the job is still
+ * the caller's. */
 int job_submit(struct job *j);
 void job_free(struct job *j);
 /* From the thread: an answer before the last (AGENT_FL_MORE). Empties j->out. */

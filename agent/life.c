@@ -61,7 +61,7 @@ void req_limits(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		conn_ok(c, id, NULL);
 }
 
-/* The entrypoint could not be started: a process of that name says so to whoever asks. */
+/* Records an entrypoint that could not start, as a process that has ended, for later requests. */
 static void entrypoint_failed(struct agent *a, int code, const char *text)
 {
 	struct proc *p = proc_create(a, ENTRYPOINT_ID, AGENT_X_BACKGROUND);
@@ -85,8 +85,8 @@ static void entrypoint_started(struct agent *a, struct proc *p, void *arg, int c
 		p->entrypoint = true;
 		return;
 	}
-	/* the failed one goes when we return; its name must be free before, and who waits for its
-	 * end waits for the other's */
+	/* The failed process is destroyed when we return. The record needs its id now, and takes
+	 * over the connection that waits for its end. */
 	p->id[0] = 0;
 	c = take_ptr(p->conn);
 	entrypoint_failed(a, code, text);
@@ -135,11 +135,11 @@ void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		return;
 	rc = setup_parse(b, &r);
 	if (rc < 0) {
-		conn_error(c, id, rc, AGENT_STEP_NONE, "not a set-up");
+		conn_error(c, id, rc, AGENT_STEP_NONE, "the set-up request is not valid");
 		return;
 	}
 	if (a->is_set_up)
-		rc = err_plain(&e, EALREADY, "this sandbox is set up");
+		rc = err_plain(&e, EALREADY, "this sandbox is set up already");
 	if (rc == 0 && *r.lifecycle)
 		rc = hooks_set(a, r.lifecycle, &e);
 	/* a template is restored frozen: its set-up is its thaw */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * life.h: the requests about the sandbox as a whole: set-up, environment, freezing for a snapshot and thawing, shutdown.
+ * life.h: the requests about the sandbox as a whole: set-up, environment, limits, shutdown.
  */
 #pragma once
 
@@ -11,10 +11,10 @@ void req_setup(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_set_env(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_limits(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
-/* After something ended: nothing left to wait for? */
+/* Called when a process ended: finishes a shutdown if none is left. */
 void shutdown_check(struct agent *a);
-/* A signal that was sent to the agent: it is the entrypoint's. SIGTERM ends the sandbox: by the entrypoint's end, which the host learns, or
- * where none runs by a shutdown. */
+/* Passes a signal that the agent got to the entrypoint. SIGTERM ends the sandbox: the host learns
+ * that the entrypoint ended. If no entrypoint runs, the agent shuts the sandbox down. */
 void life_signal(struct agent *a, int sig);
 #define ENTRYPOINT_ID "entrypoint"
 /* For hooks.c: after preStart, or instead of it. */

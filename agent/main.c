@@ -30,7 +30,8 @@ static int run(struct agent_opts *o)
 	return rc < 0;
 }
 
-/* The kernel gives its command line's variables to init: /proc/1/environ has nothing to show. */
+/* The kernel passes variables of its command line to init. They are wiped: /proc/1/environ shows
+ * nothing. */
 static void wipe_environment(void)
 {
 	extern char **environ;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * metrics.c: one answer, a few small reads of /proc, nothing kept and nothing sampled in the background: the asker subtracts. The loop's
- * thread. It touches the root only by statfs, which a frozen file system answers.
+ * metrics.c: one answer from a few small reads of /proc. Nothing is kept or sampled in the
+ * background: the host computes differences. The loop's thread. It touches the root only by statfs,
+ * which a frozen file system answers.
  */
 #include "agent/metrics.h"
 

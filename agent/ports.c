@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ports.c: tells when something listens on a port. The loop's thread. The kernel announces no new listener, so while somebody waits it is asked, 2 ms
- * apart at first and 50 ms later: a dump of the listening sockets only (sock_diag), which disturbs no server as a connection would.
+ * ports.c: tells when something listens on a port. The loop's thread. The kernel announces no new
+ * listener. So while somebody waits, the agent asks, every 2 ms at first and every 50 ms later. It
+ * dumps only the listening sockets (sock_diag), which disturbs no server as a connection would.
  */
 #include "agent/ports.h"
 

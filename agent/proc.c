@@ -154,7 +154,7 @@ void proc_reaped(struct proc *p, int wait_status)
 		end(p, AGENT_EXITED, (uint32_t)WEXITSTATUS(wait_status));
 	if (p->session)
 		session_run_ended(p);
-	/* its end is told first, which somebody waits for */
+	/* send its end first, because a client waits for it */
 	procio_drain(p);
 	cgroup_release(p->a, &p->cgroup);
 	if (p->on_end)
@@ -170,7 +170,8 @@ void proc_ended(struct proc *p, enum agent_state state, uint32_t code)
 {
 	int n = 0;
 
-	/* the shell wrote its end after the last byte of the run: what comes behind them is of others, who may never stop */
+	/* the shell reported the end after the last byte of the run: what follows in the pipe is of
+	 * other programs, which may never stop */
 	if (p->out[0].fd >= 0 && ioctl(p->out[0].fd, FIONREAD, &n) == 0)
 		p->drain_left = (size_t)n;
 	end(p, state, code);
@@ -245,7 +246,7 @@ void procs_reap(struct agent *a)
 		shutdown_check(a);
 }
 
-/* New ones stand in front, so the last that qualifies is the oldest. */
+/* New processes are at the front of the list, so the last match is the oldest. */
 static struct proc *oldest_ended(struct agent *a, bool delivered, size_t *n, size_t *bytes)
 {
 	struct proc *old = NULL;

@@ -13,7 +13,7 @@
 #define WATCHERS_MAX   32u
 #define PROC_ARGV_KEPT (64u * 1024)
 
-/* of struct proc's flags, the agent's own: pipes whose output is kept as a terminal's is */
+/* a flag of the agent's own in proc.flags: pipes whose output is kept as a terminal's is */
 #define PROC_X_REPLAY (1u << 31)
 
 struct conn;
@@ -46,7 +46,7 @@ struct proc {
 	int in_fd;
 	struct watch *in_w;
 	struct buf in;
-	uint64_t in_taken, in_came, in_told; /* in_told: of in_taken, what the host knows */
+	uint64_t in_taken, in_came, in_told; /* bytes of input: written, received, acknowledged */
 	uint64_t in_base;  /* of in_came, what earlier holders of a terminal session sent */
 	bool in_eof;       /* close in_fd once `in` is empty */
 	int file_fd;       /* AGENT_X_BACKGROUND: its output */
@@ -56,7 +56,7 @@ struct proc {
 	uint64_t watch_sent[WATCHERS_MAX];
 	bool watch_jump[WATCHERS_MAX];
 	bool started;        /* AGENT_OK was answered: frames may follow */
-	bool exited;         /* reaped; output may still stand in the pipe */
+	bool exited;         /* reaped; output may still be in the pipe */
 	bool ended;          /* and all output is in `out` */
 	uint64_t replay_end; /* a terminal's output before it is a replay to p->conn */
 	bool exit_sent, discard, timed_out, entrypoint;
@@ -73,35 +73,36 @@ struct proc {
 	struct iso *iso;     /* a run of this isolated session, or its first process */
 	uint64_t run_number; /* its number there; 0: no such run */
 	uint32_t inner_pid;  /* a background run's process, in the session's own numbers */
-	size_t drain_left; /* a run that ended: so much of what stands in the session's pipe is its */
-	bool forget;       /* nobody knows it any more: destroy it when it ends */
+	/* a run that ended: so many bytes in the session's pipe are still its own */
+	size_t drain_left;
+	bool forget;          /* nobody knows it any more: destroy it when it ends */
 	struct envset *given; /* what a session's shell was started with */
 	char *run_cwd;
-	void (*on_end)(struct agent *a, struct proc *p); /* of the agent's own: hooks */
+	void (*on_end)(struct agent *a, struct proc *p); /* for the agent's own modules (hooks.c) */
 	void *on_end_arg;
 };
 
 struct proc *proc_create(struct agent *a, const char *id, uint32_t flags);
-/* Forgets it. A process that still runs goes on, without us: its output is thrown away. */
+/* Frees the record. A process that still runs continues; its output is dropped. */
 void proc_destroy(struct proc *p);
 struct proc *proc_find(struct agent *a, const char *id);
 struct proc *proc_find_pid(struct agent *a, pid_t pid);
 
-/* It runs: timers, counters. */
+/* Called when it runs: starts its timeout. */
 void proc_started(struct proc *p, uint64_t timeout_ms);
-/* waitpid said so. */
+/* Called with what waitpid() said. */
 void proc_reaped(struct proc *p, int wait_status);
-/* It has no process of its own, and has ended so. */
+/* Called for a run that has no process of its own, and has ended. */
 void proc_ended(struct proc *p, enum agent_state state, uint32_t code);
-/* What AGENT_STATUS shows of its arguments. */
+/* Keeps its arguments, for AGENT_STATUS. */
 void proc_keep_argv(struct proc *p, char *const *argv, uint32_t argc);
-/* To its group; SIGKILL to everything in its cgroup. 0, -ESRCH. */
+/* Sends sig to its process group, and SIGKILL also to everything in its cgroup. 0, -ESRCH. */
 int proc_signal(struct proc *p, int sig);
-/* SIGKILL after so long, should it still run; 0 never. */
+/* Kills it after ms, if it still runs; 0: never. */
 void proc_kill_after(struct proc *p, uint32_t ms);
 
 /* After SIGCHLD: takes everything that ended. */
 void procs_reap(struct agent *a);
-/* Bounds what finished processes keep. */
+/* Destroys the oldest ended processes, if they are many or keep much output. */
 void procs_trim(struct agent *a);
 void procs_free(struct agent *a);

@@ -2,11 +2,12 @@
  *
  * procio.c: output and input of processes. The loop's thread; the bytes are never looked at.
  *
- * A pipe is read as soon as it has something, so that nothing is delayed, and left to fill when
- * AGENT_WINDOW bytes are not acknowledged: that is the back-pressure. A terminal (and a terminal
- * session's pipes, PROC_X_REPLAY, whose two streams are kept as one) keeps its last megabyte instead, and waits only for the connection that holds it. A process that was reaped may
- * leave its pipe open with others (`server &`): the command has ended all the same, and what they
- * write later goes to a sink, because a closed pipe would kill them.
+ * A pipe is read as soon as it has something, so that nothing is delayed. While AGENT_WINDOW bytes
+ * are not acknowledged it is not read: that is the back-pressure. A terminal keeps its last
+ * megabyte instead, and waits only for the connection that holds it. So do the pipes of a terminal
+ * session (PROC_X_REPLAY), whose two streams are kept as one. A process that was reaped may leave
+ * its pipe open in others (`server &`). The command has ended all the same. What they write later
+ * goes to a sink, because a closed pipe would kill them.
  */
 #include "agent/procio.h"
 
@@ -117,7 +118,7 @@ static void pty_trim(struct proc *p)
 	s->sent = MAX(s->sent, s->base);
 }
 
-/* Marks of what the holder has got are dropped. */
+/* Remembers that the last bytes came from stream i. Drops marks of what the holder has got. */
 static void mark_stream(struct proc *p, int i)
 {
 	struct stream *s = &p->out[0];
@@ -230,7 +231,7 @@ static void err_event(void *arg, uint32_t events)
 	stream_event(arg, 1);
 }
 
-/* What others write to the pipe of a command that has ended. */
+/* Reads and drops what others write to the pipe of a command that has ended. */
 struct sink {
 	struct agent *a;
 	int fd;
@@ -293,7 +294,7 @@ void procio_drain(struct proc *p)
 	}
 	p->ended = true;
 	for (int i = 0; i < 2; i++) {
-		/* a run's pipe is its session's, which reads on */
+		/* a run's pipe belongs to its session, which continues to read it */
 		if (p->run_number)
 			stream_close(&p->out[i]);
 		else
@@ -413,7 +414,7 @@ void procio_pump(struct proc *p)
 		}
 	}
 	if (p->exited) {
-		/* a terminal's output is not acknowledged: that it was sent makes the room */
+		/* a terminal's output is not acknowledged: sending it makes room */
 		if (keeps_replay(p) && !p->ended && room_of(p))
 			procio_drain(p);
 		return;
@@ -531,7 +532,8 @@ void procio_conn_gone(struct proc *p, struct conn *c)
 		procio_pump(p);
 }
 
-/* Each acknowledgement wakes the host, so there is none for each key: only when it gives back a good part of the window. */
+/* An acknowledgement wakes the host. So it is not sent for each key, but when it gives back a good
+ * part of the window. */
 static void ack_stdin(struct proc *p)
 {
 	struct buf b;
@@ -540,7 +542,7 @@ static void ack_stdin(struct proc *p)
 		return;
 	p->in_told = p->in_taken;
 	buf_init(&b, 16);
-	/* a terminal's ^D was not the host's byte */
+	/* the host did not send a terminal's ^D: we wrote it */
 	buf_u64(&b, MAX(MIN(p->in_taken, p->in_came), p->in_base) - p->in_base);
 	conn_frame(p->conn, AGENT_STDIN_TAKEN, 0, b.p, b.len);
 	buf_fini(&b);
@@ -548,7 +550,7 @@ static void ack_stdin(struct proc *p)
 
 static void in_event(void *arg, uint32_t events);
 
-/* Writes what waits; true if something went. */
+/* Writes the input that waits. */
 static void write_in(struct proc *p)
 {
 	while (p->in_fd >= 0 && p->in.len) {
@@ -559,8 +561,7 @@ static void write_in(struct proc *p)
 		if (k < 0 && errno == EAGAIN)
 			break;
 		if (k < 0) {
-			/* it does not read any more: what comes is thrown away, as a shell's pipe
-			 * would */
+			/* The process no longer reads its input. What comes is dropped. */
 			p->in_taken += p->in.len;
 			buf_reset(&p->in);
 			p->in_eof = true;

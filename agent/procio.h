@@ -9,16 +9,17 @@
 
 /* Begins to read p->out[].fd and to write p->in_fd (both owned by p). */
 int procio_start(struct proc *p);
-/* Sends what there is and may be sent, AGENT_EXIT at last. */
+/* Sends what the connections can take now, and AGENT_EXIT at the end. */
 void procio_pump(struct proc *p);
-/* The process was reaped: take what its pipes still hold, then p->ended. */
+/* Called when the process was reaped: reads what its pipes still hold, then sets p->ended. */
 void procio_drain(struct proc *p);
-/* An EXEC connection takes the process over from these offsets. 0, -EPIPE: gone. */
-/* c looks on at a terminal, from off or what of it is kept. -EINVAL: it is none. -EBUSY: too many
- * do. */
+/* Makes c a viewer of a terminal, from offset off or from the first byte that is kept. -EINVAL: p
+ * is no terminal. -EBUSY: too many viewers. */
 int procio_watch(struct proc *p, struct conn *c, uint64_t off);
+/* Makes c the connection that holds the process, from these offsets on. 0. -EPIPE: the output there
+ * is no longer kept. -EBUSY: the last holder cannot become a viewer. */
 int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off);
-/* Its holder hears AGENT_EVICTED and is no longer served. */
+/* Sends AGENT_EVICTED to the connection that holds it, and no longer serves that connection. */
 void procio_evict(struct proc *p);
 /* 0, -ENOTTY. */
 int procio_resize(struct proc *p, uint16_t cols, uint16_t rows);
@@ -26,7 +27,7 @@ void procio_conn_gone(struct proc *p, struct conn *c);
 void procio_ack(struct proc *p, uint64_t out_off, uint64_t err_off);
 /* Bytes for its input; n = 0: end of file. */
 void procio_stdin(struct proc *p, struct conn *c, const void *bytes, size_t n);
-/* Nobody will read it: what stands there and what will come is thrown away. */
+/* Nobody will read the output: drops what is there and what will come. */
 void procio_discard(struct proc *p);
 void procio_fini(struct proc *p);
 uint64_t procio_out_bytes(const struct proc *p);

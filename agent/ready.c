@@ -86,8 +86,8 @@ static void ready_event(void *arg, uint32_t events)
 	k = recv(a->ready_fd, c, sizeof(c), MSG_DONTWAIT);
 	if (k > 0 || (k < 0 && (errno == EAGAIN || errno == EINTR)))
 		return;
-	/* a reset: another machine. An orderly end: the host's daemon went; slowly, should that
-	 * happen again and again */
+	/* A reset: this is a restored machine, connect at once. An orderly end: the host's daemon
+	 * ended. If that happens again and again, wait longer each time. */
 	if (k < 0 || mono_ns() - a->ready_since_ns > 5000000000u)
 		a->ready_tries = 0;
 	drop(a, k < 0);

@@ -53,7 +53,7 @@ void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	int rc = exec_parse(b, conn_version(c), &r);
 
 	if (rc < 0) {
-		conn_error(c, id, rc, AGENT_STEP_NONE, "not a command to execute");
+		conn_error(c, id, rc, AGENT_STEP_NONE, "the exec request is not valid");
 		return;
 	}
 	if (conn_kind(c) == AGENT_CONN_EXEC ? conn_proc(c) != NULL
@@ -117,7 +117,7 @@ void exec_attach(struct agent *a, struct conn *c, uint32_t id, const char *name,
 	if (rc < 0) {
 		conn_error(c, id, rc, AGENT_STEP_NONE, "%s",
 			rc == -EPIPE ? "the output from there on is gone"
-				     : "it is no terminal, or too many look on");
+				     : "the process has no terminal, or too many viewers");
 		return;
 	}
 	buf_init(&ok, 16);

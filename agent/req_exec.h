@@ -6,7 +6,7 @@
 
 #include "agent/conn.h"
 
-/* AGENT_ATTACH, taken apart: answers. */
+/* AGENT_ATTACH after its parsing: answers it. */
 void exec_attach(struct agent *a, struct conn *c, uint32_t id, const char *name, uint64_t out,
 	uint64_t err, uint32_t flags);
 void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b);

@@ -15,7 +15,7 @@
 #include "agent/session.h"
 #include "agent/terminal.h"
 
-/* A session's directory is made for it; in a thread, as its file system may hang. */
+/* Makes a session's directory; in a thread, as its file system may hang. */
 static void run_session_dir(struct job *j)
 {
 	char path[AGENT_PATH_MAX];
@@ -31,7 +31,7 @@ static void run_session_dir(struct job *j)
 		job_fail(j, rc, AGENT_STEP_CWD, "%s: %s", path, strerror(-rc));
 }
 
-/* The answer was sent in this turn of the loop: nobody who heard it was here yet. */
+/* The error was answered in this turn of the loop: no request can have used the session since. */
 static void session_dir_done(struct agent *a, struct job *j)
 {
 	_cleanup_free_ char *name = j->arg;
@@ -63,7 +63,7 @@ static void session_dir(
 	free(j->arg);
 	job_free(j);
 	(void)session_destroy(a, name);
-	conn_error(c, id, EAGAIN, AGENT_STEP_CWD, "a thread");
+	conn_error(c, id, EAGAIN, AGENT_STEP_CWD, "no thread can be started");
 }
 
 void session_req_free(struct session_req *r)
@@ -178,7 +178,9 @@ void req_session_new(struct agent *a, struct conn *c, uint32_t id, struct cur *b
 	}
 	if (rc < 0) {
 		a->n.frames_bad += rc == -EPROTO;
-		conn_error(c, id, rc, AGENT_STEP_NONE, "not a session to create");
+		conn_error(c, id, rc, AGENT_STEP_NONE,
+			"the session request is not valid, or sessions of this kind are not "
+			"available");
 		return;
 	}
 	buf_init(&path, AGENT_PATH_MAX);

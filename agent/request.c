@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * request.c: the one table of requests, and the small ones. The loop's thread; payloads are the host's, hostile.
+ * request.c: the one table of requests. The loop's thread; payloads are the host's, hostile.
  */
 #include "agent/request.h"
 
@@ -83,6 +83,5 @@ const struct request *request_find(uint16_t type)
 void req_bad(struct agent *a, struct conn *c, uint32_t id)
 {
 	a->n.frames_bad++;
-	conn_error(
-		c, id, EPROTO, AGENT_STEP_NONE, "the request's fields are not what they should be");
+	conn_error(c, id, EPROTO, AGENT_STEP_NONE, "the request's fields are not valid");
 }

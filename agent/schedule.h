@@ -7,7 +7,8 @@
 #include "lib/base.h"
 
 struct schedule {
-	uint64_t every_s;                                /* not 0: the rest does not count */
+	/* not 0 (@every): the other fields are not used */
+	uint64_t every_s;
 	uint64_t minutes, hours, days, months, weekdays; /* bits */
 	/* the field was a star: the other one decides alone */
 	bool any_day, any_weekday;

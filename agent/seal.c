@@ -2,8 +2,9 @@
  *
  * seal.c: capabilities, seccomp and Landlock. Any process of the guest, before it executes the image's programs. Nothing here allocates.
  *
- * The filter is a list of what is refused, not of what is allowed: a session runs any program there is. What it refuses is what namespaces,
- * missing capabilities and read-only mounts refuse as well; one of the walls may have a hole.
+ * The filter is a list of what is refused, not of what is allowed: a session runs any program there
+ * is. Namespaces, missing capabilities and read-only mounts refuse the same things. The filter is
+ * there because one of these may have a hole.
  */
 #include "agent/seal.h"
 
@@ -157,7 +158,7 @@ int seal_apart(void)
 {
 	int scope = seal_scope(), rc = 0;
 
-	/* kernels without it: as seal_session() goes on without it */
+	/* kernels without scopes: seal_session() does without them, too */
 	if (scope < 0)
 		return 0;
 	if (syscall(NR_LANDLOCK_RESTRICT, scope, 0) < 0)

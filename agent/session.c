@@ -173,7 +173,7 @@ void session_run_lost(struct proc *p)
 	p->session = NULL;
 }
 
-/* The shell's own book-keeping, and what every process has anew. */
+/* Is this a variable that the shell sets itself, or that is new in each process? It is not kept. */
 static bool is_passing(const char *kv)
 {
 	static const char *const names[] = {
@@ -233,7 +233,7 @@ int session_take_dump(struct session *s, const char *bytes, size_t n, const stru
 		rc = env_set(s->unset, name, "");
 	}
 	env_unref(now);
-	/* a directory given for one run is that run's, unless it went elsewhere by itself */
+	/* a directory given for one run is not kept, unless the run changed it */
 	if (rc == 0 && (!own_cwd || strcmp(cwd, run_cwd) != 0)) {
 		char *d = strdup(cwd);
 

@@ -22,8 +22,8 @@ struct session {
 	uint64_t created_ns, last_run_ns; /* wall clock */
 
 	/* SHELL */
-	struct envset *set;   /* changed */
-	struct envset *unset; /* names that are gone */
+	struct envset *set;   /* variables that runs changed */
+	struct envset *unset; /* variables that runs removed */
 	struct proc *run;
 	bool own_cwd;
 
@@ -34,7 +34,7 @@ struct session {
 /* Makes a session and puts it into the registry. 0, -EINVAL, -EEXIST, -ENOMEM. *made may be NULL. */
 int session_make(struct agent *a, const char *id, const char *cwd, enum agent_session_kind kind,
 	struct session **made);
-/* The same for a SHELL. */
+/* session_make() for a SHELL session. */
 int session_create(struct agent *a, const char *id, const char *cwd);
 /* Kills what runs in it. -ENOENT: there is none of that id. */
 int session_destroy(struct agent *a, const char *id);
@@ -45,11 +45,11 @@ void sessions_free(struct agent *a);
 struct session *session_find(struct agent *a, const char *id);
 bool session_busy(const struct session *s);
 const char *session_cwd(const struct session *s);
-/* Puts the session's changes over env. */
+/* Applies the session's changes to env. */
 int session_apply(const struct session *s, struct envset *env);
 
-/* The text that a shell gets for a run, to be freed: it hands the environment to the helper when it
- * ends. */
+/* The script of a run's shell, to be freed: text, and a trap that executes the helper when the
+ * shell ends. */
 char *session_script(const char *text);
 #define SESSION_HELPER_FD 198
 #define SESSION_DUMP_FD   199

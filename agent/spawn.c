@@ -4,10 +4,10 @@
  *
  * It runs in the agent's memory (CLONE_VM) beside the agent, on a stack of its own, with the
  * agent's thread pointer. So it may neither allocate nor touch errno nor call into libc: raw system
- * calls only. In exchange a fork's page-table copy and the faults after it are gone, which in a
- * freshly restored guest are most of a command's cost, and a working directory on a file system
- * that hangs stalls this child only. Elsewhere than on x86-64, and under sanitizers, it is an
- * ordinary fork.
+ * calls only. In exchange there is no copy of page tables as in a fork, and no faults after it: in
+ * a freshly restored guest these are most of a command's cost. A working directory on a file system
+ * that hangs stalls only this child. Under sanitizers, and on other processors than x86-64, the
+ * child is an ordinary fork.
  */
 #include "agent/spawn.h"
 
@@ -166,7 +166,7 @@ static void child_main(void *arg)
 	child_floor(s);
 	child_caps(s);
 	child_ids(s);
-	/* as that user: it is its rights that decide */
+	/* as that user, because its rights decide */
 	rc = raw(SYS_chdir, P(s->cwd), 0, 0, 0);
 	if (rc < 0)
 		child_fail(s, rc, AGENT_STEP_CWD);
@@ -223,12 +223,13 @@ pid_t spawn_child(struct spawn *s)
 		ca.stack_size = SPAWN_STACK;
 	}
 	if (s->cgroup_fd >= 0) {
-		/* born there: a later move would cost a grace period of the kernel's */
+		/* started in it: a later move would wait for a grace period of the kernel's */
 		ca.flags |= CLONE_INTO_CGROUP;
 		ca.cgroup = (uint64_t)s->cgroup_fd;
 	}
 	rc = clone_into(&ca, child_main, s);
-	/* not a session's first process: outside of its cgroup it would have no limits, and be taken for an ordinary program by inward.c */
+	/* Try without the cgroup. Not for a session's first process: outside of its cgroup it would
+	 * have no limits, and inward.c would take it for an ordinary program. */
 	if (rc < 0 && s->cgroup_fd >= 0 && !s->new_namespaces && rc != -EAGAIN && rc != -ENOMEM) {
 		ca.flags &= ~(uint64_t)CLONE_INTO_CGROUP;
 		ca.cgroup = 0;

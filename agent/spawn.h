@@ -32,8 +32,8 @@ struct spawn {
 	int keep_fd[4],
 		keep_as[4];      /* further ones, -1 none; no source may have a number of keep_as */
 	uint64_t new_namespaces; /* CLONE_NEW* */
-	int err_fd;    /* close-on-exec; struct spawn_fail is written if it comes to nothing */
-	int cgroup_fd; /* -1: none */
+	int err_fd;              /* close-on-exec; gets a struct spawn_fail if the start fails */
+	int cgroup_fd;           /* -1: none */
 	bool set_ids, tty, reset_oom;
 	uint64_t
 		drop_caps; /* bits: taken out of the bounding set, so that no execve brings them back */

@@ -47,7 +47,7 @@ void terminal_free(struct terminal *t)
 		p->terminal = NULL;
 		p->on_end = NULL;
 		p->forget = true;
-		p->id[0] = 0; /* a session made anew may use the name at once */
+		p->id[0] = 0; /* a new session may use the id at once */
 		if (p->exited)
 			proc_destroy(p);
 		else
@@ -75,7 +75,8 @@ void terminal_exit(const struct terminal *t, uint32_t *state, uint32_t *code)
 	*code = t->exit_code;
 }
 
-/* The ring is moved, never copied: whoever has it reads the offsets of every shell before. */
+/* Moves the ring to the shell (it is never copied). Its offsets continue those of the shells
+ * before. */
 static void terminal_give(struct terminal *t, struct proc *p)
 {
 	struct stream *s = &p->out[0];

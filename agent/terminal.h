@@ -24,7 +24,7 @@ void terminal_free(struct terminal *t);
 /* Answers the request. */
 void terminal_attach(struct session *s, struct conn *c, uint32_t id, uint32_t flags, uint64_t since,
 	uint16_t cols, uint16_t rows);
-/* p goes: its replay returns to the session. */
+/* Called when p is destroyed: its replay returns to the session. */
 void terminal_take_back(struct terminal *t, struct proc *p);
 
 bool terminal_runs(const struct terminal *t);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree.c: listing, searching and removing trees. Job threads. The tree is the guest's, which may change it while it is walked and may have made it
- * deep, wide or full of odd names: every step goes by a descriptor of its directory (no path can be too long, no link is
- * followed), answers are cut at the request's maximum, and one directory's names at NAMES_MAX bytes.
+ * tree.c: listing, searching and removing trees. Job threads. The tree is the guest's, which may
+ * change it while it is walked and may have made it deep, wide or full of odd names. So every step
+ * goes by a descriptor of its directory: no path can be too long, no link is followed. Answers are
+ * cut at the request's maximum, and the names of one directory at NAMES_MAX bytes.
  */
 #include "agent/tree.h"
 
@@ -23,7 +24,7 @@ struct walk {
 	struct userdb db;
 	uint32_t max, total, in_frame;
 	bool more;
-	size_t n_at;      /* where this frame's count stands */
+	size_t n_at;      /* offset of this frame's count */
 	const char *glob; /* NULL: everything */
 	uint32_t depth;
 	struct buf path;
@@ -149,7 +150,7 @@ static int walk_dir(struct walk *w, int fd, uint32_t depth)
 			put_found(w, &st, dir, l.v[i]);
 		if (S_ISDIR(st.st_mode) && depth < w->depth)
 			sub = openat(dir, l.v[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		/* one that may not be read is listed and passed over */
+		/* a directory that may not be read is listed, but not entered */
 		if (sub >= 0)
 			rc = walk_dir(w, sub, depth + 1);
 	}
@@ -201,7 +202,7 @@ void tree_run_list(struct job *j)
 	w.depth = MIN(w.depth, DEPTH_MAX);
 	if (!cur_done(&j->body) || w.depth == 0) {
 		job_fail(j, j->body.bad ? EPROTO : EINVAL, AGENT_STEP_NONE,
-			"no listing is asked for");
+			"the list request is not valid");
 		return;
 	}
 	walk_run(&w, path);
@@ -217,15 +218,15 @@ void tree_run_search(struct job *j)
 	cur_str(&j->body, glob, sizeof(glob));
 	w.max = cur_u32(&j->body);
 	if (!cur_done(&j->body)) {
-		job_fail(j, EPROTO, AGENT_STEP_NONE, "no search is asked for");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the search request is not valid");
 		return;
 	}
 	w.glob = glob;
 	walk_run(&w, path);
 }
 
-/* One set of a pattern; *pat stands behind the '['. Returns whether c is in it; NULL in *pat: it
- * has no end, and is a plain '['. */
+/* Matches c with a set of a pattern. *pat points behind the '[', and afterwards behind the ']'. If
+ * there is no ']', *pat becomes NULL: the '[' is an ordinary character. */
 static bool match_set(const char **pat, char c)
 {
 	const char *p = *pat;
@@ -293,8 +294,8 @@ bool tree_match(const char *pat, const char *name)
 	return !*pat;
 }
 
-/* Removes what is in fd (taken). Directories deeper than DEPTH_MAX are brought up to `top` first, so that neither descriptors nor stack grow
- * with a tree's depth. */
+/* Removes what is in fd (taken). Directories more than 100 deep are moved up to `top` first, so
+ * that neither descriptors nor stack grow with a tree's depth. */
 static int remove_below(int fd, int top, unsigned depth, unsigned *moved)
 {
 	DIR *d = fdopendir(fd);
@@ -341,7 +342,7 @@ int tree_empty(int top)
 	unsigned moved = 0, before;
 	int rc, fd;
 
-	/* once more for what was brought up; somebody who fills it faster than we empty it gets
+	/* once more for what was moved up; whoever fills it faster than we empty it gets
 	 * ENOTEMPTY */
 	do {
 		before = moved;

@@ -10,9 +10,9 @@ struct job;
 
 void tree_run_list(struct job *j);
 void tree_run_search(struct job *j);
-/* The directory and everything below it, however deep; follows no link. 0 or -errno. */
+/* Removes the directory and everything below it, however deep; follows no link. 0 or -errno. */
 int tree_remove(const char *path);
-/* Shell pattern on one name: * ? [set] [!set] \x; ** is *. */
+/* Does one name match a shell pattern? * ? [set] [!set] \x; ** is the same as *. */
 bool tree_match(const char *pat, const char *name);
 /* Removes what is in the directory, not itself. 0 or -errno. */
 int tree_empty(int dir);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * upper.c: diff and commit of an overlay. A job's thread; the session may go on meanwhile, and a commit takes what it meets. Both trees are
- * hostile: the upper one was written by the session's programs, the lower one by the sandbox's. So every step is by descriptor and name, no link
- * is followed, and a set-id bit is not carried over: in the session it means nothing, outside it would.
+ * upper.c: diff and commit of an overlay. A job's thread; the session may continue meanwhile, and a
+ * commit takes what it finds. Both trees are hostile: the upper one was written by the session's
+ * programs, the lower one by the sandbox's. So every step is by descriptor and name, no link is
+ * followed, and a set-id bit is not carried over: in the session it means nothing, outside it
+ * would.
  *
  * An overlay's upper directory: a character device 0:0 is a file that was deleted, a directory with the attribute trusted.overlay.opaque replaced
  * the lower one, everything else is what is seen.
@@ -33,11 +35,11 @@ struct walk {
 	char path[PATH_CAP]; /* relative to the mount */
 	size_t path_len;
 	uint64_t entries;
-	/* diff: where this frame's count stands */
+	/* diff: offset of this frame's count */
 	size_t count_at;
 	uint32_t count, max;
 	bool more;
-	/* a directory that is new as a whole: nothing below it was modified */
+	/* called for each entry; low -1: the directory below does not exist */
 	int (*visit)(struct walk *w, int up, int low, const char *name, const struct stat *st);
 };
 
@@ -158,7 +160,8 @@ static int visit_diff(struct walk *w, int up, int low, const char *name, const s
 		return there ? put_change(w, low, name, &was, 'D') : 0;
 	if (!there)
 		return put_change(w, up, name, st, 'A');
-	/* a directory of both is there because of what is in it, unless it was replaced or changed itself */
+	/* a directory in both trees counts only if it was replaced or changed itself: the upper one
+	 * may be there only because of what is in it */
 	if (S_ISDIR(st->st_mode) && S_ISDIR(was.st_mode) && st->st_mode == was.st_mode &&
 		st->st_uid == was.st_uid && st->st_gid == was.st_gid) {
 		_cleanup_close_ int d =
@@ -190,7 +193,7 @@ static int remove_at(int dir, const char *name)
 	return unlinkat(dir, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* Without the holes: a file may be far larger than what is stored of it. */
+/* Copies a file without its holes: it may be far larger than what is stored of it. */
 static int copy_bytes(int from, int to, off_t size)
 {
 	_cleanup_free_ uint8_t *p = malloc(KIB(128));
@@ -330,7 +333,7 @@ static int visit_commit(struct walk *w, int up, int low, const char *name, const
 		return commit_dir(up, low, name, st);
 	if (S_ISLNK(st->st_mode))
 		return commit_link(up, low, name, st);
-	w->entries--; /* a FIFO or a socket is somebody's at that moment */
+	w->entries--; /* not copied: a FIFO or a socket belongs to a running program */
 	return 0;
 }
 
@@ -357,7 +360,7 @@ static void run_walk(struct job *j, struct walk *w)
 	if (rc < 0 || strcmp(id, o->id) != 0) {
 		close(up);
 		job_fail(j, ESTALE, AGENT_STEP_PATH,
-			"%s is not the directory any more on which the overlay is", o->lower);
+			"%s is no longer the directory under the overlay", o->lower);
 		return;
 	}
 	rc = walk_dir(w, up, low, 0);
@@ -370,7 +373,7 @@ static void run_diff(struct job *j)
 	struct walk w = {.visit = visit_diff, .max = cur_u32(&j->body), .j = j};
 
 	if (!cur_done(&j->body)) {
-		job_fail(j, EPROTO, AGENT_STEP_NONE, "not a diff");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the diff request is not valid");
 		return;
 	}
 	userdb_load(&w.db);
@@ -385,7 +388,7 @@ static void run_commit(struct job *j)
 	struct walk w = {.visit = visit_commit};
 
 	if (!cur_done(&j->body)) {
-		job_fail(j, EPROTO, AGENT_STEP_NONE, "not a commit");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the commit request is not valid");
 		return;
 	}
 	run_walk(j, &w);
@@ -426,7 +429,7 @@ static void upper_request(struct agent *a, struct conn *c, uint32_t id, struct c
 		if (job_submit(j) < 0) {
 			free(j->arg);
 			job_free(j);
-			conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be had");
+			conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be started");
 		}
 	}
 	free(o);

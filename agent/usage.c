@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * usage.c: what one process group uses: the processes of its cgroup, or (where there is no cgroup2)
- * of its session. The loop's thread. Nothing is kept or sampled in the background. The files are
- * the kernel's; which processes there are, and their names, is the guest's doing.
+ * usage.c: what one command uses: the processes of its cgroup, or (where there is no cgroup2) of
+ * its session. The loop's thread. Nothing is kept or sampled in the background. The files are the
+ * kernel's; which processes there are, and their names, is the guest's doing.
  */
 #include "agent/usage.h"
 
@@ -14,7 +14,7 @@
 #include "agent/request.h"
 #include "agent/text.h"
 
-#define PIDS_MAX 4096u /* read, of one group: the loop has others to serve */
+#define PIDS_MAX 4096u /* most that one request reads: the loop serves others, too */
 
 struct group {
 	uint32_t n;
@@ -46,7 +46,7 @@ static void add_process(struct group *g, pid_t pid, pid_t session, bool with_cpu
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	stat = text_load(path, 4096, NULL);
-	/* it ended meanwhile, or is another's */
+	/* it ended meanwhile, or is of another session */
 	if (!stat || (session && (pid_t)stat_field(stat, 6) != session))
 		return;
 	snprintf(path, sizeof(path), "/proc/%d/io", pid);
@@ -86,7 +86,7 @@ static bool add_cgroup(struct agent *a, struct group *g, const struct cgroup *cg
 	k = cpu < 0 ? 0 : read(cpu, text, sizeof(text) - 1);
 	text[MAX(k, 0)] = 0;
 	g->cpu_ns = named(text, "usage_usec ") * 1000;
-	/* one page of the kernel's text a read: whole lines */
+	/* each read gives at most a page, in whole lines */
 	while (g->n < PIDS_MAX && (k = read(procs, text, sizeof(text) - 1)) > 0) {
 		text[k] = 0;
 		for (char *p = text, *end; (p = strtok_r(p, "\n", &end)); p = NULL)

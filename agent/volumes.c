@@ -2,8 +2,8 @@
  *
  * volumes.c: see volumes.h. A job's thread: a file server that does not answer holds up nobody else. The payload is the host's.
  *
- * All volumes are folders of one virtio-fs, named by their numbers. That is mounted at a place of its own for a moment; each volume is a
- * bind mount of its folder.
+ * All volumes are folders of one virtio-fs, named by their numbers. The file system is mounted at
+ * PLACE for a moment; each volume is a bind mount of its folder.
  */
 #include "agent/volumes.h"
 
@@ -40,7 +40,7 @@ static int make_parents(char *path)
 	return 0;
 }
 
-/* What a mount covers: a folder, or for a file an empty one. */
+/* Makes what a mount covers: a folder, or an empty file. */
 static int make_point(char *path, bool file)
 {
 	int rc = make_parents(path), fd;
@@ -89,8 +89,7 @@ static void run_mount(struct job *j)
 			 !(v[i].flags & ~(uint32_t)(AGENT_MO_READ_ONLY | AGENT_MO_FILE));
 	}
 	if (!v || !plain || !cur_done(&j->body)) {
-		job_fail(
-			j, EPROTO, AGENT_STEP_NONE, "the list of volumes is not what it should be");
+		job_fail(j, EPROTO, AGENT_STEP_NONE, "the list of volumes is not valid");
 		return;
 	}
 	if (mkdir(PLACE, 0700) < 0 && errno != EEXIST) {
@@ -119,6 +118,6 @@ void req_mount(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	j->own_thread = true;
 	if (job_submit(j) < 0) {
 		job_free(j);
-		conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be had");
+		conn_error(c, id, EAGAIN, AGENT_STEP_NONE, "no thread can be started");
 	}
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * warm.h: reads what nearly every first command needs (shell, loader, C library) into the page cache before a template is taken, so that it is in
- * the template's memory, shared by all that are restored from it, and not read from the disk by each. In a thread. The files are the image's: hostile.
+ * warm.h: reads what nearly every first command needs (shell, loader, C library) into the page
+ * cache before a template is taken. So it is in the template's memory, which all restored machines
+ * share, and none of them reads it from the disk. In a thread. The files are the image's: hostile.
  */
 #pragma once
 

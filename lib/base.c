@@ -70,7 +70,7 @@ static int all_of(enum transfer how, int fd, char *p, size_t n, uint64_t off)
 
 		if (k < 0 && errno == EINTR)
 			continue;
-		if (k <= 0) /* nothing was moved: the end of what is read, or never to be */
+		if (k <= 0) /* end of file, or a write that makes no progress */
 			return k < 0 ? -errno : -EPIPE;
 		p += k;
 		off += (uint64_t)k;

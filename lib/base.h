@@ -37,8 +37,8 @@
 #define _cleanup_free_  _cleanup_(cleanup_free)
 #define _cleanup_close_ _cleanup_(cleanup_close)
 
-/* An own invariant is broken: says so through write(2), which every seccomp list allows, and aborts
- * this process only. */
+/* One of our own invariants is broken: says so through write(2), which every seccomp list allows,
+ * and aborts this process only. */
 _noreturn_ void assert_failed(const char *expr, const char *file, int line);
 #define ASSERT(x) ((x) ? (void)0 : assert_failed(#x, __FILE__, __LINE__))
 
@@ -102,7 +102,8 @@ int fd_set_nonblock(int fd, bool on);
 /* Can anybody still write this file, of which fd is a read-only descriptor and we are the owner? 0: no descriptor, writable mapping, message or
  * io_uring operation can. -EBUSY: one can; -errno: the file system cannot tell. */
 int fd_no_writer(int fd);
-/* Lets this process and its children have so many descriptors, or as many as the host allows if that is less. */
+/* Raises the limit of open descriptors of this process and its children to `want`, or as far as the
+ * host allows. */
 void fd_limit_raise(unsigned long want);
 /* n bytes from the kernel's generator; aborts if there are none, because every use is a security
  * property. */

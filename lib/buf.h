@@ -46,7 +46,7 @@ struct cur {
 
 static inline struct cur cur_of(const void *p, size_t n)
 {
-	/* nothing at all may come as NULL, to which not even 0 may be added */
+	/* p may be NULL if n is 0, and C does not allow to add even 0 to NULL */
 	return (struct cur){.p = p, .end = n ? (const uint8_t *)p + n : p};
 }
 static inline size_t cur_left(const struct cur *c)

@@ -5,8 +5,8 @@
  * the offsets, which come from a guest.
  *
  * A unit that enters the private layer is always written whole, so stale bytes in the data file
- * (written, never flushed, then a crash) can never show: the bitmap does not say that they are
- * there, and who says so later has overwritten all of them.
+ * (written, never flushed, then a crash) can never show: the bitmap does not mark the unit, and a
+ * later write that marks it has overwritten all of them.
  */
 #include "lib/cow.h"
 
@@ -192,8 +192,8 @@ static int open_frozen(struct cow *c, struct err *e)
 	if ((r = cow_index_map(c->fds.index, bytes, &c->index_map, &c->index_map_bytes, e)) < 0)
 		return r;
 	c->index = (const uint8_t *)c->index_map + COW_HDR_BYTES;
-	/* immutable and small: whole, once, so that a damaged one is found before the guest runs
-	 * and not by it */
+	/* check the whole index once, so that damage is found before the guest runs: it is small
+	 * and never changes */
 	return cow_each_data(c->fds.index, COW_HDR_BYTES, c->index_map_bytes, index_check_part, &l);
 }
 
@@ -223,8 +223,7 @@ static int open_files(struct cow *c, struct err *e)
 		return r;
 	if (memcmp(id, c->id[c->fds.nfrozen], COW_ID_BYTES) != 0)
 		return err_plain(e, EINVAL, "data file: id: the bitmap belongs to another file");
-	c->data_dirty = c->map_unsynced =
-		true; /* who wrote them last may not have lived to flush */
+	c->data_dirty = c->map_unsynced = true; /* the last writer may have died before its flush */
 	return bitmap_load(c, e);
 }
 
@@ -449,7 +448,7 @@ int cow_read_unit(const struct cow *c, uint64_t unit, void *to)
 	return cow_read((struct cow *)(uintptr_t)c, to, COW_UNIT, unit * COW_UNIT);
 }
 
-/* [off, off+n) of one unit that is not private: the unit is written whole */
+/* Writes [off, off+n) of one unit that is not private: reads the unit and writes it whole. */
 static int copy_up(struct cow *c, const void *from, uint64_t n, uint64_t off)
 {
 	uint8_t unit[COW_UNIT];

@@ -38,7 +38,7 @@ struct cow_fds {
 		.bitmap = -1})
 
 /* How bytes get to the files: real system calls if NULL is given to cow_open_io; the tests cut the
- * power here. 0/-errno; all or error. */
+ * power here. 0 if everything was done, else -errno. */
 struct cow_io {
 	int (*write)(void *ctx, int fd, const void *p, size_t n, uint64_t off);
 	int (*sync)(void *ctx, int fd);
@@ -121,8 +121,8 @@ void cow_flush_did(struct cow *c, int res); /* 0 or -errno */
 int cow_flush_end(struct cow *c);
 /* Has a sync failed, so that no later flush can succeed? */
 bool cow_has_failed(const struct cow *c);
-/* A sync of it failed in a forked child: the kernel tells only one of those who share an open file.
- */
+/* Records that a sync failed in a forked child: the kernel reports the error to only one of the
+ * processes that share an open file. */
 void cow_fail(struct cow *c, int res);
 
 /* ---- the same, synchronous */
@@ -143,9 +143,9 @@ int cow_flush(struct cow *c, struct err *e);
  * given are garbage. */
 int cow_freeze(struct cow *c, int index_fd, int new_data_fd, int new_bitmap_fd, int *dropped,
 	struct err *e);
-/* The same carrying in advance, a little at a time, while the disk is used: at most `units` of them, and none that busy(ctx, unit)
- * says has a write in flight. 1: call again; 0: the next cow_freeze has next to nothing to carry, or need not; -errno: the disk
- * is as before. */
+/* Does that carrying in advance, a little at a time, while the disk is used: at most `units` units,
+ * and none for which busy(ctx, unit) says that a write is in flight. 1: call again; 0: the next
+ * cow_freeze has next to nothing to carry, or need not; -errno: the disk is as before. */
 int cow_carry(struct cow *c, unsigned int units, bool (*busy)(void *ctx, uint64_t unit), void *ctx,
 	struct err *e);
 /* Makes the last freeze durable; also right in a forked child, on its copy. Nothing to do is fine.

@@ -4,9 +4,9 @@
  * mayfly-vmm (device thread), tools. Reads nothing hostile but the index, whose values are bounded
  * by cow_open.
  *
- * Data is durable before the bitmap says so: cow_flush_begin copies the bitmap pages that changed
- * (a mark made during the flush must not reach the file with them), then the data file is synced,
- * then the copies are written, then the bitmap is synced. A bitmap page that is torn by the power
+ * Data is durable before the bitmap says so. First cow_flush_begin copies the bitmap pages that
+ * changed: a mark made during the flush must not reach the file with them. Then the data file is
+ * synced, the copies are written, and the bitmap is synced. A bitmap page that is torn by the power
  * cut is right in each of its bits, because all data that any of them may speak of is durable. A
  * freeze that is not durable yet goes first, in the same way; its bitmap cannot change any more and
  * needs no copy.
@@ -133,9 +133,9 @@ void cow_flush_did(struct cow *c, int res)
 	if (c->phase == COW_P_END || c->phase == COW_P_IDLE)
 		return;
 	if (res < 0) {
-		/* what a failed sync leaves in memory is clean, and gone with it: only the writes
-		 * of a flush are made again by the next one, not the index's body and not a header
-		 */
+		/* A failed write is repeated by the next flush. After a failed sync the kernel
+		 * marks the pages clean and their data is lost, so the error is remembered for
+		 * ever. */
 		if (c->phase != COW_P_MAP && c->phase != COW_P_OLD_MAP &&
 			c->phase != COW_P_INDEX_HDR)
 			c->failed = res;
@@ -228,7 +228,7 @@ void cow_freeze_settled(struct cow *c)
 
 /* ---- freeze */
 
-/* The frozen layer with the fewest units that still show. */
+/* The frozen layer with the fewest units that a reader still sees. */
 static unsigned int victim_find(const struct cow *c)
 {
 	uint64_t live[256] = {0};
@@ -260,8 +260,8 @@ static int unit_carry(struct cow *c, uint64_t unit)
 	return r;
 }
 
-/* Copies what shows of a frozen layer into the private one. No reader sees a difference, so a
- * failure half way harms nothing. */
+/* Copies the units of a frozen layer that a reader still sees into the private one. No reader sees
+ * a difference, so a failure half way harms nothing. */
 static int victim_carry(struct cow *c, unsigned int victim, struct err *e)
 {
 	for (uint64_t u = 0; u < cow_units(c->bytes); u++) {
@@ -304,8 +304,8 @@ int cow_carry(struct cow *c, unsigned int units, bool (*busy)(void *ctx, uint64_
 	return c->carry.on;
 }
 
-/* 4096 units of the index of what is frozen now plus the private layer. True if any byte is not 0.
- */
+/* Makes 4096 units of the new index: the frozen layers of now plus the private one. True if any
+ * byte is not 0. */
 static bool merge_page(
 	const struct cow *c, uint64_t page, unsigned int drop, uint8_t newest, uint8_t *out)
 {
@@ -351,7 +351,7 @@ static int index_write(struct cow *c, int fd, unsigned int drop, uint8_t newest,
 	return 0;
 }
 
-/* Everything is there: the disk changes over. Cannot fail. */
+/* All files are written: switches the disk to them. Cannot fail. */
 static void freeze_commit(struct cow *c, int drop, const struct cow_fds *nw, struct cow_map *map,
 	const uint8_t *new_id)
 {
@@ -449,7 +449,8 @@ static int same_read_only(int mine, int given, const char *what, struct err *e)
 	return 0;
 }
 
-/* dup3 and not close: an operation that is queued names the number. Cannot fail for two open descriptors. */
+/* dup3 and not close, because a queued operation may name the descriptor's number. Cannot fail for
+ * two open descriptors. */
 static void replace(int *mine, int given)
 {
 	ASSERT(dup3(given, *mine, O_CLOEXEC) == *mine);

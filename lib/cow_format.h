@@ -3,11 +3,12 @@
  * cow_format.h: the files of lib/cow, byte by byte. Little endian. All of it is hostile to whoever
  * reads it: a file may be damaged.
  *
- *   data file     [0, bytes): units at their own offsets, sparse; at `bytes`: a block that begins
- * with struct cow_layer_hdr bitmap file   block 0: struct cow_layer_hdr (same id); then two bits a
- * unit, lowest first: enum cow_state; padded to a block index file    block 0: struct
- * cow_index_hdr; then one byte a unit: 0 base, 1..nfrozen layer, COW_IX_ZERO zeros; padded to a
- * block
+ *   data file    [0, bytes): units at their own offsets, sparse; at `bytes`: a block that begins
+ *                with struct cow_layer_hdr
+ *   bitmap file  block 0: struct cow_layer_hdr (same id); then two bits a unit, lowest first: enum
+ *                cow_state; padded to a block
+ *   index file   block 0: struct cow_index_hdr; then one byte a unit: 0 base, 1..nfrozen layer,
+ *                COW_IX_ZERO zeros; padded to a block
  *
  * Headers are written once. An index's header is written last, when the body is durable. Unused
  * bytes are zero.

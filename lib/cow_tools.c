@@ -68,7 +68,7 @@ static bool is_zero(const uint8_t *p, size_t n)
 	return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
-/* [off, off+n) of the run in buf: written but for its units of zeros */
+/* Writes buf to [off, off+n), except its units of zeros. */
 static int write_sparse(int fd, const uint8_t *buf, uint64_t off, uint64_t n)
 {
 	for (uint64_t at = 0; at < n;) {
@@ -152,7 +152,8 @@ struct check {
 	uint64_t bad_states, beyond;
 };
 
-/* One problem: told, and counted as left unless it was mended (`did`: 0; 1 = cannot be; -errno). */
+/* Reports a problem. did: 0 it was mended; 1 it cannot be mended; -errno mending failed. Counts it
+ * as left unless it was mended. */
 static void problem(struct check *k, const char *text, int did)
 {
 	char line[600];
@@ -213,7 +214,7 @@ static int fix_length(int fd, uint64_t want, bool repair)
 	return !repair ? 1 : ftruncate(fd, (off_t)want) < 0 ? -errno : 0;
 }
 
-/* Both headers, each from the other where one is lost. 0: k->bytes is known. */
+/* Checks both headers, and mends a lost one from the other. 0: k->bytes is known. */
 static int check_headers(struct check *k)
 {
 	uint64_t data_len = 0, map_len = 0, bytes = 0;
@@ -279,7 +280,7 @@ int cow_layer_check(int data_fd, int bitmap_fd, bool repair,
 		return k.left;
 	r = cow_each_data(bitmap_fd, COW_HDR_BYTES, COW_HDR_BYTES + cow_bitmap_bytes(k.bytes),
 		check_states, &k);
-	if (r == -EPIPE && !repair) /* shorter than it should be, said already */
+	if (r == -EPIPE && !repair) /* shorter than it should be: reported already */
 		r = 0;
 	if (r < 0)
 		return err_set(e, -r, "bitmap: check it");

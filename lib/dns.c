@@ -241,7 +241,8 @@ size_t dns_query_write(const struct dns_question *q, uint16_t id, uint8_t to[DNS
 	return o.n;
 }
 
-/* Where names stand in the data of a type, which servers compress: bytes before, names, bytes after. -1: any number. */
+/* Where names stand in the data of a type, which servers compress: bytes before, names, bytes
+ * after. */
 static const struct {
 	uint16_t type;
 	int8_t before, names, after;
@@ -294,7 +295,8 @@ static bool record_data(struct dns_in *d, size_t end, uint16_t type, struct dns_
 	return raw_data(d, end - d->at, end, a);
 }
 
-/* The records of one section. Those beyond the table are read over: the answer is then cut. */
+/* Reads the records of one section. Those that do not fit into the table are skipped: the answer is
+ * then cut. */
 static bool section_read(
 	struct dns_in *d, unsigned int count, uint8_t section, struct dns_answer *a)
 {
@@ -409,7 +411,7 @@ int dns_answer_read(
 		return -EBADMSG;
 	a->rcode = flags & FLAG_RCODE;
 	a->cut = (flags & FLAG_TC) != 0;
-	if (a->cut) /* what is there is not looked at: it is asked for again */
+	if (a->cut) /* what is there is not used: the caller asks again, over TCP */
 		return 0;
 	if (!section_read(&d, count[1], 1, a) || !section_read(&d, count[2], 2, a))
 		return -EBADMSG;

@@ -13,7 +13,7 @@
 #define DNS_MESSAGE_MAX   65535u /* over TCP */
 #define DNS_RECORDS_MAX   256u
 #define DNS_CHAIN_MAX     16u
-#define DNS_TTL_MAX_S     300u /* of what a guest may keep: less than LEARNED_MAX_S */
+#define DNS_TTL_MAX_S     300u /* the longest TTL that a guest gets: less than LEARNED_MAX_S */
 #define DNS_UDP_MAX       4096u
 
 enum dns_type {
@@ -52,7 +52,7 @@ struct dns_question {
 /* Reads a guest's query: 0; a positive rcode that the guest is to be told (then id, rd and, if it could be read, the name are set: wire_len
  * is 0 otherwise); -EBADMSG for what deserves no answer. */
 int dns_question_read(const void *p, size_t n, struct dns_question *q);
-/* The query that a resolver is asked: ours, with our id. Its length. */
+/* Writes our query to a resolver, with our id. Returns its length. */
 size_t dns_query_write(const struct dns_question *q, uint16_t id, uint8_t to[DNS_QUERY_MAX]);
 
 struct dns_record {
@@ -83,8 +83,8 @@ int dns_answer_read(
 /* Is record i an address at the end of the chain? */
 bool dns_answer_addr(const struct dns_answer *a, unsigned int i, struct net_addr *to);
 
-/* The answer for the guest. limit: bytes that it takes; what is longer is answered cut. a == NULL: only rcode. The length, never more than
- * limit, which is at least DNS_QUERY_MAX. */
+/* Writes the answer for the guest. limit: bytes that the guest takes, at least DNS_QUERY_MAX; a
+ * longer answer is cut (TC). a == NULL: only rcode. Returns the length, never more than limit. */
 size_t dns_reply_write(const struct dns_question *q, const struct dns_answer *a,
 	enum dns_rcode rcode, uint8_t *to, size_t limit);
 static inline size_t dns_udp_limit(const struct dns_question *q)

@@ -16,5 +16,5 @@ struct err {
  * in ": <strerror>"; err_plain leaves that away, for errors whose words say it all. */
 int err_set(struct err *e, int code, const char *fmt, ...) _printf_(3, 4);
 int err_plain(struct err *e, int code, const char *fmt, ...) _printf_(3, 4);
-/* Puts "<text>: " before what stands there. Returns -e->code. */
+/* Puts "<text>: " before the message. Returns -e->code. */
 int err_wrap(struct err *e, const char *fmt, ...) _printf_(2, 3);

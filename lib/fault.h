@@ -18,7 +18,7 @@ enum fault_step {
 	FAULT_POINT_QUIET,    /* it is */
 	FAULT_POINT_NOTED,    /* the files are made, and are in the record */
 	FAULT_POINT_ASKED,    /* the monitor has its request */
-	FAULT_POINT_FROZEN,   /* its disk stands on new layers, the record does not say so yet */
+	FAULT_POINT_FROZEN,   /* its disk has new layers, the record does not say so yet */
 	FAULT_POINT_FOLLOWED, /* now it does */
 	FAULT_POINT_DURABLE,  /* all is on disk; nobody was told */
 	FAULT_POINT_SAVED,    /* Paused, or Ready, is in the record; the client has no answer */
@@ -46,8 +46,8 @@ enum fault_step {
 };
 #define FAULT_VMM_FIRST FAULT_VMM_QUIET
 
-/* FAIL: as on a full disk. WAIT: three seconds. PASS: nothing, so that the line after it is for the
- * next time. */
+/* FAIL: as on a full disk. WAIT: three seconds. PASS: nothing; its line is used up, so that the
+ * next line is for the next time. */
 enum fault_action {
 	FAULT_KILL = 1,
 	FAULT_FAIL,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_limits.c: see host_limits.h. What a sandbox takes, counted from above: of the daemon 8 descriptors and epoll watches; 16 processes and threads
- * (monitor, network process, file server, their helpers' children while they start); 4 cgroups (its own, and one for each process).
+ * host_limits.c: see host_limits.h. What a sandbox takes at most: 8 descriptors and 8 epoll watches
+ * of the daemon; 16 processes and threads (monitor, network process, file server, children while
+ * they start); 4 cgroups (its own, and one for each process).
  */
 #include "lib/host_limits.h"
 

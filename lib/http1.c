@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http1.c: the response reader. mayflyd; every byte is hostile. Refused: both Content-Length and
- * Transfer-Encoding, lengths that differ, codings other than a lone "chunked", folded lines, names
- * that are no tokens, control characters in values, an upgrade that was not asked for.
+ * http1.c: the response reader. mayflyd; every byte is hostile. The reader refuses Content-Length
+ * together with Transfer-Encoding, lengths that differ, and codings other than a lone "chunked". It
+ * refuses folded lines, names that are no tokens, control characters in values, and an upgrade that
+ * was not asked for.
  */
 #include "lib/http1.h"
 

@@ -254,7 +254,7 @@ int jail_root(const struct jail_show *show, size_t n, struct err *e)
 
 	if (n > JAIL_SHOW_MAX)
 		return err_plain(e, E2BIG, "too many paths to show");
-	/* the caller is a child that ends if this fails: what is open then goes with it */
+	/* the caller is a child that ends if this fails, which closes what is open */
 	for (size_t i = 0; i < n; i++) {
 		trees[i] = clone_tree(AT_FDCWD, show[i].path, true);
 		if (trees[i] < 0 && errno != ENOENT)
@@ -282,8 +282,8 @@ static int set_limit(int what, rlim_t v, struct err *e)
  * queues. */
 static int stage_limits(const struct jail_conf *c, struct err *e)
 {
-	/* 1, not 0: where core_pattern is a pipe the kernel heeds no other number; for a file both
-	 * are none */
+	/* 1, not 0: if core_pattern is a pipe, 1 is the only limit that the kernel obeys; if it
+	 * names a file, both mean no core */
 	if (set_limit(RLIMIT_CORE, 1, e) || set_limit(RLIMIT_MEMLOCK, 0, e) ||
 		set_limit(RLIMIT_MSGQUEUE, 0, e) ||
 		set_limit(RLIMIT_NOFILE, c->nofile ? c->nofile : 256, e))
@@ -300,7 +300,7 @@ _noreturn_ static void write_maps(const struct jail_conf *c, int go)
 	char path[64], map[64], byte;
 	int n = snprintf(map, sizeof(map), "0 %u %u\n", c->uid, c->nids);
 
-	/* a /proc of this pid namespace that may be written, and that stands nowhere */
+	/* a writable /proc of this pid namespace, mounted nowhere */
 	int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
 	int proc_fd = -1;
 
@@ -430,7 +430,7 @@ static int landlock_allow(int rules, int fd, uint64_t access, struct err *e)
 	struct landlock_path_beneath_attr a = {.allowed_access = access, .parent_fd = fd};
 	struct stat st;
 
-	/* what only folders have may not be asked for on a file */
+	/* the kernel refuses rights that only folders have in a rule for a file */
 	if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
 		a.allowed_access &= LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
 				    LANDLOCK_ACCESS_FS_READ_FILE | LL_FS_TRUNCATE | LL_FS_IOCTL_DEV;
@@ -472,7 +472,8 @@ int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err 
 
 int jail_landlock_tcp(struct err *e)
 {
-	/* A second set of rules refuses every move from one folder to another (EXDEV), whether it speaks of files or not, unless it allows that by name. */
+	/* A second set of rules refuses every move from one folder to another (EXDEV), even if it
+	 * has no rules for files, unless it allows REFER. */
 	const struct ll_attr a = {
 		.fs = LANDLOCK_ACCESS_FS_REFER, .net = LL_NET_BIND | LL_NET_CONNECT};
 	int abi = jail_landlock_abi();

@@ -62,8 +62,9 @@ struct jail_path {
 	bool writable;
 };
 int jail_landlock(const struct jail_path *paths, size_t n, bool net, struct err *e);
-/* No TCP socket connects or is bound from now on. Those that listen do so, but a listener or an accepted connection that is shut down cannot become a
- * connection to somewhere else. -EOPNOTSUPP: this kernel (before 6.7) cannot say so. */
+/* From now on no TCP socket can connect or be bound. Sockets that listen already go on listening. A
+ * listener or an accepted connection that is shut down cannot be connected to somewhere else.
+ * -EOPNOTSUPP: this kernel (before 6.7) cannot say so. */
 int jail_landlock_tcp(struct err *e);
 int jail_landlock_abi(void); /* 0: none */
 
@@ -93,8 +94,9 @@ struct jail_rule {
 	}
 #define JAIL_CALL_EQ(name, a, v, why, ...) JAIL_CALL_MASK(name, a, 0, v, why, __VA_ARGS__)
 
-/* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed before can leave last words; the list must then
- * not allow rt_sigaction, or the handler could be replaced. REFUSE: ENOSYS, for who serves many and must not end because of one. */
+/* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed
+ * before can leave last words; the list must then not allow rt_sigaction, or the handler could be
+ * replaced. REFUSE: ENOSYS, for a process that serves many and must not end because of one call. */
 enum jail_action { JAIL_KILL, JAIL_TRAP, JAIL_LOG, JAIL_REFUSE };
 
 /* For the calling thread and what it starts; a second list on the same thread takes away more. */

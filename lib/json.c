@@ -164,7 +164,7 @@ const cJSON *json_field(const cJSON *o, const char *key)
 	return cJSON_IsNull(v) ? NULL : v;
 }
 
-/* Looked at before it is converted: the conversion of any other double is undefined. */
+/* Checks the value before the conversion, which is undefined for any other double. */
 bool json_whole(const cJSON *v, uint64_t max, uint64_t *out)
 {
 	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) || v->valuedouble > EXACT_MAX ||

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json.h: the one door to JSON: how it is read and how text gets into it. Daemon, command line, image jobs and the image store. cJSON keeps the
- * tree; what cJSON leaves open is decided here, once:
+ * json.h: reads JSON into cJSON's tree, and gets typed members out of it. Daemon, command line,
+ * image jobs and the image store. What cJSON leaves open is decided here, once:
  *  - text that is not UTF-8, or has a NUL (raw or as an escape, which would end cJSON's strings early), is refused;
  *  - two members of one name in an object are refused, because parsers disagree about which one counts;
  *  - more than JSON_DEPTH_MAX levels are refused before cJSON, which recurses, sees them;

@@ -345,7 +345,8 @@ static unsigned int hex4(const char *p)
 	return v;
 }
 
-/* The bytes of the escape at p that may be copied; 0: it is replaced, *skip bytes long. */
+/* How many bytes of the escape at p may be copied. 0: the escape, *skip bytes long, is to be
+ * replaced. */
 static size_t good_escape(const char *p, const char *end, size_t *skip)
 {
 	unsigned int v, low;

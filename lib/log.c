@@ -30,8 +30,8 @@ void log_init(const char *who, int fd, bool json)
 	time_t now = time(NULL);
 	struct tm tm;
 
-	/* the C library opens /etc/localtime at the first conversion: now, not behind a seccomp
-	 * list */
+	/* make the C library open /etc/localtime now: it does so at the first conversion, and a
+	 * seccomp list would refuse it later */
 	gmtime_r(&now, &tm);
 	snprintf(out.who, sizeof(out.who), "%s", who);
 	out.fd = fd;
@@ -65,7 +65,7 @@ static size_t put_escaped(char *to, size_t cap, const char *s, bool json)
 
 static atomic_uint dropped;
 
-/* A pipe whose reader is slow, or away, takes a line later or never: nobody waits for it. */
+/* Nobody waits for a full pipe, whose reader is slow or gone: the line is dropped and counted. */
 static void line_put(const char *line, size_t n)
 {
 	unsigned int lost = atomic_exchange(&dropped, 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loop.c: the event loop. Every process, one thread each. Removed watches are kept until the turn ends, because events already
- * fetched from the kernel still point at them. Timers stand in a binary heap; the loop's wait is cut to the nearest one.
+ * loop.c: the event loop. Every process, one thread each. Removed watches are kept until the turn
+ * ends, because events already fetched from the kernel still point at them. Timers are in a binary
+ * heap; the loop waits at most until the next one.
  */
 #include "lib/loop.h"
 
@@ -42,7 +43,7 @@ struct loop {
 	bool stop;
 	int code;
 	const struct loop_observer *observer;
-	uint64_t seen_ns; /* when the handler before ended */
+	uint64_t seen_ns; /* when the last handler ended */
 };
 
 struct loop *loop_create(void)

@@ -30,7 +30,7 @@ struct watch *loop_watch_as(
 int watch_events(struct watch *w, uint32_t events);
 void watch_remove(struct watch *w); /* NULL is fine */
 
-/* A timer is made disarmed. at_ns: CLOCK_MONOTONIC; 0 disarms. Fires once a setting. */
+/* A new timer is disarmed. at_ns: CLOCK_MONOTONIC; 0 disarms. It fires once for each setting. */
 #define loop_timer(l, fn, arg) loop_timer_as(l, fn, arg, LOOP_NAME(fn))
 struct timer *loop_timer_as(struct loop *l, timer_fn fn, void *arg, const char *name);
 void timer_set(struct timer *t, uint64_t at_ns);
@@ -43,7 +43,7 @@ void timer_remove(struct timer *t); /* NULL is fine */
 /* Calls fn once from the loop, after the handlers of this turn. 0 or -ENOMEM. */
 #define loop_defer(l, fn, arg) loop_defer_as(l, fn, arg, LOOP_NAME(fn))
 int loop_defer_as(struct loop *l, timer_fn fn, void *arg, const char *name);
-/* Takes all such calls back: for whoever goes away. */
+/* Cancels all such calls, for an owner of arg that ends. */
 void loop_undefer(struct loop *l, timer_fn fn, const void *arg);
 /* Runs until loop_stop; returns its code. loop_turn takes one turn, waiting at most timeout_ms (-1:
  * for ever). */

@@ -26,7 +26,8 @@ int chan_send(struct machine_chan *c, enum machine_frame type, const void *p, si
 bool chan_is_full(const struct machine_chan *c);
 /* poll(2) events: POLLIN always unless the end was seen, POLLOUT while something is queued. */
 short chan_events(const struct machine_chan *c);
-/* Write and read what goes now. 0 or -errno; the peer's end of file sets `eof`. */
+/* Write and read what is possible without waiting. 0 or -errno; the peer's end of file sets
+ * `eof`. */
 int chan_flush(struct machine_chan *c);
 int chan_fill(struct machine_chan *c);
 /* The next whole frame: 1 and *type, *payload (valid until the next call); 0 if there is none yet;

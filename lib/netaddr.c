@@ -213,7 +213,8 @@ static struct net_addr carried_at(const struct net_addr *a, unsigned int at, uin
 	return net_addr4(v);
 }
 
-/* Where in an address of that prefix the IPv4 address stands; Teredo writes the client's inverted (RFC 4380, 4). */
+/* At which byte of an address with that prefix the IPv4 address is; Teredo writes the client's
+ * inverted (RFC 4380, 4). */
 static const struct {
 	struct net_prefix in;
 	uint8_t at, flip;

@@ -41,7 +41,7 @@ int net_rule_target(const char *target, struct net_rule *r, struct err *e);
 int net_rule_ports(const uint16_t *ports, size_t n, struct net_rule *r, struct err *e);
 void net_rule_fini(struct net_rule *r);
 
-/* port 0: the protocol has none (ICMP). */
+/* Does the rule hold for this port? port 0: the protocol has none (ICMP). */
 bool net_rule_port(const struct net_rule *r, bool tcp, uint16_t port);
 /* Does the rule speak about this name? Never for addresses. */
 bool net_rule_name(const struct net_rule *r, const char *normal);

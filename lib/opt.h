@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opt.h: the command line options of every program, by table, shared by parsing and --help. Options end at the first word
- * that is none, or after "--".
+ * opt.h: the command line options of every program, by table, shared by parsing and --help. Options
+ * end before the first word that is no option, or after "--".
  */
 #pragma once
 
@@ -36,7 +36,7 @@ struct opt_list {
  * reason in e. */
 int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, struct err *e);
 void opt_help(FILE *to, const struct opt *o, size_t n);
-/* 0, or -EINVAL: the number of --name is outside. */
+/* 0, or -EINVAL: the number of --name is not from min to max. */
 int opt_range(const char *name, uint64_t v, uint64_t min, uint64_t max, struct err *e);
 /* "512M" and the like. */
 bool bytes_parse(const char *s, uint64_t *to);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proto_agent.h: between the daemon and mayfly-agent, over vsock streams to VSOCK_PORT_AGENT. Frames: struct agent_hdr, then
- * `len` bytes of payload: little-endian fields in the order given, strings are u32 length + bytes (lib/buf.h). Each end takes the other for
- * hostile. A connection says first what it is (AGENT_HELLO); requests may follow it without waiting for the answer.
+ * proto_agent.h: between the daemon and mayfly-agent, over vsock streams to VSOCK_PORT_AGENT.
+ * Frames: struct agent_hdr, then `len` bytes of payload: little-endian fields in the order given,
+ * strings are u32 length + bytes (lib/buf.h). Each end treats the other as hostile. A connection
+ * says first what it is (AGENT_HELLO); requests may follow it without waiting for the answer.
  *
  *   CONTROL  many requests at a time, answered by id, in any order; small answers only
  *   EXEC     one running process: its output, input and end. Losing it kills nothing: attach again from the last offsets
@@ -48,10 +49,12 @@ enum agent_type {
 
 	/* life of the sandbox (CONTROL) */
 	AGENT_PING = 10, /* -> {} */
-	/* identity + image + entrypoint; see struct order in AGENT_SETUP below */
+	/* identity, image, entrypoint: the fields are at the end of this file */
 	AGENT_SETUP = 11,
-	AGENT_PREPARE = 12, /* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: quiet for a snapshot */
-	AGENT_THAW = 13,    /* identity; -> {}: complete before any user process runs */
+	/* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: freezes processes and root for a
+	 * snapshot */
+	AGENT_PREPARE = 12,
+	AGENT_THAW = 13, /* identity; -> {}: done before any user process runs */
 	/* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
 	AGENT_SHUTDOWN = 14,
 	/* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64
@@ -78,17 +81,18 @@ enum agent_type {
 	AGENT_MOUNT = 22,
 
 	/* processes */
-	/* (EXEC or, for background, CONTROL) struct order below -> u32 pid, then frames on an EXEC
-	 * connection */
+	/* (EXEC or, for background, CONTROL) fields: above enum agent_exec_flags -> u32 pid, then
+	 * frames on an EXEC connection */
 	AGENT_EXEC = 30,
-	/* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off[, u32 flags (AGENT_AT_*)] -> u32 state; output goes on from there; EPIPE if those bytes
-	 * are gone. A terminal's earlier holder looks on from then on. */
+	/* (EXEC) str exec_id, u64 stdout_off, u64 stderr_off[, u32 flags (AGENT_AT_*)] -> u32
+	 * state; output continues from there; EPIPE if those bytes are no longer kept. A terminal's
+	 * earlier holder becomes a viewer. */
 	AGENT_ATTACH = 31,
-	/* (EXEC, no answer) u64 stdout_off, u64 stderr_off: taken over by the host for good */
+	/* (EXEC, no answer) u64 stdout_off, u64 stderr_off: the host has these bytes, the agent may
+	 * drop them */
 	AGENT_ACK = 32,
 	AGENT_STDIN = 33, /* (EXEC, no answer) bytes; empty = end of file */
-	/* (EXEC or CONTROL) str exec_id: nobody will ever read its output again: throw it away ->
-	 * {} */
+	/* (EXEC or CONTROL) str exec_id: drop its output, nobody will read it -> {} */
 	AGENT_DETACH = 34,
 	/* str exec_id, u32 signal, u32 kill_after_ms (0 = never) -> {}: to the whole group */
 	AGENT_SIGNAL = 35,
@@ -108,9 +112,10 @@ enum agent_type {
 	/* agent: u8 stream (1 stdout, 2 stderr, 3 a terminal's stdout from before the attach, or
 	 * after a gap: its offset may jump ahead), u64 offset, bytes */
 	AGENT_OUT = 50,
-	/* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session, those of this connection. It comes when AGENT_TAKEN_EVERY
-	 * or more were taken since the last one. The host sends at most AGENT_WINDOW beyond it, or its acknowledgements may stand behind input that
-	 * nobody takes */
+	/* agent: u64 bytes of AGENT_STDIN that the process took so far; of a terminal session,
+	 * those of this connection. It comes when AGENT_TAKEN_EVERY or more were taken since the
+	 * last one. The host sends at most AGENT_WINDOW beyond it: otherwise its acknowledgements
+	 * could wait behind input that the process does not take */
 	AGENT_STDIN_TAKEN = 52,
 	/* agent: u32 state, u32 code, str error; the last frame of an EXEC connection */
 	AGENT_EXIT = 51,
@@ -180,7 +185,8 @@ enum agent_type {
 
 #define AGENT_NO_ID   UINT32_MAX
 #define AGENT_NO_MODE UINT32_MAX
-/* struct agent_hdr.flags of a file request: its payload begins with str session, an isolated one, in whose view it is done */
+/* struct agent_hdr.flags of a file request: its payload begins with str session, an isolated one,
+ * whose view of the files it uses */
 #define AGENT_FL_SESSION 2u
 #define AGENT_FL_MORE    1u /* struct agent_hdr.flags: another answer with this id follows */
 
@@ -226,7 +232,7 @@ enum agent_session_kind { AGENT_SE_SHELL = 1, AGENT_SE_TERMINAL = 2, AGENT_SE_IS
 /* ACTIVE: a run or an attach is possible. DEAD: the shell of an isolated session ended. */
 enum agent_session_state { AGENT_SE_ACTIVE = 1, AGENT_SE_DEAD = 2 };
 enum agent_session_attach {
-	AGENT_SA_VIEW = 1, /* look on: no input; the holder stays */
+	AGENT_SA_VIEW = 1, /* be a viewer: no input; the holder stays */
 	AGENT_SA_TAKE = 2, /* take over: the present holder gets AGENT_EVICTED */
 	AGENT_SA_PIPE = 4, /* the shell that this starts gets pipes instead of a terminal */
 };
@@ -235,7 +241,7 @@ enum agent_terminal_mode { AGENT_TM_PTY = 1, AGENT_TM_PIPE = 2 };
  * u64 idle_left_ms (UINT64_MAX = no idle limit), u64 output_offset (TERMINAL), u32 exit_state (enum agent_state of the last shell or run, 0 = none),
  * u32 exit_code */
 
-enum { AGENT_AT_WATCH = 1 /* a terminal: beside who holds it, its input is not taken */ };
+enum { AGENT_AT_WATCH = 1 /* a terminal: a viewer beside the holder, whose input is not taken */ };
 
 enum agent_state {
 	AGENT_RUNNING = 1,
@@ -285,8 +291,8 @@ enum {
 	AGENT_IM_MAKE = 4, /* make the source directory if it is missing */
 };
 enum agent_env_mode {
-	AGENT_EM_FILTER =
-		0, /* the sandbox's variables without configuration and credentials (agent/isolate_env.c) */
+	/* the sandbox's variables without configuration and credentials (agent/isolate_conf.c) */
+	AGENT_EM_FILTER = 0,
 	AGENT_EM_ALLOW = 1, /* only PATH, HOME and the names given */
 	AGENT_EM_DENY = 2,  /* as FILTER, and without the names given */
 };

@@ -25,8 +25,8 @@
 #define NET_MSG_MAX 65536u      /* a longer policy comes in parts */
 #define NET_REPLY   0x8000u
 #define NET_ALL     UINT32_MAX /* no sandbox has this number */
-#define NET_DAEMON                                                                                 \
-	(UINT32_MAX - 1) /* the daemon itself as a sandbox without a policy: deny webhooks */
+/* the daemon itself, as a sandbox without a policy: its webhooks about denied places */
+#define NET_DAEMON  (UINT32_MAX - 1)
 #define NET_VERSION 2u /* of all messages below; the daemon ends a broker that speaks another one */
 
 /* A policy that does not fit into one message comes in parts. The first part drops what an earlier policy left unfinished. */

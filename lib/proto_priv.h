@@ -48,13 +48,16 @@ enum priv_op {
 	PRIV_GROUP_USAGE = 11, /* group -> usage of all its processes together */
 	/* group -> {} : SIGKILL to all its processes; a PRIV_EV_EXITED for each follows */
 	PRIV_GROUP_KILL = 12,
-	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count. pid: the monitor's, so that
-	 * a slot that was used again is left alone (ENOENT).
-	 * slot, what = 1, limits.memory_max = ceiling (asked again: what was raised before) -> usage.memory_bytes = by how much the limits of the leaf and of its
-	 * group were raised: the leaf's private memory, at most the ceiling. If the limit is met all the same, the process
-	 * with the highest oom_score_adj dies, not the whole leaf.
-	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets the highest oom_score_adj.
-	 * what = 0, limits.memory_max = that number: taken back. EBUSY: the copies are still there, ask again */
+	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count.
+	 * pid: the monitor's, so that a slot that was used again is left alone (ENOENT).
+	 * slot, what = 1, limits.memory_max = ceiling -> usage.memory_bytes = by how much the
+	 * limits of the leaf and of its group were raised: the leaf's private memory, at most the
+	 * ceiling. A second call gives the same answer. If the limit is met all the same, the
+	 * process with the highest oom_score_adj dies, not the whole leaf.
+	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets
+	 * the highest oom_score_adj.
+	 * what = 0, limits.memory_max = that number: lowers the limits again. EBUSY: the copies are
+	 * still there, ask again */
 	PRIV_ROOM = 13,
 	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*); behind the message: path, NUL, sub-path, NUL, and for HOST
 	 * perhaps a folder that the path is below and that no link may leave, NUL. HOST: the path is absolute and below one of the operator's folders. CLAIM: the name of its folder, 32 hexadecimal digits. Sub-paths are opened
@@ -78,17 +81,17 @@ enum priv_op {
 /* The numbers stand in the helper's state files: they never change. */
 enum priv_kind {
 	PRIV_K_MONITOR = 1,
-	PRIV_K_NETWORK = 2, /* parses the guest's frames; no network namespace but an empty one */
+	PRIV_K_NETWORK = 2,     /* parses the guest's frames; in an empty network namespace */
 	PRIV_K_IMAGE_BUILD = 3, /* no network */
 	PRIV_K_IMAGE_PULL = 4,  /* the host's network */
 	PRIV_K_BROKER = 5,      /* opens sockets for the network process; the host's network */
 	PRIV_K_FILES = 6,       /* serves volumes */
 	PRIV_K_COUNT
 };
-/* CONFIG: the file that the daemon was started with, which it may not open by itself */
-/* 2 was a userfaultfd: such a descriptor is a way to write into the memory of who made it, which is
- * the helper */
-/* RESOLV: /etc/resolv.conf as it is at this moment. A jail would go on showing a file that was replaced by a rename. */
+/* What PRIV_OPEN opens. CONFIG: the file that the daemon was started with, which it may not open by
+ * itself. RESOLV: /etc/resolv.conf as it is at this moment; in a jail, the old file would stay
+ * visible after a rename replaced it. 2 is not used again: it was a userfaultfd, which can write
+ * into the memory of its maker, the helper. */
 enum priv_file { PRIV_F_KVM = 1, PRIV_F_CONFIG = 3, PRIV_F_RESOLV = 4, PRIV_F_COUNT };
 
 enum priv_volume { PRIV_V_HOST = 1, PRIV_V_CLAIM = 2 };
@@ -153,7 +156,7 @@ struct priv_msg {
 };
 static_assert(sizeof(struct priv_msg) == 448, "one fixed size");
 
-/* The option of mayfly-fs for volume i, which both who start one make alike. */
+/* Writes the option of mayfly-fs for volume i, for both programs that start one. */
 #define PRIV_RULES_MAX 48
 static inline void priv_volume_rules(
 	const struct priv_msg *m, size_t i, char to[static PRIV_RULES_MAX])

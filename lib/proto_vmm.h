@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proto_vmm.h: the control protocol of mayfly-vmm. One SOCK_SEQPACKET listener per VM; each message is a struct vmm_hdr, a payload
- * of little-endian fields in the order given below (written with lib/buf.h, strings are u32 length + bytes), and descriptors
- * (SCM_RIGHTS) in the order given. A request is answered by one message with the same id and type | VMM_REPLY, in any order; several may be
- * in flight. Events have id 0. The newest connection gets the events; the events that found nobody are kept (the last 32) and
- * given to the next connection. Neither side trusts the other: the VMM faces the guest, and may be owned.
+ * proto_vmm.h: the control protocol of mayfly-vmm. One SOCK_SEQPACKET listener per VM. Each message
+ * is a struct vmm_hdr, a payload of little-endian fields in the order given below, and descriptors
+ * (SCM_RIGHTS) in the order given. The fields are written with lib/buf.h; strings are u32 length +
+ * bytes. A request is answered by one message with the same id and type | VMM_REPLY, in any order;
+ * several may be in flight. Events have id 0. The newest connection gets the events; the events
+ * that found nobody are kept (the last 32) and given to the next connection. Neither side trusts
+ * the other: the VMM faces the guest, and may be under its control.
  */
 #pragma once
 
@@ -16,7 +18,7 @@
 #define VMM_MAX_VCPUS  16u
 #define VMM_MAX_DISKS  8u
 #define VMM_MAX_FROZEN 8u /* frozen layers under a disk's private one */
-#define VMM_MAX_MEM    4u /* memory files a state may stand on */
+#define VMM_MAX_MEM    4u /* memory files that a state may need */
 #define VMM_REPLY      0x8000u
 
 struct vmm_hdr {
@@ -34,7 +36,8 @@ enum vmm_type {
 	/* {} -> u16 version, str build, u32 state (enum vmm_state), u32 pid */
 	VMM_HELLO = 1,
 	/* u64 mem_bytes, u32 vcpus, str cpu_template ("" = host), u32 flags -> {}
-	 * Makes everything that does not depend on a guest: reservation, VM, slot, irqchip, vCPUs, threads: the blank. */
+	 * Makes everything that does not depend on a guest (reservation, VM, slot, irqchip, vCPUs,
+	 * threads): a blank monitor. */
 	VMM_PREPARE = 2,
 	/* str cmdline (ours is put before it), u32 flags (VMM_F_*), u16 ndisks, disks -> u64 boot_us
 	 * fds: kernel, initrd, then each disk's. Does VMM_PREPARE's work if it was not done: then preceded by its fields (VMM_F_WITH_PREPARE). */
@@ -56,8 +59,8 @@ enum vmm_type {
 	 * EXIT with ndisks 0: the private layers are flushed and stay what the next restore is given.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
 	VMM_SNAPSHOT = 7,
-	/* u32 mode: 0 ask the guest (pulse on the agent's stream is the daemon's part), 1 now -> {}
-	 */
+	/* u32 mode: 0: nothing (the daemon asks the guest, through the agent); 1: the VM ends now
+	 * -> {} */
 	VMM_SHUTDOWN = 8,
 	VMM_STATS = 9, /* {} -> u16 n, then n x {str name, u64 value} */
 	/* {} , fd: file to write the pages touched since the restore to -> u64 read_pages, u64
@@ -67,8 +70,9 @@ enum vmm_type {
 	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes
 	 * as VMM_EV_GUEST_CONN. */
 	VMM_ALLOW_PORTS = 12,
-	/* {} -> u32 state (enum vmm_state), u32 a snapshot is being written (0, 1), u16 ndisks, ndisks x {u8 n, n x 16 bytes}: the ids of the
-	 * layers that each disk stands on, oldest first, the private one last. For a daemon that does not know how far a snapshot got. */
+	/* {} -> u32 state (enum vmm_state), u32 a snapshot is being written (0, 1), u16 ndisks,
+	 * ndisks x {u8 n, n x 16 bytes}: the ids of the layers of each disk, oldest first, the
+	 * private one last. For a daemon that does not know how far a snapshot got. */
 	VMM_LAYERS = 13,
 	/* u32 there is a network (0, 1), u64 bytes a second, u64 packets a second (each direction; 0: no limit) -> {}
 	 * fd if 1: the socket of frames, whose other end a mayfly-net has (lib/proto_net.h). The answer to VMM_EV_NET_WANTED; may also
@@ -95,16 +99,18 @@ enum vmm_type {
 	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
 	/* 0x4004 was "out of memory": a process that is killed for it cannot say so; who owns its
 	 * cgroup counts it (PRIV_EV_EXITED) */
-	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i = memory file i of this VM's restore is still
-	 * stood on; a restore is given those, oldest first, then the new one */
+	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i =
+	 * memory file i of this VM's restore is still needed; a restore is given those, oldest
+	 * first, then the new one */
 	VMM_EV_SNAPSHOT = 0x4005,
 	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
 	/* {}: the guest has sent a frame and there is no link; at most one a second. Frames wait until VMM_NET, for 5 s at most. */
 	VMM_EV_NET_WANTED = 0x4007,
 	/* str why: the file server is gone. The guest's requests wait for the next one. */
 	VMM_EV_FS_LOST = 0x4008,
-	/* u32 disk, u32 requests that wait, because the host's disk or a quota is full; 0: none waits any more. The monitor tries them
-	 * again twice a second, and while the VM stands they are in its snapshot. At most ten a minute. */
+	/* u32 disk, u32 requests that wait, because the host's disk or a quota is full; 0: none
+	 * waits any more. The monitor tries them again twice a second. A snapshot contains them. At
+	 * most ten events a minute. */
 	VMM_EV_DISK_FULL = 0x400a,
 	/* u64 bytes: what this monitor's guest has given back, by reports and by inflating. A page counts each time that the guest gives it, whether
 	 * the host had memory behind it or not. At most one a second. */
@@ -180,8 +186,8 @@ enum vmm_exit {
 	VMM_X_COUNT
 };
 
-/* What stands in the last-words descriptor when the process is gone: written in place, at offset 0,
- * also from the crash handler. */
+/* The content of the last-words descriptor. The monitor writes it in place, at offset 0, before it
+ * ends, also from the crash handler. */
 struct vmm_last_words {
 	uint32_t magic;  /* LAST_WORDS_MAGIC; anything else: it never got so far */
 	uint32_t reason; /* enum vmm_exit */
@@ -193,8 +199,9 @@ struct vmm_last_words {
 #define LAST_WORDS_MAGIC 0x3157574cu
 static_assert(sizeof(struct vmm_last_words) == 4096, "one page");
 
-/* Host to guest streams: connect to the VM's vsock Unix socket (SOCK_STREAM), write struct vsock_open, read one of the same with
- * the status: 0 = open, bytes follow; ECONNREFUSED: nobody listens. After a restore it waits until the guest has taken note. */
+/* Host to guest streams: connect to the VM's vsock Unix socket (SOCK_STREAM), write struct
+ * vsock_open, read one of the same with the status: 0 = open, bytes follow; ECONNREFUSED: nobody
+ * listens. After a restore the answer waits until the guest has handled the transport reset. */
 struct vsock_open {
 	uint32_t magic; /* VSOCK_OPEN_MAGIC */
 	uint32_t port;

@@ -7,7 +7,7 @@
 
 #include <seccomp.h>
 
-/* never but for tests/trace/make: what would be refused is done, so that strace sees it */
+/* only for tests/trace/make: a call that would be refused is allowed, so that strace sees it */
 #ifdef REFUSED_IS_TOLD
 #define REFUSE SCMP_ACT_LOG
 #else

@@ -5,11 +5,11 @@
  * accepts all of it or names what is wrong; nothing is used before that.
  *
  * State file: struct snap_head, then sections one behind the other (struct snap_sec + bytes, padded
- * to 8), each with its checksum; the head has the checksum of itself. It names the memory files it
- * stands on by id, oldest first, and where each piece of memory is. Memory file: one page (struct
- * snap_mem_head), data, then one checksum for each SNAP_CHUNK of data. Between the pieces of data
- * there may be holes, which no extent names and which count as zeros in the checksums. The head is
- * written last: a file that a crash cut off has none. Immutable afterwards.
+ * to 8), each with its checksum; the head has the checksum of itself. It names the memory files
+ * that it needs by id, oldest first, and where each piece of memory is. Memory file: one page
+ * (struct snap_mem_head), data, then one checksum for each SNAP_CHUNK of data. Between the pieces
+ * of data there may be holes, which no extent names and which count as zeros in the checksums. The
+ * head is written last: a file that a crash cut off has none. Immutable afterwards.
  * Working-set file: struct snap_ws_head and ranges.
  * All little endian (the structures are read in place: x86-64 and arm64 are).
  */
@@ -29,7 +29,7 @@
 #define SNAP_MAX_WS      65536u
 #define SNAP_CHUNK       KIB(256)
 #define SNAP_RAM_MAX     GIB(16) /* of a guest */
-/* of a memory file: each extent may stand behind a gap, so that it lies right for large pages */
+/* of a memory file: a gap before each extent may align it for large pages */
 #define SNAP_MEM_MAX   (SNAP_RAM_MAX + MIB(2) * (SNAP_MAX_EXTENTS + 1))
 #define SNAP_HEAD_PAGE 4096u
 
@@ -37,7 +37,7 @@ enum snap_sec_type {
 	SNAP_S_CPU = 1, /* processor: template, TSC, CPUID */
 	SNAP_S_VM,      /* interrupt controllers, clock */
 	SNAP_S_VCPU,    /* id: number */
-	SNAP_S_BOARD,   /* serial port and what is not virtio */
+	SNAP_S_BOARD,   /* serial port and other devices that are not virtio */
 	SNAP_S_DEVICE,  /* id: slot */
 	SNAP_S_EXTENTS, /* struct snap_extent[] */
 	SNAP_S_DISK,    /* id: number; layer ids, oldest first */
@@ -110,8 +110,8 @@ struct snap {
 	} sec[SNAP_MAX_SECS];
 	struct snap_extent ext[SNAP_MAX_EXTENTS];
 };
-/* p must be aligned to 8. All checksums, all limits, extents inside memory and inside their files.
- */
+/* p must be aligned to 8. Checks all checksums and limits, and that extents are inside memory and
+ * inside their files. */
 int snap_parse(struct snap *s, const void *p, size_t n, struct err *e);
 /* The section as a cursor; an empty bad one if there is none. */
 struct cur snap_section(const struct snap *s, uint32_t type, uint32_t id);
@@ -132,8 +132,8 @@ int snap_write_finish(struct snap_writer *w, struct err *e);
 void snap_write_fini(struct snap_writer *w);
 
 /* ---- memory files */
-/* Head, and that the file is as long as the head says. want: the id and size it must have, or NULL.
- */
+/* Checks the head, and that the file is as long as the head says. want: the id and size it must
+ * have, or NULL. */
 int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h, struct err *e);
 /* Reads it all and compares the checksums. Slow. */
 int snap_mem_verify(int fd, const struct snap_file *want, struct err *e);
@@ -154,26 +154,26 @@ struct snap_mem_writer {
 	struct buf sums;
 };
 int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e);
-/* Disk space for n bytes of data at off that will be put. A file system without fallocate: nothing
- * happens. */
+/* Reserves disk space for n bytes of data at off, which will be put there. A file system without
+ * fallocate: nothing happens. */
 int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e);
-/* Whole pages, behind what was put before. */
+/* Appends n bytes, whole pages. */
 int snap_mem_put(struct snap_mem_writer *w, const void *p, uint64_t n, struct err *e);
-/* The same in one write, for 2 MiB at a file offset that is a multiple of it: the page cache of some
- * file systems then holds them in one folio. */
+/* Appends SNAP_HUGE bytes in one write, at a file offset that is a multiple of them: the page cache
+ * of some file systems then holds them in one folio. */
 #define SNAP_HUGE MIB(2)
 int snap_mem_put_huge(struct snap_mem_writer *w, const void *p, struct err *e);
 bool snap_mem_is_huge_place(const struct snap_mem_writer *w);
-/* n bytes of zeros, whole pages: a hole of the file. */
+/* Appends n bytes of zeros, whole pages, as a hole of the file. */
 void snap_mem_skip(struct snap_mem_writer *w, uint64_t n);
-/* Sums, data to disk, head, head to disk. */
+/* Writes the checksums, syncs, writes the head, syncs. */
 int snap_mem_finish(struct snap_mem_writer *w, struct err *e);
 void snap_mem_fini(struct snap_mem_writer *w);
 
 /* ---- working sets */
 int snap_ws_write(
 	int fd, const uint8_t id[16], const struct snap_ws_range *r, uint32_t n, struct err *e);
-/* Ranges into r (SNAP_MAX_WS), checked against mem_span bytes of guest-physical addresses. A set of
- * another memory file: -ESTALE. */
+/* Reads the ranges into r (SNAP_MAX_WS), checked against mem_span bytes of guest-physical
+ * addresses. -ESTALE: the set is of another memory file. */
 int snap_ws_read(int fd, const uint8_t id[16], uint64_t mem_span, struct snap_ws_range *r,
 	uint32_t *n, struct err *e);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * snap_crc.c: CRC-32C (Castagnoli), eight bytes a step, with the processor's instruction where
- * there is one. Every process. Finds damage, not forgery: who may write the files is the file
- * system's matter.
+ * there is one. Every process. Finds damage, not forgery: against that, file permissions say who
+ * may write the files.
  */
 #include <pthread.h>
 #include <string.h>

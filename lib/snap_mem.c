@@ -117,7 +117,7 @@ int snap_mem_begin(struct snap_mem_writer *w, int fd, struct err *e)
 
 int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct err *e)
 {
-	/* There, reserved space would be pages at once. */
+	/* In a memfd, reserved space would be allocated pages at once. */
 	if (w->in_ram)
 		return 0;
 	/* without it delayed allocation throttles the sixth writer of one disk; not every file
@@ -204,8 +204,8 @@ int snap_mem_finish(struct snap_mem_writer *w, struct err *e)
 	w->head.sums_crc = snap_crc(0, w->sums.p, w->sums.len);
 	w->head.crc = snap_crc(0, &w->head, offsetof(struct snap_mem_head, crc));
 	rc = pwrite_full(w->fd, w->sums.p, w->sums.len, SNAP_HEAD_PAGE + w->at);
-	/* what was reserved and not needed: several times the file, where most of memory was zeros
-	 */
+	/* give back what was reserved and not needed: several times the file, if most of memory was
+	 * zeros */
 	if (rc == 0 && ftruncate(w->fd, (off_t)(SNAP_HEAD_PAGE + w->at + w->sums.len)) < 0)
 		rc = -errno;
 	if (rc == 0 && !w->in_ram && fsync(w->fd) < 0)

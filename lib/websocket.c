@@ -3,8 +3,9 @@
  * websocket.c: see websocket.h. libwslay reads and writes frames, joins fragments, answers pings and checks text; added here are the client's handshake,
  * deadlines, and one end for every way in which a WebSocket ends.
  *
- * libwslay pulls its input, so the piece that is being handed over stands in `in`. Its output is never kept in its own queue: the wire takes everything or
- * ends the WebSocket, and that bounds what a peer costs that sends pings and reads no answers.
+ * libwslay pulls its input, so the bytes that ws_input() got are kept in `in` meanwhile. Output
+ * never stays in libwslay's queue: the wire takes everything or ends the WebSocket. This bounds the
+ * memory for a peer that sends pings and reads no answers.
  */
 #include "lib/websocket.h"
 
@@ -156,7 +157,7 @@ static void ws_on_time(void *arg)
 
 	w->in_call++;
 	if (w->wire_over)
-		ws_over(w, WS_ABNORMAL, "the stream is over");
+		ws_over(w, WS_ABNORMAL, "the stream has ended");
 	else if (w->limit_ns && now >= w->limit_ns)
 		ws_over(w, WS_ABNORMAL,
 			w->state == WS_S_HANDSHAKE ? "the handshake took too long"
@@ -166,7 +167,7 @@ static void ws_on_time(void *arg)
 	else if (w->state == WS_S_OPEN && w->ping_s && now >= w->ping_ns)
 		ws_ping(w, now);
 	if (w->wire_over)
-		ws_over(w, WS_ABNORMAL, "the stream is over");
+		ws_over(w, WS_ABNORMAL, "the stream has ended");
 	ws_arm(w);
 	ws_call_end(w);
 }
@@ -277,7 +278,7 @@ static const struct wslay_event_callbacks ws_calls = {
 
 /* ---- input */
 
-/* After the frames that were handed over: is it the end, and whose? */
+/* Called after input was handled: has the WebSocket ended, and by which side? */
 static void ws_look_for_end(struct ws *w)
 {
 	if (w->state == WS_S_OVER)
@@ -285,7 +286,7 @@ static void ws_look_for_end(struct ws *w)
 	/* the answer to the peer's close, or the reason why we stop reading, leaves first */
 	ws_flush(w);
 	if (w->wire_over)
-		ws_over(w, WS_ABNORMAL, "the stream is over");
+		ws_over(w, WS_ABNORMAL, "the stream has ended");
 	else if (wslay_event_get_close_received(w->frames))
 		ws_over(w, WS_NO_CODE, "");
 	else if (!wslay_event_get_read_enabled(w->frames))
@@ -301,7 +302,7 @@ static void ws_frames_in(struct ws *w)
 	rc = wslay_event_recv(w->frames);
 	w->in = cur_of(NULL, 0);
 	if (rc < 0) {
-		/* a frame's head that cannot be: libwslay has queued a close without a code */
+		/* a malformed head of a frame: libwslay has queued a close without a code */
 		ws_flush(w);
 		ws_over(w, rc == WSLAY_ERR_NOMEM ? WS_INTERNAL : WS_PROTOCOL,
 			"the peer sent a malformed frame");
@@ -378,7 +379,7 @@ size_t ws_held(const struct ws *w)
 
 /* ---- output */
 
-/* Errors of the wire are told from the loop, never from inside ws_send(). */
+/* Errors of the wire are reported from the loop, never from inside ws_send(). */
 static void ws_tell_later(struct ws *w)
 {
 	if (w->wire_over && w->state != WS_S_OVER)
@@ -408,7 +409,7 @@ void ws_close(struct ws *w, int code, const char *reason)
 		wslay_event_queue_close(w->frames, (uint16_t)code, (const uint8_t *)reason, n);
 		ws_flush(w);
 	} else {
-		w->limit_ns = 1; /* nobody to say goodbye to */
+		w->limit_ns = 1; /* no WebSocket yet, so no close frame: end at once */
 	}
 	if (w->state != WS_S_HANDSHAKE)
 		w->state = WS_S_CLOSING;

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * websocket.h: WebSocket messages (RFC 6455) over any stream of bytes, in both roles. The daemon and the command line, in the thread of their loop. The frames are libwslay's. Everything that
- * arrives is hostile: a frame out of order, a message longer than its limit, text that is not UTF-8 or a silent peer ends the WebSocket, nothing else.
+ * websocket.h: WebSocket messages (RFC 6455) over any stream of bytes, in both roles. The daemon
+ * and the command line, in the thread of their loop. libwslay reads and writes the frames.
+ * Everything that arrives is hostile: a frame out of order, a message longer than its limit, text
+ * that is not UTF-8 or a silent peer ends the WebSocket, nothing else.
  *
- * A struct ws owns no socket. It writes through struct ws_wire, and its owner hands over what arrives with ws_input() and ws_input_end(). So it works on
- * a client's connection (api/http/upgrade.h, WS_SERVER) and on a stream to a port in a guest (api/links/agent_client.h, WS_CLIENT).
+ * A struct ws owns no socket. It writes through struct ws_wire, and its owner passes what arrives
+ * to ws_input() and ws_input_end(). So it works on a client's connection (api/http/upgrade.h,
+ * WS_SERVER) and on a stream to a port in a guest (api/links/agent_client.h, WS_CLIENT).
  *
- * Back-pressure. Outgoing: ws_send() always takes a message; a writer stops while the wire is full and goes on when the wire has drained. Incoming: the owner
- * stops reading the wire. Messages of bytes that were handed over already still arrive.
+ * Back-pressure. Outgoing: ws_send() always takes a message; a writer stops while the wire is full
+ * and goes on when the wire has drained. Incoming: the owner stops reading the wire. Messages in
+ * bytes that ws_input() got already still arrive.
  */
 #pragma once
 
@@ -32,7 +36,8 @@ enum ws_code {
 
 struct ws_wire {
 	void *to;
-	/* Queues bytes. false: the stream is over or its limit is reached; the WebSocket then ends with WS_ABNORMAL. */
+	/* Queues bytes. false: the stream has ended or its limit is reached; the WebSocket then
+	 * ends with WS_ABNORMAL. */
 	bool (*send)(void *to, const void *p, size_t n);
 };
 
@@ -70,7 +75,7 @@ void ws_input(struct ws *w, const uint8_t *p, size_t n);
 /* The stream ended or broke. closed() follows at once unless it was called. */
 void ws_input_end(struct ws *w);
 
-/* The owner does not read the stream: meanwhile silence does not count. */
+/* hold: the owner does not read the stream, so the peer's silence does not count. */
 void ws_hold(struct ws *w, bool hold);
 
 /* What is held of a message that is not whole yet. A frame counts with the length that it announces. */

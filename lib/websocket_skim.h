@@ -24,7 +24,7 @@ enum ws_skim_ev {
 	WS_SKIM_MORE,  /* all input was taken */
 	WS_SKIM_PASS,  /* *out, *len: pass these bytes on */
 	WS_SKIM_CLOSE, /* a whole close frame: s->code, s->reason; what follows it is dropped */
-	WS_SKIM_BAD,   /* a close frame that cannot be */
+	WS_SKIM_BAD,   /* a malformed close frame */
 };
 enum ws_skim_ev ws_skim_next(
 	struct ws_skim *s, const uint8_t **p, size_t *n, const uint8_t **out, size_t *len);

@@ -207,7 +207,7 @@ void boot_init(struct agent_opts *o)
 
 /* With reboot=t on the kernel's command line this is a triple fault, which the monitor sees at
  * once. The machine has no device that could power it off. */
-static void reset(void)
+static void boot_reset(void)
 {
 	reboot(RB_AUTOBOOT);
 	for (;;)
@@ -226,7 +226,7 @@ void boot_power_off(void)
 	if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
 		text_poke("/proc/sysrq-trigger", "u");
 	sync();
-	reset();
+	boot_reset();
 	for (;;)
 		;
 }
@@ -235,7 +235,7 @@ void boot_dead(const char *why)
 {
 	log_error("%s: the guest ends", why);
 	sync();
-	reset();
+	boot_reset();
 	for (;;)
 		;
 }

@@ -46,7 +46,7 @@ int cgroups_memory(struct agent *a, uint64_t bytes)
 	return rc;
 }
 
-static void make(struct agent *a, struct cgroup *g)
+static void cgroup_new(struct agent *a, struct cgroup *g)
 {
 	char path[sizeof(a->cgroup) + sizeof(g->name) + 2];
 
@@ -68,7 +68,7 @@ static void make(struct agent *a, struct cgroup *g)
 void cgroup_make(struct agent *a, struct cgroup *g)
 {
 	if (!a->spare_cgroup) {
-		make(a, g);
+		cgroup_new(a, g);
 		return;
 	}
 	*g = *a->spare_cgroup;
@@ -81,7 +81,7 @@ void cgroup_make_spare(struct agent *a)
 
 	if (a->spare_cgroup || !a->cgroup[0] || a->frozen || !(g = calloc(1, sizeof(*g))))
 		return;
-	make(a, g);
+	cgroup_new(a, g);
 	if (g->dir_fd < 0)
 		free(g);
 	else

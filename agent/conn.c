@@ -223,7 +223,7 @@ static void conn_flush(struct conn *c)
 	want_events(c);
 }
 
-static void record(struct agent *a, const struct conn *c, uint8_t dir, const void *p, size_t n)
+static void conn_record(struct agent *a, const struct conn *c, uint8_t dir, const void *p, size_t n)
 {
 	struct buf b;
 
@@ -243,7 +243,7 @@ static void record(struct agent *a, const struct conn *c, uint8_t dir, const voi
  * at its end. */
 static void conn_put_done(struct conn *c, size_t at)
 {
-	record(c->a, c, 1, c->out.p + at, c->out.len - at);
+	conn_record(c->a, c, 1, c->out.p + at, c->out.len - at);
 	if (c->out.bad || conn_backlog(c) > OUT_MAX) {
 		log_limited(LOG_WARN, "a connection does not take its answers");
 		conn_close(c);
@@ -321,7 +321,7 @@ int conn_detach(struct conn *c, struct buf *rest)
 	return fd;
 }
 
-static void hello(struct conn *c, const struct frame *f)
+static void conn_hello(struct conn *c, const struct frame *f)
 {
 	struct cur b = f->body;
 	uint32_t magic = cur_u32(&b), version = cur_u32(&b), kind = cur_u32(&b);
@@ -377,14 +377,14 @@ static bool take_view(struct conn *c, const struct frame *f, struct cur *body)
 	return true;
 }
 
-static void dispatch(struct conn *c, const struct frame *f)
+static void conn_dispatch(struct conn *c, const struct frame *f)
 {
 	const struct request *r;
 	struct cur body = f->body;
 
 	c->a->n.frames_in++;
 	if (!c->kind) {
-		hello(c, f);
+		conn_hello(c, f);
 		return;
 	}
 	r = request_find(f->h.type);
@@ -411,7 +411,7 @@ static void take_frames(struct conn *c)
 
 	while (!c->dead && !c->held && conn_backlog(c) < OUT_MANY &&
 		(rc = frame_next(c->in.p + at, c->in.len - at, &f, &used)) == 1) {
-		record(c->a, c, 0, c->in.p + at, used);
+		conn_record(c->a, c, 0, c->in.p + at, used);
 		at += used;
 		if (f.h.type == AGENT_READ || f.h.type == AGENT_WRITE ||
 			f.h.type == AGENT_DIAL_TCP || f.h.type == AGENT_DIAL_UNIX) {
@@ -428,10 +428,10 @@ static void take_frames(struct conn *c)
 			frame_next(copy, used, &f, &dummy);
 			buf_consume(&c->in, at);
 			at = 0;
-			dispatch(c, &f);
+			conn_dispatch(c, &f);
 			continue;
 		}
-		dispatch(c, &f);
+		conn_dispatch(c, &f);
 	}
 	if (c->dead)
 		return;

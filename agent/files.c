@@ -53,8 +53,8 @@ struct job *files_job(struct agent *a, struct conn *c, uint32_t id, uint16_t typ
 	return j;
 }
 
-static void submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type, const struct cur *b,
-	void (*run)(struct job *j))
+static void files_submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type,
+	const struct cur *b, void (*run)(struct job *j))
 {
 	struct job *j = files_job(a, c, id, type, b, run);
 
@@ -64,7 +64,7 @@ static void submit(struct agent *a, struct conn *c, uint32_t id, uint16_t type, 
 	}
 }
 
-static void bad(struct job *j)
+static void files_bad(struct job *j)
 {
 	job_fail(j, EPROTO, AGENT_STEP_NONE, "the request's fields are not valid");
 }
@@ -91,7 +91,7 @@ static void run_stat(struct job *j)
 	}
 	userdb_free(&db);
 	if (!j->code && !cur_done(&j->body))
-		bad(j);
+		files_bad(j);
 }
 
 static void run_remove(struct job *j)
@@ -117,7 +117,7 @@ static void run_remove(struct job *j)
 			fs_fail(j, rc, path);
 	}
 	if (!j->code && !cur_done(&j->body))
-		bad(j);
+		files_bad(j);
 }
 
 /* What MKDIR and CHMOD have in common: path, owner, group, mode. */
@@ -132,7 +132,7 @@ static bool take_owned(struct job *j, char *path, struct fs_owner *o)
 	cur_str(&j->body, group, sizeof(group));
 	mode = cur_u32(&j->body);
 	if (!cur_done(&j->body)) {
-		bad(j);
+		files_bad(j);
 		return false;
 	}
 	return fs_owner(j, owner, group, mode, o);
@@ -176,7 +176,7 @@ static void run_move(struct job *j)
 	if (!fs_path(j, src) || !fs_path(j, dest))
 		return;
 	if (!cur_done(&j->body)) {
-		bad(j);
+		files_bad(j);
 		return;
 	}
 	if (lstat(src, &st) < 0) {
@@ -286,52 +286,52 @@ static void run_expand(struct job *j)
 	if (!fs_path(j, path))
 		return;
 	if (!cur_done(&j->body))
-		bad(j);
+		files_bad(j);
 	else
 		buf_str(&j->out, path);
 }
 
 void req_stat(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_STAT, b, run_stat);
+	files_submit(a, c, id, AGENT_STAT, b, run_stat);
 }
 
 void req_list(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_LIST, b, tree_run_list);
+	files_submit(a, c, id, AGENT_LIST, b, tree_run_list);
 }
 
 void req_search(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_SEARCH, b, tree_run_search);
+	files_submit(a, c, id, AGENT_SEARCH, b, tree_run_search);
 }
 
 void req_remove(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_REMOVE, b, run_remove);
+	files_submit(a, c, id, AGENT_REMOVE, b, run_remove);
 }
 
 void req_mkdir(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_MKDIR, b, run_mkdir);
+	files_submit(a, c, id, AGENT_MKDIR, b, run_mkdir);
 }
 
 void req_chmod(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_CHMOD, b, run_chmod);
+	files_submit(a, c, id, AGENT_CHMOD, b, run_chmod);
 }
 
 void req_move(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_MOVE, b, run_move);
+	files_submit(a, c, id, AGENT_MOVE, b, run_move);
 }
 
 void req_replace(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_REPLACE, b, run_replace);
+	files_submit(a, c, id, AGENT_REPLACE, b, run_replace);
 }
 
 void req_expand(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 {
-	submit(a, c, id, AGENT_EXPAND, b, run_expand);
+	files_submit(a, c, id, AGENT_EXPAND, b, run_expand);
 }

@@ -32,7 +32,7 @@
 
 /* The first of the two decides: the thread that is about to freeze the root, or the loop that
  * cancels. */
-enum quiet_state { QUIET_WORKS, QUIET_FREEZES, QUIET_TAKEN_BACK };
+enum quiet_state { QUIET_WORKS, QUIET_FREEZES, QUIET_CANCELLED };
 
 /* What one preparation's thread works with; it outlives a preparation that was cancelled. */
 struct quiet {
@@ -132,9 +132,9 @@ static void quiet_free(struct quiet *q)
 	free(q);
 }
 
-static bool taken_back(struct job *j, struct quiet *q)
+static bool quiet_is_cancelled(struct job *j, struct quiet *q)
 {
-	if (atomic_load(&q->state) != QUIET_TAKEN_BACK)
+	if (atomic_load(&q->state) != QUIET_CANCELLED)
 		return false;
 	job_fail(j, EINTR, AGENT_STEP_FREEZE, "cancelled");
 	return true;
@@ -149,7 +149,7 @@ static void run_quiet(struct job *j)
 
 	if (q->flags & (AGENT_PREP_DROP | AGENT_PREP_FSFREEZE))
 		sync();
-	if (q->flags & AGENT_PREP_DROP && !taken_back(j, q)) {
+	if (q->flags & AGENT_PREP_DROP && !quiet_is_cancelled(j, q)) {
 		text_poke("/proc/sys/vm/drop_caches", "3");
 		/* a disk without discard says so: then there is nothing to give back */
 		if (q->root_fd >= 0 && ioctl(q->root_fd, FITRIM, &all) < 0)
@@ -158,7 +158,7 @@ static void run_quiet(struct job *j)
 		text_poke("/proc/sys/vm/compact_memory", "1");
 	}
 	if (!atomic_compare_exchange_strong(&q->state, &works, QUIET_FREEZES)) {
-		taken_back(j, q);
+		quiet_is_cancelled(j, q);
 		return;
 	}
 	if ((q->flags & AGENT_PREP_FSFREEZE) && ioctl(q->root_fd, FIFREEZE, 0) < 0)
@@ -329,13 +329,13 @@ static void parked_run(void *arg)
 }
 
 /* Cancels the preparation, unless its thread has begun to freeze the root. */
-static void take_back(struct freeze *f)
+static void prepare_cancel(struct freeze *f)
 {
 	int works = QUIET_WORKS;
 
 	if (!f->busy)
 		return;
-	if (f->quiet && !atomic_compare_exchange_strong(&f->quiet->state, &works, QUIET_TAKEN_BACK))
+	if (f->quiet && !atomic_compare_exchange_strong(&f->quiet->state, &works, QUIET_CANCELLED))
 		return;
 	if (f->quiet)
 		f->conn = 0; /* its thread answers */
@@ -351,7 +351,7 @@ bool freeze_park(struct agent *a, struct conn *c, uint32_t id, request_fn fn, co
 
 	if (!f)
 		return false;
-	take_back(f);
+	prepare_cancel(f);
 	if (!f->busy)
 		return false;
 	for (at = &f->parked; *at; at = &(*at)->next)

@@ -122,7 +122,7 @@ static void make_landlock(struct harden *h, const struct harden_req *r)
 	set_layer(&h->landlock, *text ? AGENT_LAYER_DEGRADED : AGENT_LAYER_ACTIVE, text);
 }
 
-static struct harden *make(const struct harden_req *r)
+static struct harden *harden_make(const struct harden_req *r)
 {
 	struct harden *h = calloc(1, sizeof(*h));
 
@@ -175,7 +175,7 @@ static void put_layer(
 	buf_str(b, text);
 }
 
-static void report(struct agent *a, struct conn *c, uint32_t id)
+static void harden_report(struct agent *a, struct conn *c, uint32_t id)
 {
 	static const struct layer off = {.state = AGENT_LAYER_DISABLED};
 	const struct harden *h = a->harden;
@@ -202,19 +202,19 @@ void req_harden(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	struct harden *h;
 
 	if (cur_done(b)) {
-		report(a, c, id);
+		harden_report(a, c, id);
 		return;
 	}
 	if (harden_parse(b, &r) < 0) {
 		req_bad(a, c, id);
 		return;
 	}
-	h = make(&r);
+	h = harden_make(&r);
 	if (!h) {
 		conn_error(c, id, ENOMEM, AGENT_STEP_NONE, "no memory");
 		return;
 	}
 	harden_fini(a);
 	a->harden = h;
-	report(a, c, id);
+	harden_report(a, c, id);
 }

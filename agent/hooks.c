@@ -209,7 +209,7 @@ bool hooks_wait(struct agent *a, struct conn *c, uint32_t id)
 
 /* The script and preStart have ended, and the entrypoint was started or its failure recorded.
  * Answers the requests that wait. */
-static void pre_over(struct agent *a)
+static void hooks_pre_done(struct agent *a)
 {
 	struct hooks *hs = a->hooks;
 
@@ -244,7 +244,7 @@ static void hook_ended(struct agent *a, struct proc *p)
 		else if (a->hooks->entry_argc)
 			life_start_entrypoint(a, argv, a->hooks->entry_argc);
 		free(argv);
-		pre_over(a);
+		hooks_pre_done(a);
 	}
 }
 
@@ -262,7 +262,7 @@ static void hook_started(struct agent *a, struct proc *p, void *arg, int code, e
 	log_warn("hook %s: %s", h->id, text);
 	if (h == &a->hooks->pre) {
 		life_entrypoint_failed(a, code, text);
-		pre_over(a);
+		hooks_pre_done(a);
 	}
 }
 
@@ -321,7 +321,7 @@ void hooks_clock_changed(struct agent *a)
 }
 
 /* The script has ended or there is none: preStart, then the entrypoint. */
-static void pre_start(struct agent *a)
+static void hooks_pre_start(struct agent *a)
 {
 	struct hooks *hs = a->hooks;
 	char **argv;
@@ -337,14 +337,14 @@ static void pre_start(struct agent *a)
 		life_start_entrypoint(a, argv, hs->entry_argc);
 	free(argv);
 	if (hs->pre_pending)
-		pre_over(a);
+		hooks_pre_done(a);
 }
 
 static void script_failed(struct agent *a, int code, const char *why)
 {
 	free(take_ptr(a->hooks->entry_argv));
 	life_entrypoint_failed(a, code, why);
-	pre_over(a);
+	hooks_pre_done(a);
 }
 
 static void script_ended(struct agent *a, struct proc *p)
@@ -355,7 +355,7 @@ static void script_ended(struct agent *a, struct proc *p)
 	session_drop(a->pre_script);
 	a->pre_script = session_take(a, HOOKS_SCRIPT_ID);
 	if (p->state == AGENT_EXITED && !p->code) {
-		pre_start(a);
+		hooks_pre_start(a);
 		return;
 	}
 	snprintf(why, sizeof(why), "EXECD_BOOTSTRAP_PRE_SCRIPT %s %u",
@@ -435,6 +435,6 @@ void hooks_start(struct agent *a, char **argv, uint32_t argc)
 		hs->pre_pending = true;
 		script_run(a, script);
 	} else {
-		pre_start(a);
+		hooks_pre_start(a);
 	}
 }

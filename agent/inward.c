@@ -129,7 +129,8 @@ static void refused_event(void *arg, uint32_t events)
 		refused_close(r);
 }
 
-static void say_no(struct agent *a, int fd, const char *status, const char *code, const char *text)
+static void inward_refuse(
+	struct agent *a, int fd, const char *status, const char *code, const char *text)
 {
 	struct refused *r = &a->inward->refused[a->inward->next_refused++ % REFUSED_MAX];
 	char body[200], all[500];
@@ -147,7 +148,7 @@ static void say_no(struct agent *a, int fd, const char *status, const char *code
 		close(fd);
 }
 
-static void accepted(struct agent *a, struct inward *in, int fd)
+static void inward_accepted(struct agent *a, struct inward *in, int fd)
 {
 	while (in->n) {
 		struct conn *c = conn_find(a, in->waiting[0].conn);
@@ -160,7 +161,7 @@ static void accepted(struct agent *a, struct inward *in, int fd)
 			return;
 		}
 	}
-	say_no(a, fd, "503 Service Unavailable", "SERVICE_UNAVAILABLE",
+	inward_refuse(a, fd, "503 Service Unavailable", "SERVICE_UNAVAILABLE",
 		"all ways from this sandbox to its execution API are in use");
 }
 
@@ -179,10 +180,10 @@ static void inward_event(void *arg, uint32_t events)
 			return;
 		getsockname(fd, (struct sockaddr *)&self, &m);
 		if (is_refused(a, &peer, self.sin_port))
-			say_no(a, fd, "403 Forbidden", "NOT_SUPPORTED",
+			inward_refuse(a, fd, "403 Forbidden", "NOT_SUPPORTED",
 				"not from an isolated session");
 		else
-			accepted(a, in, fd);
+			inward_accepted(a, in, fd);
 	}
 }
 

@@ -136,7 +136,7 @@ static void run_remove(struct job *j)
 		log_warn("storage %s of a session is not removed: %s", st->dir, strerror(-rc));
 }
 
-static void removed(struct agent *a, struct job *j)
+static void iso_removed(struct agent *a, struct job *j)
 {
 	const struct storage *st = j->arg;
 
@@ -159,7 +159,7 @@ static void iso_remove_storage(struct iso *i)
 		st->tmpfs = i->tmpfs;
 		st->counted = i->counted;
 		j->arg = st;
-		j->done = removed;
+		j->done = iso_removed;
 	}
 	if (!st || job_submit(j) < 0) {
 		log_warn("storage %s of a session stays: no memory or thread", i->conf.dir);
@@ -231,7 +231,7 @@ void isolate_free(struct iso *i)
 	iso_close(i);
 	i->state = ISO_DEAD;
 	if (i->storing)
-		return; /* stored() continues with it */
+		return; /* iso_stored() continues with it */
 	/* the storage can be removed when the last process in its mounts has ended */
 	if (i->first) {
 		i->first->id[0] = 0;
@@ -609,7 +609,7 @@ static void run_store(struct job *j)
 		job_fail(j, rc, AGENT_STEP_START, "storage %s: %s", c->dir, strerror(-rc));
 }
 
-static void stored(struct agent *a, struct job *j)
+static void iso_stored(struct agent *a, struct job *j)
 {
 	struct iso *i = j->arg;
 	enum agent_step step = AGENT_STEP_NONE;
@@ -686,7 +686,7 @@ static struct iso *iso_new(struct agent *a)
 	return i;
 }
 
-/* Makes the storage in a thread; stored() then starts the first process. */
+/* Makes the storage in a thread; iso_stored() then starts the first process. */
 static int iso_begin(struct iso *i, struct err *e)
 {
 	struct job *j = i->idle && i->prod && i->trim ? job_own(i->a, run_store) : NULL;
@@ -694,7 +694,7 @@ static int iso_begin(struct iso *i, struct err *e)
 	if (!j)
 		return err_plain(e, ENOMEM, "no memory for a session");
 	j->arg = i;
-	j->done = stored;
+	j->done = iso_stored;
 	i->storing = true;
 	if (job_submit(j) == 0)
 		return 0;

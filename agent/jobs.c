@@ -313,7 +313,7 @@ int job_submit(struct job *j)
 	return rc;
 }
 
-static void finish(struct agent *a, struct answer *w)
+static void job_finish(struct agent *a, struct answer *w)
 {
 	struct job *j = w->job;
 	struct conn *c = conn_find(a, j ? j->conn : w->conn);
@@ -351,7 +351,7 @@ static void jobs_event(void *arg, uint32_t events)
 		struct answer *w = list;
 
 		list = w->next;
-		finish(js->a, w);
+		job_finish(js->a, w);
 		free(w);
 	}
 }

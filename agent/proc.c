@@ -127,7 +127,7 @@ void proc_started(struct proc *p, uint64_t timeout_ms)
 		limit_fired(p); /* a limit that cannot be kept must not be none */
 }
 
-static void end(struct proc *p, enum agent_state state, uint32_t code)
+static void proc_set_ended(struct proc *p, enum agent_state state, uint32_t code)
 {
 	p->exited = true;
 	p->finished_ns = wall_ns();
@@ -147,11 +147,11 @@ void proc_reaped(struct proc *p, int wait_status)
 	}
 	p->pid = 0;
 	if (p->timed_out)
-		end(p, AGENT_TIMED_OUT, SIGKILL);
+		proc_set_ended(p, AGENT_TIMED_OUT, SIGKILL);
 	else if (WIFSIGNALED(wait_status))
-		end(p, AGENT_SIGNALED, (uint32_t)WTERMSIG(wait_status));
+		proc_set_ended(p, AGENT_SIGNALED, (uint32_t)WTERMSIG(wait_status));
 	else
-		end(p, AGENT_EXITED, (uint32_t)WEXITSTATUS(wait_status));
+		proc_set_ended(p, AGENT_EXITED, (uint32_t)WEXITSTATUS(wait_status));
 	if (p->session)
 		session_run_ended(p);
 	/* send its end first, because a client waits for it */
@@ -174,7 +174,7 @@ void proc_ended(struct proc *p, enum agent_state state, uint32_t code)
 	 * other programs, which may never stop */
 	if (p->out[0].fd >= 0 && ioctl(p->out[0].fd, FIONREAD, &n) == 0)
 		p->drain_left = (size_t)n;
-	end(p, state, code);
+	proc_set_ended(p, state, code);
 	procio_drain(p);
 }
 

@@ -24,12 +24,12 @@ int ready_listen(struct err *e)
 	return take_fd(&fd);
 }
 
-static void again(void *arg)
+static void ready_again(void *arg)
 {
 	ready_announce(arg);
 }
 
-static void drop(struct agent *a, bool at_once)
+static void ready_drop(struct agent *a, bool at_once)
 {
 	watch_remove(a->ready_w);
 	a->ready_w = NULL;
@@ -39,7 +39,7 @@ static void drop(struct agent *a, bool at_once)
 		return;
 	}
 	if (!a->ready_timer)
-		a->ready_timer = loop_timer(a->loop, again, a);
+		a->ready_timer = loop_timer(a->loop, ready_again, a);
 	/* nobody listens (yet): 10 ms, doubled up to 2.5 s */
 	if (a->ready_timer)
 		timer_after(a->ready_timer, 10000000ull << MIN(a->ready_tries, 8u));
@@ -76,7 +76,7 @@ static void ready_event(void *arg, uint32_t events)
 		/* connected, or refused */
 		if (getsockopt(a->ready_fd, SOL_SOCKET, SO_ERROR, &code, &n) < 0 || code ||
 			!say_ready(a)) {
-			drop(a, false);
+			ready_drop(a, false);
 			return;
 		}
 		a->ready_since_ns = mono_ns();
@@ -90,7 +90,7 @@ static void ready_event(void *arg, uint32_t events)
 	 * ended. If that happens again and again, wait longer each time. */
 	if (k < 0 || mono_ns() - a->ready_since_ns > 5000000000u)
 		a->ready_tries = 0;
-	drop(a, k < 0);
+	ready_drop(a, k < 0);
 }
 
 void ready_announce(struct agent *a)
@@ -105,12 +105,12 @@ void ready_announce(struct agent *a)
 		return;
 	if (connect(a->ready_fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 && errno != EINPROGRESS) {
 		a->ready_tries++;
-		drop(a, false);
+		ready_drop(a, false);
 		return;
 	}
 	a->ready_w = loop_watch(a->loop, a->ready_fd, EPOLLOUT, ready_event, a);
 	if (!a->ready_w)
-		drop(a, false);
+		ready_drop(a, false);
 }
 
 void ready_fini(struct agent *a)

@@ -88,7 +88,7 @@ static void phase_leave(struct cow *c)
 		c->phase = COW_P_END;
 }
 
-static void begin(struct cow *c, bool finish_only)
+static void flush_begin(struct cow *c, bool finish_only)
 {
 	ASSERT(c->phase == COW_P_IDLE);
 	c->flush_res = c->failed ? c->failed : cow_is_read_only(c) ? -EROFS : 0;
@@ -107,7 +107,7 @@ static void begin(struct cow *c, bool finish_only)
 
 void cow_flush_begin(struct cow *c)
 {
-	begin(c, false);
+	flush_begin(c, false);
 }
 
 void cow_flush_next(struct cow *c, struct cow_step *step)
@@ -181,11 +181,11 @@ int cow_flush_end(struct cow *c)
 	return c->flush_res;
 }
 
-static int run(struct cow *c, bool finish_only)
+static int flush_run(struct cow *c, bool finish_only)
 {
 	struct cow_step s;
 
-	begin(c, finish_only);
+	flush_begin(c, finish_only);
 	for (;;) {
 		cow_flush_next(c, &s);
 		if (s.op == COW_STEP_END)
@@ -198,14 +198,14 @@ static int run(struct cow *c, bool finish_only)
 
 int cow_flush(struct cow *c, struct err *e)
 {
-	int r = run(c, false);
+	int r = flush_run(c, false);
 
 	return r < 0 ? err_set(e, -r, "flush a disk") : 0;
 }
 
 int cow_freeze_finish(struct cow *c, struct err *e)
 {
-	int r = c->old.on ? run(c, true) : 0;
+	int r = c->old.on ? flush_run(c, true) : 0;
 
 	return r < 0 ? err_set(e, -r, "make a frozen layer durable") : 0;
 }

@@ -38,7 +38,8 @@ bool bytes_parse(const char *s, uint64_t *to)
 	return !__builtin_mul_overflow(*to, UINT64_C(1) << (10 * (u - units + 1)), to);
 }
 
-static const struct opt *find(const struct opt *o, size_t n, const char *word, const char **value)
+static const struct opt *opt_find(
+	const struct opt *o, size_t n, const char *word, const char **value)
 {
 	size_t len;
 
@@ -87,7 +88,7 @@ static bool is_repeated(const char *word)
 	return word[1] != '-' && strspn(word + 1, (char[]){word[1], 0}) == strlen(word + 1);
 }
 
-static int store(const struct opt *o, const char *v, struct err *e)
+static int opt_store(const struct opt *o, const char *v, struct err *e)
 {
 	struct opt_list *l = o->to;
 	uint64_t number = 0;
@@ -134,7 +135,7 @@ int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, s
 		}
 		if (take_flags(o, n, argv[i]))
 			continue;
-		hit = find(o, n, argv[i], &value);
+		hit = opt_find(o, n, argv[i], &value);
 		if (!hit)
 			return err_plain(e, EINVAL, "unknown option '%s'", argv[i]);
 		if ((hit->kind == OPT_FLAG && value) ||
@@ -145,7 +146,7 @@ int opt_parse(const struct opt *o, size_t n, int argc, char **argv, int *rest, s
 				return err_plain(e, EINVAL, "--%s wants a %s", hit->name, hit->arg);
 			value = argv[i];
 		}
-		rc = store(hit, value, e);
+		rc = opt_store(hit, value, e);
 		if (rc < 0)
 			return rc;
 	}

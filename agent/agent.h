@@ -27,6 +27,8 @@ struct session;
 
 #define AGENT_ENDED_MAX 1024u
 
+/* sinks: procio.c. cgroups_left: released but not empty yet. stores: storages of isolated sessions.
+ * ahead: isolated sessions that the spare became. */
 struct agent_counters {
 	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
 	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, stores,
@@ -42,11 +44,11 @@ struct agent_opts {
 	const char *run_dir;     /* where generation, machine-id and boot-id live */
 	/* the program that dumps a session's environment; NULL: /proc/self/exe */
 	const char *helper;
-	bool guarded; /* named "execd" and closed to its commands, as PID 1 is; for tests */
+	bool guarded; /* as PID 1: named "execd", commands cannot look into it; for tests */
 	/* call sethostname although not PID 1: for tests in a namespace of their own */
 	bool set_names;
 	uint32_t prod_ms; /* 0: PROD_EVERY_MS (isolate_run.c); tests set less */
-	/* PID 1 of a guest: mounts, modules of boot.c, power off at the end */
+	/* PID 1 of a guest: boot.c mounts at the start and ends the machine */
 	bool init;
 };
 
@@ -73,8 +75,8 @@ struct agent {
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;
 	bool is_set_up;
-	/* from the start of AGENT_PREPARE to the end of AGENT_THAW: no process is started, no file
-	 * request is taken */
+	/* from the start of AGENT_PREPARE to the end of AGENT_THAW or AGENT_SETUP: no process is
+	 * started, no file request is taken */
 	bool frozen;
 	bool shutting_down;
 	struct envset *image_env, *setup_env;

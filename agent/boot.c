@@ -206,7 +206,7 @@ void boot_init(struct agent_opts *o)
 }
 
 /* With reboot=t on the kernel's command line this is a triple fault, which the monitor sees at
- * once. The machine has no device that could power it off. */
+ * once. */
 static void boot_reset(void)
 {
 	reboot(RB_AUTOBOOT);

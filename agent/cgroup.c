@@ -174,8 +174,8 @@ void cgroup_release(struct agent *a, struct cgroup *g)
 }
 
 /* A cgroup in use is released by its owner. The sweep must not remove it, even if it is empty
- * because its process was reaped just now: cgroups_left never counted it. Subtracted there, a
- * cgroup that was left would stay for ever. */
+ * because its process was reaped just now: cgroups_left never counted it. If the sweep subtracted
+ * it there, the count would be 0 too early, and a cgroup that was left would stay for ever. */
 static bool is_owned(const struct agent *a, const char *name)
 {
 	if (a->spare_cgroup && !strcmp(name, a->spare_cgroup->name))

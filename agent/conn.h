@@ -10,7 +10,7 @@
 
 /* Takes the descriptor. */
 int conn_create(struct agent *a, int fd);
-/* The same for a stream that was greeted as BULK before a job had it. */
+/* The same for a BULK connection that a job gives back: its AGENT_HELLO came before. */
 int conn_create_bulk(struct agent *a, int fd);
 /* Closes it and tells its process. Safe at any time: the memory is freed at the end of the loop's
  * turn. */
@@ -39,7 +39,8 @@ struct session *conn_view(const struct conn *c);
 /* The process whose stream an EXEC connection is (procio.c); NULL takes it away. */
 void conn_set_proc(struct conn *c, struct proc *p);
 struct proc *conn_proc(struct conn *c);
-/* true: reads no more requests, because the process does not take its input. false: reads again. */
+/* true: reads no more requests, because the process does not take its input or dial.c connects.
+ * false: reads again. */
 void conn_hold(struct conn *c, bool hold);
 /* Takes the descriptor and the bytes that were read beyond the last frame, and closes the
  * connection. -EPIPE: its answers could not be sent; nothing was taken. For BULK and DIAL. */

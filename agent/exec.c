@@ -525,7 +525,7 @@ static void keep_inner(struct launch *l, const struct exec_inner *in)
 		l->s.keep_as[i + 1] = in->as[i];
 	}
 	l->s.new_namespaces = in->new_namespaces;
-	l->s.drop_caps = 0; /* it gives its capabilities up itself */
+	l->s.drop_caps = 0; /* seal.c: the process gives its capabilities up itself */
 }
 
 static int launch_spawn(

@@ -50,7 +50,8 @@ typedef void (*exec_started_fn)(struct agent *a, struct proc *p, void *arg, int 
 int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e);
 
-/* Who a command runs as: user if it is not "", else uid and gid, else the image's user. */
+/* Who a command runs as: uid and gid if uid is not AGENT_NO_ID, else user if it is not "", else the
+ * image's user. */
 int exec_user(struct agent *a, const char *user, uint32_t uid, uint32_t gid, struct user *u,
 	struct err *e);
 /* Variables of every command: of the image, the set-up, the pre-script and the file, without the

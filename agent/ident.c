@@ -255,7 +255,7 @@ int identity_apply_root(
 		snprintf(text, sizeof(text), "%s\n", id->hostname);
 		rc = text_store("/etc/hostname", text, true);
 	}
-	/* by rename: the image's may be a link into a directory that is not there */
+	/* by rename: the image's file may be a link into a directory that is not there */
 	if (rc == 0 && id->resolv_conf[0])
 		rc = text_store("/etc/resolv.conf", id->resolv_conf, true);
 	if (rc == 0 && id->machine_id[0]) {

@@ -4,9 +4,9 @@
  *
  * The port is opened with the first stream that the host sets waiting, so a host without this part
  * leaves it closed. Programs of isolated sessions share the network by default and would get out of
- * their session through the API: the kernel tells the cgroup of a connection's other end, and one
- * of a session's cgroup is refused, also after the session's end. Once a session was made, a
- * connection whose cgroup the kernel does not tell is refused, too.
+ * their session through the API: the kernel tells the cgroup of a connection's other end, and a
+ * connection from a session's cgroup is refused, also after the session's end. Once a session was
+ * made, a connection whose cgroup the kernel does not tell is refused, too.
  */
 #include "agent/inward.h"
 
@@ -106,7 +106,8 @@ uint64_t inward_cgroup_of(uint32_t address, uint16_t port, uint16_t to_port)
 
 static bool is_refused(struct agent *a, const struct sockaddr_in *peer, uint16_t port)
 {
-	/* a session's program may have connected and died: its connection still waits here, or comes later, when its session is deleted */
+	/* Sessions that ended count, too: a program may have connected before it died, and the
+	 * connection is accepted only now. */
 	return isolate_was_any(a) &&
 	       isolate_has_cgroup(a, inward_cgroup_of(peer->sin_addr.s_addr, peer->sin_port, port));
 }

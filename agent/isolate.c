@@ -757,8 +757,8 @@ static struct iso *spare_take(struct agent *a, const struct session *s, const st
 {
 	struct iso *i = a->spare_iso;
 
-	/* a spare has no limit of storage and shares the network; while it is being stored, it is a
-	 * thread's */
+	/* A spare has no limit of storage and shares the network. While a thread makes its storage,
+	 * it cannot be taken. */
 	if (!i || i->storing || r->upper_bytes || (r->flags & AGENT_IS_NO_NET) ||
 		proc_find(a, s->id))
 		return NULL;

@@ -36,9 +36,13 @@ void iso_req_free(struct iso_req *r);
  * ISO_GO came on ISO_FD_CMD. */
 #define ISO_CONF_AT 512
 #define ISO_GO      "g\n"
+/* In the storage: root, where the session's root is mounted; run, the files of runs. Of the overlay
+ * on mount N: uN, the changes; wN, the kernel's work directory; iN, a link that says which
+ * directory is below. eN is a file system in memory, with uN and wN of an overlay that is not
+ * kept. */
 struct iso_conf {
 	struct user user;
-	char dir[ISO_CONF_AT]; /* the session's storage: DIR/root, DIR/run, DIR/uN, DIR/wN */
+	char dir[ISO_CONF_AT]; /* the session's storage */
 	char state_dir[512];   /* storage of all sessions: hidden in each */
 	char env_file[512];    /* $EXECD_ENVS: hidden, as its variables were filtered */
 	char cwd[AGENT_PATH_MAX];
@@ -84,7 +88,9 @@ bool iso_line_parse(const char *s, struct iso_line *l);
 
 /* The session's first process (mayfly-agent --isolate). Returns its exit code. */
 int isolate_main(void);
-/* In it: makes the session's view the root. 0 or -errno with words. _begin makes what is the same for all sessions, out of dir; _end the rest. */
+/* Called in the session's first process: makes the file system that the session sees its root. 0 or
+ * -errno with a text in e. _begin makes what is the same for all sessions and needs only dir, _end
+ * makes the rest. */
 struct iso_view {
 	const char *dir;
 	const struct iso_conf *c; /* _end */

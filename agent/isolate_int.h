@@ -6,7 +6,9 @@
 
 #include "agent/isolate.h"
 
-enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD }; /* WAITS: made ahead */
+/* WAITS: made ahead, for no session yet. MAKES: a request for a session waits for it. LIVES: its
+ * shell is ready. DEAD: its shell has ended, or it was deleted. */
+enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD };
 
 struct iso {
 	struct iso *next; /* in the agent's list, until its storage is given away */
@@ -26,6 +28,8 @@ struct iso {
 	struct buf line;
 	uint64_t nruns;
 	size_t background; /* background runs that have not ended */
+	/* idle: deletes the session. prod: sends SIGINT until the shell leaves its run. trim: cuts
+	 * long logs of background runs. */
 	struct timer *idle, *prod, *trim;
 	uint64_t idle_at_ns;
 	unsigned prods;

@@ -365,7 +365,7 @@ void iso_run_ended(struct iso *i, struct proc *p, uint32_t state, uint32_t code)
 		i->background--;
 	if (background && fstat(p->file_fd, &st) == 0 && st.st_size > (off_t)ISO_LOG_MAX &&
 		ftruncate(p->file_fd, ISO_LOG_MAX) < 0)
-		log_debug("a long log stays: %s", strerror(errno));
+		log_debug("cannot cut the log of a run: %s", strerror(errno));
 	if (!background) {
 		i->exit_state = state;
 		i->exit_code = code;
@@ -393,7 +393,7 @@ static void log_trim(int fd)
 		return;
 	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ISO_LOG_MAX,
 		    st.st_size - (off_t)ISO_LOG_MAX) < 0)
-		log_limited(LOG_WARN, "a long log keeps its room: %s", strerror(errno));
+		log_limited(LOG_WARN, "cannot free the end of a run's log: %s", strerror(errno));
 }
 
 void iso_trim_fired(void *arg)

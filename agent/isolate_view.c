@@ -166,7 +166,9 @@ static int make_proc(struct iso_view *v)
 	return rc;
 }
 
-/* Only the session's own part of the hierarchy, or nothing. Over an empty file system, because the same one is not mounted onto itself. */
+/* Mounts cgroup2, which shows the session's own part of the hierarchy only. guard() puts an empty
+ * file system there before, because cgroup2 cannot be mounted onto itself. If the mount fails, the
+ * session sees the empty one. */
 static int make_cgroup(struct iso_view *v)
 {
 	_cleanup_close_ int at = -1;
@@ -268,7 +270,7 @@ static int make_run(struct iso_view *v)
 	return rc < 0 ? err_set(v->e, -rc, ISO_RUN_DIR) : 0;
 }
 
-/* path is dir or stands below it */
+/* Is path dir, or below it? */
 static bool is_below(const char *path, const char *dir)
 {
 	size_t n = strlen(dir);
@@ -323,8 +325,8 @@ static int check_source(
 	return 0;
 }
 
-/* Makes path and its missing parents: in the session's root, or in the sandbox's (m given: the way
- * to its source is checked). */
+/* Makes path and its missing parents. m NULL: in the session's root. Otherwise in the sandbox's
+ * root, for the source of m: check_source() looks at each folder on the way. */
 static int make_missing(
 	struct iso_view *v, int root, const char *path, bool is_dir, const struct iso_mount *m)
 {

@@ -26,8 +26,9 @@ struct job {
 	char text[300];
 	struct envset *env; /* for expansion; read only */
 	bool no_answer;     /* done() answers when all went well */
-	/* A mount namespace in which it works, and the root there; -1: the agent's. They need own_thread. In a chroot the namespace's own root is
-	 * another one than the session's. */
+	/* A mount namespace in which it works, and the root there; -1: the agent's. They need
+	 * own_thread. root_fd is needed because setns() enters the namespace's root: in a chroot
+	 * that is not the session's root. */
 	int ns_fd, root_fd;
 	bool own_thread; /* a thread of its own, not one of the pool's */
 	int fd;          /* bulk: the connection's socket, the job's own */

@@ -12,8 +12,9 @@ struct json {
 	unsigned depth;
 };
 
-/* A step: into { or [ (true), then for each member: json_key / json_item (true while there is one),
- * then its value is taken. */
+/* json_object and json_array enter a { or a [. Then json_key or json_item is called for each member
+ * until it returns false; after each call that returns true the caller takes the member's value.
+ * *first is true before the first call. */
 bool json_object(struct json *j);
 bool json_key(struct json *j, char *key, size_t cap, bool *first);
 bool json_array(struct json *j);

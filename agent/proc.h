@@ -54,6 +54,7 @@ struct proc {
 	/* terminals: others' connections, served as far as they keep up */
 	struct conn *watchers[WATCHERS_MAX];
 	uint64_t watch_sent[WATCHERS_MAX];
+	/* output before the next byte was skipped */
 	bool watch_jump[WATCHERS_MAX];
 	bool started;        /* AGENT_OK was answered: frames may follow */
 	bool exited;         /* reaped; output may still be in the pipe */

@@ -140,7 +140,7 @@ void req_attach(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 		flags = cur_u32(b);
 	if (!cur_done(b) || (flags & ~AGENT_AT_WATCH))
 		req_bad(a, c, id);
-	/* an entrypoint that waits for preStart is waited for */
+	/* the entrypoint may wait for preStart: then the request waits with it */
 	else if (strcmp(name, ENTRYPOINT_ID) != 0 || !hooks_wait(a, c, id))
 		exec_attach(a, c, id, name, out, err, flags);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * req_exec.h: the requests about processes and sessions; rows of request.c's table.
+ * req_exec.h: the requests about processes, in request.c's table.
  */
 #pragma once
 

@@ -23,7 +23,8 @@ static void run_session_dir(struct job *j)
 	int rc;
 
 	if (!cur_str(&j->body, path, sizeof(path))) {
-		job_fail(j, ENAMETOOLONG, AGENT_STEP_CWD, "the directory");
+		job_fail(j, ENAMETOOLONG, AGENT_STEP_CWD,
+			"the path of the session's directory is too long");
 		return;
 	}
 	rc = fs_make_dirs(path, NULL, &made);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spawn.h: one child from clone to execve. Everything it needs is laid out beforehand, because the
- * child shares the agent's memory until it executes: nothing is copied, no page of the agent is
- * written twice, and the loop does not wait.
+ * child shares the agent's memory until it executes: no page table and no page is copied, and the
+ * loop does not wait.
  */
 #pragma once
 

@@ -342,8 +342,8 @@ int tree_empty(int top)
 	unsigned moved = 0, before;
 	int rc, fd;
 
-	/* once more for what was moved up; whoever fills it faster than we empty it gets
-	 * ENOTEMPTY */
+	/* Again, for what was moved up. If programs fill the directory faster than we empty it, the
+	 * caller's rmdir() fails with ENOTEMPTY. */
 	do {
 		before = moved;
 		fd = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

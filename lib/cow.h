@@ -81,7 +81,7 @@ int cow_file(const struct cow *c, int file); /* its descriptor; still ours */
 int cow_data_file(const struct cow *c);      /* the private layer's index for cow_file */
 
 /* ---- writing, for a device that writes by itself: to the data file at the disk's own offset, then
- * cow_mark */
+ * cow_mark_written or cow_mark_zero */
 
 /* How the write [off, off+max) has to begin. true: *len bytes may go straight to the data file.
  * false: the unit that holds `off` is not in the private layer and is not covered whole: *len bytes
@@ -116,7 +116,7 @@ void cow_flush_begin(struct cow *c);
  * which. */
 void cow_flush_next(struct cow *c, struct cow_step *step);
 void cow_flush_did(struct cow *c, int res); /* 0 or -errno */
-/* 0 or -errno. A failed sync of data is remembered for ever: the kernel may have dropped the pages,
+/* 0 or -errno. A failed sync is remembered for ever: the kernel may have dropped the pages,
  * so no later flush may succeed. */
 int cow_flush_end(struct cow *c);
 /* Has a sync failed, so that no later flush can succeed? */
@@ -172,6 +172,6 @@ unsigned int cow_descriptors(const struct cow *c, int *fds);
 struct cow_stats {
 	uint64_t bytes, units_data, units_zero; /* of the private layer */
 	unsigned int nfrozen;
-	bool failed; /* a sync of data failed */
+	bool failed; /* a sync failed */
 };
 void cow_stats(const struct cow *c, struct cow_stats *s);

@@ -118,8 +118,8 @@ void cow_flush_next(struct cow *c, struct cow_step *step)
 		*step = (struct cow_step){.op = COW_STEP_END, .fd = -1};
 		return;
 	}
-	/* before it is issued: a write that completes while the sync runs must not be taken for
-	 * covered by it */
+	/* The flags change before the operation is issued: a sync does not cover a write that
+	 * completes while it runs. */
 	if (c->phase == COW_P_DATA)
 		c->data_dirty = false;
 	if (c->phase == COW_P_MAP_SYNC)
@@ -472,7 +472,7 @@ int cow_frozen_read_only(struct cow *c, const int *frozen, unsigned int n, int i
 	for (unsigned int i = 0; i < n; i++)
 		if ((r = same_read_only(c->fds.frozen[i], frozen[i], "layer", e)) < 0)
 			return r;
-	/* the mapping counts, too: it keeps the file open as it was when it was mapped */
+	/* The index is mapped again, because the old mapping keeps the writable open file. */
 	if ((r = same_read_only(c->fds.index, index, "index", e)) < 0 ||
 		(r = cow_index_map(index, c->bytes, &ix, &ixlen, e)) < 0)
 		return r;

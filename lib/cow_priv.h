@@ -58,7 +58,7 @@ struct cow {
 	uint64_t units_data;  /* of the private layer */
 	uint64_t units_limit; /* 0: none */
 	bool data_dirty;      /* the data file was written since the last flush began */
-	int failed;           /* -errno of a failed sync of data: for ever */
+	int failed;           /* -errno of a failed sync: for ever */
 	struct cow_pending old;
 	enum cow_phase phase;
 	bool finish_only;  /* stop after the pending freeze */

@@ -13,7 +13,7 @@ struct cow_usage {
 		bitmap_bytes;                /* really used on the host */
 	uint64_t private_bytes;              /* data, bitmap */
 	uint64_t units_data, units_zero;     /* of the private layer */
-	uint64_t live_units[COW_MAX_FROZEN]; /* of each frozen layer, that still show */
+	uint64_t live_units[COW_MAX_FROZEN]; /* of each frozen layer: units that a reader sees */
 };
 int cow_measure(const struct cow_fds *fds, struct cow_usage *u, struct err *e);
 

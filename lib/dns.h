@@ -49,8 +49,8 @@ struct dns_question {
 	uint8_t wire_len;
 };
 
-/* Reads a guest's query: 0; a positive rcode that the guest is to be told (then id, rd and, if it could be read, the name are set: wire_len
- * is 0 otherwise); -EBADMSG for what deserves no answer. */
+/* Reads a guest's query. 0: all fields are set. A positive rcode: the guest is to be answered with
+ * it; id and rd are set, and if wire_len is not 0, wire and type, too. -EBADMSG: no answer. */
 int dns_question_read(const void *p, size_t n, struct dns_question *q);
 /* Writes our query to a resolver, with our id. Returns its length. */
 size_t dns_query_write(const struct dns_question *q, uint16_t id, uint8_t to[DNS_QUERY_MAX]);

@@ -12,8 +12,8 @@ struct err {
 	char msg[500]; /* always terminated; cut, never overrun */
 };
 
-/* Both return -code, so that `return err_set(e, errno, ...)` reads well. `e` may be NULL. With code = an errno the text ends
- * in ": <strerror>"; err_plain leaves that away, for errors whose words say it all. */
+/* Both return -code, so that `return err_set(e, errno, ...)` reads well. `e` may be NULL. err_set
+ * ends the text with ": <strerror>"; err_plain does not, for errors whose words say it all. */
 int err_set(struct err *e, int code, const char *fmt, ...) _printf_(3, 4);
 int err_plain(struct err *e, int code, const char *fmt, ...) _printf_(3, 4);
 /* Puts "<text>: " before the message. Returns -e->code. */

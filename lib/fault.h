@@ -15,16 +15,16 @@ enum fault_step {
 	FAULT_LOAD,   /* mayflyd: a sandbox's record is read at start. FAIL: as without memory */
 	/* mayflyd: a point is taken, for a pause or a snapshot */
 	FAULT_POINT_BEGUN,    /* the guest is asked to be quiet */
-	FAULT_POINT_QUIET,    /* it is */
+	FAULT_POINT_QUIET,    /* the guest is quiet */
 	FAULT_POINT_NOTED,    /* the files are made, and are in the record */
 	FAULT_POINT_ASKED,    /* the monitor has its request */
 	FAULT_POINT_FROZEN,   /* its disk has new layers, the record does not say so yet */
-	FAULT_POINT_FOLLOWED, /* now it does */
+	FAULT_POINT_FOLLOWED, /* the record names the new layers */
 	FAULT_POINT_DURABLE,  /* all is on disk; nobody was told */
 	FAULT_POINT_SAVED,    /* Paused, or Ready, is in the record; the client has no answer */
 	/* mayflyd: resume */
 	FAULT_RESUME_BEGUN,  /* Resuming is in the record */
-	FAULT_RESUME_DISK,   /* on a new private layer */
+	FAULT_RESUME_DISK,   /* the disk has a new private layer */
 	FAULT_RESUME_ASKED,  /* the monitor has its request */
 	FAULT_RESUME_LOADED, /* the machine runs, its processes are frozen */
 	FAULT_RESUME_READY,  /* the agent listens */
@@ -32,22 +32,23 @@ enum fault_step {
 	FAULT_RESUME_SAVED,  /* Running is in the record; the client has no answer */
 	/* mayfly-vmm */
 	FAULT_VMM_QUIET,  /* vCPUs stopped, devices quiet */
-	FAULT_VMM_FROZEN, /* the disks changed over */
+	FAULT_VMM_FROZEN, /* the disks have new private layers */
 	FAULT_VMM_SAVED,  /* device state is in a buffer: then the fork, and the answer */
 	FAULT_VMM_WRITE,  /* the writer begins */
 	FAULT_VMM_DISKS,  /* frozen layers are durable */
 	FAULT_VMM_MEMORY, /* the memory file is durable */
 	FAULT_VMM_STATE,  /* the state file is durable; nobody was told */
 	FAULT_VMM_TABLES, /* restore: everything was read and checked */
-	FAULT_VMM_MAPPED, /* memory is there */
-	FAULT_VMM_LOADED, /* processors and devices are: then it runs */
+	FAULT_VMM_MAPPED, /* memory is mapped */
+	FAULT_VMM_LOADED, /* processors and devices are loaded; the VM runs next */
 	FAULT_VMM_RUNS,   /* it runs, the answer was not sent */
 	FAULT_COUNT
 };
 #define FAULT_VMM_FIRST FAULT_VMM_QUIET
 
-/* FAIL: as on a full disk. WAIT: three seconds. PASS: nothing; its line is used up, so that the
- * next line is for the next time. */
+/* FAIL: as on a full disk. WAIT: three seconds. PASS: nothing. A line of the file that the
+ * daemon reads (api/sandbox/fault.c) is used up each time, so the line after a PASS is for the next
+ * time. */
 enum fault_action {
 	FAULT_KILL = 1,
 	FAULT_FAIL,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * host_limits.c: see host_limits.h. What a sandbox takes at most: 8 descriptors and 8 epoll watches
- * of the daemon; 16 processes and threads (monitor, network process, file server, children while
- * they start); 4 cgroups (its own, and one for each process).
+ * of the daemon; 64 open files of the host; 16 processes and threads (monitor, network process,
+ * file server, children while they start); 4 cgroups (its own, and one for each process).
  */
 #include "lib/host_limits.h"
 
@@ -61,7 +61,7 @@ static bool ports_read(const char *path, uint64_t *v)
 static const struct {
 	const char *name, *path, *knob;
 	bool (*read)(const char *path, uint64_t *v);
-	uint64_t each, fixed; /* for a sandbox, and besides */
+	uint64_t each, fixed; /* for each sandbox; for everything else together */
 } rows[] = {
 	{"open files of a process", "", "LimitNOFILE= of mayfly-priv's unit, or ulimit -Hn",
 		files_read, 8, 12000},
@@ -88,7 +88,7 @@ size_t host_limits_read(struct host_limit l[static HOST_LIMITS], uint64_t sandbo
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		uint64_t have;
 
-		/* a host that does not show it has no such limit that we could name */
+		/* skip a limit that this host does not show */
 		if (!rows[i].read(rows[i].path, &have))
 			continue;
 		l[n++] = (struct host_limit){.name = rows[i].name,

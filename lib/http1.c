@@ -134,8 +134,10 @@ static enum http1_ev frame_body(struct http1_response *r)
 		return H1_HEAD;
 	}
 	if (r->status < 200) {
-		if (r->status == 101 || ++r->interim > INTERIM_MAX)
+		if (r->status == 101)
 			return bad(r, "an upgrade that nobody asked for");
+		if (++r->interim > INTERIM_MAX)
+			return bad(r, "too many interim responses");
 		buf_reset(&r->head);
 		r->nheaders = 0;
 		r->has_length = r->chunked = false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jail.c: the stages in which a process gives up its privileges. Runs in mayfly-vmm, mayfly-net and
- * mayfly-image while they are still root; reads nothing hostile. Order matters: what needs root
- * (mounts, users) comes first, what cannot be undone (Landlock, seccomp) last, and the descriptors
- * before anything, so that a leaked one cannot outlive a failed stage.
+ * jail.c: the stages in which a process gives up its privileges. Runs in mayfly-vmm, mayfly-net,
+ * mayfly-broker, mayfly-fs and mayfly-image while they are still root; reads nothing hostile. Order
+ * matters: what needs root (mounts, users) comes first, what cannot be undone (Landlock, seccomp)
+ * last, and the descriptors before anything, so that a leaked one cannot outlive a failed stage.
  */
 #include "lib/jail.h"
 

@@ -121,7 +121,7 @@ struct timer *loop_timer_as(struct loop *l, timer_fn fn, void *arg, const char *
 
 	if (!t)
 		return NULL;
-	/* room is made here for all timers that live, so that arming never fails */
+	/* make room for this timer beside those that are armed, so that arming seldom allocates */
 	while (cap < l->ntimers + 1)
 		cap *= 2;
 	if (cap != l->heap_cap) {
@@ -195,8 +195,8 @@ void timer_set(struct timer *t, uint64_t at_ns)
 	if (!at_ns)
 		return;
 	if (l->ntimers == l->heap_cap) {
-		/* timers that were disarmed when others were made: grow, and treat no memory as our
-		 * own broken invariant */
+		/* Timers that were not armed when others were made have no room yet. Arming cannot
+		 * fail, so without memory the process ends. */
 		struct timer **h = realloc(l->heap, l->heap_cap * 2 * sizeof(*h));
 
 		ASSERT(h);

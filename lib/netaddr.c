@@ -114,7 +114,8 @@ bool net_prefix_has(const struct net_prefix *p, const struct net_addr *a)
 {
 	unsigned int whole = p->bits / 8, rest = p->bits % 8;
 
-	/* ::/0 means all of IPv6; IPv4 addresses are only held in this form, they are no part of it */
+	/* ::/0 means all of IPv6. An IPv4 address is only stored as an IPv6 address: it is not in
+	 * ::/0. */
 	if (p->bits < 96 && net_addr_is4(a))
 		return false;
 	if (memcmp(p->addr.b, a->b, whole) != 0)

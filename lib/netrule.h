@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * netrule.h: one egress rule (protocol, section 3): allow or deny, a target (a name, *.suffix, an address, a prefix, or nothing) and TCP
- * ports. The daemon checks a client's rules with this reader, the broker uses it on what the daemon sends.
+ * netrule.h: one egress rule (docs/network.md): allow or deny, a target (a name, *.suffix, an
+ * address, a prefix, or nothing) and TCP ports. The daemon checks a client's rules with this
+ * reader, the broker uses it on what the daemon sends.
  * Any process. The texts are hostile.
  */
 #pragma once

@@ -22,7 +22,8 @@ struct opt {
 	const char *name; /* "memory": --memory X, --memory=X */
 	char letter;      /* 0 = none */
 	enum opt_kind kind;
-	/* bool *, unsigned int *, const char **, uint64_t *, uint64_t * (K, M, G), struct opt_list * */
+	/* by kind: FLAG bool *, COUNT unsigned int *, STR const char **, UINT uint64_t *, BYTES
+	 * uint64_t * (with K, M, G or T), LIST struct opt_list * */
 	void *to;
 	const char *arg, *help;
 };

@@ -7,7 +7,7 @@
  *
  *   CONTROL  many requests at a time, answered by id, in any order; small answers only
  *   EXEC     one running process: its output, input and end. Losing it kills nothing: attach again from the last offsets
- *   BULK     one file read or written
+ *   BULK     files read or written, one after the other
  *   DIAL     after AGENT_OK raw bytes, both ways, half-close kept
  *
  * A request is answered by AGENT_OK (its own payload) or AGENT_ERR with the same id. Unknown types: AGENT_ERR ENOSYS.
@@ -178,15 +178,17 @@ enum agent_type {
 	/* AGENT_CONN_DIAL */
 	AGENT_DIAL_TCP = 90,  /* u16 port on 127.0.0.1, then ::1 -> {} */
 	AGENT_DIAL_UNIX = 91, /* str path -> {} */
-	/* the other way round: u32 what (AGENT_AC_API): waits until a program of the guest connects to 127.0.0.1:44772 -> {}, then raw bytes, as HTTP to the
-	 * sandbox's own execution API. The streams that wait are the budget: without one the program gets 503. Programs in isolated sessions get 403. */
+	/* the other way round: u32 what (AGENT_AC_API): waits until a program of the guest
+	 * connects to 127.0.0.1:44772 -> {}, then raw bytes, as HTTP to the sandbox's own execution
+	 * API. Each connection takes one stream that waits. If none waits, the program gets 503.
+	 * Programs in isolated sessions get 403. */
 	AGENT_DIAL_ACCEPT = 92,
 };
 
 #define AGENT_NO_ID   UINT32_MAX
 #define AGENT_NO_MODE UINT32_MAX
-/* struct agent_hdr.flags of a file request: its payload begins with str session, an isolated one,
- * whose view of the files it uses */
+/* struct agent_hdr.flags of a file request: its payload begins with the str id of an isolated
+ * session. Paths then mean what that session sees. */
 #define AGENT_FL_SESSION 2u
 #define AGENT_FL_MORE    1u /* struct agent_hdr.flags: another answer with this id follows */
 
@@ -201,10 +203,21 @@ enum {
 	AGENT_PREP_DROP = 4 /* caches, compact, trim */
 };
 
-/* AGENT_EXEC: str exec_id (<= 63, chosen by the host), u32 flags, u32 uid, u32 gid, str user ("" = by uid/gid or the image's), str cwd
- * ("" = the image's), u64 timeout_ms (0 = none), u16 cols, u16 rows, str session ("" = none), u32 argc, argc x str,
- * u32 envc, envc x {str k, str v}. Environment: image's < setup's < EXECD_ENVS file < these.
- * From version 2 on (the connection's, agreed in AGENT_HELLO): u32 n, n x {u32 resource (RLIMIT_*), u64 soft, u64 hard}. */
+/* AGENT_EXEC:
+ *   str exec_id                        at most 63 bytes, chosen by the host
+ *   u32 flags                          enum agent_exec_flags
+ *   u32 uid, u32 gid                   uid AGENT_NO_ID: by user
+ *   str user                           not used if uid is given; "" = the image's
+ *   str cwd                            "" = the session's, else the image's
+ *   u64 timeout_ms                     0 = none
+ *   u16 cols, u16 rows
+ *   str session                        "" = none
+ *   u32 argc, argc x str
+ *   u32 envc, envc x {str k, str v}
+ *   u32 n, n x {u32 resource (RLIMIT_*), u64 soft, u64 hard}
+ *                                      from version 2 on, as agreed in AGENT_HELLO
+ * The environment is put together in this order, later values win: the image's, the set-up's, the
+ * pre-script's, the $EXECD_ENVS file's, the session's, these. */
 #define AGENT_LIMITS_MAX 16u
 enum agent_exec_flags {
 	AGENT_X_SHELL = 1,      /* argv[0] is a text for bash -c, or sh -c where there is no bash */
@@ -237,9 +250,15 @@ enum agent_session_attach {
 	AGENT_SA_PIPE = 4, /* the shell that this starts gets pipes instead of a terminal */
 };
 enum agent_terminal_mode { AGENT_TM_PTY = 1, AGENT_TM_PIPE = 2 };
-/* a session item: str id, u32 kind, u32 state, u32 runs (a run or a shell is there now: 1), u64 created_ns, u64 last_run_ns (0 = none yet),
- * u64 idle_left_ms (UINT64_MAX = no idle limit), u64 output_offset (TERMINAL), u32 exit_state (enum agent_state of the last shell or run, 0 = none),
- * u32 exit_code */
+/* a session item:
+ *   str id, u32 kind, u32 state
+ *   u32 runs                           1: a run is in progress, or the terminal's shell runs
+ *   u64 created_ns
+ *   u64 last_run_ns                    0 = none yet
+ *   u64 idle_left_ms                   UINT64_MAX = no idle limit
+ *   u64 output_offset                  TERMINAL only
+ *   u32 exit_state                     enum agent_state of the last shell or run, 0 = none
+ *   u32 exit_code */
 
 enum { AGENT_AT_WATCH = 1 /* a terminal: a viewer beside the holder, whose input is not taken */ };
 
@@ -269,12 +288,26 @@ enum agent_step {
 	AGENT_STEP_SESSION /* there is no such session, or its shell has ended */
 };
 
-/* an isolated session, after its kind: u32 profile (enum agent_profile), u32 flags (AGENT_IS_*), u32 uid, u32 gid, str user,
- * u64 idle_ms (it is deleted when nothing ran for so long; 0 = never), u64 memory_bytes, u32 pids, u64 upper_bytes (0 = no limit of its own; with one its
- * writes are kept in memory), u32 n, n x str allowed (absolute directories, for AGENT_IM_CHECKED), u32 n, n x mount, u32 env_mode (enum agent_env_mode),
- * u32 n, n x str name, u32 envc, envc x {str k, str v}, str note. The session's cwd is where its shell starts.
- * mount: u32 mode (enum agent_mount_mode), u32 flags (AGENT_IM_*), str source, str dest ("" = source). Sources are paths of the sandbox, dests of the
- * session. EACCES: a source is not below an allowed directory. */
+/* an isolated session, after its kind:
+ *   u32 profile                        enum agent_profile
+ *   u32 flags                          AGENT_IS_*
+ *   u32 uid, u32 gid, str user         as in AGENT_EXEC
+ *   u64 idle_ms                        deleted when nothing ran for so long; 0 = never
+ *   u64 memory_bytes, u32 pids         0 = no limit of its own
+ *   u64 upper_bytes                    the same; with a limit its writes are kept in memory
+ *   u32 n, n x str allowed             absolute directories, for AGENT_IM_CHECKED
+ *   u32 n, n x mount
+ *   u32 env_mode                       enum agent_env_mode
+ *   u32 n, n x str name                for env_mode
+ *   u32 envc, envc x {str k, str v}
+ *   str note
+ * The session's cwd is where its shell starts.
+ * mount:
+ *   u32 mode                           enum agent_mount_mode
+ *   u32 flags                          AGENT_IM_*
+ *   str source                         a path of the sandbox
+ *   str dest                           a path of the session; "" = source
+ * EACCES: a source is not below an allowed directory. */
 #define AGENT_MOUNTS_MAX  64u
 #define AGENT_ALLOWED_MAX 32u
 #define AGENT_NAMES_MAX   256u
@@ -297,8 +330,21 @@ enum agent_env_mode {
 	AGENT_EM_DENY = 2,  /* as FILTER, and without the names given */
 };
 
-/* identity (in SETUP and THAW): u64 generation, str entropy (64 bytes), u64 wall_ns, str hostname, str machine_id (32 hex), str boot_id (uuid),
- * u32 n, n x {str k, str v} environment of later commands, str resolv_conf ("" = leave)
- * AGENT_SETUP: identity, then image config: u32 n, n x {str k, str v} ENV, str workdir, str user; then u32 argc, argc x str entrypoint (0 = none),
- * str lifecycle_json ("" = none; the agent runs preStart and the periodic hooks) -> {} when the entrypoint was started (or preStart began).
+/* identity, in AGENT_SETUP and AGENT_THAW:
+ *   u64 generation
+ *   str entropy                        64 bytes
+ *   u64 wall_ns
+ *   str hostname
+ *   str machine_id                     32 hexadecimal digits
+ *   str boot_id                        a UUID
+ *   u32 n, n x {str k, str v}          environment of later commands
+ *   str resolv_conf                    "" = leave
+ *
+ * AGENT_SETUP:
+ *   identity
+ *   u32 n, n x {str k, str v}          the image's ENV
+ *   str workdir, str user              the image's
+ *   u32 argc, argc x str               entrypoint; 0 = none
+ *   str lifecycle_json                 "" = none; the agent runs preStart and the periodic hooks
+ * -> {} when the entrypoint was started, or preStart began.
  * The daemon learns the entrypoint's end by AGENT_STATUS / AGENT_ATTACH of exec_id "entrypoint", whose output is kept like a background command's. */

@@ -22,8 +22,8 @@ struct job_hdr {
 static_assert(sizeof(struct job_hdr) == 12, "wire size");
 
 enum job_type {
-	/* to the job, exactly one; limits are u64 max_bytes, max_entries, max_tar_bytes,
-	 * ratio_from, room_bytes, u32 max_ratio, stall_s */
+	/* to the job: exactly one of JOB_PULL, JOB_IMPORT and JOB_BUILD. limits are u64
+	 * max_bytes, max_entries, max_tar_bytes, ratio_from, room_bytes, u32 max_ratio, stall_s */
 	/* str reference, str os, arch, variant, str user, password, token, limits, u16 n, n x {str registry, str base_url, u32 flags}: where to
 	 * ask, in order. -> JOB_NEED for each blob, then JOB_FETCHED */
 	JOB_PULL = 1,
@@ -33,8 +33,8 @@ enum job_type {
 	/* str name, limits; fds: manifest, configuration -> JOB_NEED for each layer, then JOB_BUILT
 	 * (disk.ext4 and image.json are in the folder) */
 	JOB_BUILD = 3,
-	/* answer to JOB_NEED: u32 enum job_there; builds get a descriptor of what is there, pulls
-	 * of a part */
+	/* to the job, the answer to JOB_NEED: u32 enum job_there. fd: for a build the blob that is
+	 * there (JOB_THERE), for a pull the part (JOB_PART_THERE) */
 	JOB_HAVE = 4,
 
 	/* from the job */

@@ -30,7 +30,8 @@ enum machine_frame {
 	MACHINE_EXIT,   /* server, last: u32 exit code (128 + signal when it was killed) */
 	MACHINE_ERROR,  /* server, last: str; nothing was run */
 	MACHINE_CLOCK,  /* u64 nanoseconds, two's complement, to move its wall clock by; answered
-			   with a CLOCK that holds what it shows then. Any number, before the rest */
+			   with a CLOCK that holds what it shows then. May come several times,
+			   after the token and before the frame that says what to do */
 	MACHINE_FRAME_COUNT,
 };
 enum { MACHINE_TTY = 1 }; /* exec flags */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * proto_priv.h: between mayflyd and mayfly-priv, over the one inherited SOCK_SEQPACKET socket
- * (PRIV_FD in the daemon). Fixed-size messages, no strings, no paths: what may be asked for is a
- * table. Descriptors travel with SCM_RIGHTS. Replies carry the request's id; PRIV_EV_EXITED comes
- * by itself. Both run on one host, in one build: native byte order, the version must match exactly.
+ * (PRIV_FD in the daemon). Messages have a fixed size. Only behind those about volumes and quotas
+ * come names and paths, at most PRIV_TEXT_MAX bytes. What may be asked for is a table. Descriptors
+ * travel with SCM_RIGHTS. Replies carry the request's id; PRIV_EV_EXITED comes by itself. Both run
+ * on one host, in one build: native byte order, the version must match exactly.
  */
 #pragma once
 
@@ -14,7 +15,8 @@
 #define PRIV_MAGIC   0x3156504du
 #define PRIV_VERSION 5u
 #define PRIV_FD      3
-/* each slot has 65,536 user ids for files; with the first ones, which own claims, all stay below 2^32 */
+/* Each slot has 65,536 user ids for files. One more range of that size owns the claims, and begins
+ * at 65,536 or above. All ids must be below 2^32. */
 #define PRIV_MAX_SLOTS 65533u
 #define PRIV_VOLUMES   32u
 #define PRIV_SPAWN_FDS                                                                             \
@@ -30,7 +32,7 @@ enum priv_op {
 	 * -> pid, start_time, uid; fd: pidfd. EXDEV: the group is in another lease
 	 * PRIV_K_FILES: fds: socket, memory file, volumes; volumes_ro, volumes_ids, volumes_max; what = 1: it empties volume 0 and ends */
 	PRIV_SPAWN = 2,
-	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {}; memory_max 0: as it is */
+	PRIV_LIMITS = 3, /* slot, limits of the leaf -> {}; memory_max 0: unchanged */
 	PRIV_USAGE = 4,  /* slot -> usage of the leaf */
 	PRIV_OPEN = 5,   /* what (enum priv_file) -> fd */
 	PRIV_KILL = 6,   /* slot -> {} : SIGKILL to all of its leaf; PRIV_EV_EXITED follows */
@@ -43,7 +45,8 @@ enum priv_op {
 	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444).
 	   EPERM: not one of theirs */
 	PRIV_ADOPT = 9,
-	/* group, limits of all its processes together -> {}; memory_max 0: as it is; ENOENT: it has no process */
+	/* group, limits of all its processes together -> {}; memory_max 0: unchanged; ENOENT: it
+	 * has no process */
 	PRIV_GROUP_LIMITS = 10,
 	PRIV_GROUP_USAGE = 11, /* group -> usage of all its processes together */
 	/* group -> {} : SIGKILL to all its processes; a PRIV_EV_EXITED for each follows */
@@ -51,18 +54,23 @@ enum priv_op {
 	/* A live snapshot copies the pages that the guest writes meanwhile, and both copies count.
 	 * pid: the monitor's, so that a slot that was used again is left alone (ENOENT).
 	 * slot, what = 1, limits.memory_max = ceiling -> usage.memory_bytes = by how much the
-	 * limits of the leaf and of its group were raised: the leaf's private memory, at most the
-	 * ceiling. A second call gives the same answer. If the limit is met all the same, the
-	 * process with the highest oom_score_adj dies, not the whole leaf.
+	 * limits of the leaf and of its group were raised: the leaf's private memory, but at least
+	 * 16 MiB and at most the ceiling. A second call gives the same answer. If the limit is met
+	 * all the same, the process with the highest oom_score_adj dies, not the whole leaf.
 	 * what = 2: the snapshot's writer is there: every process of the leaf but the monitor gets
 	 * the highest oom_score_adj.
 	 * what = 0, limits.memory_max = that number: lowers the limits again. EBUSY: the copies are
 	 * still there, ask again */
 	PRIV_ROOM = 13,
-	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*); behind the message: path, NUL, sub-path, NUL, and for HOST
-	 * perhaps a folder that the path is below and that no link may leave, NUL. HOST: the path is absolute and below one of the operator's folders. CLAIM: the name of its folder, 32 hexadecimal digits. Sub-paths are opened
-	 * beneath. -> flags PRIV_V_FOLDER; fd: a detached mount whose ids are those of the slot. The answer may come after those of later requests.
-	 * EPERM: not below one of the folders; EXDEV: a link leads out; ENOENT; EMEDIUMTYPE: neither a folder nor a file; EOPNOTSUPP: its file
+	/* slot of the file server that will serve it, what (enum priv_volume), flags (PRIV_V_*).
+	 * Behind the message, each ended by a NUL:
+	 *   path      HOST: absolute, below one of the operator's folders
+	 *             CLAIM: the name of its folder, 32 hexadecimal digits
+	 *   sub-path  opened beneath the path
+	 *   folder    HOST only, may be left out: the path is below it, and no link may leave it
+	 * -> flags PRIV_V_FOLDER; fd: a detached mount whose ids are those of the slot. The answer
+	 * may come after those of later requests. EPERM: not below one of the folders; EXDEV: a
+	 * link leads out; ENOENT; EMEDIUMTYPE: neither a folder nor a file; EOPNOTSUPP: its file
 	 * system cannot shift ids; ETIMEDOUT: it hangs; EAGAIN: too many at once */
 	PRIV_VOLUME = 14,
 	PRIV_VOLUME_REMOVE = 15, /* what = CLAIM, and its name as above -> {}; ENOTEMPTY */
@@ -105,8 +113,9 @@ enum {
 enum priv_quota_what { PRIV_Q_SANDBOX = 1, PRIV_Q_CLAIM = 2 };
 #define PRIV_PROJECT_MAX 0x0fffffffu
 
-/* host flags: what the strictest form lacks here. NO_IO: the cgroup's io controller, or a block device that it knows below the state folder.
- * NO_QUOTA: project quotas on the state folder's file system. */
+/* host flags: what this host lacks for the strictest jail. NO_IO: the cgroup's io controller, or a
+ * block device that it knows below the state folder. NO_QUOTA: project quotas on the state folder's
+ * file system. */
 enum {
 	PRIV_H_NO_CGROUP = 1,
 	PRIV_H_NO_LANDLOCK = 2,
@@ -117,7 +126,7 @@ enum {
 
 struct priv_limits {
 	uint64_t cpu_max_us; /* per 100 ms; 0 = none */
-	uint64_t memory_max; /* bytes; 0 = none */
+	uint64_t memory_max; /* bytes; 0 = the kind's own, or unchanged */
 	uint64_t pids_max;   /* 0 = kind's own */
 	/* of a group only, on the disk of the state folder; each holds for reads and for writes. 0 = none */
 	uint64_t io_bytes_max; /* a second */

@@ -40,7 +40,8 @@ enum vmm_type {
 	 * threads): a blank monitor. */
 	VMM_PREPARE = 2,
 	/* str cmdline (ours is put before it), u32 flags (VMM_F_*), u16 ndisks, disks -> u64 boot_us
-	 * fds: kernel, initrd, then each disk's. Does VMM_PREPARE's work if it was not done: then preceded by its fields (VMM_F_WITH_PREPARE). */
+	 * fds: kernel, initrd, then each disk's. With VMM_F_WITH_PREPARE the payload begins with
+	 * the fields of VMM_PREPARE, and the monitor does that work first. */
 	VMM_BOOT = 3,
 	/* u32 flags, u16 nmem, u16 ndisks, disks -> u16 n, then n x {str phase, u64 ns}: what the restore took
 	 * fds: state, nmem memory files (oldest first), working set if VMM_F_HAS_WS, then each disk's.
@@ -52,11 +53,16 @@ enum vmm_type {
 	/* {} -> {}: it runs, also where it was still being paused. -EBUSY: it runs already; -EAGAIN: a snapshot has stopped it, and
 	 * decides whether it goes on; -ESRCH: it has ended */
 	VMM_CONTINUE = 6,
-	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT, VMM_F_RAM, VMM_F_CARRY), u16 ndisks -> u64 stopped_ns, u64 pages (private ones, as far as known),
-	 * u16 ndisks, ndisks x i32 position of the frozen layer that dropped out of the disk's stack (-1: none)
-	 * fds: state out, memory out, then for every writable disk: merged index out, new private data, new private bitmap.
+	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT, VMM_F_RAM, VMM_F_CARRY), u16 ndisks
+	 * -> u64 stopped_ns
+	 *    u64 pages (private ones, as far as known)
+	 *    u16 ndisks, ndisks x i32: the position of the frozen layer that dropped out of that
+	 *    disk's layers; -1: none
+	 * fds: state out, memory out, then for every writable disk: merged index out, new private
+	 * data, new private bitmap.
 	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
-	 * EXIT with ndisks 0: the private layers are flushed and stay what the next restore is given.
+	 * EXIT with ndisks 0: no disk is frozen. The private layers are flushed, and the next
+	 * restore is given the same layers.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
 	VMM_SNAPSHOT = 7,
 	/* u32 mode: 0: nothing (the daemon asks the guest, through the agent); 1: the VM ends now
@@ -89,19 +95,20 @@ enum vmm_type {
 	/* u64 bytes -> {}: at most so many in the private layer of each writable disk; 0: no limit. A write beyond it waits, as one without room on
 	 * the host (VMM_EV_DISK_FULL), until the guest discards something or the limit is raised. */
 	VMM_DISK_LIMIT = 17,
-	/* u64 bytes -> u64 bytes. The guest shall give so much of its memory away; 0: none, it takes back what it gave. Answered at once, with
-	 * what it has given away so far, by its own word. A restored guest is asked for nothing. -ENODEV: the VM has no balloon. */
+	/* u64 bytes -> u64 bytes. The guest shall give so much of its memory away; 0: none, it
+	 * takes back what it gave. Answered at once, with what the guest says it has given away so
+	 * far. A restored guest is asked for nothing. -ENODEV: the VM has no balloon. */
 	VMM_BALLOON = 18,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */
 	VMM_EV_EXITED = 0x4001,
 	VMM_EV_PANIC = 0x4002,       /* str last console lines */
 	VMM_EV_NEEDS_RESET = 0x4003, /* str device, str why */
-	/* 0x4004 was "out of memory": a process that is killed for it cannot say so; who owns its
-	 * cgroup counts it (PRIV_EV_EXITED) */
-	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept: bit i =
-	 * memory file i of this VM's restore is still needed; a restore is given those, oldest
-	 * first, then the new one */
+	/* 0x4004 was "out of memory". The kernel kills the process for it, so it cannot send an
+	 * event; the helper counts such kills (PRIV_EV_EXITED). */
+	/* u32 request id, i32 status, u64 bytes, str text, u64 pages written, u32 kept
+	 * kept, bit i: memory file i of this VM's restore is still needed. A restore is given those
+	 * files, oldest first, then the new one. */
 	VMM_EV_SNAPSHOT = 0x4005,
 	VMM_EV_GUEST_CONN = 0x4006, /* u32 host port, u32 guest port; fd: a stream socket */
 	/* {}: the guest has sent a frame and there is no link; at most one a second. Frames wait until VMM_NET, for 5 s at most. */
@@ -164,11 +171,11 @@ enum vmm_state {
 #define VMM_STOP_LIMIT_S 20u
 
 enum vmm_debug {
-	VMM_DBG_LOG_LEVEL,
+	VMM_DBG_LOG_LEVEL, /* arg: enum log_level */
 	VMM_DBG_NMI,
 	VMM_DBG_REGS,
 	VMM_DBG_CONSOLE,
-	VMM_DBG_FAULT /* lib/fault.h */
+	VMM_DBG_FAULT /* arg: step, action << 32 (lib/fault.h) */
 };
 
 enum vmm_exit {

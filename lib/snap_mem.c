@@ -39,7 +39,7 @@ int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h
 	if (want &&
 		(memcmp(want->id, h->id, sizeof(h->id)) != 0 || want->data_bytes != h->data_bytes))
 		return err_plain(e, EBADMSG,
-			"memory file: id: not the file that this state stands on (swapped?)");
+			"memory file: id: not the file that this state needs (swapped?)");
 	need = SNAP_HEAD_PAGE + h->data_bytes + h->nchunks * 4ull;
 	if (fstat(fd, &st) < 0)
 		return err_set(e, errno, "memory file: fstat");
@@ -61,7 +61,7 @@ void snap_mark_chunks(
 
 		if (from >= to)
 			continue;
-		/* a file longer than one may be is refused where it is opened */
+		/* the map has a bit for each chunk of the longest file */
 		last = MIN((x->off + to - x->gpa - 1) / SNAP_CHUNK, (uint64_t)MAX_CHUNKS - 1);
 		for (uint64_t c = (x->off + from - x->gpa) / SNAP_CHUNK; c <= last; c++)
 			map[x->file][c / 8] |= (uint8_t)(1u << c % 8);
@@ -120,8 +120,8 @@ int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct
 	/* In a memfd, reserved space would be allocated pages at once. */
 	if (w->in_ram)
 		return 0;
-	/* without it delayed allocation throttles the sixth writer of one disk; not every file
-	 * system has it */
+	/* Without reserved space, delayed allocation throttled the sixth process that wrote to the
+	 * same disk. Not every file system can reserve. */
 	if (fallocate(w->fd, FALLOC_FL_KEEP_SIZE, (off_t)(SNAP_HEAD_PAGE + off), (off_t)n) < 0 &&
 		errno != EOPNOTSUPP)
 		return err_set(

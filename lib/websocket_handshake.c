@@ -128,7 +128,7 @@ bool ws_request_put(struct buf *b, const struct ws_request *q, const char *key)
 	return !b->bad;
 }
 
-/* The only header of that name. NULL: none, or several (*twice). */
+/* The header of that name; NULL: none. If there are several, *twice is set. */
 static const char *single(const struct http1_response *r, const char *name, bool *twice)
 {
 	const char *v = NULL;

@@ -12,7 +12,7 @@
 
 struct ws_skim {
 	uint8_t head[14], close[WS_CLOSE_MAX + 1];
-	size_t have, need, close_len;
+	size_t have, close_len;
 	uint64_t left; /* of the frame's payload */
 	bool in_payload, is_close, over;
 	/* of the close frame */

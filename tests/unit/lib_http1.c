@@ -105,6 +105,8 @@ static void nonsense_is_refused(void)
 		"BAD a chunk size too large");
 	every_cut("HTTP/1.1 101 Switching Protocols\r\n\r\n", false,
 		"BAD an upgrade that nobody asked for");
+#define I "HTTP/1.1 100\r\n\r\n"
+	every_cut(I I I I I I I I I I I I I I I I I, false, "BAD too many interim responses");
 }
 
 static void heads_have_a_limit(void)

@@ -534,7 +534,7 @@ static void keeper_tick(void *arg)
 	cJSON_Delete(body);
 }
 
-/* From the create's answer on, also while its image is still pulled. */
+/* Renews the sandbox from the create's answer on, also while its image is still being pulled. */
 static void keeper_begin(struct keeper *k, struct client *c, const struct answer *made)
 {
 	struct tm tm = {0};
@@ -549,8 +549,8 @@ static void keeper_begin(struct keeper *k, struct client *c, const struct answer
 	c->tick_arg = k;
 }
 
-/* Makes one and waits until its agent answers: the daemon holds the ping until then. 0 or -errno.
- */
+/* Creates a sandbox and waits until its agent answers: the daemon holds the ping until then. 0 or
+ * -errno. */
 static int make(struct client *c, const struct create_opts *o, const char *image,
 	const struct opt_list *env, char id[64], struct answer *made, struct err *e)
 {
@@ -604,7 +604,7 @@ static int make(struct client *c, const struct create_opts *o, const char *image
 	return rc;
 }
 
-/* Also after ^C: nothing is left behind. */
+/* Deletes the sandbox. The request is made also after ^C, so that nothing is left behind. */
 static void drop(const struct client *c, const char *id)
 {
 	_cleanup_free_ char *path = client_path("/v1/sandboxes/%s", id);
@@ -720,7 +720,8 @@ static int run_made(const struct client *c, const char *id, const struct run_wha
 	return client_ending ? 128 + client_ending : code;
 }
 
-/* `run IMAGE --code FILE -l NAME` too: no command has such a name. argv[0]: the image. */
+/* Reads --code and -l NAME behind the image (argv[0]), too: no command is named "--code". false: the
+ * options are wrong. */
 static bool run_read_code(struct run_what *w, int argc, char **argv, int *words)
 {
 	const struct opt opts[] = {{"code", 0, OPT_STR, &w->code, "FILE", ""},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_snapshot.c: `mayfly snapshot` and `mayfly template`: create, ls, inspect, rm of what sandboxes
- * can be made from besides images.
+ * cmd_snapshot.c: `mayfly snapshot` and `mayfly template`: create, build, ls, inspect, rm and verify
+ * what a sandbox can be made from instead of an image.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -106,8 +106,8 @@ static int list(const struct kind *k, int argc, char **argv)
 	return EXIT_OK;
 }
 
-/* What the protocol has no field for: files, working set, whether they were read since the host
- * booted. A snapshot that is not ready yet has none (404). */
+/* Adds to `to` what the protocol has no field for: files, working set, whether the files were verified
+ * since the host booted. A snapshot that is not ready yet has no such answer (404). */
 static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
 {
 	_cleanup_free_ char *path = client_path("/v1/mayfly/points/%s", id);
@@ -118,7 +118,7 @@ static int add_point(struct client *c, const char *id, cJSON *to, struct err *e)
 		return e->code == ENOENT ? 0 : -EIO;
 	while (a.json && (v = a.json->child)) {
 		cJSON_DetachItemViaPointer(a.json, v);
-		/* an image's template says itself that it has a working set; this is all of it */
+		/* an image template says only whether it has a working set; this is the working set itself */
 		cJSON_DeleteItemFromObjectCaseSensitive(to, v->string);
 		cJSON_AddItemToObject(to, v->string, v);
 	}
@@ -204,7 +204,8 @@ static int verify(const struct kind *k, int argc, char **argv)
 	return code;
 }
 
-/* Until the daemon has written the snapshot: 0; -errno, with the daemon's reason, if it failed. */
+/* Waits until the daemon has written the snapshot. 0; or -errno, with the daemon's reason, if it
+ * failed. */
 static int until_ready(const struct client *c, const char *id, struct err *e)
 {
 	_cleanup_free_ char *path = client_path("/v1/snapshots/%s", id);

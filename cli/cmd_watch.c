@@ -185,7 +185,7 @@ int cmd_events(int argc, char **argv)
 
 /* ---- stop and wait */
 
-/* The exit code in the last words of the record: "exited with code 3", "signal 9 (code 137)". */
+/* The exit code in the message of the status: "exited with code 3", "signal 9 (code 137)". */
 static int exit_code(const cJSON *status)
 {
 	const char *code = strstr(json_text(status, "message"), "code ");
@@ -194,7 +194,7 @@ static int exit_code(const cJSON *status)
 	return code && sscanf(code, "code %d", &n) == 1 ? n : EXIT_FAILED;
 }
 
-/* 0, or -errno. *exit: the entrypoint's. */
+/* 0, or -errno. *exit: the entrypoint's exit code. */
 static int until_ended(const struct client *c, const char *id, int *exit, struct err *e)
 {
 	do {

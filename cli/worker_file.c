@@ -21,9 +21,9 @@ struct reader {
 	struct err *e;
 };
 
-/* One line with something in it. */
+/* One line that is neither empty nor only a comment. */
 struct line {
-	const char *p, *end; /* without indentation, comment-only lines, and blanks at the end */
+	const char *p, *end; /* without its indentation and the blanks at its end */
 	size_t indent;
 	unsigned int number;
 };

@@ -44,7 +44,7 @@ static int make_dir(const struct machine *m, struct err *e)
 	return 0;
 }
 
-/* SIGKILL, and waits until the lock is free again. */
+/* Sends SIGKILL, and waits at most STOP_WAIT_MS until QEMU has ended, which frees its lock. */
 static void kill_qemu(struct machine *m)
 {
 	_cleanup_close_ int pidfd = machine_pidfd(m, NULL);
@@ -117,7 +117,7 @@ static int do_start(struct machine *m, struct args *a, int argc, char **argv, st
 		rc = machine_load(m);
 		if (rc == 0)
 			rc = machine_set_clock(m, ANSWER_WAIT_MS, e);
-		if (rc == -EREMOTEIO) /* one of an older build: it answers */
+		if (rc == -EREMOTEIO) /* an older build, without MACHINE_CLOCK: it answers */
 			fprintf(stderr, "note: its clock is not set: %s (stop and start it)\n",
 				e->msg);
 		if (rc == 0 || rc == -EREMOTEIO) {

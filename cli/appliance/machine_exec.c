@@ -113,7 +113,7 @@ static int send_request(struct machine_chan *ch, const struct machine_exec *x, s
 	return rc;
 }
 
-/* One frame of the server's. 1: *code is the end; 0: go on; -errno. */
+/* Takes one frame of the server's. 1: the command ended, *code is its exit code; 0: go on; -errno. */
 static int take_frame(enum machine_frame type, struct cur *c, int *code, struct err *e)
 {
 	char why[400];
@@ -136,7 +136,7 @@ static int take_frame(enum machine_frame type, struct cur *c, int *code, struct 
 	}
 }
 
-/* Moves what can be moved now. As take_frame. */
+/* Reads what the server has sent until now. Returns what take_frame() returns. */
 static int turn(struct machine_chan *ch, int *code, struct err *e)
 {
 	enum machine_frame type;

@@ -95,7 +95,7 @@ static uint64_t tsc_at(uint64_t *ns)
 }
 
 /* The rate of this host's time-stamp counter, which is also the guest's clock. Without it the
- * guest's kernel calibrates for half a second, and may end with a 4 ms clock. */
+ * guest's kernel calibrates for half a second, and may end with a clock of 4 ms steps. */
 static unsigned long tsc_khz(void)
 {
 	struct timespec t = {.tv_nsec = 40000000};

@@ -34,7 +34,7 @@ struct host {
 	bool own_ns;
 	bool guest; /* AGENT_VSOCK */
 	bool with_cgroup,
-		with_record; /* wanted, before host_start: DIR/cg for cgroups, DIR/record */
+		with_record; /* set before host_start(): use DIR/cg for cgroups; record to DIR/record */
 	uint32_t next_id;
 };
 
@@ -481,7 +481,7 @@ static inline bool host_end(struct host *h, int ctl)
 	return host_stop(h);
 }
 
-/* The helper of sessions is /proc/self/exe: the test program itself. */
+/* The agent starts /proc/self/exe for what shell and isolated sessions need. Here that is the test program. */
 #define AGENT_TEST_MAIN(table)                                                                     \
 	int main(int argc, char **argv)                                                            \
 	{                                                                                          \

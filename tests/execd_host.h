@@ -63,7 +63,8 @@ static inline void released(struct http_req *r)
 	held--;
 }
 
-/* The daemon's dispatcher in small: /proxy-of/PORT is what the server proxy's prefix is there. */
+/* The daemon's dispatcher in small: /x/PORT/... is an endpoint (/ID/PORT), /v1/sandboxes/x/proxy/PORT/...
+ * the server proxy; any other path is the execution API's. */
 static inline const struct http_route *dispatch(struct http_req *r)
 {
 	const struct http_route *route;
@@ -124,7 +125,7 @@ static inline bool agent_binary(char *out, size_t cap)
 	return !access(out, X_OK);
 }
 
-/* Its path is there before it listens: only a connection says that it is up. */
+/* The socket's path is there before the agent listens: only a connection shows that the agent is up. */
 static inline bool agent_listens(void)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -154,7 +155,7 @@ static inline bool start(int port)
 
 	if (!agent_binary(bin, sizeof(bin)))
 		return false;
-	/* a name of its own: a killed one leaves its folder, and process ids come again */
+	/* not named by the process id: a test that was killed leaves its folder, and ids are used again */
 	snprintf(S.dir, sizeof(S.dir), "/tmp/execd-XXXXXX");
 	if (!mkdtemp(S.dir))
 		return false;
@@ -270,8 +271,8 @@ static inline void ask(const char *method, const char *path, const char *json)
 	ask_raw(head, json ? json : "", json ? strlen(json) : 0);
 }
 
-/* The events of a stream in short: init ping out(text) err(text) done / error(evalue|traceback).
- * Timestamps are checked. */
+/* The events of a stream in short: init ping out(text) err(text), and at the end execution_complete or
+ * ENAME(evalue|traceback). Timestamps are checked. */
 static char events[1 << 20], first_id[64];
 static inline const char *short_events(void)
 {

@@ -84,6 +84,7 @@ class HostDaemon:
         return self.again()
 
     def again(self):
+        """Starts a daemon with the configuration that was written last."""
         at = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self.proc = subprocess.Popen([self.program, "--config", self.config_path, "--no-jail", "--no-jail", "-v"], stdout=log, stderr=log,

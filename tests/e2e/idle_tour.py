@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idle pause and wake with the pre-release of the official Python SDK that knows idle policies, and its client-side pool. Run by test_idle.py with that one's
-interpreter."""
+"""Idle pause and wake with the pre-release of the official Python SDK that knows idle policies, and its client-side pool. test_idle.py runs it with the
+interpreter of the environment that has this SDK."""
 import concurrent.futures
 import os
 import time

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemon and monitor killed, and out of space, at each step of pause, resume and snapshot (lib/fault.h names them): afterwards there is the old
-state or the new one, and what was in the guest's memory, files and database is there. The daemon runs with --faults, which nothing else does."""
+state or the new one, and what was in the guest's memory, files and database is there. The daemon runs with --faults, which only tests do."""
 import itertools
 import json
 import os

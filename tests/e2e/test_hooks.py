@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifecycle hooks of a create request (protocol.md 1.18) through the official Python SDK."""
+"""Lifecycle hooks of a create request through the official Python SDK."""
 import time
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The appliance itself: commands in it, what lasts, who meets whom, and that no kill leaves work for a human."""
+"""The appliance itself: commands in it, what lasts, that two machines do not see each other, and that no kill leaves work for a human."""
 import os
 import random
 import re

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points in a machine's life: many restored from one at the same time, machines that are large or busy, and what a snapshot is restored as. A process
-from before the point is asked, not only files. One machine over and over: test_rounds.py."""
+"""Checkpoints: many sandboxes restored from one at the same time, machines that are large or busy, and whether a snapshot is restored with its
+memory or booted from its disk. A process from before the checkpoint is asked, not only files. One machine over and over: test_rounds.py."""
 import concurrent.futures
 import json
 import os

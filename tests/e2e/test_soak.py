@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many clients create, run and kill for a minute while the daemon is killed twice: no wrong answer, nothing acknowledged lost, nothing left over.
 
-MAYFLY_STRESS=1: 200 clients, ten minutes, ten kills. They are mostly waiting then: a host that is full says 429 and when to come again,
-which clients do; the appliance needs room for them (E2E_MEMORY=8G)."""
+MAYFLY_STRESS=1: 200 clients, ten minutes, ten kills. They mostly wait then: a full host answers 429 with Retry-After, and a client
+tries again after that time. The appliance needs room for them (E2E_MEMORY=8G)."""
 import collections
 import concurrent.futures
 import http.client

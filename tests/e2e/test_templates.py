@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of the user's (protocol.md 1.17), through the official Python SDK and `mayfly template`; and the automatic ones, taken ahead."""
+"""Templates of the user's, through the official Python SDK and `mayfly template`; and the automatic ones, taken ahead."""
 import datetime
 import json
 import os

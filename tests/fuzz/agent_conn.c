@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A hostile host: any bytes on a connection of the real agent's loop, which has a process, a terminal and a background process to ask about. Requests
- * that would change the machine it runs on are left out here; their parsers are agent_requests.
+ * that would change the machine it runs on are left out here; agent_requests.c has their parsers.
  */
 #include <fcntl.h>
 #include <string.h>

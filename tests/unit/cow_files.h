@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_files.h: disks in memfds for the tests of lib/cow and of what stands on it.
+ * cow_files.h: disks in memfds for the tests of lib/cow and of what uses it.
  */
 #pragma once
 

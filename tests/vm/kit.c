@@ -160,8 +160,6 @@ void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed)
 	MUST(ask(v, TG_DISK_CHECK, from, n, seed).a == 0);
 }
 
-/* A snapshot that freezes: what its restores stand on. The source goes on with its new private
- * layer. */
 struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags, uint64_t *stopped)
 {
 	struct vmctl_disk fresh = {0};

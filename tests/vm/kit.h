@@ -22,7 +22,7 @@
 		}                                                                                  \
 	} while (0)
 
-struct stored { /* a snapshot: its state and what it stands on */
+struct stored { /* a snapshot: its state file and the memory files that it names */
 	int state, mem[VMM_MAX_MEM];
 	unsigned int n;
 };
@@ -46,11 +46,11 @@ void restore(struct vmctl *v, const struct stored *s, int ws, uint32_t flags, bo
 void new_layer(struct vmctl_disk *d);
 void new_layer_in(struct vmctl_disk *d, const char *folder); /* "" or "NAME/" */
 void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed);
-/* A snapshot that freezes: what its restores stand on. The source goes on with its new private
- * layer. */
+/* A snapshot that freezes the disk: `stack` gets the layers for its restores. The source goes on with
+ * its new private layer. */
 struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags, uint64_t *stopped);
 
-/* Closes those memory files and the state of `old` that `now` does not stand on. */
+/* Closes the state file of `old`, and those of its memory files that `now` does not name. */
 void close_stored(const struct stored *old, const struct stored *now);
 
 /* scenarios: balloon.c, busy.c, ends.c, hardware.c */

@@ -61,8 +61,7 @@ void fg_desc(struct fake_guest *g, unsigned int q, uint16_t i, uint64_t addr, ui
 	uint16_t flags, uint16_t next);
 /* Makes head i available whatever stands there. */
 void fg_offer(struct fake_guest *g, unsigned int q, uint16_t i);
-/* Would a driver with event index be interrupted from here on for anything but the next entry:
- * writes used_event. */
+/* Writes used_event: a device with event index interrupts once it has used the entry with index v. */
 void fg_used_event(struct fake_guest *g, unsigned int q, uint16_t v);
 uint16_t fg_avail_event(struct fake_guest *g, unsigned int q);
 /* state of g->dev saved and loaded into `to`, a fresh device of the same kind: 0 or -errno */

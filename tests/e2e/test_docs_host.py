@@ -17,7 +17,7 @@ TESTS = TOP / "tests" / "e2e"
 # page -> the first line of each block that no comment <!-- test: NAME --> marks -> the tests that run it, or "not run: " and why
 BLOCKS = {
     "README.md": {
-        "make quickstart    # installs what it takes to run,": "not run: it installs packages; its last step is test_docs::test_the_quickstart_page, and `make test` is what runs this test",
+        "make quickstart ": "not run: it installs packages; its last step is test_docs::test_the_quickstart_page, and `make test` is what runs this test",
         'eval "$(build/bin/mayfly env)"; export PATH': "test_docs::test_the_five_things_of_the_readme",
         '# eval "$(build/bin/mayfly env)", pip': "test_sdks::test_readme_in_python",
         '// eval "$(build/bin/mayfly env)", npm': "test_sdks::test_readme_in_javascript",
@@ -58,7 +58,7 @@ BLOCKS = {
     "docs/volumes.md": {
         "mayfly volume create data": "test_docs::test_the_volumes_page",
         '{"name": "v", "pvc":': "test_docs::test_the_volumes_page",
-        "mayfly-priv --host-path": "test_docs_host::test_a_configuration_of_the_docs test_volumes::test_a_host_folder",
+        "[storage]": "test_docs_host::test_a_configuration_of_the_docs test_volumes::test_a_host_folder",
     },
 }
 # whole files -> their test
@@ -142,7 +142,7 @@ def helps():
 
 
 def test_every_example_of_a_help_has_its_test(helps):
-    examples = re.compile(r"`([^`]+)`|(eval \"[^\"]*\")|(source <\([^)]*\))|(mayfly [a-z]+ [a-z]+ \| [a-z]+)|(\d+:/\S+)|see (mayfly [a-z]+)")
+    examples = re.compile(r"`([^`]+)`|(eval \"[^\"]*\")|(source <\([^)]*\))|(mayfly [a-z]+ [a-z]+ \| [a-z]+)|\b(\d+:/\S+)|see (mayfly [a-z]+)")
     named = {next(filter(None, m.groups())) for text in helps.values() for m in examples.finditer(text)}
     assert named == set(IN_HELP), "run it in a test and name that here, or say here why not"
     for example, said in IN_HELP.items():
@@ -237,7 +237,7 @@ def test_the_warm_template_of_the_images_page(daemon):
 
 
 @pytest.mark.parametrize("page,first,says", [("docs/ingress.md", "[ingress]", "secure_access"), ("docs/network.md", "[network]", "mirror.corp.example"),
-                                             ("docs/volumes.md", "mayfly-priv --host-path", "allowed_host_paths")])
+                                             ("docs/volumes.md", "[storage]", "allowed_host_paths")])
 def test_a_configuration_of_the_docs(tmp_path, page, first, says):
     text = block(page, first)
     assert says in text

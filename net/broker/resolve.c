@@ -271,7 +271,7 @@ static int query_connect(struct query *q)
 	return q->watch ? 0 : -ENOMEM;
 }
 
-/* Asks the next resolver; each is asked twice at most. */
+/* Asks the next resolver, or over TCP the same one again. Each gets the question twice at most; asking again over TCP does not count. */
 static void query_ask(struct query *q)
 {
 	struct broker *b = q->s->broker;

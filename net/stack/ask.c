@@ -88,7 +88,7 @@ static void ask_late(struct stack *s, const struct net_hdr *h, struct cur *c, in
 	close_fd(fd);
 }
 
-/* Waits for the answer with this id. Handles other messages meanwhile, without waiting for further answers. */
+/* Waits for the answer with this id. Other messages that come meanwhile are handled here; no handler waits for an answer, so calls do not nest. */
 static int ask_wait(struct stack *s, uint32_t id, struct net_hdr *h, struct cur *c, int *fd)
 {
 	struct pollfd p = {.fd = s->broker, .events = POLLIN};

@@ -2,7 +2,7 @@
  *
  * datagram.c: UDP and ICMP echo. A flow is the traffic between one port (or echo id) of the guest and one address and port. The broker makes
  * and connects its socket, so it can reach no other place. Hostile: the packets. A flow without packets for a while ends. When all flows are in
- * use, the one that was quiet longest makes room.
+ * use, a new one replaces the one on which the guest has not sent for longest.
  */
 #include "net/stack/stack.h"
 
@@ -130,7 +130,7 @@ static struct datagram *datagram_find(struct stack *s, const struct frame *f, bo
 		if (d->port != f->sport || d->echo != echo || (!echo && d->dport != f->dport) ||
 			!net_addr_equal(&d->dst, &f->dst))
 			continue;
-		*at = d->next; /* to the front, so that the last one is the one that was quiet longest */
+		*at = d->next; /* to the front: datagram_make() replaces the last one */
 		d->next = s->datagram;
 		s->datagram = d;
 		return d;

@@ -371,7 +371,7 @@ size_t frame_arp_reply(uint8_t *to)
 	return (size_t)(p - to) + ARP_BYTES;
 }
 
-/* A neighbour advertisement for `target`, with the hardware address. Hop limit 255 is what the receiver checks (RFC 4861, 7.1.2). */
+/* A neighbour advertisement from src about itself, with its hardware address `mac`. Hop limit 255 is what the receiver checks (RFC 4861, 7.1.2). */
 static void advertise(
 	uint8_t *ip, const struct net_addr *src, const struct net_addr *dst, const char *mac)
 {

@@ -2,8 +2,8 @@
  *
  * tcp.c: TCP by libslirp (4.7 and later). It gets TCP packets only, checked by frame.c, and may send the guest TCP and ICMP errors only.
  * Its sockets: the library calls socket() and connect(), which this program defines itself (main.c), so they come here. socket() gives a
- * placeholder; connect() asks the broker, which makes and connects the real one, and puts that in the placeholder's place. The library
- * sees a connect that is in progress. The library's resolver, DHCP, TFTP and host loopback are off.
+ * placeholder. connect() asks the broker for the real socket, which the broker makes and connects. Then connect() puts that socket in the
+ * placeholder's place, and the library sees a connect that is in progress. The library's resolver, DHCP, TFTP and host loopback are off.
  */
 #include "net/stack/stack.h"
 

@@ -4,8 +4,8 @@
  *
  * Node 1 is the folder that holds the volumes; node 2 + V is volume V; these are never freed. A number that the guest sees is
  * (generation << 32 | index), so a number that was forgotten is refused. A record stays while the guest may name it (lookups),
- * while a handler uses it (pins), or while something depends on it (keeps: children and handles). One mutex guards the table;
- * no system call that may wait for a disk is made under it.
+ * while a handler uses it (pins), or while something depends on it (keeps: children and handles). One mutex guards the table.
+ * It is not held while a file is opened, because that may wait for a disk. Descriptors are closed under it.
  *
  * The monitor holds the memory file too and can write to it at any time. Some values lead to memory of this process: indexes, volumes,
  * counts. Each of them is copied once when the table is loaded, checked, and then read from the copy. The names stay in the file only:

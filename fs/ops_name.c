@@ -272,7 +272,7 @@ static int rename_between(struct fs_call *c, uint64_t to_id, uint32_t flags)
 	if (rc == 0) {
 		if (from.vol != to.vol)
 			rc = -EXDEV;
-		/* a folder that grows never shrinks: a full claim allows renames that need no more room */
+		/* Only a longer name, or a name in another folder, can make a folder grow. A full claim allows all other renames. */
 		if (rc == 0 && (from.index != to.index || strlen(c->r->name2) > strlen(c->r->name)))
 			rc = room_for(c, to.vol, to.fd, PAGE_BYTES);
 		if (rc == 0 && !(flags & RENAME_EXCHANGE_))

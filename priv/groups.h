@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * groups.h: the cgroups of jails. A lease is a cgroup in which sandboxes may be placed; a host alone has one
- * lease. A group is the parent cgroup of one sandbox, below its lease; a leaf is the cgroup of one process:
+ * groups.h: the cgroups of jails. A lease is a cgroup in which sandboxes may be placed; without --lease there is
+ * one. A group is the parent cgroup of one sandbox, below its lease; a leaf is the cgroup of one process:
  * <lease>/g<group>/s<slot>. mayfly-priv, root. Numbers were checked by serve.c.
  */
 #pragma once
@@ -34,7 +34,7 @@ int leases_add(struct leases *t, const char *path, const struct priv_limits *l, 
 /* "PATH[,memory=BYTES][,cpu=MILLIS]" of the command line. */
 int lease_parse(const char *text, char *path, size_t cap, struct priv_limits *l, struct err *e);
 
-/* Both return an open directory or -errno; -ENOENT without cgroups. leaf_make makes the group, too. */
+/* All three return an open directory or -errno; -ENOENT without cgroups. leaf_make makes the group, too. */
 int leaf_make(const struct leases *t, struct place at, uint32_t slot, const struct priv_limits *l);
 int leaf_open(const struct leases *t, struct place at, uint32_t slot);
 int group_open(const struct leases *t, struct place at);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * main.c: mayfly-priv, the only part of mayfly that stays root. It starts mayflyd under a user of its own, starts it again when it dies,
- * and serves its requests (the table in serve.c). It reads its command line and those requests, nothing else.
+ * and serves its requests (the table in serve.c). It parses its command line and those requests.
+ * All else that it reads was written by root or by the kernel.
  * On SIGTERM it ends the daemon and itself; the sandboxes go on, and the next helper finds them.
  */
 #include <fcntl.h>

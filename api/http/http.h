@@ -3,9 +3,10 @@
  * http.h: the HTTP server as handlers see it. One thread, driven by lib/loop; mayflyd. Everything a client sends is hostile.
  * The server checks framing, sizes and time limits; the handlers check what the bytes mean.
  *
- * A request lives from the dispatcher's call until its handler has finished it: exactly one of http_reply*, http_error,
- * http_stream_end or http_abort, now or at any later time from the loop. A client that leaves does not end it: `gone` is called
- * once, what is written afterwards is dropped, and the handler still finishes it. After that the pointer is invalid.
+ * A request lives from the dispatcher's call until its handler has finished it: exactly one of http_reply*, http_error*,
+ * http_stream_end, http_abort or the end of an upgrade (upgrade.h), now or at any later time from the loop. A client that leaves
+ * does not end it: `gone` is called once, what is written afterwards is dropped, and the handler still finishes it. After that the
+ * pointer is invalid.
  */
 #pragma once
 
@@ -111,7 +112,7 @@ bool http_client_gone(const struct http_req *r);
 bool http_peer_uid(const struct http_req *r, uid_t *uid);
 /* the client's numeric address */
 bool http_address(const struct http_req *r, char *out, size_t cap);
-/* The same; behind_proxy: what the proxy in front of us says, the last address in X-Forwarded-For, if it is one. */
+/* The same. behind_proxy: the last element of X-Forwarded-For, which the proxy in front of us wrote, if that element is an address. */
 bool http_client_address(const struct http_req *r, bool behind_proxy, char *out, size_t cap);
 
 /* STREAM: fn gets the body in pieces and returns how many bytes it took; fewer than n stops the client until http_body_resume.
@@ -152,12 +153,13 @@ void http_reply_json(struct http_req *r, int status, struct cJSON *takes);
 /* {"code","message"} */
 void http_error(struct http_req *r, int status, const char *code, const char *fmt, ...)
 	_printf_(4, 5);
-/* An error for which there is no route, in FastAPI's form: {"detail":"Not Found"} */
+/* An error as the reference's framework (FastAPI) writes it when no route, method or body fits: {"detail":"Not Found"} */
 void http_error_detail(struct http_req *r, int status, const char *detail);
 
-/* A streamed answer: the headers are sent at once, and every write in this turn of the loop, in its own chunk. type NULL: no Content-Type but one
- * from http_add_header. length < 0: chunked. http_stream_room() says how many bytes fit into the buffer of 256 KiB. A write beyond that is
- * still taken; with more than 1 MiB unsent the stream is aborted. `writable` is called when a buffer that was over half full is below half again. */
+/* A streamed answer. The headers and every write are sent after the handlers of this turn of the loop. Writes of one turn may be one chunk. type
+ * NULL: no Content-Type but one from http_add_header. length < 0: chunked. http_stream_room() says how many bytes fit into the buffer of 256 KiB.
+ * A write beyond that is still taken; with more than 1 MiB unsent the stream is aborted. `writable` is called when a buffer that was over half full
+ * is below half again. */
 void http_stream_begin(struct http_req *r, int status, const char *type, int64_t length);
 void http_stream_write(struct http_req *r, const void *p, size_t n);
 size_t http_stream_room(const struct http_req *r);

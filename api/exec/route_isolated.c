@@ -715,7 +715,7 @@ static bool read_session(
 		no_answer(r);
 		return false;
 	}
-	/* the guest may have replaced the note: only clients of this sandbox see it */
+	/* The guest may have replaced the note. That harms nobody else: only clients of this sandbox see it. */
 	if (json_read(note, text, n, JSON_OBJECT, NULL) < 0)
 		*note = NULL;
 	return true;

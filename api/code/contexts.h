@@ -37,7 +37,8 @@ struct context *context_find(struct contexts *cs, const char *id);
 void context_forget(struct context *x);
 /* How many cells run in the contexts. */
 unsigned int contexts_running(const struct contexts *cs);
-/* After a cell: closes the channels that were unused for longest, beyond a few. */
+/* Closes the channels that were unused for longest, beyond CHANNELS_MAX, and forgets the contexts that were unused for longest, beyond CONTEXTS_MAX.
+ * A context in which a cell runs stays as it is. */
 void contexts_tidy(struct contexts *cs);
 
 /* ---- asking the server */
@@ -45,8 +46,8 @@ void contexts_tidy(struct contexts *cs);
 struct context_answer {
 	int err; /* 0, or an errno: EINVAL no kernel for that language, ENOENT no such context, others */
 	const char *why;                  /* if err: a text for people */
-	struct context *ctx;              /* context_resolve */
-	const struct context_item *items; /* context_list */
+	struct context *ctx;              /* context_resolve, context_create */
+	const struct context_item *items; /* context_list, context_get, context_create */
 	size_t n;
 };
 struct context_item {
@@ -60,7 +61,7 @@ struct context_ask;
 /* Finds a context by its id. id NULL: the default context of the language, which is made if there is none. */
 struct context_ask *context_resolve(struct contexts *cs, const struct jupyter_server *s,
 	const char *id, const char *language, const char *cwd, context_fn fn, void *arg);
-/* Makes a context. */
+/* Makes a context, in items. */
 struct context_ask *context_create(struct contexts *cs, const struct jupyter_server *s,
 	const char *language, const char *cwd, context_fn fn, void *arg);
 /* Lists the contexts of a language (NULL: of all), in items. */

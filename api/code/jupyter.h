@@ -43,5 +43,5 @@ struct jupyter_call *jupyter_ask(struct agentc *a, const struct jupyter_server *
 /* fn will not be called. NULL is fine. */
 void jupyter_cancel(struct jupyter_call *c);
 
-/* May this id be part of a path of the server? Letters, digits, '-', '_' and '.', from 1 to JUPYTER_ID_MAX; not ".." */
+/* May this id be part of a path of the server? Letters, digits, '-', '_' and '.', from 1 to JUPYTER_ID_MAX; no '.' first, no "..". */
 bool jupyter_id_ok(const char *id);

@@ -218,7 +218,7 @@ static void route_code(struct http_req *r)
 
 static void put_context(struct buf *b, const struct context_item *i)
 {
-	/* both were checked: letters, digits, '-', '_', '.'; the language comes from a kernel's spec */
+	/* The id was checked (jupyter_id_ok). The language may be any text: it comes from a kernel's spec. */
 	buf_printf(b, "{\"id\":\"%s\",\"language\":", i->id);
 	json_string(b, i->language);
 	buf_put(b, "}", 1);

@@ -252,7 +252,8 @@ static const char *const counter_names[NET_C_COUNT] = {
 	[NET_C_REFUSED] = "refused",
 };
 
-/* The counters, and the destinations that were denied. c NULL: the sandbox has sent nothing since it runs. */
+/* The counters, and the destinations that were denied. c NULL: the sandbox has sent nothing since it runs, or the broker
+ * did not answer. */
 static void egress_seen(void *arg, struct cur *c)
 {
 	struct http_req *r = arg;

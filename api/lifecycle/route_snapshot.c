@@ -31,7 +31,7 @@ static cJSON *to_json(const struct checkpoint *c)
 	return o;
 }
 
-/* The snapshot could not be taken. Its record was deleted or, if e is set, could not be and becomes Failed. */
+/* The snapshot could not be taken. Its record was deleted. If e is set, the record could not be deleted, and becomes Failed. */
 static void begin_refused(struct checkpoint *c, struct http_req *r, const struct err *e)
 {
 	const struct sandbox *sb = sandbox_find(c->d, snapshot_of(c)->sandbox_id);

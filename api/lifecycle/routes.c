@@ -118,7 +118,7 @@ static const struct http_route lifecycle[] = {
 	{"GET", "/snapshots", route_snapshot_list, NONE},
 	{"GET", "/snapshots/{id}", route_snapshot_get, NONE},
 	{"DELETE", "/snapshots/{id}", route_snapshot_delete, NONE},
-	/* ours, beside the protocol */
+	/* the next three are ours, beside the protocol */
 	{"POST", "/sandboxes/{id}/fork", route_sandbox_fork, WHOLE},
 	{"POST", "/sandboxes/{id}/restore", route_sandbox_restore, WHOLE},
 	{"POST", "/snapshots/{id}/fork", route_snapshot_fork, WHOLE},

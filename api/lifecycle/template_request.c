@@ -74,7 +74,7 @@ static int probe_parse(const char *text, struct probe *p, struct refusal *x)
 		x, 400, PARAM, "readiness.probe: the host must be the sandbox itself (127.0.0.1).");
 }
 
-/* Without a probe the template is ready after warmupSeconds. Without these, either, it is ready after a minute
+/* Without a probe the template is ready after warmupSeconds. If the request has neither, the template is ready after a minute
  * if there is an entrypoint, and otherwise at once. */
 static int readiness(const cJSON *req, const struct config *c, struct probe *p, struct refusal *x)
 {

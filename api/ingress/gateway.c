@@ -83,7 +83,7 @@ static int by_host(const struct config *c, const char *host, struct ingress_addr
 		low[i] = host[i] >= 'A' && host[i] <= 'Z' ? (char)(host[i] | 0x20) : host[i];
 	domain_of(c, domain);
 	rc = ingress_parse_host(low, domain, a);
-	/* with any domain: browsers resolve names below localhost to their own machine */
+	/* Whatever our domain is, names below localhost are ours, too: browsers resolve them to their own machine. */
 	return rc == -ENOENT ? ingress_parse_host(low, "localhost", a) : rc;
 }
 

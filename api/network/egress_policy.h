@@ -4,7 +4,7 @@
  * client sends, changed, shown, and written for the broker. mayflyd's loop. The bytes of a client are hostile; what these functions return has
  * passed all checks and is kept in the record: {"defaultAction", "egress": [{"action", "target"?, "ports"?}]}.
  *
- * -EINVAL: *e quotes the bad rule (400). -E2BIG: too many rules, ports or targets (413). -ENOMEM. *out is the caller's.
+ * -EINVAL: *e names the bad rule (400). -E2BIG: too many rules, ports or targets (413). -ENOMEM. *out is the caller's.
  */
 #pragma once
 

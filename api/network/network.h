@@ -43,8 +43,8 @@ void network_start(struct networks *n, struct vm *vm, const struct buf *policy,
 /* The policy has changed. Connections that it does not allow end when the broker has read it. Without a network yet it does nothing. */
 void network_policy(struct networks *n, const struct vm *vm, const struct buf *policy);
 
-/* What a sandbox's network has done: fn gets the payload of NET_COUNTERS, or NULL if it has none (yet), later and once. -errno: it will not
- * be called. */
+/* What a sandbox's network has done. fn gets the payload of NET_COUNTERS, later and once; NULL: the sandbox has no network (yet), or the broker
+ * did not answer in time. -errno: fn will not be called. */
 typedef void (*network_counters_fn)(void *arg, struct cur *payload);
 int network_counters(struct networks *n, const struct vm *vm, network_counters_fn fn, void *arg);
 /* The same for all sandboxes together, also those that are gone. */

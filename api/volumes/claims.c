@@ -106,7 +106,7 @@ static void committed(void *arg, const struct err *e)
 	else if (p.what == WRITE_GONE && !e)
 		claim_forget(p.v, p.c);
 	else if (e && !p.c->committed && !p.c->uses && !p.c->writes)
-		/* it has no record; the last write that waited for it frees it */
+		/* The claim has no record. The last of its writes to end frees it. */
 		claim_forget(p.v, p.c);
 }
 

@@ -45,7 +45,7 @@ bool claim_name_ok(const char *s)
 	return dns_ok(s, 253, true);
 }
 
-/* No empty component, no "." and no "..": what a path names is what it says. */
+/* No empty component, no "." and no "..": so paths can be compared as texts (path_below()). */
 static bool path_ok(const char *path, bool absolute)
 {
 	size_t n = strlen(path);

@@ -24,7 +24,7 @@ int volumes_read(
 	const struct cJSON *in, const struct config *c, struct cJSON **out, struct refusal *x);
 /* false: not an item of a list that volumes_read() made. */
 bool volume_item_get(const struct cJSON *v, struct volume_item *to);
-/* How many bytes of the path name one of the configuration's host folders, the longest if there are several. 0: it is below none. */
+/* The length of the configuration's host folder with which this path begins, of the longest if several fit. 0: the path is below none. */
 size_t host_folder_of(const struct config *c, const char *path);
 /* Are the host folders of a record's list still below what the configuration allows? -EINVAL: *x. */
 int volumes_allowed(const struct cJSON *list, const struct config *c, struct refusal *x);

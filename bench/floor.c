@@ -185,8 +185,8 @@ static int run(struct floor_vm *v, struct err *e)
 	return 0;
 }
 
-/* What a live snapshot cannot avoid: fork(2) of a process whose mapping of a file has that many
- * private pages of 4 KiB. */
+/* What a live snapshot cannot avoid: fork(2) of a process whose mapping of a file has `mib` MiB of
+ * private pages, each of 4 KiB. */
 static int fork_floor(uint64_t mib, const char *file)
 {
 	uint64_t bytes = mib << 20, t0, took;

@@ -97,7 +97,7 @@ class Daemon(Given):
             f.write(f'[server]\nhost = "127.0.0.1"\nport = {port}\napi_key = "{key}"\n[runtime]\nkernel = "{kernel()}"\n'
                     f'initrd = "{find("initramfs.cpio")}"\nstate_dir = "{state}"\nrun_dir = "{self.run}"\n'
                     + "".join(f"{k} = {str(v).lower()}\n" for k, v in runtime.items()) +
-                    # an emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of theirs
+                    # an emulated CPU and 3 GiB would admit ten sandboxes; clones of one template share nearly all of their memory
                     '[limits]\ncpu_overcommit = 1000\nmemory_mib = 1048576\n[network]\n' + "".join(f"{k} = {json.dumps(v)}\n" for k, v in network.items()))
         subprocess.run(["chown", "-R", f"{user}:", os.path.join(state, "images"), state], check=True)
         volumes = os.path.join(state, "volumes")  # an earlier run in this appliance left it; it is the helper's

@@ -176,7 +176,7 @@ class Api:
         return "\n".join(out)
 
     def upload(self, sid, files):
-        """[(path in the sandbox, bytes)] in one request."""
+        """files: [(path in the sandbox, bytes)]. Returns a function that sends them in one request: the clock can start after the body was made."""
         path, headers = self.execd(sid)
         b = "mayflybench"
         parts = []

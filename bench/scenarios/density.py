@@ -28,8 +28,8 @@ def meminfo(name):
 
 
 class One:
-    """PSS of one restored, running monitor: all of it, without guest memory, and the guest pages that it wrote. Beyond guest memory, the
-    pages of the program and its libraries are shared with all other monitors; each monitor has its private pages for itself."""
+    """One restored, running monitor: the PSS of all its memory, the PSS of what is not guest memory, and the guest pages that were written.
+    Beyond guest memory, the pages of the program and its libraries are shared with all other monitors; each monitor has its private pages for itself."""
     name = "mayfly-vmm"
 
     def __init__(self, ctx):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For how long a live snapshot stops its source, by how much memory is private to it, beside a bare fork(2) of as many private pages."""
+"""For how long a live snapshot stops a source with PRIVATE_MIB of private memory, beside a bare fork(2) of as many private pages."""
 import os
 import struct
 import time

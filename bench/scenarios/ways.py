@@ -254,7 +254,8 @@ def named(program):
 
 
 class Idle:
-    """One sample: the allocator keeps what it had, so a second one of the same daemon would show nothing. A daemon of its own, for the same reason."""
+    """One sample: the allocator keeps what it had, so a second one of the same daemon would show nothing. For the same reason the daemon is not the one
+    that all share, but the one without a pool, which only the scenario `jail` uses besides."""
     name = "mayfly"
 
     def __init__(self, ctx):

@@ -24,7 +24,8 @@ int stream_digests(struct stream *s, struct digest *blob, struct digest *tar, ui
 	struct err *e);
 /* bytes of the blob read so far; any thread */
 uint64_t stream_read_bytes(const struct stream *s);
-void stream_close(struct stream *s); /* ends the thread, whatever it is doing */
+/* Waits for the thread, which ends when it has filled its buffer, or with the blob. */
+void stream_close(struct stream *s);
 static inline void stream_closep(struct stream **s)
 {
 	stream_close(*s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * job.h: the job's side of lib/proto_image.h: one request from the socket, one result to it.
- * Already jailed, or a plain child (--no-jail).
+ * The process is jailed by then, or a plain child (--job).
  */
 #pragma once
 

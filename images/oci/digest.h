@@ -30,7 +30,7 @@ static inline void digest_freep(struct digest_ctx **c)
 }
 
 void digest_of(const void *p, size_t n, struct digest *out);
-/* The whole file from its start, at most `size` bytes; -EFBIG if it is longer, -EIO if shorter. */
+/* The whole file, which must have `size` bytes: -EFBIG if it is longer, -EIO if shorter. */
 int digest_of_fd(int fd, uint64_t size, struct digest *out);
 
 /* "sha256:<64 lower-case hex digits>", nothing else. -EINVAL; *out is written only on success. */

@@ -265,7 +265,7 @@ int oci_index_pick(const struct oci_index *i, const struct platform *want,
 
 		if (d->media != MEDIA_MANIFEST && d->media != MEDIA_INDEX)
 			continue;
-		/* an index of one image, as tools write layouts, names no platform */
+		/* in layouts that tools write for one image, the only entry names no platform */
 		if (platform_fits(want, &d->platform) || (!d->platform.arch[0] && i->n == 1)) {
 			*out = d;
 			return 0;

@@ -33,7 +33,7 @@ struct descriptor {
 	struct digest digest;
 	uint64_t size;
 	struct platform platform; /* "" = not said */
-	char ref[256];            /* org.opencontainers.image.ref.name, "" */
+	char ref[256];            /* org.opencontainers.image.ref.name; "" = not said */
 };
 
 struct oci_index {

@@ -60,7 +60,7 @@ static int on_start(void *arg, long status)
 	return 0;
 }
 
-/* A registry can stay just above the limit for a stall for ever. The pull as a whole has a lower bound, too: few pulls may run at a time. */
+/* A registry can send for ever at just over 1 KiB a second, which is no stall. Few pulls may run at a time, so the whole pull has a lowest rate, too. */
 static int check_rate(struct download *dl, struct err *e)
 {
 	uint64_t passed_s = (mono_ns() - dl->begun_ns) / 1000000000u;

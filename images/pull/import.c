@@ -368,8 +368,8 @@ static int stage_entry(struct import *im, struct archive *a, struct blob *out, s
 	return r;
 }
 
-/* "../ID/layer.tar" beside "OTHER/layer.tar": what old versions of docker write for a layer that
- * occurs twice */
+/* If a layer occurs twice, old versions of docker write the second "OTHER/layer.tar" as a link to
+ * "../ID/layer.tar". */
 static const char *link_target(const char *link)
 {
 	return strncmp(link, "../", 3) == 0 ? link + 3 : link;

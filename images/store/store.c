@@ -293,8 +293,8 @@ int store_stage_begin(struct store *s, struct stage *out, struct err *e)
 	if (mkdirat(s->dir[F_STAGING], st.name, 0700) < 0)
 		return err_set(e, errno, "%s/staging", s->path);
 	st.fd = openat(s->dir[F_STAGING], st.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* a jailed job has a user of its own and gets this descriptor only; the folder above lets
-	 * nobody search for it by name */
+	/* A jailed job has a user of its own and gets this descriptor only. Others cannot find the
+	 * folder: its name is random, and they cannot list the one above. */
 	if (st.fd < 0 || flock(st.fd, LOCK_EX | LOCK_NB) < 0 || fchmod(st.fd, 0777) < 0)
 		return err_set(e, errno, "%s/staging/%s", s->path, st.name);
 	*out = st;

@@ -52,8 +52,8 @@ int store_list(struct store *s, int (*fn)(void *arg, const struct image_info *i)
 int store_name_set(struct store *s, const struct image_ref *r, const struct digest *id, bool local,
 	struct err *e);
 
-/* owner: a DNS label (a sandbox's or snapshot's id). A second pin of the same owner changes nothing. Never waits:
- * -EAGAIN while something is removed, which takes as long as the disk likes. */
+/* owner: a DNS label (a sandbox's or snapshot's id). A second pin of the same owner changes nothing. Never waits for the
+ * store's lock: -EAGAIN while something is removed, which takes as long as the disk likes. */
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */
 uint32_t store_pins(struct store *s, const struct digest *id);

@@ -310,7 +310,7 @@ static void grant_path(const struct digest *d, const char *group, char out[DIGES
 {
 	char hex[DIGEST_HEX];
 
-	/* the digest comes first, so no group's name is a path */
+	/* the digest comes first, so that a group named ".." is no path */
 	snprintf(out, DIGEST_HEX + 80, "%s%s%.64s", digest_hex(d, hex), group ? "." : "",
 		group ? group : "");
 }

@@ -59,7 +59,7 @@ int board_attach(struct board *b, unsigned int slot, struct virtio_dev *d,
 bool board_connect(struct board *b, bool all);
 
 /* Accesses of the guest: any address, 1 to 8 bytes. Unknown places are counted and read as all
- * ones, except port 0x64 (0). */
+ * ones, except port 0x64 (0). A virtio slot without a device reads 0 and is not counted. */
 void board_mmio(struct board *b, uint64_t gpa, void *data, uint32_t len, bool write);
 void board_pio(struct board *b, uint16_t port, void *data, uint32_t size, bool write);
 

@@ -205,8 +205,8 @@ void control_event(struct control *ctl, enum vmm_type ev, const void *payload, s
 	if (!m)
 		return;
 	if (fd >= 0) {
-		/* never queued: the descriptor is only lent. If the socket is full, the guest's
-		 * connection is lost, and the guest sees its end. */
+		/* never queued: the descriptor is only lent. If the socket is full, the event is
+		 * lost: a connection of the guest (VMM_EV_GUEST_CONN) then ends. */
 		if (!c || c->out || fdpass_send(c->fd, m->b, m->n, &fd, 1) < 0)
 			log_limited(LOG_WARN,
 				"a descriptor was dropped: no control connection takes it");

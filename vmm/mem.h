@@ -2,7 +2,7 @@
  *
  * mem.h: guest memory. mayfly-vmm, all threads. A guest address is never dereferenced: mem_ptr
  * checks the whole range first. What is read through such a pointer can change under us: each
- * shared field is read once into a local (mem_read), the local is validated.
+ * shared field is read once into a local (as vmm/virtq.c does), the local is validated.
  */
 #pragma once
 

@@ -40,7 +40,8 @@ struct populate_area {
 /* Pure arithmetic on tables, unit-tested without a VM. */
 struct populate_plan {
 	struct populate_copy *copy; /* ascending */
-	struct populate_area *area; /* ascending: the whole working set, also what is copied */
+	struct populate_area *area; /* ascending: the working set, also what is copied; without
+				       anonymous memory that was only read */
 	unsigned int ncopy, narea;
 	struct pm_list write; /* what was written and is not copied */
 	struct pm_list along; /* pages that are copied but were not written */

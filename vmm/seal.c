@@ -4,7 +4,8 @@
  * later thread and child inherits; and two that are set on top of it: the vCPUs', with little more
  * than KVM_RUN, and the snapshot writer's, with files only. Each row says what needs it.
  *
- * TRAP and not KILL: the handler of crash.c leaves the number in the last words, and rt_sigaction is not listed, so it cannot be replaced.
+ * TRAP and not KILL: the handler of crash.c leaves the number in the last words. The handler cannot be replaced: rt_sigaction is
+ * allowed for signal 33 only.
  */
 #include "vmm/seal.h"
 

@@ -17,7 +17,7 @@ struct snapshot_done {
 	int status; /* 0 or -errno, then err says more */
 	struct err err;
 	uint64_t stopped_ns; /* a live snapshot stopped the vCPUs for this long */
-	uint64_t pages;      /* of memory that will be / were written */
+	uint64_t pages;      /* of memory that were written; 0 in replied() */
 	uint64_t bytes;
 	uint32_t kept_mem; /* bit i: the snapshot refers to memory file i of this VM's restore */
 	unsigned int ndisks;

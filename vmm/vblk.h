@@ -75,7 +75,7 @@ struct vblk_conf {
 	struct bio *bio;    /* borrowed; its completions run on env->loop */
 	const char *serial; /* copied; cut at VBLK_SERIAL_BYTES */
 	unsigned int slot;
-	bool read_only; /* also if the disk has no private layer */
+	bool read_only; /* a disk without a private layer is read-only in any case */
 };
 
 int vblk_create(

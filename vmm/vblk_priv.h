@@ -48,7 +48,7 @@ struct vseg {
 
 struct vreq {
 	struct vblk *b;
-	TAILQ_ENTRY(vreq) list; /* free, waiting, flush_next, flush_now */
+	TAILQ_ENTRY(vreq) list; /* free, waiting, flush_next, flush_now, parked */
 	uint32_t type;
 	uint16_t head, nout, nin;
 	uint32_t in_bytes;

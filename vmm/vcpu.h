@@ -68,8 +68,8 @@ int vcpus_create(
 int vcpus_start(struct vcpus *s, void (*on_thread)(void), struct err *e);
 void vcpus_run(struct vcpus *s);
 /* Asks the vCPUs to park and does not wait: parked_fd becomes readable when all are parked. A
- * vCPU that waits for memory which the host cannot read never parks. vcpus_run() cancels this
- * at any time. */
+ * vCPU that waits for memory which the host cannot read never parks. vcpus_run() cancels the
+ * request at any time. */
 void vcpus_ask_stop(struct vcpus *s);
 bool vcpus_parked(struct vcpus *s);
 /* The same, but waits for at most limit_ms. After -ETIMEDOUT they are still asked to park. */

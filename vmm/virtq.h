@@ -58,7 +58,8 @@ int virtq_pop(struct virtq *q, struct virtq_chain *c);
 /* After a restore: takes the chain at this head again, which was taken before the snapshot and not
  * given back. 1 or -EPROTO. */
 int virtq_take(struct virtq *q, uint16_t head, struct virtq_chain *c);
-/* Puts the last n chains taken back, as if never taken; none of them may have been given back. */
+/* Undoes the last n virtq_pop() calls: their chains are in the ring as if never taken. None of them
+ * may have been given to virtq_push(). */
 void virtq_unpop(struct virtq *q, uint16_t n);
 /* Gives a chain back with the number of bytes that were written into it. Not visible before
  * virtq_publish. */
@@ -87,7 +88,7 @@ static inline const struct iovec *virtq_in(const struct virtq_chain *c)
  * end). */
 size_t iov_read(const struct iovec *v, unsigned int n, size_t off, void *to, size_t len);
 size_t iov_write(const struct iovec *v, unsigned int n, size_t off, const void *from, size_t len);
-/* The ranges that hold bytes [off, off + len) into dst: how many, at most cap; *bytes: how many
- * bytes they hold. */
+/* Writes the ranges that hold bytes [off, off + len) to dst, at most cap of them. Returns their
+ * number; *bytes: how many bytes they hold. */
 unsigned int iov_slice(const struct iovec *v, unsigned int n, size_t off, size_t len,
 	struct iovec *dst, unsigned int cap, size_t *bytes);

@@ -155,7 +155,7 @@ void vm_snapshot_taken(struct vm *vm, bool run);
 int vm_continue(struct vm *vm, struct err *e);
 /* Memory, processors and devices were loaded; the guest runs, or is paused. */
 void vm_restored(struct vm *vm, bool run);
-/* They were loaded in part: the VM has ended. */
+/* Memory, processors and devices were loaded only in part: the VM has ended. */
 void vm_broken(struct vm *vm);
 /* Calls fn with the vCPUs parked; they run again afterwards if the VM runs. -ETIMEDOUT: they
  * did not park in time. */

@@ -238,7 +238,7 @@ struct rx_take {
 	size_t room;
 };
 
-/* Buffers for `want` bytes: 1, 0: the guest has not made enough available, -EPROTO. */
+/* Takes buffers for `want` bytes. 1: done; 0: the guest has not made enough available; -EPROTO. */
 static int rx_take(struct vnet *v, struct rx_take *t, size_t want)
 {
 	struct virtq *q = &v->dev.queue[VQ_RX];

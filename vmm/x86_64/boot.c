@@ -136,7 +136,8 @@ int arch_boot_load(struct mem *m, const struct arch_boot *b, uint64_t *entry, st
 	if (at >= GIB(1))
 		return err_plain(e, ENOEXEC, "kernel: entry %#llx is beyond the first GiB",
 			(unsigned long long)at);
-	/* right after the kernel: then what stays there needs few extents in a snapshot */
+	/* right after the kernel, so that what the guest leaves there needs few extents in a
+	 * snapshot */
 	initrd = ALIGN_UP(end, MIB(2));
 	rc = load_initrd(m, b->initrd_fd, initrd, &initrd_bytes, e);
 	if (rc < 0)

@@ -42,7 +42,7 @@ struct client_opts {
 /* Finds the daemon. url: NULL for where it is by default. */
 void client_open(struct client *c, const char *url);
 /* Reads options and finds the daemon. True: go on, *rest is the first word left; false: return
- * *code. `words`: how few are needed. */
+ * *code. `words`: the least number of words that must be left. */
 bool client_begin(struct client *c, struct client_opts *co, const char *usage, const struct opt *o,
 	size_t n, int argc, char **argv, int words, int *rest, int *code);
 
@@ -83,7 +83,7 @@ int client_resolve_snapshot(const struct client *c, const char *word, char id[64
 int code_run_file(
 	const struct client *c, const char *sandbox, const char *language, const char *file);
 
-/* One stream into a file of the sandbox, its parents made. */
+/* Writes one stream to a file of the sandbox, and makes the folders above the file. */
 int copy_upload(const struct client *c, const char *id, FILE *from, const char *to, unsigned mode,
 	struct err *e);
 

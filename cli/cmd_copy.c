@@ -2,7 +2,7 @@
  *
  * cmd_copy.c: `mayfly cp`: files and folders into a sandbox and out of it, by the upload and download
  * of the execution API. File names in a listing of a sandbox are hostile: a name with "..", or
- * outside of the folder that was asked for, is refused. Links are not followed out.
+ * outside of the folder that was asked for, is refused. Symbolic links in a folder are not copied.
  */
 #include <ftw.h>
 #include <stdio.h>

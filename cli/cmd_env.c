@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_env.c: `mayfly env`: what the official SDKs and osb read from the environment, as `make up` or the package left
- * it. Read as data: a value that a shell would have to have quoted is refused.
+ * it. Read as data: a value that needs quotes in a shell is refused.
  */
 #include "cli/cli.h"
 

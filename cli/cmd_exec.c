@@ -381,7 +381,7 @@ static void add_rules(cJSON *to, const struct opt_list *targets, const char *act
 	}
 }
 
-/* Without a network option the request has no policy, and so has the sandbox. */
+/* Without a network option neither the request nor the sandbox has a policy. */
 static void add_policy(cJSON *body, const struct create_opts *o)
 {
 	bool open = o->network ? !strcmp(o->network, "open") : !o->allow.n;

@@ -19,7 +19,7 @@ struct worker_opts {
 	const char *input, *task, *context, *run_id;
 };
 
-/* A whole file, "-": standard input. NULL: e. To be freed. */
+/* A whole file, "-": standard input. To be freed. NULL: e has the error. */
 static char *file_text(const char *path, size_t max, size_t *n, struct err *e)
 {
 	bool in = !strcmp(path, "-");
@@ -93,7 +93,7 @@ static cJSON *input_read(const char *path, struct err *e)
 	return o;
 }
 
-/* The input from --task and the like, and what the file has for it. NULL: e. */
+/* The input from --task and the like, and what the file has for it. NULL: e has the error. */
 static cJSON *input_make(const struct worker_opts *o, const cJSON *worker, struct err *e)
 {
 	const char *task = o->task ? o->task : json_str(worker, "task");

@@ -165,7 +165,7 @@ static cJSON *flow_plain(struct flow *f)
 
 static cJSON *flow_value(struct flow *f);
 
-/* A name and its ':'. NULL: e. To be freed. */
+/* A name and its ':'. To be freed. NULL: the reader's e has the error. */
 static char *flow_key(struct flow *f)
 {
 	const char *at = f->p;
@@ -197,7 +197,7 @@ static char *flow_key(struct flow *f)
 	return NULL;
 }
 
-/* Takes v. false: e. */
+/* Takes over v. false: the reader's e has the error. */
 static bool member_add(struct reader *r, unsigned int line, cJSON *o, const char *key, cJSON *v)
 {
 	if (!v)

@@ -94,7 +94,7 @@ class Web(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
 
 def files_of(tmp):
-    """path -> (type, bytes); the git server is apart."""
+    """({path: (type, bytes)}, the npm package). The git server is apart."""
     name, whl = wheel()
     pkg, tgz = deb(tmp), npm_package()
     packages = (f"Package: {NAME}\nVersion: 1.0\nArchitecture: all\nMaintainer: test <test@{DOMAIN}>\nFilename: ./hello.deb\nSize: {len(pkg)}\n"

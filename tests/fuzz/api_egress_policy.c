@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api_egress_policy.c: two documents of a client with a NUL between them: a policy, and a patch or a list of targets. What the daemon accepts the
- * broker reads, and it is accepted again as it is kept.
+ * api_egress_policy.c: two documents of a client with a NUL between them: a policy, and a patch or a list of targets. The broker can read
+ * each policy that the daemon accepts, and the daemon accepts it again in the form in which it keeps it.
  */
 #include <cjson/cJSON.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images_job.c: what an image job says, by a job that was taken over by what it read: all that the
- * daemon and the command line believe of it goes through here. The input is a list of messages,
+ * images_job.c: the messages of an image job that was taken over by the bytes it read. All that the
+ * daemon and the command line believe of a job goes through here. The input is a list of messages,
  * each a type, a length and bytes; the first job of a run has put a manifest and its configuration
  * into its folder, so that right answers lead on to the build.
  */

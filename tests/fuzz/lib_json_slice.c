@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON in place: what the reader takes it can walk, and what it writes again as a string the strict reader takes.
+ * JSON in place: the reader can walk all that it accepts, and the strict reader accepts each string that it writes again.
  */
 #include "lib/json_slice.h"
 

@@ -50,7 +50,7 @@ void check_disk(struct vmctl *v, uint64_t from, uint64_t n, uint32_t seed);
  * its new private layer. */
 struct stored freeze(struct vmctl *v, struct vmctl_disk *stack, uint32_t flags, uint64_t *stopped);
 
-/* Closes the state file of `old`, and those of its memory files that `now` does not name. */
+/* Closes and removes the state file of `old`, and those of its memory files that `now` does not name. */
 void close_stored(const struct stored *old, const struct stored *now);
 
 /* scenarios: balloon.c, busy.c, ends.c, hardware.c */

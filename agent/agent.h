@@ -28,7 +28,7 @@ struct session;
 #define AGENT_ENDED_MAX 1024u
 
 /* sinks: procio.c. cgroups_left: released but not empty yet. stores: storages of isolated sessions.
- * ahead: isolated sessions that the spare became. */
+ * ahead: isolated sessions that began from the spare one (isolate.c). */
 struct agent_counters {
 	uint64_t conns, conns_total, conns_refused, frames_in, frames_bad, bytes_in, bytes_out;
 	uint64_t execs_total, reaped_total, orphans_reaped, sinks, cgroups, cgroups_left, stores,
@@ -87,7 +87,7 @@ struct agent {
 	uint64_t memory_limit;       /* of all processes in it; 0 = the whole machine */
 	struct cgroup *spare_cgroup; /* made ahead, because the kernel makes them slowly */
 	uint64_t next_cgroup, next_store;
-	/* isos: isolated sessions, until their storage is given away. ended: the cgroup ids of the
+	/* isos: isolated sessions, until a job has their storage to remove. ended: the cgroup ids of the
 	 * last ones that ended; the kernel never uses an id twice */
 	struct iso *isos;
 	struct iso *spare_iso; /* made ahead, for no session yet; also in isos. NULL: none */

@@ -216,8 +216,8 @@ static void boot_reset(void)
 
 void boot_power_off(void)
 {
-	/* A mount that remains may keep the root busy. The root is clean because of the read-only
-	 * remount. */
+	/* The root is not unmounted, because a mount that remains may keep it busy. The read-only
+	 * remount makes it clean. */
 	static const char *const dirs[] = {"/etc/machine-id", "/dev/shm", "/run", "/tmp"};
 
 	sync();

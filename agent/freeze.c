@@ -189,7 +189,7 @@ static void quiet_done(struct agent *a, struct job *j)
 		loop_defer(a->loop, parked_run, f);
 }
 
-/* All processes are frozen. */
+/* All processes are frozen, or AGENT_PREP_FREEZE was not asked for. */
 static void go_quiet(struct freeze *f)
 {
 	struct conn *c = conn_find(f->a, f->conn);

@@ -2,8 +2,8 @@
  *
  * ident.c: identity. The loop's thread. A restored or forked machine must be another one before
  * anything of the user's runs: new randomness, the right time, names of its own. A failure here
- * stops the start (fail closed). Tests (not init) do not set the clock or add entropy; they do the
- * rest.
+ * stops the start (fail closed). An agent of a test (not init) sets no clock, adds no entropy and
+ * writes no file in /etc; it sets the host name only with set_names.
  */
 #include "agent/ident.h"
 

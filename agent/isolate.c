@@ -274,8 +274,8 @@ static void iso_ready(struct iso *i)
 		return;
 	}
 	i->state = ISO_LIVES;
-	/* the shell was forked before and does not inherit this: the kernel kills it first when
-	 * memory is short */
+	/* The shell was forked before, so it does not inherit this score. When memory is short, the
+	 * kernel kills the shell before this process. */
 	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", i->pid);
 	text_poke(path, "-500");
 	iso_drop_output(i);

@@ -16,7 +16,8 @@ struct iso;
 /* Of a run in the background: how much of its output is kept. */
 #define ISO_LOG_MAX MIB(16)
 
-/* Takes r. The request is answered when the session is ready or failed; on failure the session is gone. 0, or -errno: nothing was begun. */
+/* Takes r. The request is answered when the session is ready or failed; on failure the session is gone. 0, or
+ * -errno: nothing was answered, and the caller destroys the session. */
 int isolate_make(struct session *s, struct conn *c, uint32_t id, struct iso_req *r, struct err *e);
 /* Deletes it: kills everything in it and removes its storage. NULL is fine. */
 void isolate_free(struct iso *i);

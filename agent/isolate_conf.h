@@ -55,7 +55,7 @@ void iso_conf_free(struct iso_conf *c);
 
 /* The environment of a session's shell: base filtered as r says, then r's own. NULL: no memory. */
 struct envset *iso_env(const struct envset *base, const struct iso_req *r, const char *home);
-/* Would this variable be kept from every session? */
+/* Is this a variable that sessions get only if AGENT_EM_ALLOW names it? */
 bool iso_env_is_private(const char *name, size_t n);
 
 /* Lines on ISO_FD_STATUS, from the first process or the shell. The session's programs can write
@@ -88,9 +88,9 @@ bool iso_line_parse(const char *s, struct iso_line *l);
 
 /* The session's first process (mayfly-agent --isolate). Returns its exit code. */
 int isolate_main(void);
-/* Called in the session's first process: makes the file system that the session sees its root. 0 or
- * -errno with a text in e. _begin makes what is the same for all sessions and needs only dir, _end
- * makes the rest. */
+/* Called in the session's first process: builds the file system that the session sees, and enters it
+ * as the root. 0 or -errno with a text in e. _begin makes what is the same for all sessions and
+ * needs only dir, _end makes the rest. */
 struct iso_view {
 	const char *dir;
 	const struct iso_conf *c; /* _end */

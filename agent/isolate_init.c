@@ -29,8 +29,8 @@
  * Then a DEBUG trap makes every command of the files around it return as well (functrace and
  * extdebug, code 2), until the loop is reached, where no file is being sourced. Other shells leave
  * one function with each SIGINT. They exit on a syntax error in a file that they source, so `sh -n`
- * tries the file first. A run in the background keeps ISO_SHELL_STATUS open until it has
- * started. */
+ * tries the file first. The wrapper of a background run has ISO_SHELL_STATUS, because it reports the
+ * run's start and end there; the run's own code does not inherit it. */
 static const char driver[] =
 	"EXECD_INT=\n"
 	"[ -z \"$BASH_VERSION\" ] || set -T\n"

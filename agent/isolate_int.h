@@ -11,7 +11,7 @@
 enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD };
 
 struct iso {
-	struct iso *next; /* in the agent's list, until its storage is given away */
+	struct iso *next; /* in the agent's list, until a job has its storage to remove */
 	struct agent *a;
 	struct session *s; /* NULL: deleted, or made ahead */
 	struct iso_conf conf;

@@ -27,8 +27,8 @@ struct job {
 	struct envset *env; /* for expansion; read only */
 	bool no_answer;     /* done() answers when all went well */
 	/* A mount namespace in which it works, and the root there; -1: the agent's. They need
-	 * own_thread. root_fd is needed because setns() enters the namespace's root: in a chroot
-	 * that is not the session's root. */
+	 * own_thread. root_fd is needed because setns() enters the namespace's root. If the agent
+	 * runs in a chroot, the namespace's root is not the session's root. */
 	int ns_fd, root_fd;
 	bool own_thread; /* a thread of its own, not one of the pool's */
 	int fd;          /* bulk: the connection's socket, the job's own */

@@ -59,7 +59,7 @@ struct proc {
 	bool started;        /* AGENT_OK was answered: frames may follow */
 	bool exited;         /* reaped; output may still be in the pipe */
 	bool ended;          /* and all output is in `out` */
-	uint64_t replay_end; /* a terminal's output before it is a replay to p->conn */
+	uint64_t replay_end; /* terminals: output before this offset is a replay for conn */
 	bool exit_sent, discard, timed_out, entrypoint;
 
 	struct timer *limit_timer, *kill_timer;
@@ -97,7 +97,8 @@ void proc_reaped(struct proc *p, int wait_status);
 void proc_ended(struct proc *p, enum agent_state state, uint32_t code);
 /* Keeps its arguments, for AGENT_STATUS. */
 void proc_keep_argv(struct proc *p, char *const *argv, uint32_t argc);
-/* Sends sig to its process group, and SIGKILL also to everything in its cgroup. 0, -ESRCH. */
+/* Sends sig to its process group, and SIGKILL also to everything in its cgroup. 0 or -errno (ESRCH:
+ * it does not run). For a run of an isolated session: isolate_signal(). */
 int proc_signal(struct proc *p, int sig);
 /* Kills it after ms, if it still runs; 0: never. */
 void proc_kill_after(struct proc *p, uint32_t ms);

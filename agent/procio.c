@@ -287,7 +287,7 @@ void procio_drain(struct proc *p)
 		if (g == GOT_FULL) {
 			stream_unwatch(s);
 			procio_pump(p);
-			return; /* an acknowledgement brings us back */
+			return; /* procio_ack() or, for a terminal, procio_pump() calls this again */
 		}
 		if (g == GOT_END)
 			stream_close(s);

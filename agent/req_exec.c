@@ -79,7 +79,7 @@ void req_exec(struct agent *a, struct conn *c, uint32_t id, struct cur *b)
 	}
 }
 
-/* Reads the exec id that begins many requests; NULL after it answered. last: nothing follows. */
+/* Reads the exec id that begins many requests. NULL: an error was answered. last: nothing follows. */
 static struct proc *take_proc(
 	struct agent *a, struct conn *c, uint32_t id, struct cur *b, bool last)
 {

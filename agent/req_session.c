@@ -255,7 +255,7 @@ void req_session_list(struct agent *a, struct conn *c, uint32_t id, struct cur *
 	buf_fini(&ok);
 }
 
-/* Reads the id that begins a request; NULL after it answered. last: nothing follows. */
+/* Reads the id that begins a request. NULL: an error was answered. last: nothing follows. */
 static struct session *take_session(
 	struct agent *a, struct conn *c, uint32_t id, struct cur *b, bool last)
 {

@@ -42,7 +42,7 @@ static const char *take_value(const char *p, const char *const *names, unsigned 
 	return p;
 }
 
-/* One element of a list: * or a or a-b, each with /step. */
+/* One element of a list: * or a or a-b, then /step if there is one. */
 static const char *take_element(
 	const char *p, unsigned lo, unsigned hi, const char *const *names, uint64_t *bits)
 {

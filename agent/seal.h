@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal.h: what is taken away from a process of the guest: capabilities, system calls, reach. For the processes of isolated sessions, which
- * are sealed between fork and execve, and for commands that the configuration hardens (spawn.c).
+ * seal.h: what is taken away from a process of the guest: capabilities, system calls, reach. For the first process of an isolated
+ * session, which seals itself before it starts the shell, and for commands that the configuration hardens (spawn.c).
  */
 #pragma once
 

@@ -26,7 +26,7 @@ struct userdb {
 void userdb_load(struct userdb *db);
 void userdb_free(struct userdb *db);
 
-/* "name", "uid", each with ":group" or ":gid"; "" is root. 0, -ENOENT: no such user or group. */
+/* "name" or "uid", then ":group" or ":gid" if there is one; "" is root. 0, -ENOENT: no such user or group. */
 int user_by_spec(const struct userdb *db, const char *spec, struct user *u);
 /* Numbers need no entry; gid (gid_t)-1: that of the entry, or the uid's own number. */
 void user_by_id(const struct userdb *db, uid_t uid, gid_t gid, struct user *u);

@@ -8,6 +8,6 @@
 
 #include "lib/base.h"
 
-/* Bytes that were read, at most WARM_MAX. */
+/* Returns how many bytes were read. Once they are WARM_MAX, no further file is read. */
 size_t warm_files(void);
 #define WARM_MAX MIB(16)

@@ -101,8 +101,8 @@ void cow_mark_written(struct cow *c, uint64_t off, uint64_t len);
  * units at the ends are not touched. */
 uint64_t cow_mark_zero(struct cow *c, uint64_t off, uint64_t len);
 
-/* ---- flush: data durable, then bitmap, then durable. One at a time; what is marked after _begin
- * waits for the next one */
+/* ---- flush: the data is made durable, then the bitmap is written and made durable. One flush at a
+ * time; what is marked after _begin waits for the next flush */
 
 struct cow_step {
 	enum { COW_STEP_END, COW_STEP_SYNC, COW_STEP_WRITE } op;

@@ -19,7 +19,7 @@ uint32_t cow_crc32(const void *p, size_t n)
 	const uint8_t *b = p;
 	uint32_t c = ~0u;
 
-	/* headers of 200 bytes: a table would be larger than what it saves */
+	/* headers of less than 200 bytes: a table would be larger than what it saves */
 	while (n--) {
 		c ^= *b++;
 		for (int i = 0; i < 8; i++)

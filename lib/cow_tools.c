@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cow_tools.c: see cow_tools.h. Image jobs and the command line, never the monitor. Hostile: all
+ * cow_tools.c: see cow_tools.h. The daemon and the command line, never the monitor. Hostile: all
  * files.
  */
 #include "lib/cow_tools.h"
@@ -152,8 +152,8 @@ struct check {
 	uint64_t bad_states, beyond;
 };
 
-/* Reports a problem. did: 0 it was mended; 1 it cannot be mended; -errno mending failed. Counts it
- * as left unless it was mended. */
+/* Reports a problem. did: 0 it was mended; 1 it was not (it cannot be, or `repair` is false); -errno
+ * mending failed. Counts it as left unless it was mended. */
 static void problem(struct check *k, const char *text, int did)
 {
 	char line[600];

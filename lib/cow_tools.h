@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cow_tools.h: what is done to layered disks while nothing runs on them: measure, flatten, check
- * and repair, rebuild an index. The daemon's image jobs and the command line. Every file may be
+ * and repair, rebuild an index. The command line, and the daemon for checks. Every file may be
  * damaged: that is what they are for.
  */
 #pragma once

@@ -66,7 +66,7 @@ struct dns_record {
 
 struct dns_answer {
 	uint8_t rcode;
-	bool cut; /* TC: ask again over TCP */
+	bool cut; /* TC, or more records than DNS_RECORDS_MAX. Over UDP: ask again over TCP */
 	unsigned int n;
 	struct dns_record rec[DNS_RECORDS_MAX];
 	size_t used;

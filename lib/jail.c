@@ -115,7 +115,7 @@ static int collect_trees(const struct jail_conf *c, struct trees *t, struct err 
 	return 0;
 }
 
-/* 3. Namespaces. Should: own mounts, IPC, host name, and network (but for pulls). Mustn't: see or
+/* 3. Namespaces. Should: own mounts, IPC, host name, and network (unless keep_net). Mustn't: see or
  * signal anything of the host by them. */
 static int leave_namespaces(int flags, struct err *e)
 {
@@ -380,8 +380,8 @@ static int stage_user(const struct jail_conf *c, struct err *e)
 		return err_set(e, errno, "capset");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return err_set(e, errno, "no_new_privs");
-	/* a snapshot's child reads its own pagemap, which a process that changed its user may not
-	 * without this; nobody else has this user */
+	/* a snapshot's child reads its own pagemap. Without this, a process that changed its user
+	 * may not read it. Nobody else has this user */
 	if (prctl(PR_SET_DUMPABLE, c->want_proc ? 1 : 0, 0, 0, 0) < 0)
 		return err_set(e, errno, "dumpable");
 	if (!c->nids && setresuid(0, 0, 0) == 0)
@@ -492,7 +492,7 @@ int jail_landlock_tcp(struct err *e)
 	return landlock_enforce(rules, e);
 }
 
-/* 7. Landlock. Should: the staging folder, the listed read-only paths, its own /proc. Mustn't: any
+/* 7. Landlock. Should: the listed folders, the listed read-only paths, its own /proc. Mustn't: any
  * other file, any TCP port without network, signals outwards. */
 static int stage_landlock(const struct jail_conf *c, int proc_fd, uint32_t *missing, struct err *e)
 {

@@ -57,8 +57,8 @@ struct jail_show {
 #define JAIL_SHOW_MAX 32
 int jail_root(const struct jail_show *show, size_t n, struct err *e);
 
-/* Landlock alone (mayflyd): only these paths, "rw" or "ro", may be opened from now on, by this process and its children. Paths that do not
- * exist are left out. -EOPNOTSUPP: this kernel has none. */
+/* Landlock alone (mayflyd): only these paths may be opened from now on, for reading or also for writing, by this process and its
+ * children. Paths that do not exist are left out. -EOPNOTSUPP: this kernel has none. */
 struct jail_path {
 	const char *path;
 	bool writable;

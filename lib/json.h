@@ -38,7 +38,7 @@ const struct cJSON *json_obj(const struct cJSON *o, const char *key);
 const struct cJSON *json_arr(const struct cJSON *o, const char *key);
 /* A member that is there and not null. */
 const struct cJSON *json_field(const struct cJSON *o, const char *key);
-/* v is a whole number from 0 to max; max is at most 2^53. */
+/* Is v a whole number from 0 to max, and not above 2^53? */
 bool json_whole(const struct cJSON *v, uint64_t max, uint64_t *out);
 /* -EINVAL unless it is a whole number from 0 to 2^53 */
 int json_u64(const struct cJSON *o, const char *key, uint64_t *out);

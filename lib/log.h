@@ -14,7 +14,8 @@ extern int log_level; /* changed at run time by the debug command */
 /* who: "mayfly-vmm: vm42/vblk0", shown before each line; copied, cut at 63 bytes. */
 void log_init(const char *who, int fd, bool json);
 int log_fd(void);
-/* ctx may be NULL; else "sandbox=<id> request=<id>"-like pairs, logged as fields. */
+/* ctx may be NULL; else pairs such as "sandbox=<id> request=<id>". They come before the text; in JSON
+ * they are the member "ctx". */
 void log_write(enum log_level l, const char *ctx, const char *fmt, ...) _printf_(3, 4);
 
 #define log_error(...) log_write(LOG_ERROR, NULL, __VA_ARGS__)

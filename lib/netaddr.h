@@ -55,8 +55,8 @@ enum net_kind {
 enum net_kind net_kind_of(const struct net_addr *a, struct net_prefix *place);
 const char *net_kind_name(enum net_kind k);
 
-/* The IPv4 addresses that an IPv6 address carries (NAT64, 6to4, Teredo's server and client, IPv4-compatible): a packet to it may end
- * there. How many, at most NET_CARRIED_MAX. */
+/* The IPv4 addresses that an IPv6 address carries (NAT64, 6to4, Teredo's server and client, IPv4-compatible,
+ * IPv4-translated): a packet to it may end there. How many, at most NET_CARRIED_MAX. */
 #define NET_CARRIED_MAX 2
 unsigned int net_addr_carried(const struct net_addr *a, struct net_addr out[NET_CARRIED_MAX]);
 

@@ -157,7 +157,7 @@ enum agent_type {
 	 * AGENT_OK with flag AGENT_FL_MORE */
 	AGENT_LIST = 71,
 	AGENT_SEARCH = 72, /* str path, str glob, u32 max -> as AGENT_LIST */
-	/* u32 flags (AGENT_RM_TREE, AGENT_RM_MISSING_OK), u32 n, n x str path -> {} */
+	/* u32 flags (AGENT_RM_*), u32 n, n x str path -> {} */
 	AGENT_REMOVE = 73,
 	/* str path, str owner, str group, u32 mode (AGENT_NO_MODE) -> {}; with parents */
 	AGENT_MKDIR = 74,
@@ -170,7 +170,7 @@ enum agent_type {
 	 * offset/len count lines from 1) -> u64 size, u64 offset, u64 len, file item; then
 	 * AGENT_DATA*, an empty one ends; AGENT_ERR in between = failed */
 	AGENT_READ = 80,
-	/* ids, str path, str owner, str group, u32 mode, u32 flags (AGENT_WR_ATOMIC) -> {} ; then
+	/* ids, str path, str owner, str group, u32 mode, u32 flags (AGENT_WR_*) -> {} ; then
 	 * the host's AGENT_DATA*, an empty one ends; -> AGENT_OK u64 bytes */
 	AGENT_WRITE = 81,
 	AGENT_DATA = 82, /* bytes */
@@ -260,7 +260,7 @@ enum agent_terminal_mode { AGENT_TM_PTY = 1, AGENT_TM_PIPE = 2 };
  *   u32 exit_state                     enum agent_state of the last shell or run, 0 = none
  *   u32 exit_code */
 
-enum { AGENT_AT_WATCH = 1 /* a terminal: a viewer beside the holder, whose input is not taken */ };
+enum { AGENT_AT_WATCH = 1 /* a terminal: a viewer. Its input is not taken, the holder stays */ };
 
 enum agent_state {
 	AGENT_RUNNING = 1,

@@ -2,9 +2,10 @@
  *
  * proto_machine.h: between `mayfly machine` on the host and the exec server in the appliance: one
  * TCP connection a command. Frames: u8 type, 3 zero bytes, u32 length (little endian), payload. The
- * first frame is the token (a new one at each start, handed to the appliance through fw_cfg), the
- * second says what to do. Both ends treat the other's bytes as hostile: the port of the appliance
- * can be reached by whatever runs in it, and the appliance runs what nobody trusts.
+ * first frame is the token (a new one at each start, handed to the appliance through fw_cfg). After
+ * it, and after any MACHINE_CLOCK, one frame says what to do. Both ends treat the other's bytes as
+ * hostile: the port of the appliance can be reached by whatever runs in it, and the appliance runs
+ * what nobody trusts.
  */
 #pragma once
 

@@ -130,6 +130,6 @@ enum net_counter {
 #define NET_PACKET_MAX (NET_VHDR_BYTES + NET_FRAME_MAX)
 
 /* Descriptors that mayfly-net and mayfly-broker are started with, by number. BROKER_FD_CONTROL is a listening socket, which each daemon
- * connects to, or one connection. Then the broker ends with it. */
+ * connects to, or one connection, with whose end the broker ends. */
 enum { NET_FD_BROKER = 3, NET_FD_FRAMES = 4, NET_FD_END = 5 };
 enum { BROKER_FD_CONTROL = 3, BROKER_FD_END = 4 };

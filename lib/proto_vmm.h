@@ -186,8 +186,8 @@ enum vmm_exit {
 	VMM_X_FORCED,      /* VMM_SHUTDOWN 1 */
 	VMM_X_SNAPSHOTTED, /* VMM_F_EXIT done */
 	VMM_X_KVM_ERROR,
-	/* SIGBUS of a memory file: shortened, or not readable. A layer without room is an I/O error
-	 * in the guest */
+	/* Guest memory cannot be read: a memory file was shortened, or its disk failed. Or KVM had
+	 * no memory. */
 	VMM_X_HOST_ERROR,
 	VMM_X_INTERNAL,
 	VMM_X_COUNT

@@ -65,7 +65,8 @@ static_assert(sizeof(struct snap_head) == 224, "on-disk size");
 
 struct snap_sec {
 	uint32_t type, id;
-	uint32_t bytes, crc; /* of the bytes behind it */
+	/* bytes: how many follow this head. crc: over type, id, bytes, and what follows */
+	uint32_t bytes, crc;
 };
 
 /* A piece of guest memory: [gpa, gpa+len) is [off, off+len) of that file's data. Ascending, not
@@ -132,7 +133,7 @@ int snap_write_finish(struct snap_writer *w, struct err *e);
 void snap_write_fini(struct snap_writer *w);
 
 /* ---- memory files */
-/* Checks the head, and that the file is as long as the head says. want: the id and size it must
+/* Checks the head, and that the file is at least as long as the head says. want: the id and size it must
  * have, or NULL. */
 int snap_mem_check(int fd, const struct snap_file *want, struct snap_mem_head *h, struct err *e);
 /* Reads it all and compares the checksums. Slow. */

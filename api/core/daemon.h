@@ -70,7 +70,7 @@ struct daemon {
 	struct turns *turns; /* creates that make their VM, and those that wait */
 	unsigned int cpus;   /* of the host, as it was at the start */
 	int kernel_fd, initrd_fd, kvm_fd;
-	/* kernel, initrd, board and CPU class: what templates depend on besides image and size */
+	/* kernel, initrd, board, CPU class and whether there is a network device: what templates depend on besides image and size */
 	char boot_key[65];
 	char host_boot_id[40];
 	uint64_t start_ns;

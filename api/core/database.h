@@ -8,7 +8,8 @@
  *
  * The rule for every caller: no answer, list, event or message shows a state whose commit has not
  * ended. A caller changes its own state in the callback, or changes it before and restores it when
- * the callback brings an error.
+ * the callback brings an error. Exceptions are changes that hold even if the write fails, such as the
+ * end of a monitor: the next daemon finds the same.
  *
  * All functions belong to the loop's thread.
  */

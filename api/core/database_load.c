@@ -51,7 +51,7 @@ struct load {
 	char *last; /* the last key that was read from the beginning of the table; NULL: none */
 };
 
-/* Not by json_read(): a record holds a client's JSON one level deeper than json_read() may have let it in. */
+/* json_read() is not used here. It bounds the depth, and a record holds a client's JSON one level deeper than the request had it. */
 static cJSON *row_parse(sqlite3_stmt *st, int column)
 {
 	const char *text = (const char *)sqlite3_column_text(st, column),

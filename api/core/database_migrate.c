@@ -60,7 +60,7 @@ static void time_move(cJSON *doc, const char *name, const char *as)
 	json_put_i64(doc, as, ns);
 }
 
-/* Nothing but the local members moves: document_convert(). */
+/* Nothing is to be done here: document_convert() moves the local members. */
 static void sandbox_convert(cJSON *doc)
 {
 }

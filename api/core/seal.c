@@ -132,7 +132,7 @@ size_t daemon_rules(struct jail_rule to[static DAEMON_RULES_MAX])
 
 int daemon_seal(struct err *e)
 {
-	/* seccomp cannot see the family of a connect's address, and the listeners are TCP sockets */
+	/* The daemon has TCP sockets: its listeners. seccomp cannot see whether a connect() is to a TCP address, so Landlock refuses those. */
 	int rc = jail_landlock_tcp(e);
 
 	if (rc < 0 && rc != -EOPNOTSUPP)

@@ -8,8 +8,8 @@
 
 #include "lib/jail.h"
 
-/* To be called first: from then on only the daemon's own folders can be opened, and some of /proc,
- * /sys and /etc. -EOPNOTSUPP: this kernel has no Landlock. */
+/* To be called before daemon_seal(), when the guest's kernel and initramfs are open. From then on only the daemon's own folders can
+ * be opened, and some of /proc, /sys and /etc. -EOPNOTSUPP: this kernel has no Landlock. */
 int daemon_landlock(const char *state_dir, const char *run_dir, struct err *e);
 
 /* To be called before the first byte of a client is read, and before threads are started. A system

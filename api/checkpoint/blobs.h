@@ -30,7 +30,7 @@ bool blob_in_ram(const char *id);
 uint64_t blobs_ram_bytes(const struct blobs *b);
 /* Makes id's file of that kind, empty, read and write: a descriptor or -errno. Any thread. */
 int blob_make(struct blobs *b, const char *id, const char *kind);
-/* Removes what blob_make() made, if nobody has a reference to it yet. Any thread. */
+/* Removes what blob_make() made. Only for a file to which nobody has a reference yet. Any thread. */
 void blob_discard(struct blobs *b, const char *id, const char *kind);
 struct io_pool *blobs_io(const struct blobs *b);
 /* Syncs the names of all files made so far. For database_before_sync(), from the writer's thread. After

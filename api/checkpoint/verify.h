@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verify.h: looks for damage in the files that sandboxes are restored from. At every restore the monitor checks the state and the heads of the
- * memory files. It also checks the memory that it prefetches, if a file was not read since the host booted. The rest of such a file is
- * read here, once per boot, in a thread. A damaged file is not used again. mayflyd's loop.
+ * memory files. It also checks the memory that it prefetches, if a file was not read since the host booted. A thread of the daemon reads
+ * the whole of such a file afterwards, once per boot. A damaged file is not used again. mayflyd's loop.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * agent_client.c: the CONTROL connection of a sandbox and the list of its streams. The daemon's loop
- * thread; answers are hostile. An id is never used twice on a connection; an answer to one that is
- * no longer waited for is dropped, to one never given is the end of the connection.
+ * thread; answers are hostile. An id is never used twice on a connection. An answer to a request that
+ * nobody waits for any more is dropped. An answer to an id that was never given ends the connection.
  */
 #include "api/links/agent_client_int.h"
 

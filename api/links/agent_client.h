@@ -2,8 +2,8 @@
  *
  * agent_client.h: the host's side of lib/proto_agent.h: one struct agentc per sandbox. The daemon's loop
  * thread. One CONTROL connection is kept and carries many requests; a running command, a file and a
- * dialled port have a connection each. Nothing here blocks; no function calls back before it
- * returns. What the agent sends is hostile: bounded, checked, and at worst the end of a connection.
+ * dialled port have a connection each. Nothing here blocks. Only agentc_down() and agentc_destroy() call
+ * back before they return. What the agent sends is hostile: bounded, checked, and at worst the end of a connection.
  *
  * An agentc is down until agentc_up() says that the agent listens (the daemon learns that from
  * VSOCK_PORT_READY), and again from agentc_down() (pause, restore). While it is down, requests wait.
@@ -212,8 +212,8 @@ struct agent_dial *agent_dial_tcp(
 /* path: of a Unix socket, at most 107 bytes. */
 struct agent_dial *agent_dial_unix(
 	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg);
-/* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before that, with an error: the agent
- * takes no such stream (or, ECONNRESET and ECANCELED, is gone). */
+/* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before opened(): with
+ * ECONNRESET or ECANCELED the agent is gone, with any other error it takes no such stream. */
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);
 /* From now on its callbacks are these. May be called from inside its own callbacks. */
 void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg);

@@ -17,7 +17,7 @@ struct bulk {
 	enum agent_conn kind;
 	const struct aconn_ops *conn_ops;
 	struct aconn *conn;
-	struct timer *late; /* reports an opening that failed at once, in a later turn */
+	struct timer *late; /* reports in a later turn that an opening failed at once */
 	struct buf ask;
 	uint16_t ask_type, ask_flags;
 	bool held, over, answered;

@@ -14,7 +14,7 @@ struct agent_terminal {
 	const struct agent_terminal_ops *ops;
 	void *arg;
 	struct aconn *conn;
-	struct timer *late; /* reports an opening that failed at once, in a later turn */
+	struct timer *late; /* reports in a later turn that an opening failed at once */
 	struct buf ask;
 	uint64_t in_sent, in_taken;
 	bool held, attached, over, refused;

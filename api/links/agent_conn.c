@@ -445,7 +445,7 @@ static void resume_reading(struct aconn *c)
 	if (rc && !c->closing)
 		fail(c, rc);
 	if (!c->closing && c->state != AC_OVER && !c->held) {
-		/* without a watch the peer hung up while reading was stopped: read what the kernel still
+		/* no watch: the peer hung up while reading was stopped. Read what the kernel still
 		 * has */
 		while (!c->watch && !c->got_eof && !c->held && !c->closing && c->state != AC_OVER)
 			on_readable(c);

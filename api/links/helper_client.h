@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * helper_client.h: the daemon's side of lib/proto_priv.h: processes in jails, their limits, their end. Without a helper (--no-jail, for
- * debugging) the same calls start mayfly-vmm directly, as this user and with nothing between it and the host.
+ * debugging) the same calls start the programs directly, as this user and with nothing between them and the host.
  */
 #pragma once
 

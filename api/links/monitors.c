@@ -805,7 +805,7 @@ void vm_limits(struct vm *vm, uint32_t cpu_millis)
 {
 	struct priv_msg m = {.op = PRIV_GROUP_LIMITS, .group = vm->slot};
 
-	/* whole CPUs are what the class has; only a fraction needs a quota */
+	/* a sandbox that asked for all CPUs of its class needs no quota */
 	if (cpu_millis < vm->cls.vcpus * 1000)
 		m.limits.cpu_max_us = MAX((uint64_t)cpu_millis * 100, (uint64_t)1000);
 	m.limits.memory_max = MIB(vm->cls.mem_mib) + VMM_OVERHEAD_BYTES;

@@ -31,7 +31,7 @@ struct vm_ops {
 	void (*net_wanted)(void *arg);
 	/* the network denied a place for the first time; may be NULL */
 	void (*net_denied)(void *arg, const char *place, const char *why);
-	/* its file server is gone; its table of nodes (fd is the callee's). May be NULL. */
+	/* files_lost: its file server is gone. files_table: that server's table of nodes; fd is the callee's. Both may be NULL. */
 	void (*files_lost)(void *arg, const char *why);
 	void (*files_table)(void *arg, int fd);
 	/* VMM_EV_DISK_FULL: writes wait for room on this host; 0: none does any more. May be NULL */
@@ -57,7 +57,7 @@ struct vm {
 	uint64_t start_time, spawned_ns, net_wanted_ns;
 	uint64_t given_back; /* bytes, as its monitor said last */
 	bool spawned, freeing, adopted;
-	bool has_files; /* of an adopted one: the file server that the helper knows in its group */
+	bool has_files; /* of an adopted VM: the helper knows a file server in its group, in files_slot */
 	uint32_t files_slot;
 	char dir[108], ctl_path[120], vsock_path[120], text[400];
 	struct vmmctl *ctl;

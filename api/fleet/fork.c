@@ -4,7 +4,8 @@
  *
  * All children are made as structs first, in no list, so that the limits of memory, CPU and records are asked for all of them before
  * anything is done. Then the point is taken, and then each child is created like a sandbox from a snapshot, in its turn. A child that fails
- * is an error in its item; the others go on. A daemon that dies before a child runs leaves nothing of that child: its memory was in RAM.
+ * is an error in its item; the others go on. Until all children have been created or have failed, their
+ * records are internal. If the daemon dies before that, the next daemon deletes all of them.
  */
 #include "api/fleet/fork.h"
 

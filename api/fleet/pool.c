@@ -597,7 +597,7 @@ void pool_delete(struct daemon *d, const char *name, pool_change_fn done, void *
 
 /* ---- what a create asks for */
 
-/* The oldest machine that waits. Else the one that is being made, if it has its image: it will not wait then. NULL: neither. */
+/* The oldest machine that waits. Else the one that is being made, if it has its image: once released it does not stop at STEP_HELD. NULL: neither. */
 static struct sandbox *machine_next(struct pool *p)
 {
 	struct sandbox *sb = NULL;

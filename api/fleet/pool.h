@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool.h: pools (protocol 1.15): machines of one image and size that were restored ahead of their creates. Each waits before its set-up: it has no
+ * pool.h: pools of the protocol: machines of one image and size that were restored ahead of their creates. Each waits before its set-up: it has no
  * identity, and nothing of a user's has run in it. A create with extensions.poolRef takes one and gives it its identity, environment
  * and entrypoint. mayflyd's loop.
  */

@@ -12,7 +12,7 @@
 
 #include "lib/json.h"
 
-/* Where a walk is: for the errors only. */
+/* Where a walk is: for the errors, and for SCHEMA_DEPTH_MAX. */
 struct place {
 	const struct place *up;
 	const char *name; /* NULL: the entry `at` of a list */

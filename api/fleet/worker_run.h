@@ -4,8 +4,8 @@
  * deletes it, by the same operations as a client's. mayflyd's loop.
  *
  * A run belongs to its principal and its run_id. While it runs, the same input waits for its answer. Once the task's command was started, the answer is
- * stored, and the same run_id gets it again. A daemon that dies leaves no answer. The next one deletes its sandbox, which is `internal`:
- * the same run_id then runs again.
+ * stored, and the same run_id gets it again. A daemon that dies during a run leaves no answer of it. The next daemon deletes the run's sandbox, which
+ * is `internal`, and the same run_id then runs again.
  */
 #pragma once
 

@@ -21,7 +21,7 @@ struct config;
 struct worker_task {
 	char run_id[WORKER_ID_MAX + 1]; /* "": it could not be read */
 	char digest[65];                /* of the whole input */
-	struct cJSON *body;             /* the others point into it */
+	struct cJSON *body;             /* task, env and output_schema point into it */
 	const char *task;
 	char *context;        /* JSON, without `worker`: the task has it in MAYFLY_CONTEXT */
 	struct cJSON *create; /* the request for its sandbox, as POST /sandboxes has it */

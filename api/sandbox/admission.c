@@ -14,7 +14,7 @@
 /* the one documented code of a 429: clients that know it wait and ask again */
 #define FULL "KUBERNETES::POOL_CAPACITY_EXHAUSTED"
 
-/* Where inodes are a number of their own (ext4). A sandbox makes a handful of files, its snapshots and pauses make more. */
+/* For file systems with a fixed number of inodes (ext4). A sandbox makes a handful of files, its snapshots and pauses make more. */
 #define INODES_RESERVE 1024
 
 bool admission_counts(const struct sandbox *sb)

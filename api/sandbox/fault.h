@@ -2,7 +2,7 @@
  *
  * fault.h: what a test asked to happen at a step (lib/fault.h). mayflyd's loop. With debug.faults
  * the file <run_dir>/fault holds lines "STEP ACTION"; each happens once, its line is removed
- * before. Without, this is one branch.
+ * before. Without debug.faults a call costs one branch.
  */
 #pragma once
 

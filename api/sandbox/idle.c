@@ -163,7 +163,7 @@ static void wake_now(void *arg)
 	struct sandbox *sb = arg;
 	bool paused = sb->phase == PHASE_PAUSED || sb->phase == PHASE_RESIDENT;
 
-	/* otherwise its pause has not ended, and its end calls idle_wake() again; or it is being resumed already */
+	/* no request waits any more; or the pause has not ended, and its end calls idle_wake() again; or the resume has begun already */
 	if (!sandbox_has_waiters(sb) || !paused || sb->op.kind != OP_NONE) {
 		sandbox_unref(sb);
 		return;

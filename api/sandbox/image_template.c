@@ -207,8 +207,8 @@ static void again_built(
 	cJSON_Delete(base);
 }
 
-/* Starts a sandbox for the template that no client waits for: what delayed the first create must not
- * delay a second one. */
+/* Starts a sandbox for the template. No client waits for this sandbox: what delayed the first create must
+ * not delay a second one. */
 static bool take_again(struct image_template *t, const struct sandbox *sb)
 {
 	static const char *const tail[] = {"tail", "-f", "/dev/null"};

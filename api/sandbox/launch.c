@@ -433,7 +433,7 @@ static void floor_then(struct sandbox *sb, void (*next)(struct sandbox *sb))
 	buf_fini(&b);
 }
 
-/* Nothing of a user's has run, and the agent has no identity to give: here a pool's machine waits, for as long as it takes. */
+/* Nothing of a user's has run, and the machine has no identity yet: here a pool's machine waits, for as long as it takes. */
 static void launch_held(struct sandbox *sb)
 {
 	sb->op.ends_ns = 0;

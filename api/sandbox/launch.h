@@ -36,7 +36,7 @@ void launch_resume(struct sandbox *sb);
 /* Begins the steps of a resume. The record says Resuming already, and names the files to run from. */
 void launch_resume_begun(struct sandbox *sb);
 bool launch_adopt(struct sandbox *sb); /* false: its monitor cannot be adopted */
-/* Sends its network process the policy of its record, which has changed, or the process was adopted. */
+/* Sends the broker the policy of its record: the policy has changed, or the monitor was adopted. */
 void launch_network_policy(struct sandbox *sb);
 void launch_teardown(struct sandbox *sb); /* VM, agent, timers: all that runs for it */
 void launch_late(struct sandbox *sb);     /* the deadline of a step or of all passed */
@@ -46,7 +46,7 @@ void launch_free(struct sandbox *sb);     /* frees what the steps keep; there ma
 /* Ends the running launch with an error: status, code, and a message that begins with the step. */
 void launch_fail(struct sandbox *sb, int status, const char *code, const char *fmt, ...)
 	_printf_(4, 5);
-/* After a live snapshot that was taken on the way (template): goes on with the hand-over. */
+/* To be called when the image's template was taken during a create: continues the create. */
 void launch_continue(struct sandbox *sb);
 /* Writes a promise into the record: if this daemon ends before the sandbox runs, the next one makes it. A client may hear
  * that it is Pending only when the promise is written. fn is called with true when the promise is written or the sandbox is not Pending

@@ -448,7 +448,7 @@ static void thawed(void *arg, const struct agent_reply *r)
 	if (r->err && r->err != ECANCELED)
 		log_warn("sandbox %s: the agent's answer to the thaw: %s", sb->id,
 			*r->text ? r->text : strerror(r->err));
-	/* in another step the sandbox ended meanwhile */
+	/* any other step: the sandbox ended meanwhile */
 	if (sb->op.step == STEP_RELEASE)
 		thaw_over(sb);
 	sandbox_unref(sb);

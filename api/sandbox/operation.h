@@ -20,7 +20,7 @@ struct snap;
 
 /* What the sandbox is while no operation changes it. */
 enum sb_phase {
-	PHASE_NEW,      /* not accepted yet: no record, no place in any list */
+	PHASE_NEW,      /* not accepted yet: it has no record */
 	PHASE_ACCEPTED, /* it has a record; it was never started */
 	PHASE_RUNNING,
 	PHASE_PAUSED,   /* on disk, no monitor */

@@ -134,7 +134,7 @@ enum sb_state operation_shows(enum sb_phase p, enum op_kind running)
 #define LATER           CELL(ACT_LATER, 0)
 #define TO(p)           CELL(ACT_TO, p)
 
-/* An operation during which nothing but a delete may be asked for. */
+/* ASKS: neither a snapshot nor a pause may be asked for. ALONE: nothing but a delete. */
 #define ASKS(resume, delete)                                                                       \
 	[ASK_SNAPSHOT] = WRONG, [ASK_PAUSE] = WRONG, [ASK_PAUSE_MEMORY] = WRONG,                   \
 	[ASK_RESUME] = (resume), [ASK_DELETE] = (delete)

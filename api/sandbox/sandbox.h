@@ -2,8 +2,10 @@
  *
  * sandbox.h: one sandbox: its record, its phase and operation, its VM and agent. mayflyd's loop.
  *
- * Every change of phase goes through the table of operation_table.c and is in the database before
- * anybody hears of it. A struct lives while the table of sandboxes or a request refers to it.
+ * The table of operation_table.c says which event leads to which phase. Only sandbox_accept() and sandbox_delete() set a phase by themselves.
+ * The result of an operation is in the database before anybody hears of it (operation_commit()). Failures and the end of a monitor hold even
+ * if the record cannot be written (sandbox_apply()). A struct lives while anything has a reference to it: the table of sandboxes, a request,
+ * an operation in progress.
  */
 #pragma once
 
@@ -57,7 +59,7 @@ struct sandbox {
 	char template_key[200]; /* "" = none */
 	enum origin origin;
 	char origin_id[37];
-	char boot_id[37]; /* what its guest shows; the machine id is made of the sandbox's */
+	char boot_id[37]; /* what its guest shows; the machine id is made of the sandbox's id */
 	struct disk disk;
 	struct memory memory; /* the memory files that it was restored from, or is paused to */
 	uint64_t generation;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot.h: snapshots of the protocol (1.10): disk and memory of a running sandbox, kept by id, and sandboxes made from them. mayflyd's
+ * snapshot.h: snapshots of the protocol: disk and memory of a running sandbox, kept by id, and sandboxes made from them. mayflyd's
  * loop.
  */
 #pragma once

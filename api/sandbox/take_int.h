@@ -52,7 +52,7 @@ void snap_failed(struct snap *s, int err, const char *text);
 /* All files of a pause are complete, and s->mem is set: ends the monitor, and commits Paused. s is freed when the commit has ended. */
 void snap_paused(struct snap *s);
 void snap_source_goes_on(struct snap *s);
-/* All files are written. Of a pause: snap_paused(). Else nobody can write them any more (publish.c has proved that): publishes the
+/* All files are written. For a pause it calls snap_paused(). Else nobody can write the files any more (publish.c has proved that): it publishes the
  * checkpoint, and frees s. */
 void snap_published(struct snap *s);
 /* The memory of the new checkpoint: the old files that it still needs, and the new one. Takes no references. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * user_template.h: templates of the user's (protocol.md 1.17): a checkpoint of an image whose entrypoint is already started and ready.
+ * user_template.h: templates of the user's: a checkpoint of an image whose entrypoint is already started and ready.
  * Built in the background by a sandbox of its own (template_build.h), and again when kernel, board or agent have changed. mayflyd's loop.
  */
 #pragma once

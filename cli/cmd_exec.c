@@ -664,7 +664,7 @@ int cmd_create(int argc, char **argv)
 			"here)"},
 		{"timeout", 't', OPT_UINT, &o.timeout, "SECONDS",
 			"remove it after SECONDS (default: never)"},
-		{"snapshot", 0, OPT_STR, &o.snapshot, "ID",
+		{"snapshot", 0, OPT_STR, &o.snapshot, "SNAPSHOT",
 			"create it from a snapshot instead of an image"},
 		{"template", 0, OPT_STR, &o.template_id, "ID",
 			"create it from a template instead of an image"},

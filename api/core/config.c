@@ -658,7 +658,8 @@ static bool only_at_start(const char *table, const char *name)
 		{"runtime", "initrd"},
 		{"runtime", "no_jail"},
 		{"runtime", "weaker_jail"},
-		{"network", "enabled"}, /* templates have the device, or not */
+		/* an image template was taken with the network device, or without it */
+		{"network", "enabled"},
 		{"ingress", "mode"},
 		{"ingress", "host"},
 		{"ingress", "port"},
@@ -670,10 +671,7 @@ static bool only_at_start(const char *table, const char *name)
 	for (size_t i = 0; i < ARRAY_LEN(keys_at_start); i++)
 		if (!strcmp(keys_at_start[i].table, table) && !strcmp(keys_at_start[i].name, name))
 			return true;
-	if (!strcmp(table, "ingress") && !strcmp(name, "mode"))
-		return true;
-	/* an image template was taken with the network device, or without it */
-	return !strcmp(table, "network") && !strcmp(name, "enabled");
+	return false;
 }
 
 void conf_take(struct config *now, const struct config *next,

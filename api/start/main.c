@@ -85,13 +85,14 @@ static struct options parse_options(int argc, char **argv)
 	struct options o = {0};
 	const struct opt opts[] = {
 		{"config", 'c', OPT_STR, &o.config, "FILE",
-			"the configuration; without it the defaults"},
-		{"check", 'n', OPT_FLAG, &o.check, NULL, "read it, report what is wrong, and end"},
+			"use this configuration; without it the defaults hold"},
+		{"check", 'n', OPT_FLAG, &o.check, NULL,
+			"check the configuration, report errors, and exit"},
 		{"faults", 0, OPT_FLAG, &o.faults, NULL,
 			"allow debug.faults, for tests: files in run_dir then kill the daemon"},
 		{"no-jail", 0, OPT_COUNT, &o.no_jail, NULL,
 			"start VMs directly, without mayfly-priv: for debugging (as root: twice)"},
-		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; again for still more"},
+		{"verbose", 'v', OPT_COUNT, &o.verbose, NULL, "log more; twice: still more"},
 		{"version", 'V', OPT_FLAG, &o.version, NULL, "print the version"},
 		{"help", 'h', OPT_FLAG, &o.help, NULL, "print this text"},
 	};

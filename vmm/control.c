@@ -249,7 +249,7 @@ static int do_prepare(struct request *r, struct err *e)
 	return rc;
 }
 
-/* The devices own the disks' descriptors now: the request must not close them. */
+/* The devices own the descriptors of these disks now: the request must not close them. */
 static void forget_fds(struct request *r, const struct vm_disk *d, unsigned int n)
 {
 	for (unsigned int i = 0; i < n; i++) {
@@ -271,6 +271,7 @@ static int do_boot(struct request *r, struct err *e)
 {
 	_cleanup_free_ struct ctl_boot *b = malloc(sizeof(*b));
 	struct vm *vm = r->ctl->vm;
+	unsigned int taken = 0;
 	uint64_t t0 = mono_ns();
 	int rc;
 
@@ -286,10 +287,10 @@ static int do_boot(struct request *r, struct err *e)
 	if (rc == 0 && (b->flags & VMM_F_BALLOON))
 		rc = devices_add_balloon(vm, e);
 	if (rc == 0)
-		rc = vm_add_disks(vm, b->disk, b->ndisks, e);
+		rc = vm_add_disks(vm, b->disk, b->ndisks, &taken, e);
+	forget_fds(r, b->disk, taken);
 	if (rc < 0)
 		return rc;
-	forget_fds(r, b->disk, b->ndisks);
 	rc = vm_boot(vm, b->kernel_fd, b->initrd_fd, b->cmdline, e);
 	if (rc == 0)
 		buf_u64(&r->out, (mono_ns() - t0) / 1000);
@@ -457,16 +458,17 @@ static int do_restore(struct request *r, struct err *e)
 {
 	_cleanup_free_ struct ctl_restore *q = malloc(sizeof(*q));
 	struct restore_phases ph = {0};
+	unsigned int taken = 0;
 	int rc;
 
 	if (!q)
 		return err_set(e, ENOMEM, "restore");
 	rc = ctl_parse_restore(&r->in, r->fds, r->nfds, q, e);
 	if (rc == 0)
-		rc = vm_add_disks(r->ctl->vm, q->disk, q->ndisks, e);
+		rc = vm_add_disks(r->ctl->vm, q->disk, q->ndisks, &taken, e);
+	forget_fds(r, q->disk, taken);
 	if (rc < 0)
 		return rc;
-	forget_fds(r, q->disk, q->ndisks);
 	rc = restore_vm(r->ctl->vm, q->state_fd, q->mem_fd, q->nmem, q->ws_fd, q->flags, &ph, e);
 	buf_u16(&r->out, (uint16_t)ph.n);
 	for (unsigned int i = 0; i < ph.n; i++) {

@@ -107,7 +107,8 @@ static void disk_destroy(struct virtio_dev *d)
 			d); /* the transport is every device's first member (virtio.h) */
 }
 
-static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err *e)
+static int add_disk(
+	struct vm *vm, struct vm_disk *d, unsigned int i, unsigned int *taken, struct err *e)
 {
 	struct vblk_conf conf = {.bio = vm->bio,
 		.serial = d->serial,
@@ -118,6 +119,7 @@ static int add_disk(struct vm *vm, struct vm_disk *d, unsigned int i, struct err
 
 	if (rc < 0)
 		return rc;
+	*taken = i + 1;
 	conf.cow = cow;
 	rc = vblk_create(&vm->disk[i], &conf, &vm->board.env, e);
 	if (rc < 0)
@@ -143,14 +145,16 @@ static void bound_files(const struct vm *vm)
 		log_warn("the length of files is not limited: %s", strerror(errno));
 }
 
-int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e)
+int vm_add_disks(
+	struct vm *vm, struct vm_disk *d, unsigned int n, unsigned int *taken, struct err *e)
 {
 	int rc = 0;
 
+	*taken = 0;
 	if (vm->state != VMM_S_PREPARED || vm->ndisks)
 		return err_plain(e, EBUSY, "disks are attached once, to a prepared VM");
 	for (unsigned int i = 0; rc == 0 && i < n; i++) {
-		rc = add_disk(vm, &d[i], i, e);
+		rc = add_disk(vm, &d[i], i, taken, e);
 		if (rc < 0)
 			err_wrap(e, "disk %u", i);
 	}

@@ -226,6 +226,7 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	const struct config *c = l->c;
 	struct vm_size s = {.mem_bytes = c->memory_bytes, .vcpus = c->vcpus, .serial = c->serial};
 	_cleanup_close_ int kernel = -1, initrd = -1;
+	unsigned int taken;
 	int rc;
 
 	if (!c->kernel)
@@ -241,7 +242,7 @@ static int boot(struct local *l, struct vm_disk *d, struct err *e)
 	}
 	rc = vm_prepare(l->vm, &s, e);
 	if (rc == 0)
-		rc = vm_add_disks(l->vm, d, c->ndisks, e);
+		rc = vm_add_disks(l->vm, d, c->ndisks, &taken, e);
 	if (rc == 0)
 		rc = vm_boot(l->vm, kernel, initrd, c->cmdline, e);
 	return rc < 0 ? name_file(c, e) : 0;
@@ -266,7 +267,7 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 	_cleanup_close_ int state = open_in(c->restore, "state", O_RDONLY, e), ws = -1;
 	struct restore_phases ph = {0};
 	int mem[VMM_MAX_MEM], rc;
-	unsigned int n = 0;
+	unsigned int n = 0, taken;
 	struct vm_size s;
 
 	if (state < 0)
@@ -275,7 +276,7 @@ static int restore(struct local *l, struct vm_disk *d, struct err *e)
 	if (rc == 0)
 		rc = vm_prepare(l->vm, &s, e);
 	if (rc == 0)
-		rc = vm_add_disks(l->vm, d, c->ndisks, e);
+		rc = vm_add_disks(l->vm, d, c->ndisks, &taken, e);
 	for (; rc == 0 && n < VMM_MAX_MEM; n++) {
 		char name[16];
 

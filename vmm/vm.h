@@ -135,9 +135,10 @@ struct vm_disk {
 	struct cow_fds fds;
 };
 
-/* Puts the disks into their slots. The VM must be prepared. Takes the descriptors of the disks on
- * success, closes none on failure. */
-int vm_add_disks(struct vm *vm, struct vm_disk *d, unsigned int n, struct err *e);
+/* Puts the disks into their slots. The VM must be prepared. The descriptors of the first *taken disks
+ * belong to the VM afterwards, or are closed: all on success, some on failure. */
+int vm_add_disks(
+	struct vm *vm, struct vm_disk *d, unsigned int n, unsigned int *taken, struct err *e);
 /* Loads the kernel and starts the guest. The VM must be prepared. The descriptors stay the
  * caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);

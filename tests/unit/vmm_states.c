@@ -908,6 +908,54 @@ static void what_is_connected_when(void)
 	close(kernel);
 }
 
+/* How many descriptors of this process are of the memory file with that name. */
+static int open_files(const char *name)
+{
+	char path[64], link[128];
+	int n = 0;
+
+	for (int fd = 0; fd < 256; fd++) {
+		ssize_t k;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		k = readlink(path, link, sizeof(link) - 1);
+		link[MAX(k, 0)] = 0;
+		n += strstr(link, name) != NULL;
+	}
+	return n;
+}
+
+/* The first of two disks is good: what the VM owns then is not closed with the request. */
+static void a_disk_that_is_refused_leaves_the_others(void)
+{
+	int good = memfd_create("good-disk", MFD_CLOEXEC),
+	    bad = memfd_create("bad-disk", MFD_CLOEXEC);
+	int kernel = kernel_fd();
+	struct buf b;
+
+	CHECK(ftruncate(good, MIB(1)) == 0);
+	CHECK(ftruncate(bad, 100) == 0);
+	set_up_prepared();
+	buf_init(&b, 256);
+	buf_str(&b, "");
+	buf_u32(&b, 0);
+	buf_u16(&b, 2);
+	for (int i = 0; i < 2; i++) {
+		buf_u32(&b, VMM_DISK_RO);
+		buf_str(&b, "");
+		buf_u16(&b, 0);
+	}
+	CHECK(status_of(ask_with(VMM_BOOT, b.p, b.len, (int[]){kernel, kernel, good, bad}, 4)) < 0);
+	CHECK_INT(open_files("good-disk"), 2);
+	CHECK_INT(open_files("bad-disk"), 1);
+	tear_down();
+	CHECK_INT(open_files("good-disk"), 1);
+	buf_fini(&b);
+	close(kernel);
+	close(good);
+	close(bad);
+}
+
 /* Notifications are exits then. */
 static void a_vm_without_its_notifications(void)
 {
@@ -982,11 +1030,12 @@ static void files_have_a_longest_length(void)
 		.state = VMM_S_PREPARED, .sealed = true, .size = {.mem_bytes = MIB(128)}};
 	int st = -1, fd = memfd_create("file", MFD_CLOEXEC);
 	pid_t pid = fork(); /* the limit is for ever */
+	unsigned int taken;
 	struct err e;
 
 	if (pid == 0) {
 		signal(SIGXFSZ, SIG_IGN);
-		if (vm_add_disks(&vm, NULL, 0, &e) < 0)
+		if (vm_add_disks(&vm, NULL, 0, &taken, &e) < 0)
 			_exit(2);
 		if (ftruncate(fd, MIB(128)) < 0)
 			_exit(3);
@@ -1013,6 +1062,7 @@ static const struct test tests[] = {
 	{"every_request_in_every_state", every_request_in_every_state},
 	{"what_is_connected_when", what_is_connected_when},
 	{"a_vm_without_its_interrupts", a_vm_without_its_interrupts},
+	{"a_disk_that_is_refused_leaves_the_others", a_disk_that_is_refused_leaves_the_others},
 	{"a_vm_without_its_notifications", a_vm_without_its_notifications},
 	{"a_guest_that_kvm_does_not_run", a_guest_that_kvm_does_not_run},
 	{"calls_that_are_done_without", calls_that_are_done_without},

@@ -182,7 +182,7 @@ static void inward_event(void *arg, uint32_t events)
 		getsockname(fd, (struct sockaddr *)&self, &m);
 		if (is_refused(a, &peer, self.sin_port))
 			inward_refuse(a, fd, "403 Forbidden", "NOT_SUPPORTED",
-				"not from an isolated session");
+				"a program of an isolated session may not call the execution API");
 		else
 			inward_accepted(a, in, fd);
 	}

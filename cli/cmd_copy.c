@@ -133,13 +133,16 @@ int copy_in(const struct client *c, const char *from, const char *id, const char
 	else
 		target = strdup(to);
 	if (S_ISDIR(st.st_mode)) {
+		/* a link to a folder is followed, as a link to a file is; nftw would not */
+		_cleanup_free_ char *folder = realpath(from, NULL);
+
+		if (!folder)
+			return err_set(e, errno, "%s", from);
 		W.c = c;
 		W.id = id;
 		W.to = target;
-		/* nftw drops slashes at the end */
-		for (W.skip = strlen(from); W.skip > 1 && from[W.skip - 1] == '/';)
-			W.skip--;
-		rc = nftw(from, walk, 32, FTW_PHYS);
+		W.skip = strcmp(folder, "/") ? strlen(folder) : 0;
+		rc = nftw(folder, walk, 32, FTW_PHYS);
 		W.c = NULL;
 		W.id = W.to = NULL;
 		if (rc)

@@ -68,6 +68,9 @@ def test_files_and_folders_are_copied_both_ways(mayfly, named, tmp_path):
     (src / "run.sh").chmod(0o755)
     assert mayfly("cp", str(src), "cli-test:/root/").returncode == 0
     assert mayfly("exec", "cli-test", "/root/src/run.sh").stdout == "ran\n"
+    (tmp_path / "link").symlink_to(src)
+    assert mayfly("cp", str(tmp_path / "link"), "cli-test:/root/").returncode == 0
+    assert mayfly("exec", "cli-test", "/root/link/run.sh").stdout == "ran\n"
     assert mayfly("cp", "cli-test:/root/src", str(tmp_path / "back")).returncode == 0
     assert (tmp_path / "back" / "deep" / "er" / "bytes").read_bytes() == (src / "deep" / "er" / "bytes").read_bytes()
     assert mayfly("cp", "-", "cli-test:/root/stdin", input="piped").returncode == 0

@@ -185,7 +185,7 @@ static inline bool host_start(struct host *h)
 static inline int host_connect_as(struct host *h, enum agent_conn kind, uint32_t version)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
-	struct timeval t = {.tv_sec = h->guest ? 60 : 10};
+	struct timeval t = {.tv_sec = 60};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct buf b;
 
@@ -225,7 +225,7 @@ static inline int host_connect(struct host *h, enum agent_conn kind)
 	return host_connect_as(h, kind, AGENT_VERSION);
 }
 
-/* The next frame; false at the end of the stream (or after 10 s). */
+/* The next frame; false at the end of the stream (or after 60 s). */
 static inline bool host_recv(int fd, struct got *g)
 {
 	uint8_t head[12];

@@ -18,7 +18,7 @@ struct client {
 	char socket[108]; /* of "unix:///run/mayfly/api"; then base is http://localhost */
 	char key[300];
 	bool patient; /* the first ^C does not end a request: its answer must be known */
-	/* Called about once a second while a request is under way; it may make requests of its own. */
+	/* Called at least about once a second while a request is under way, and often while bytes move. It may make requests of its own. */
 	void (*tick)(void *arg);
 	void *tick_arg;
 	long limit_s; /* a whole request; 0: none */
@@ -60,7 +60,7 @@ void answer_fini(struct answer *a);
 int client_call(const struct client *c, const char *method, const char *path, const cJSON *body,
 	struct answer *a, struct err *e);
 /* The same, the body handed to data() as it comes; data() returns false to end early.
- * interrupted() is called at ^C. */
+ * interrupted() is called at the first and the second ^C; the third ends the request. NULL: the first ends it. */
 struct client_stream {
 	bool (*data)(void *arg, const char *p, size_t n);
 	void (*interrupted)(void *arg);

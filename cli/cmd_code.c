@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_code.c: `mayfly code`: runs code in a context of a sandbox's code interpreter. What the code prints goes to our standard output and error, its value to
- * standard output, pictures into files. ^C interrupts the cell, a second ^C ends us. The events come from a guest: text is printed as it is, as a command's.
+ * standard output, pictures into files. The first two ^C interrupt the cell, the third ends us. The events come from a guest: text is printed as it is, as a command's.
  */
 #include <fcntl.h>
 #include <stdio.h>

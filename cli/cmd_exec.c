@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cmd_exec.c: `mayfly run`, `create` and `exec`. The events of a command come as JSON objects with a
- * blank line between; what a program prints goes to our standard output and error as it is. ^C
- * interrupts the command, a second ^C ends us.
+ * blank line between; what a program prints goes to our standard output and error as it is. The
+ * first two ^C interrupt the command, the third ends us. With -i or -t, terminal.c says what ^C does.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ struct running {
 	bool background, broken;
 };
 
-/* Exit code of an end that is no plain exit, as a shell and docker have them. */
+/* The exit code of a command that ended with an `error` event: its own, or the one that a shell and docker have for a signal or a failed start. */
 static int code_of_error(const char *evalue, const char *trace)
 {
 	char *end;

@@ -362,7 +362,7 @@ static cJSON *block_read(struct reader *r, size_t indent)
 		if (!o)
 			o = entry ? cJSON_CreateArray() : cJSON_CreateObject();
 		if (l.indent > indent || (entry != cJSON_IsArray(o))) {
-			/* "name:" and then "- entry" may have one indentation */
+			/* a list below "name:" may be indented as the name is: the next name ends it */
 			if (l.indent == indent && cJSON_IsArray(o))
 				break;
 			return bad_at(r, l.number, "the indentation does not fit");

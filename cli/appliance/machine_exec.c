@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * machine_exec.c: the client of the appliance's exec server: one poll loop between our standard
- * streams and the connection, both ways at once and never blocking on one of them, so that `exec
- * cat` with a large file cannot stall. Untrusted: the server's frames.
+ * streams and the connection, both ways at once. It never blocks on the connection, so that `exec
+ * cat` with a large file cannot stall. A write to our standard output or error may block.
+ * Untrusted: the server's frames.
  */
 #include "cli/appliance/machine.h"
 

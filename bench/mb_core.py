@@ -16,7 +16,7 @@ import mb_host
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-MIB = 256     # guest memory of every arm
+MIB = 256     # MiB of guest memory in an arm, unless its scenario says otherwise
 
 
 class Absent(Exception):

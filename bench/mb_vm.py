@@ -89,7 +89,7 @@ def looping(ctx, job, mark, times, *more):
 
 
 def ticking(ctx):
-    """The guest computes and prints TICK; well past its first pages."""
+    """The guest computes and prints TICK. The snapshot is taken at the 200th mark, long after the guest began."""
     return looping(ctx, "tick", b"TICK", 200)
 
 

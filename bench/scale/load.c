@@ -5,7 +5,9 @@
  * Beside them one connection asks for a page that the daemon answers from memory, 100 times a second: the answer takes as long as
  * the daemon's loop keeps others waiting.
  *
- * usage: load PORT LIVE SECONDS CLIENTS IMAGE PATH-OF-PAGE      prints one JSON object
+ * usage: load PORT LIVE SECONDS CLIENTS IMAGE PATH-OF-PAGE
+ * When the LIVE sandboxes are there it prints a line "filled SECONDS ERRORS FIRST-ERROR", and waits for a line on standard input. At the end it
+ * prints one JSON object.
  */
 #include <arpa/inet.h>
 #include <errno.h>

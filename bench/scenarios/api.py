@@ -20,7 +20,7 @@ WHOLE = ("all", "total", "create")  # what the daemon counts over all of its pha
 
 
 class Create(Arm):
-    """phases: until the create is answered, until the first byte of the command; then what the daemon counted inside the create"""
+    """phases: what the daemon counted inside the create, the rest until its answer, the request for the endpoint, the first command until its first byte"""
 
     def sample(self):
         t0 = time.monotonic_ns()

@@ -93,7 +93,7 @@ class Mayfly:
         return f"/{self.h.box}/44772{what}"
 
     def run(self, code, key=0):
-        """The bytes of its output."""
+        """Runs a cell. How many bytes its stream of events has; its output is in there."""
         if key not in self.contexts:
             self.contexts[key] = self.h.api.call("POST", self.path("/code/context"), {"language": "python"})["id"]
         body = json.dumps({"code": code, "context": {"id": self.contexts[key]}}).encode()

@@ -187,7 +187,7 @@ class File(Bulk):
 
 
 class WebSocket(Bulk):
-    """a connection that is open, in messages of 64 KiB, to and from a server in the sandbox"""
+    """in messages of 64 KiB, to and from a server in the sandbox: up by a connection that is open; the time of down includes the opening of one"""
     name = "WebSocket"
     wire_up, wire_down = BYTES // PIECE * (14 + PIECE), BYTES // PIECE * (10 + PIECE)
     # masked by zeros: the mask is the client's work, not the daemon's

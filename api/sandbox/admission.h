@@ -14,5 +14,5 @@ bool admission_has_memory(const struct daemon *d);
 bool admission_is_tight(const struct daemon *d);
 /* sb is in the table already. 0; -EINVAL: x is a 429 that says which limit is reached. */
 int admission_check(struct sandbox *sb, struct refusal *x);
-/* The same for the resume of a sandbox that is paused to disk. Its disk is there already, so only memory and CPU are checked. */
+/* The same for the resume of a sandbox that is paused to disk. Its disk is there already, so the free space of the host's disk is not checked. */
 int admission_check_resume(const struct sandbox *sb, struct refusal *x);

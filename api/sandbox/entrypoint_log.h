@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entrypoint_log.h: the end of what a sandbox's entrypoint printed: asked of its agent while there is
- * one, kept in <state_dir>/logs/<id> when it has ended, until its record goes. mayflyd's loop. The
- * bytes are a guest's.
+ * entrypoint_log.h: the end of what a sandbox's entrypoint printed. While the sandbox has an agent, the agent is
+ * asked. When the entrypoint has ended, the text is kept in <state_dir>/logs/<id> until the sandbox is
+ * deleted. mayflyd's loop. The bytes are a guest's.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #define ENTRYLOG_MAX 65536u
 
-/* text: UTF-8 without NUL, terminated, for this call; "" if there is none. */
+/* text: a string of valid UTF-8, which lives until the call returns; "" if there is no output. */
 typedef void (*entrylog_fn)(void *arg, const char *text);
 /* fn is called once, later. false: there is no agent to ask, fn is not called. */
 bool entrylog_ask(struct sandbox *sb, uint32_t limit_ms, entrylog_fn fn, void *arg);

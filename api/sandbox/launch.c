@@ -2,8 +2,8 @@
  *
  * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent is ready,
  * identity, entrypoint. mayflyd's loop. Each step is the handler of an event. All steps together have
- * one deadline, and steps that only the VMM or the agent can finish have a shorter one. A failure names
- * its step. After a restore no user reaches the machine before the agent has confirmed its new identity
+ * one deadline. Steps that only the VMM or the agent can finish have a shorter one, except the guest's boot
+ * (STEP_AGENT). A failure names its step. After a restore no user reaches the machine before the agent has confirmed its new identity
  * (THAW): it fails closed.
  */
 #include "api/sandbox/launch.h"

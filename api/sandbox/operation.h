@@ -7,7 +7,7 @@
  * the state that clients see, whether a request waits, and whether a delete is possible follow from the three.
  *
  * A new operation is: a row in enum op_kind, its cells in the table, and its steps here. A step that only the monitor or
- * the agent can finish has a deadline of its own.
+ * the agent can finish has a deadline of its own, unless that of the whole operation is enough (the guest's boot: STEP_AGENT).
  */
 #pragma once
 
@@ -86,7 +86,7 @@ enum op_action {
 	ACT_BUSY,   /* refused: another operation runs */
 	ACT_GO, /* the request goes to the guest (or waits while a step of the operation holds requests) */
 	ACT_HOLD,  /* the request waits for the operation */
-	ACT_LATER, /* asked for again when the operation has ended */
+	ACT_LATER, /* not now: asked for again when the sandbox runs */
 	ACT_TO,    /* the sandbox enters another phase */
 	ACT_COUNT
 };
@@ -122,11 +122,11 @@ enum op_step {
 	STEP_RUN,
 	STEP_FREEZE,   /* the agent stops the guest's processes */
 	STEP_COPY,     /* the monitor freezes the disk's layer and copies what it needs */
-	STEP_WRITE,    /* the checkpoint is written; the guest goes on */
+	STEP_WRITE,    /* the checkpoint is written; the guest goes on, except for a pause */
 	STEP_STOP,     /* the monitor stops the vCPUs */
 	STEP_CONTINUE, /* the monitor continues the vCPUs */
 	STEP_RELEASE,  /* the agent continues the guest's processes */
-	STEP_SETTLE,   /* an earlier daemon began it: the monitor or the files say how far it got */
+	STEP_SETTLE,   /* after a failure or a restart of the daemon: how far did it get? */
 	STEP_BEGIN,    /* its beginning is being written; until then clients see what was before */
 	STEP_COMMIT,   /* the result is being written; nobody sees it before */
 	STEP_RECORD,   /* the record is deleted */
@@ -200,8 +200,8 @@ void operation_step(struct sandbox *sb, enum op_step s);
 void operation_commit(struct sandbox *sb, enum op_event ev, const char *reason, op_saved_fn fn);
 /* Nothing runs any more: the next one of the queue begins, and requests that wait for the guest go on. */
 void operation_end(struct sandbox *sb);
-/* The result is known, the guest's processes must be continued: sends that to the agent and ends when it answers.
- * Requests wait until then. */
+/* The guest's processes must be continued: sends the thaw to the agent. Its answer ends the operation, unless a checkpoint is still being
+ * written. Requests wait until the answer. */
 void operation_thaw(struct sandbox *sb);
 /* The sandbox ends: client and queue are answered; nothing runs any more. */
 void operation_drop(struct sandbox *sb);

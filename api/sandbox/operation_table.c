@@ -103,7 +103,7 @@ static const uint8_t shows[PHASE_COUNT][OP_KINDS] = {
 		[OP_THAW] = SHOW(SB_RUNNING)},
 	[PHASE_PAUSED] = {[OP_NONE] = SHOW(SB_PAUSED), [OP_RESUME] = SHOW(SB_RESUMING)},
 	[PHASE_RESIDENT] = {[OP_NONE] = SHOW(SB_PAUSED), [OP_RESUME_MEMORY] = SHOW(SB_RESUMING)},
-	/* The entrypoint ended while a checkpoint was written: the checkpoint goes on until the monitor goes. */
+	/* The entrypoint ended while a checkpoint was written: the operation stays until launch_teardown(). */
 	[PHASE_TERMINATED] = {[OP_NONE] = SHOW(SB_TERMINATED),
 		[OP_TEMPLATE] = SHOW(SB_TERMINATED),
 		[OP_SNAPSHOT] = SHOW(SB_TERMINATED),

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * own_api.c: a program in a sandbox reaches the sandbox's own execution API at 127.0.0.1:44772. mayflyd's loop. The program is hostile: it is a client
- * of the HTTP server as any other, but the connection carries the sandbox's id, and the router serves nothing else on it.
+ * of the HTTP server as any other, but the connection carries the sandbox's id, and the router serves only that
+ * sandbox's execution API on it.
  *
  * WAITING streams to the agent (AGENT_DIAL_ACCEPT) wait for a program. One that gets a program becomes a connection of the HTTP server: a socket pair,
  * with the bytes of both directions copied here. limits.own_api_connections bounds them; without a waiting stream the agent answers 503 by itself, and
- * 403 to programs of isolated sessions. An agent that does not know the request, or whose port is taken by a program of the image, is not asked again.
+ * 403 to programs of isolated sessions. An agent that does not know the request, or whose port is taken by a program of the image, is asked again only
+ * after a resume from disk, and by the next daemon.
  */
 #include "api/sandbox/own_api.h"
 
@@ -131,7 +133,7 @@ static void own_opened(void *arg)
 	int pair[2];
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-		return; /* the program waits until the stream goes */
+		return; /* the program waits until the stream is closed */
 	s->w = loop_watch(sb->d->loop, pair[0], EPOLLIN, own_event, s);
 	if (!s->w) {
 		close(pair[0]);

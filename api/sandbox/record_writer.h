@@ -4,8 +4,8 @@
  * for. mayflyd's loop, which never waits here.
  *
  * One write of a sandbox is in flight at a time, the others wait in their order. So each write begins with the result of the one before it, and
- * two clients that change the same record at once lose nothing. sandbox_save_later() writes past this queue; a write that it overtook is
- * written again before anybody hears of it.
+ * two clients that change the same record at once lose nothing. sandbox_save_later() does not wait in
+ * this queue. If it writes the old values over those of the write in flight, that one is written again before anybody hears of it.
  */
 #pragma once
 

@@ -2,8 +2,9 @@
  *
  * recover.c: what to do with a checkpoint whose daemon, monitor or disk space was lost while it was
  * taken. If the monitor lives, it is asked how far it got. Otherwise the files are read
- * (files_check.c). The result is always the old state or the new one. mayflyd's loop. The monitor's
- * answer is hostile: ids of layers are compared with those of our own files.
+ * (files_check.c). The result is the old state or the new one. If the monitor's answer fits
+ * neither, the monitor is killed and the sandbox fails. mayflyd's loop. The monitor's answer is hostile:
+ * ids of layers are compared with those of our own files.
  */
 #include <string.h>
 

@@ -17,7 +17,7 @@
 #define LIMIT_MS 10000u
 
 /* A question to the agent or the monitor. The sandbox may be deleted, its VM gone, or another operation of the same kind
- * running when the answer comes: each holds a reference and knows whose it is. */
+ * running when the answer comes. So a question holds a reference to the sandbox, and knows which operation asked. */
 struct question {
 	struct sandbox *sb;
 	uint64_t begun_ns; /* of the operation that asked */

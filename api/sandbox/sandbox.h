@@ -2,7 +2,8 @@
  *
  * sandbox.h: one sandbox: its record, its phase and operation, its VM and agent. mayflyd's loop.
  *
- * The table of operation_table.c says which event leads to which phase. Only sandbox_accept() and sandbox_delete() set a phase by themselves.
+ * The table of operation_table.c says which event leads to which phase. Only sandbox_accept(), sandbox_delete() and the reader of records
+ * (record.c) set a phase by themselves.
  * The result of an operation is in the database before anybody hears of it (operation_commit()). Failures and the end of a monitor hold even
  * if the record cannot be written (sandbox_apply()). A struct lives while anything has a reference to it: the table of sandboxes, a request,
  * an operation in progress.
@@ -40,11 +41,12 @@ struct sandbox {
 	char id[37];
 	char owner[OWNER_MAX]; /* whose it is: api/core/principal.h. Set by sandbox_own(). */
 	struct owner_budget *budget;
-	/* bytes that the daemon holds: for requests to it and its agent, below budget->guests; of its record, below budget->records */
+	/* Bytes that the daemon holds. traffic: for requests to the sandbox and its agent; its parent is budget->guests. record: for its record;
+	 * its parent is budget->records. */
 	struct account traffic, record;
-	uint64_t weighed;  /* of record: without the events */
+	uint64_t weighed;  /* what record has for everything but the events */
 	bool counts_ended; /* in budget->ended */
-	bool spent;        /* its id is not given again, if a peer chose it */
+	bool spent;        /* its id is not given again, if a client with the role peer chose it */
 	enum sb_phase phase;
 	struct operation op; /* what happens to it now */
 	struct op_wish queue[OP_QUEUE_MAX];
@@ -114,7 +116,7 @@ struct sandbox *sandbox_find(struct daemon *d, const char *id);
 struct sandbox *sandbox_new(struct daemon *d, const char *id);
 void sandbox_ref(struct sandbox *sb);
 void sandbox_unref(struct sandbox *sb);
-/* The record is deleted, or will be: nothing of it may be shown or used. */
+/* The record is deleted, or will be: the sandbox may not be used, and is shown only as long as sandbox_listed() says so. */
 static inline bool sandbox_gone(const struct sandbox *sb)
 {
 	return sb->phase == PHASE_DELETED;
@@ -151,7 +153,8 @@ void sandboxes_damaged(struct daemon *d, const char *blob, const char *text);
 void sandbox_save_later(struct sandbox *sb);
 /* Calls sb->created, if it is set, and clears it. true: it was set. */
 bool sandbox_created(struct sandbox *sb, const struct refusal *x);
-/* Ends all that runs for it, and deletes it. It is gone when its record is deleted, which is tried again every second. */
+/* Ends all that runs for it, and deletes it. If its record cannot be deleted, that is tried again every second; nobody finds the sandbox
+ * meanwhile. */
 void sandbox_delete(struct sandbox *sb, const char *why);
 #define ID_SPENT_KEY 48
 /* In the table of idempotency keys, for a day: the sandbox with this id was deleted, and a peer had chosen the id. */
@@ -173,7 +176,7 @@ void sandbox_due(struct sandbox *sb);
 /* The oldest records of ended sandboxes are deleted until each owner keeps limits.max_ended. */
 void sandboxes_bound(struct daemon *d);
 void sandbox_own(struct sandbox *sb, const char *owner);
-/* Charges the record as it is now. Its parts have changed: the request, the image's configuration, the events. */
+/* Charges the record as it is now, because the request or the image's configuration has changed. sandbox_note() charges the events. */
 void sandbox_weigh(struct sandbox *sb);
 /* Is there room for a record that is so much longer? */
 bool sandbox_fits(const struct sandbox *sb, uint64_t more_bytes);

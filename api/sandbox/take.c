@@ -242,8 +242,8 @@ static void memory_take(struct snap *s)
 	blob_unref(s->d->blobs, s->mem_id);
 }
 
-/* A record that cannot be written still says Pausing and names the files, which the next daemon finds whole: so it is
- * Paused all the same. The old files are kept then, because that record names them. */
+/* If the new record cannot be written, the old one still says Pausing and names the new files. The next daemon would find them complete,
+ * so the sandbox is Paused all the same. The files from before the pause are kept then, because the old record names them, too. */
 static void pause_saved(struct sandbox *sb, bool saved)
 {
 	struct snap *s = sb->op.snap;
@@ -369,7 +369,7 @@ bool snap_vm_ended(struct sandbox *sb, uint32_t reason, const char *text)
 	return false;
 }
 
-/* ---- a source that is cleared away while it is written */
+/* ---- the source ends or is deleted while its checkpoint is written */
 
 static void orphan_snapshot(void *arg, int status, uint32_t kept, const char *text)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take.h: takes a checkpoint of a running sandbox: quiet agent, VMM_SNAPSHOT, disk layer frozen,
- * memory and state written. For templates and snapshots the source goes on; for a pause its monitor ends.
+ * take.h: takes a checkpoint of a running sandbox: the agent freezes the guest's processes, and the
+ * monitor (VMM_SNAPSHOT) freezes the disk's layer and writes memory and state. For templates and snapshots the source goes on; for a pause its monitor ends.
  * mayflyd's loop. One at a time for each sandbox.
  */
 #pragma once

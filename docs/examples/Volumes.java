@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two sandboxes share a claim, used with the official Java SDK (com.alibaba.opensandbox:sandbox 1.0.0); the claim goes with the last of them.
+// Two sandboxes share a claim, used with the official Java SDK (com.alibaba.opensandbox:sandbox 1.0.0); the claim is deleted with the last of them.
 // The SDK's create has no volumes, so the create is a plain request; everything after it is the SDK. With MAYFLY_HOST_FOLDER also a folder of the host.
 //
 //   mvn -f docs/examples/pom.xml dependency:copy-dependencies -DoutputDirectory=lib

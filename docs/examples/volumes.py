@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sandboxes share a claim, with the official Python SDK; the claim goes with the last of them. With MAYFLY_HOST_FOLDER also a folder of the host.
+"""Two sandboxes share a claim, with the official Python SDK; the claim is deleted with the last of them. With MAYFLY_HOST_FOLDER also a folder of the host.
 
     pip install opensandbox
     eval "$(mayfly env)" && python docs/examples/volumes.py

@@ -36,7 +36,7 @@ static void route_docs(struct http_req *r)
 	http_reply(r, 200, "text/html; charset=utf-8", page, sizeof(page) - 1);
 }
 
-/* What the SDKs report about their creates (protocol.md 1.16). */
+/* What the SDKs report about their creates, as the Sandbox Protocol has it. */
 static void route_sdk_event(struct http_req *r)
 {
 	struct daemon *d = r->app;

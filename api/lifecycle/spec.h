@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spec.h: what a client asked for in POST /sandboxes, checked field by field (protocol.md 1.3). The JSON is hostile. Nothing here does
+ * spec.h: what a client asked for in POST /sandboxes of the Sandbox Protocol, checked field by field. The JSON is hostile. Nothing here does
  * I/O: parse and validate only, so that every rule has a unit test. Also the grammars that other routes share.
  */
 #pragma once

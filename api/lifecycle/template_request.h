@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * template_request.h: the body of POST /templates (protocol.md 1.17), checked field by field. The JSON is hostile. No I/O here.
+ * template_request.h: the body of the Sandbox Protocol's POST /templates, checked field by field. The JSON is hostile. No I/O here.
  */
 #pragma once
 

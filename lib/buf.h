@@ -36,7 +36,7 @@ void buf_blob(struct buf *b, const void *p, size_t n);
 void buf_printf(struct buf *b, const char *fmt, ...) _printf_(2, 3);
 /* Drops n bytes from the front. */
 void buf_consume(struct buf *b, size_t n);
-/* Terminates with a NUL that is not counted; "" if there is no memory. */
+/* Terminates with a NUL that is not counted; "" if that or an earlier append failed. */
 const char *buf_cstr(struct buf *b);
 
 struct cur {

@@ -88,7 +88,8 @@ int cow_data_file(const struct cow *c);      /* the private layer's index for co
  * fall into it; the device reads the unit through cow_map, changes it in memory and writes the unit
  * whole. */
 bool cow_write_plan(const struct cow *c, uint64_t off, uint64_t max, uint64_t *len);
-/* At most so many bytes of data in the private layer, also in those of later freezes; 0: no limit. What is there already stays. */
+/* At most so many bytes of data in the private layer; 0: no limit. The limit also holds for each private layer that a later freeze makes. What is there
+ * already stays. */
 void cow_limit(struct cow *c, uint64_t bytes);
 /* Would the write [off, off+len) stay within the limit? Units that are private already cost nothing, and those of writes in flight are not
  * counted yet. cow_write() answers -EDQUOT. */
@@ -135,8 +136,9 @@ int cow_flush(struct cow *c, struct err *e);
 /* ---- freeze */
 
 /* The private layer becomes the newest frozen one, the two empty files the new private layer, and
- * the merged index is written to the empty index_fd. No I/O in flight, no flush running. It waits
- * for no disk: cow_freeze_finish (or the next flush) makes it durable. With COW_MAX_FROZEN layers
+ * the merged index is written to the empty index_fd. No I/O in flight, no flush running. It syncs
+ * nothing: cow_freeze_finish (or the next flush) makes it durable. Only if the last freeze is not
+ * durable yet (cow_freeze_is_pending), that one is made durable first. With COW_MAX_FROZEN layers
  * already there, the frozen layer with the fewest live units is carried into the layer being frozen
  * and drops out: *dropped is its position (oldest = 0), else -1; its descriptor is closed. Takes
  * the three descriptors on success; on failure the disk is as before, still usable, and the files

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dns.c: see dns.h. The broker. Hostile: every byte that is read. A name's compression pointers must lead backwards, so that reading ends
+ * dns.c: see dns.h. The broker, the daemon. Hostile: every byte that is read. A name's compression pointers must lead backwards, so that reading ends
  * (RFC 1035, 4.1.4); a name has at most 255 bytes, a message at most DNS_RECORDS_MAX records that are kept.
  */
 #include "lib/dns.h"
@@ -241,8 +241,8 @@ size_t dns_query_write(const struct dns_question *q, uint16_t id, uint8_t to[DNS
 	return o.n;
 }
 
-/* Where names stand in the data of a type, which servers compress: bytes before, names, bytes
- * after. */
+/* Servers compress the names in a record's data. For each type: how many bytes come before the names, how many
+ * names, how many bytes after them. */
 static const struct {
 	uint16_t type;
 	int8_t before, names, after;

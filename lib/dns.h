@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dns.h: DNS messages (RFC 1035, EDNS of RFC 6891), read with bounds and written again. Nothing of a guest's query but its question goes
- * to a resolver, and nothing of a resolver's answer but the records that belong to the question goes to a guest. The broker, one thread.
- * Both messages are hostile.
+ * to a resolver, and nothing of a resolver's answer but the records that belong to the question goes to a guest. The broker, one thread;
+ * the daemon's loop for its webhooks. Both messages are hostile.
  */
 #pragma once
 

@@ -46,9 +46,10 @@ enum fault_step {
 };
 #define FAULT_VMM_FIRST FAULT_VMM_QUIET
 
-/* FAIL: as on a full disk. WAIT: three seconds. PASS: nothing. A line of the file that the
- * daemon reads (api/sandbox/fault.c) is used up each time, so the line after a PASS is for the next
- * time. */
+/* KILL: the process that is at the step. FAIL: as on a full disk; of the daemon's steps only
+ * FAULT_RECORD and FAULT_LOAD can fail. WAIT: three seconds, in a monitor only. KILL_VMM and PASS: in
+ * the daemon only. PASS: nothing. A line of the file that the daemon reads (api/sandbox/fault.c) is
+ * used up each time, so the line after a PASS is for the next time. */
 enum fault_action {
 	FAULT_KILL = 1,
 	FAULT_FAIL,

@@ -6,7 +6,7 @@
 
 #include "lib/base.h"
 
-/* More than any protocol here sends in one message (each asserts it); Linux takes 253. */
+/* More than any protocol here sends in one message (most: VMM_RESTORE, which vmm/control.c asserts); Linux takes 253. */
 #define FDPASS_MAX 128
 
 /* Sends the bytes and lends the descriptors. 0 or -errno (-EAGAIN on a full non-blocking socket:

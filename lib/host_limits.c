@@ -45,7 +45,7 @@ static bool files_read(const char *path, uint64_t *v)
 	return true;
 }
 
-/* "32768 60999": how many ports a connection out may have. */
+/* "32768 60999": how many local ports there are for outgoing connections. */
 static bool ports_read(const char *path, uint64_t *v)
 {
 	unsigned int from, to;

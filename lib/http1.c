@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http1.c: the response reader. mayflyd; every byte is hostile. The reader refuses Content-Length
+ * http1.c: the response reader. mayflyd, mayfly; every byte is hostile. The reader refuses Content-Length
  * together with Transfer-Encoding, lengths that differ, and codings other than a lone "chunked". It
  * refuses folded lines, names that are no tokens, control characters in values, and an upgrade that
  * was not asked for.

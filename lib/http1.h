@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http1.h: a bounded reader of HTTP/1.1 responses (RFC 9112), for what listens inside a guest.
- * mayflyd. All input is hostile. Pulled: each call takes some of the input and yields at most one
+ * http1.h: a bounded reader of HTTP/1.1 responses (RFC 9112). mayflyd reads servers inside a guest
+ * with it, the command line reads the daemon. All input is hostile. Pulled: each call takes some of the input and yields at most one
  * event. One response a connection: nothing is reused, so there is nothing to smuggle behind it.
  */
 #pragma once

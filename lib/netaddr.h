@@ -25,7 +25,7 @@ struct net_prefix {
 bool net_addr_is4(const struct net_addr *a);
 struct net_addr net_addr4(uint32_t host_order);
 bool net_addr_equal(const struct net_addr *a, const struct net_addr *b);
-/* Exactly "1.2.3.4" or an IPv6 address without a zone. A text with a leading zero, a blank or a sign is refused. */
+/* Exactly "1.2.3.4" or an IPv6 address without a zone. Refused: a blank, a sign, and in IPv4 a leading zero. */
 bool net_addr_parse(const char *s, struct net_addr *out);
 const char *net_addr_text(const struct net_addr *a, char to[NET_ADDR_TEXT]);
 

@@ -12,7 +12,7 @@
 #include "lib/base.h"
 
 #define FS_TAG         "mayfly" /* the tag of the virtio-fs device */
-#define FS_QUEUE       128u     /* requests in flight at most: the size of the device's queue */
+#define FS_QUEUE       128u     /* requests in flight at most; others wait in the device's queue */
 #define FS_DATA_MAX    (1024u * 1024)        /* bytes of one READ or WRITE */
 #define FS_MESSAGE_MAX (FS_DATA_MAX + 4096u) /* a FUSE message with its headers */
 #define FS_MESSAGE_MIN 40u                   /* struct fuse_in_header */

@@ -83,7 +83,7 @@ enum net_type {
 
 enum net_flow { NET_FLOW_TCP, NET_FLOW_UDP, NET_FLOW_ICMP, NET_FLOW_KINDS };
 
-/* Limits of one sandbox; those not given have the broker's defaults (net/broker/broker.h). */
+/* Limits of one sandbox; those that are 0 or not given have the broker's defaults (net/broker/sandbox.c). */
 enum net_limit {
 	NET_L_FLOWS,      /* open at a time, of all kinds */
 	NET_L_NEW_RATE,   /* flows opened a second, after a burst of as many */
@@ -123,7 +123,8 @@ enum net_counter {
 #define NET_MTU         65520u
 
 /* Monitor and mayfly-net: one message a frame: the 12 bytes of struct virtio_net_hdr_v1, as the guest wrote them or will read them
- * (num_buffers is the monitor's), then an Ethernet frame. Batches go by sendmmsg and recvmmsg on mayfly-net's side. */
+ * (num_buffers is the monitor's), then an Ethernet frame. mayfly-net reads batches by recvmmsg. It writes each message
+ * by writev, because its seccomp list has no sendmmsg. */
 #define NET_VHDR_BYTES 12u
 #define NET_FRAME_MIN  14u
 #define NET_FRAME_MAX  (14u + NET_MTU)

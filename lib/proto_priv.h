@@ -80,7 +80,7 @@ enum priv_op {
 	/* Limits that the file system keeps, for all files of one project together. project: 1 to PRIV_PROJECT_MAX, the daemon's choice; sandboxes
 	 * and claims have ranges of their own. what = PRIV_Q_SANDBOX: fds: one to four regular files or folders of the daemon's.
 	 * what = PRIV_Q_CLAIM: the claim's name and a NUL behind the message, no fds.
-	 * The files get the project, a folder with all that is made in it from now on. quota: the limits, 0: none -> quota: what the project has now.
+	 * The files get the project, a folder with all that is made in it from now on. quota: the limits, 0: none -> quota: what the project uses now.
 	 * EOPNOTSUPP: the file system has no project quotas (PRIV_H_NO_QUOTA says so beforehand); EPERM: not one of the daemon's files */
 	PRIV_QUOTA = 17,
 	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */

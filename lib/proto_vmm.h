@@ -4,9 +4,9 @@
  * is a struct vmm_hdr, a payload of little-endian fields in the order given below, and descriptors
  * (SCM_RIGHTS) in the order given. The fields are written with lib/buf.h; strings are u32 length +
  * bytes. A request is answered by one message with the same id and type | VMM_REPLY, in any order;
- * several may be in flight. Events have id 0. The newest connection gets the events; the events
- * that found nobody are kept (the last 32) and given to the next connection. Neither side trusts
- * the other: the VMM faces the guest, and may be under its control.
+ * several may be in flight. Events have id 0. The newest connection gets the events. If there is no
+ * connection, events are kept (the last 32) and given to the next one; an event with a descriptor is
+ * lost. Neither side trusts the other: the VMM faces the guest, and may be under its control.
  */
 #pragma once
 
@@ -55,12 +55,13 @@ enum vmm_type {
 	VMM_CONTINUE = 6,
 	/* u32 flags (VMM_F_LIVE, VMM_F_DIFF, VMM_F_EXIT, VMM_F_RAM, VMM_F_CARRY), u16 ndisks
 	 * -> u64 stopped_ns
-	 *    u64 pages (private ones, as far as known)
+	 *    u64 pages: always 0, because the writer counts them later (VMM_EV_SNAPSHOT)
 	 *    u16 ndisks, ndisks x i32: the position of the frozen layer that dropped out of that
 	 *    disk's layers; -1: none
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private
 	 * data, new private bitmap.
-	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused; so it does when EXIT failed.
+	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused. If the reply is an error, the VM is
+	 * as before: it runs, or is paused. If EXIT fails after the reply (VMM_EV_SNAPSHOT), it stays paused.
 	 * EXIT with ndisks 0: no disk is frozen. The private layers are flushed, and the next
 	 * restore is given the same layers.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */
@@ -69,8 +70,8 @@ enum vmm_type {
 	 * -> {} */
 	VMM_SHUTDOWN = 8,
 	VMM_STATS = 9, /* {} -> u16 n, then n x {str name, u64 value} */
-	/* {} , fd: file to write the pages touched since the restore to -> u64 read_pages, u64
-	 * written_pages */
+	/* {} -> u64 read_pages, u64 written_pages
+	 * fd: a file. The monitor writes into it which pages were touched since the restore. */
 	VMM_WORKSET = 10,
 	VMM_DEBUG = 11, /* u32 what (enum vmm_debug), u64 arg -> str */
 	/* u16 n, n x u32 guest-to-host ports allowed -> {}. A guest connection to one of them comes
@@ -97,7 +98,7 @@ enum vmm_type {
 	VMM_DISK_LIMIT = 17,
 	/* u64 bytes -> u64 bytes. The guest shall give so much of its memory away; 0: none, it
 	 * takes back what it gave. Answered at once, with what the guest says it has given away so
-	 * far. A restored guest is asked for nothing. -ENODEV: the VM has no balloon. */
+	 * far. After a restore the amount is 0 until the next request. -ENODEV: the VM has no balloon. */
 	VMM_BALLOON = 18,
 
 	/* u32 reason (enum vmm_exit), str text: the process ends after this */

@@ -9,8 +9,8 @@
  * to ws_input() and ws_input_end(). So it works on a client's connection (api/http/upgrade.h,
  * WS_SERVER) and on a stream to a port in a guest (api/links/agent_client.h, WS_CLIENT).
  *
- * Back-pressure. Outgoing: ws_send() always takes a message; a writer stops while the wire is full
- * and goes on when the wire has drained. Incoming: the owner stops reading the wire. Messages in
+ * Back-pressure. Outgoing: ws_send() never waits. Its caller must stop while the wire is full, and goes
+ * on when the wire has drained; a wire at its limit ends the WebSocket. Incoming: the owner stops reading the wire. Messages in
  * bytes that ws_input() got already still arrive.
  */
 #pragma once

@@ -41,7 +41,9 @@ static void frame_ends(struct ws_skim *s)
 /* The payload of a close frame is whole. */
 static enum ws_skim_ev close_ends(struct ws_skim *s)
 {
-	const uint8_t *mask = s->head + 2; /* its length is below 126 */
+	/* The length is below 126, so the mask follows it at once. A malformed frame may write such a length in more
+	 * bytes: then only its own code and reason come out wrong. */
+	const uint8_t *mask = s->head + 2;
 
 	if (s->head[1] & 0x80)
 		for (size_t i = 0; i < s->close_len; i++)

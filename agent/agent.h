@@ -42,7 +42,8 @@ struct agent_opts {
 	const char *cgroup_dir;  /* NULL: found at boot, or none */
 	const char *state_dir;   /* storage of isolated sessions; NULL: there are none */
 	const char *run_dir;     /* where generation, machine-id and boot-id live */
-	/* the program that dumps a session's environment; NULL: /proc/self/exe */
+	/* the program that dumps a session's environment and is the first process of isolated
+	 * sessions; NULL: /proc/self/exe */
 	const char *helper;
 	bool guarded; /* as PID 1: named "execd", commands cannot look into it; for tests */
 	/* call sethostname although not PID 1: for tests in a namespace of their own */
@@ -87,8 +88,8 @@ struct agent {
 	uint64_t memory_limit;       /* of all processes in it; 0 = the whole machine */
 	struct cgroup *spare_cgroup; /* made ahead, because the kernel makes them slowly */
 	uint64_t next_cgroup, next_store;
-	/* isos: isolated sessions, until a job has their storage to remove. ended: the cgroup ids of the
-	 * last ones that ended; the kernel never uses an id twice */
+	/* isos: isolated sessions, until a job begins to remove their storage. ended: the cgroup ids of
+	 * the last ones that ended; the kernel never uses an id twice */
 	struct iso *isos;
 	struct iso *spare_iso; /* made ahead, for no session yet; also in isos. NULL: none */
 	struct timer *spare_timer;

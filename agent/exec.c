@@ -110,7 +110,7 @@ int exec_parse(struct cur *c, uint32_t version, struct exec_req *r)
 		parse_limits(c, r);
 	if (rc == 0 && !cur_done(c))
 		rc = -EPROTO;
-	/* a terminal or a session may ask for a plain shell */
+	/* AGENT_X_SHELL without an argument: a plain shell, but not in a session (below) */
 	if (rc == 0 && r->argc == 0 && !(r->flags & AGENT_X_SHELL))
 		rc = -EINVAL;
 	if (rc == 0 && (r->flags & PROC_X_REPLAY))
@@ -586,7 +586,8 @@ static struct launch *launch_make(struct agent *a, const struct exec_req *r)
 	 * descriptors */
 	if (a->opts.init || a->opts.guarded)
 		l->s.drop_caps = 1ull << CAP_SYS_PTRACE;
-	/* the first process of an isolated session has a stricter floor */
+	/* an isolated session has a floor of its own (seal.c): stricter, but without the Landlock
+	 * rules of AGENT_HARDEN */
 	if (!r->inner)
 		harden_spawn(a, &l->s);
 	if (a->opts.init)

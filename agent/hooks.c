@@ -378,7 +378,9 @@ static void script_started(struct agent *a, struct proc *p, void *arg, int code,
 }
 
 /* A shell session that nobody else sees sources the script, so that its exports can be kept. A
- * missing script is skipped with a warning. Only an `exit` in the script makes it fail. */
+ * missing script is skipped with a warning. A command that fails in the script does not count. The
+ * script fails if its shell exits with another code than 0 (`exit 1`, `set -e`), is killed, or runs
+ * longer than SCRIPT_LIMIT_MS. */
 static void script_run(struct agent *a, const char *path)
 {
 	static char text[] = "if [ -f \"$" SCRIPT_VAR "\" ] && [ -r \"$" SCRIPT_VAR "\" ]; then\n"

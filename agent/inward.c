@@ -30,8 +30,8 @@
 #define TCP_PROTOCOL 6
 
 /* A refused connection. If it were closed with unread bytes of the request, the kernel would send a
- * reset and the answer might be lost. So its bytes are read until the program closes it. If there
- * are too many, the oldest is closed. */
+ * reset and the answer might be lost. So its bytes are read until the program closes it. At most
+ * REFUSED_MAX such connections are kept: one more closes the oldest. */
 struct refused {
 	int fd;
 	struct watch *w;

@@ -223,7 +223,7 @@ void isolate_free(struct iso *i)
 		p->iso = NULL;
 		if (p->started && !p->exited)
 			proc_ended(p, AGENT_SIGNALED, SIGKILL);
-		/* the record of a run lives as long as its session, or until its client has got the
+		/* the record of a run ends with its session, unless a client still waits for the
 		 * run's end */
 		if (p->started && p->exited && (!p->conn || p->exit_sent))
 			proc_destroy(p);

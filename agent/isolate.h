@@ -28,7 +28,7 @@ void isolate_fini(struct agent *a);
 int isolate_run(struct session *s, const struct exec_req *r, exec_started_fn fn, void *arg,
 	enum agent_step *step, struct err *e);
 /* Sends sig to a run's processes. With SIGINT, SIGTERM and SIGKILL the shell leaves a foreground
- * run, too: it gets SIGINT until it does, and in the end the session is killed (PROD_* in
+ * run, too: it gets SIGINT until it does. If it never does, the session is killed (PROD_* in
  * isolate_run.c). 0, -ESRCH, or -EAGAIN (a background run that is about to start). */
 int isolate_signal(struct proc *p, int sig);
 /* The timeout of a run has expired. */

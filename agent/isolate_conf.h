@@ -47,7 +47,7 @@ struct iso_conf {
 	char env_file[512];    /* $EXECD_ENVS: hidden, as its variables were filtered */
 	char cwd[AGENT_PATH_MAX];
 	struct envset *env; /* the shell's */
-	struct iso_req r;   /* without names and env */
+	struct iso_req r;   /* sent without env_mode, names, env and note */
 };
 void iso_conf_put(struct buf *b, const struct iso_conf *c);
 int iso_conf_parse(struct cur *b, struct iso_conf *c);

@@ -11,7 +11,7 @@
 enum iso_state { ISO_WAITS, ISO_MAKES, ISO_LIVES, ISO_DEAD };
 
 struct iso {
-	struct iso *next; /* in the agent's list, until a job has its storage to remove */
+	struct iso *next; /* in the agent's list, until a job begins to remove its storage */
 	struct agent *a;
 	struct session *s; /* NULL: deleted, or made ahead */
 	struct iso_conf conf;

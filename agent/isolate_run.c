@@ -157,8 +157,8 @@ static bool is_name(const char *s, size_t n)
 }
 
 /* Which file the shell sources: c, the code itself, or a wrapper that runs it: f with variables or
- * a directory, b in the background. The code has a file of its own, so that none of it can end the
- * wrapper. */
+ * a directory, b in the background. The code has a file of its own, so that a bracket or quote in it
+ * cannot close one of the wrapper's. */
 static char run_kind(const struct exec_req *r)
 {
 	return r->flags & AGENT_X_BACKGROUND ? 'b' : r->env->n || r->cwd[0] ? 'f' : 'c';

@@ -25,7 +25,7 @@ struct job {
 	enum agent_step step;
 	char text[300];
 	struct envset *env; /* for expansion; read only */
-	bool no_answer;     /* done() answers when all went well */
+	bool no_answer;     /* of job_own(): there is no request to answer */
 	/* A mount namespace in which it works, and the root there; -1: the agent's. They need
 	 * own_thread. root_fd is needed because setns() enters the namespace's root. If the agent
 	 * runs in a chroot, the namespace's root is not the session's root. */

@@ -13,10 +13,11 @@ void req_limits(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 void req_shutdown(struct agent *a, struct conn *c, uint32_t id, struct cur *b);
 /* Called when a process ended: finishes a shutdown if none is left. */
 void shutdown_check(struct agent *a);
-/* Passes a signal that the agent got to the entrypoint. SIGTERM ends the sandbox: the host learns
+/* The agent got this signal: passes it on to the entrypoint. SIGTERM ends the sandbox: the host learns
  * that the entrypoint ended. If no entrypoint runs, the agent shuts the sandbox down. */
 void life_signal(struct agent *a, int sig);
 #define ENTRYPOINT_ID "entrypoint"
-/* For hooks.c: after preStart, or instead of it. */
+/* For hooks.c. The first starts the entrypoint. The second records that it cannot start, because
+ * the script or preStart failed. */
 void life_start_entrypoint(struct agent *a, char **argv, uint32_t argc);
 void life_entrypoint_failed(struct agent *a, int code, const char *text);

@@ -65,7 +65,7 @@ static bool family_listens(int nl, uint8_t family, uint16_t port)
 
 	if (send(nl, &q, sizeof(q), 0) < 0)
 		return false;
-	/* read to its end even when it was found: the socket serves the other family next */
+	/* read the whole answer: the socket may serve the other family next */
 	while (!end) {
 		ssize_t n = recv(nl, p, sizeof(p), MSG_DONTWAIT);
 

@@ -124,7 +124,7 @@ void proc_started(struct proc *p, uint64_t timeout_ms)
 	if (p->limit_timer)
 		timer_after(p->limit_timer, MIN(timeout_ms, UINT64_MAX / 4000000) * 1000000);
 	else
-		limit_fired(p); /* a limit that cannot be kept must not be none */
+		limit_fired(p); /* no timer: end it now, rather than let it run without its limit */
 }
 
 static void proc_set_ended(struct proc *p, enum agent_state state, uint32_t code)

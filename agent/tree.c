@@ -3,7 +3,8 @@
  * tree.c: listing, searching and removing trees. Job threads. The tree is the guest's, which may
  * change it while it is walked and may have made it deep, wide or full of odd names. So every step
  * goes by a descriptor of its directory: no path can be too long, no link is followed. Answers are
- * cut at the request's maximum, and the names of one directory at NAMES_MAX bytes.
+ * cut at the request's maximum. A directory whose names take more than NAMES_MAX bytes fails the
+ * request with E2BIG.
  */
 #include "agent/tree.h"
 

@@ -59,7 +59,7 @@ static bool is_opaque(int dir)
 	return fgetxattr(dir, "trusted.overlay.opaque", &v, 1) == 1 && v == 'y';
 }
 
-/* Goes through a directory of the upper tree. low: the same one below, -1: there is none. Takes up. */
+/* Goes through a directory of the upper tree. low: the same one below, -1: there is none. `up` is closed. */
 static int walk_dir(struct walk *w, int up, int low, unsigned depth);
 
 static int walk_below(struct walk *w, int up, int low, const char *name, unsigned depth)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * usage.c: what one command uses: the processes of its cgroup, or (where there is no cgroup2) of
- * its session. The loop's thread. Nothing is kept or sampled in the background. The files are the
- * kernel's; which processes there are, and their names, is the guest's doing.
+ * its setsid() session. The loop's thread. Nothing is kept or sampled in the background. The files
+ * are the kernel's; which processes there are, and their names, is the guest's doing.
  */
 #include "agent/usage.h"
 

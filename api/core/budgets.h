@@ -3,9 +3,10 @@
  * budgets.h: the accounts of this daemon. mayflyd's loop. The tree for bytes: the daemon > all tenants > one principal >
  * its records, its guests > one sandbox. An operator's account is directly below the daemon's: the limits of tenants do not hold for it.
  * The shares leave room on purpose: records and guests together cannot take all that their principal has, so the principal can still
- * list and delete; tenants together cannot take all that the daemon has, so the operator can.
+ * list and delete. Tenants together cannot take all that the daemon has, so the operator can still list and delete, too.
  *
- * Clients that know only a sandbox's id are charged to that sandbox, whose owner is charged in turn.
+ * A request to a port of a sandbox, its execution API included, is charged to that sandbox, also if the request shows a key. The sandbox's
+ * owner is charged in turn.
  */
 #pragma once
 

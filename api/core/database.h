@@ -45,8 +45,9 @@ int database_open(const char *path, struct loop *l, struct database **out, struc
 int database_start(struct database *db, struct err *e);
 /* Commits what is queued. Callbacks that are still due are not called. NULL is fine. */
 void database_close(struct database *db);
-/* fn runs in the writer's thread before each group that is synced. -errno: the group fails. It
- * syncs the names of new files, because a synced record may refer to them. */
+/* fn runs in the writer's thread before each group that is synced. -errno: the transactions that asked
+ * for the sync fail, and the others of the group are committed without it. fn syncs the names of new
+ * files, because a synced record may refer to them. */
 void database_before_sync(struct database *db, int (*fn)(void *arg, struct err *e), void *arg);
 
 /* ---- transactions: all of it, or nothing */

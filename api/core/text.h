@@ -15,5 +15,6 @@ bool uuid_ok(const char *s);
 void uuid_make(char out[37]);
 /* 32 random hexadecimal digits and a NUL. cap must be 33: it is the size of `to`. */
 void random_hex(char *to, size_t cap);
-/* A quantity as Kubernetes and Docker write it: 512Mi, 2g, 64KB. false: it is none, or 0. */
+/* A quantity: 512Mi, 2g, 64KB. Ki, Mi, Gi and Ti are powers of 1024. k, m, g and t, also with a b, are powers of 1000: 2g is
+ * less than Docker's 2g. false: it is no quantity, or 0. */
 bool quantity_parse(const char *s, uint64_t *bytes);

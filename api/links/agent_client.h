@@ -39,8 +39,8 @@ typedef void (*agent_reply_fn)(void *arg, const struct agent_reply *r);
  * socket. account: what its buffers are charged to; outlives it; NULL: no limit. Starts down. */
 struct agentc *agentc_create(
 	struct loop *l, const char *path, uint32_t port, struct account *account);
-/* Every request and stream ends with ECANCELED, from inside this call. Never from inside one of its
- * own callbacks: defer it. */
+/* Every request and stream ends with ECANCELED, from inside this call. Not to be called from inside one
+ * of its own callbacks: defer the call. */
 void agentc_destroy(struct agentc *a);
 /* For tests, which cannot wait so long. reconnect_ns: after a first loss, the time until the control connection is opened again.
  * unread_ns: the period in which 1 MiB of output that nobody reads is accepted. */
@@ -213,7 +213,8 @@ struct agent_dial *agent_dial_tcp(
 struct agent_dial *agent_dial_unix(
 	struct agentc *a, const char *path, const struct agent_dial_ops *ops, void *arg);
 /* The other way round: waits until a program in the guest connects to 127.0.0.1:44772; opened() says so. closed() before opened(): with
- * ECONNRESET or ECANCELED the agent is gone, with any other error it takes no such stream. */
+ * ECONNRESET or ECANCELED the agent is gone. ENOMEM, ENOBUFS and ETIMEDOUT may come from this side's connection. With any other error the agent
+ * takes no such stream. */
 struct agent_dial *agent_dial_accept(struct agentc *a, const struct agent_dial_ops *ops, void *arg);
 /* From now on its callbacks are these. May be called from inside its own callbacks. */
 void agent_dial_give(struct agent_dial *d, const struct agent_dial_ops *ops, void *arg);

@@ -432,8 +432,8 @@ void agent_exec_close(struct agent_exec *x)
 		exec_free(x);
 		return;
 	}
-	/* Sent after the start on the same connection, so that it cannot arrive first; without a connection
-	 * it goes by the control connection. */
+	/* AGENT_DETACH is sent after the start, on the same connection, so that it cannot arrive first.
+	 * Without such a connection it is sent on the control connection. */
 	buf_init(&b, 256);
 	buf_str(&b, x->exec_id);
 	x->orphan = true;

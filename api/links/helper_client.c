@@ -60,7 +60,8 @@ static void on_log(void *arg, const struct priv_msg *m, int fd)
 		close_fd(&fd);
 }
 
-/* ENOENT: a helper of an older build started the process, without a pipe: it writes to the log itself. */
+/* Asks for the log pipe of a process. on_log() gets ENOENT if a helper of an older build started the process, without a pipe: such a
+ * process writes to the log itself. */
 static void log_ask(struct privctl *p, const struct priv_msg *started)
 {
 	struct priv_msg m = {.op = PRIV_LOG, .slot = started->slot};

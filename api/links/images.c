@@ -2,8 +2,9 @@
  *
  * images.c: from names to disks. mayflyd. The loop answers for images that are in the store. Others are
  * fetched and built by image_obtain() in worker threads, at most IMAGE_JOBS at a time; the rest
- * waits in order. A name is a client's, checked by its own grammar. Credentials are in the
- * struct of the job until it has ended, and nowhere else.
+ * waits in order. A name is a client's, checked by its own grammar. This file keeps credentials only
+ * in the struct of the job, until it has ended. The create request (struct spec) keeps its own copy
+ * until the job's callback.
  */
 #include "api/links/images.h"
 

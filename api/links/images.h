@@ -37,8 +37,8 @@ struct priv_msg;
 struct images *images_create(struct daemon *d, const char *bin_dir, struct err *e);
 /* Does a sandbox, snapshot or template need the image with this digest (hex)? One function for each kind. */
 typedef bool (*image_user_fn)(const struct daemon *d, const char *image);
-/* Sets the functions that are asked before an image is removed: a NULL-terminated table that lives as long as the daemon.
- * Until then no image is removed. */
+/* Sets the functions that are asked before the daemon's pin of an image is dropped: a NULL-terminated table that lives as long as the
+ * daemon. Before this call no pin is dropped. */
 void images_users(struct images *im, const image_user_fn *users);
 /* To be called when a sandbox, snapshot or template was deleted: soon after, images that no record needs
  * lose their pin and may be removed (`mayfly image prune`). */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * images_admin.c: the image store as an operator lists and clears it. mayflyd; the work is done in the
- * threads of the io pool. Names and numbers in the store come from image jobs, which read hostile
- * images: they are written as JSON strings.
+ * threads of the io pool. Names in the store come from clients: they are written as JSON strings.
+ * Numbers come from image jobs, which read hostile images: they are parsed, and written as numbers.
  */
 #include <stdio.h>
 #include <string.h>

@@ -22,7 +22,8 @@ typedef void (*vmmctl_fn)(void *arg, const struct vmm_answer *a);
 struct vmmctl_ops {
 	/* fd: taken by the callee if >= 0 */
 	void (*event)(void *arg, uint16_t type, struct cur *body, int fd);
-	void (*closed)(void *arg); /* the peer ended it, or broke the protocol; no call follows */
+	/* the peer ended it, or broke the protocol; no event follows. Requests without an answer end in vmmctl_destroy(). */
+	void (*closed)(void *arg);
 };
 
 /* path: the VM's control socket. Connecting does not block. NULL: errno. */

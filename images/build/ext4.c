@@ -2,7 +2,8 @@
  *
  * ext4.c: the file system around the data, by libext2fs. Runs in the image job. By now every name
  * and size was checked by the layer reader; what can still be wrong is that something does not fit
- * ext4. That is an error: nothing is cut off.
+ * ext4. That is an error: nothing is cut off. Times are the exception: a time that ext4 cannot store
+ * (before 1901, after 2446) becomes the nearest one that it can.
  *
  * Features, and why: extents, 256-byte inodes with nanoseconds, dir_index for directories the guest
  * makes, flex_bg with one flex group (all bitmaps and inode tables side by side in front: few reads
@@ -11,7 +12,8 @@
  * sparse_super2 without backups (nobody repairs this disk from one: it is built again). No journal:
  * a sandbox's disk is only ever frozen together with its memory, so there is no crash to recover
  * from, and a journal would put each metadata block into the layer twice. No metadata_csum: the
- * bytes below are verified by digest. No resize_inode: the disk does not grow in place.
+ * image's layers are compared with their digests at the build, and the frozen layers of sandboxes
+ * have digests of their own. No resize_inode: the disk does not grow in place.
  */
 #include "images/build/ext4.h"
 

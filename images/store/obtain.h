@@ -14,9 +14,10 @@
 struct image_spawner {
 	/* Starts mayfly-image; fds become its 3, 4. A handle >= 0, or -errno and e. */
 	int (*spawn)(void *arg, bool net, const int *fds, size_t nfds, struct err *e);
-	/* Kills the job if it still runs, and waits for its end. */
+	/* Kills the job if it still runs. The direct one waits for its end. The daemon's does not. */
 	void (*end)(void *arg, int handle);
-	/* fd: a file that a job made; gives it to this process's user. 0 or -errno */
+	/* fd: a file that a job made; gives it to this process's user. The daemon's also waits until nobody can write the file.
+	 * 0 or -errno */
 	int (*adopt)(void *arg, int fd);
 	void *arg;
 };
@@ -47,9 +48,10 @@ typedef int (*image_progress_fn)(void *arg, enum job_phase phase, uint64_t done,
 /* What image_obtain would answer without a job. -ENOENT: not here, or not for this group. */
 int image_usable(struct store *s, const char *name, const char *group, struct image_info *out,
 	struct err *e);
-/* out may be NULL. Two calls for one name do one pull: the second waits, and finds it done. */
+/* out may be NULL. Two calls of one group for one name do one pull: the second waits, and finds it done. With `always`, or for
+ * another group, the second one waits and then pulls again. */
 int image_obtain(struct store *s, const struct image_spawner *sp, const struct image_request *q,
 	image_progress_fn fn, void *arg, struct image_info *out, struct err *e);
 
-/* "REGISTRY URL [plain-http] [private]" a line, # comments. -ENOENT is fine: 0 bases. */
+/* "REGISTRY URL [plain-http] [private]" a line, # comments. Without such a file there are 0 bases, and that is no error. */
 int registries_read(const char *path, struct pull_base *bases, unsigned int *n, struct err *e);

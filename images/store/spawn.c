@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spawn.c: jobs as plain children, for the command line and the tests. The child has the caller's
- * rights. So the daemon never uses this: it starts jobs through mayfly-priv, which jails them.
+ * rights. So the daemon uses this only without a helper (--no-jail, for debugging). Otherwise it starts
+ * jobs through mayfly-priv, which jails them.
  */
 #include "images/store/obtain.h"
 

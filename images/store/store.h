@@ -52,7 +52,7 @@ int store_list(struct store *s, int (*fn)(void *arg, const struct image_info *i)
 int store_name_set(struct store *s, const struct image_ref *r, const struct digest *id, bool local,
 	struct err *e);
 
-/* owner: a DNS label (a sandbox's or snapshot's id). A second pin of the same owner changes nothing. Never waits for the
+/* owner: a DNS label. The daemon has one pin of an image ("mayflyd") for all its records. A second pin of the same owner changes nothing. Never waits for the
  * store's lock: -EAGAIN while something is removed, which takes as long as the disk likes. */
 int store_pin(struct store *s, const struct digest *id, const char *owner, struct err *e);
 /* How many owners; reads the whole folder of pins, so not for the path of a request. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memplan.c: see memplan.h. No hostile bytes: the base table was checked by lib/snap when it was
- * restored from.
+ * memplan.c: see memplan.h. No hostile bytes: lib/snap checked the base table when this VM was
+ * restored.
  */
 #include "vmm/memplan.h"
 

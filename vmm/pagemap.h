@@ -10,7 +10,9 @@
 
 struct pm_range {
 	uint64_t gpa, len;
-	bool priv; /* not a page of a file and not the zero page: written, or about to be */
+	/* Not a page of a file and not the zero page: the guest or the monitor wrote it, or a
+	 * restore made it ready for a write. Without PAGEMAP_SCAN the zero page counts as private. */
+	bool priv;
 };
 
 struct pm_list {
@@ -19,7 +21,7 @@ struct pm_list {
 };
 
 /* Lists the present pages, ascending. proc_fd: O_PATH descriptor of a /proc. only_private:
- * leaves out pages that were only read. plain: does not try PAGEMAP_SCAN (tests). */
+ * leaves out pages that are not `priv`. plain: does not try PAGEMAP_SCAN (tests). */
 int pagemap_list(int proc_fd, const struct mem *m, bool only_private, bool plain,
 	struct pm_list *out, struct err *e);
 void pm_list_fini(struct pm_list *l);

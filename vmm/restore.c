@@ -165,7 +165,7 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 }
 
 /* Checks the chunks that the guest will touch first. The daemon asks for this if nobody has
- * read the files since the host booted; it checks the rest itself meanwhile. */
+ * read the files since the host booted. After the restore the daemon checks the whole files. */
 static int verify_prefetched(
 	const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
 {

@@ -6,7 +6,8 @@
 
 #include "lib/jail.h"
 
-/* Enters the jail of lib/jail.c, all of its stages. Called first in main(), while still root.
+/* Enters the jail of lib/jail.c, all of its stages. main() calls it while still root, after it has
+ * read the options and checked its descriptors, and before it makes the event loop.
  * If the host has no Landlock, *missing is set; the daemon's configuration decides whether that
  * is allowed. */
 int vmm_jail(uid_t uid, int *proc_fd, uint32_t *missing, struct err *e);

@@ -5,10 +5,10 @@
  *
  * Order: the vCPUs stop, the devices finish their requests, the disks freeze, registers and device
  * state go into a buffer, then a fork. The child has the memory of this moment. The parent runs
- * the VM on (LIVE), or keeps it stopped. Either way it answers its control socket: if the device
- * thread wrote the files, it could not, for as long as the disk takes. The writer writes the
- * memory file (data, sums, sync, head, sync), then the state file (written, synced). So if the
- * state file is complete, everything that it refers to is durable.
+ * the VM on (LIVE), or keeps it stopped. A child writes in both cases, because the device thread
+ * must answer the control socket and must not wait for the disk. The writer writes the memory file
+ * (data, sums, sync, head, sync), then the state file (written, synced). So if the state file is
+ * complete, everything that it refers to is durable.
  *
  * The writer's result comes through a pipe and completes the snapshot. The kernel then needs a
  * while to free gigabytes of the writer's memory. Only after that the pipe ends, and wait4() does
@@ -421,7 +421,7 @@ static int write_memory(
 }
 
 /* Reads the new state back with the reader's checks. If a restore would refuse it, the snapshot
- * fails, and the VM runs on. */
+ * fails. The VM of a live snapshot runs on; another one stays paused, also with VMM_F_EXIT. */
 static int can_be_read(const struct snap_writer *w, struct err *e)
 {
 	_cleanup_free_ struct snap *s = malloc(sizeof(*s));

@@ -36,6 +36,6 @@ struct snapshot_req {
 	void (*durable)(void *arg, const struct snapshot_done *d);
 };
 
-/* 0: the snapshot has begun and owns the descriptors; replied(), then durable() will be called.
- * -errno: nothing happened. */
+/* 0: the snapshot has begun and owns the descriptors. replied(), then durable() are called, maybe
+ * before this returns. -errno: nothing happened. */
 int snapshot_start(struct vm *vm, const struct snapshot_req *req, struct err *e);

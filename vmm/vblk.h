@@ -95,5 +95,6 @@ int vblk_frozen_read_only(
 	struct vblk *b, const int *frozen, unsigned int n, int index, struct err *e);
 /* cow_limit(), under the device's lock: writes beyond it wait, as on a host without room. */
 void vblk_limit(struct vblk *b, uint64_t bytes);
-/* For the freeze of a snapshot, between quiesce and resume. */
+/* The layered disk, for questions about its layers. Only a snapshot freezes it, between quiesce and
+ * resume. */
 struct cow *vblk_cow(struct vblk *b);

@@ -375,7 +375,7 @@ static void vfs_config_read(struct virtio_dev *d, uint32_t off, void *to, uint32
 
 /* The transport has forgotten the chains already. Replies to requests that the server has are
  * thrown away. Requests that were not sent are dropped, except one that is half in the socket:
- * its rest is sent, because the server would take the next request for it. */
+ * its rest is sent, or the server would read the next request as that rest. */
 static void vfs_reset(struct virtio_dev *d)
 {
 	struct vfs *f = vfs_of(d);
@@ -400,7 +400,7 @@ static void vfs_reset(struct virtio_dev *d)
 	}
 }
 
-/* The server did not reply in time: its requests get EIO, so that the VM can stop. */
+/* Not all replies came in time: the other requests get EIO, so that the VM can stop. */
 static void on_stop_limit(void *arg)
 {
 	struct vfs *f = arg;

@@ -6,8 +6,8 @@
  * The device copies each request out of guest memory into a socket, and each reply from the socket
  * into guest memory. Of a message it reads only the FUSE request id, for an error reply. Requests
  * wait while there is no server. When a server dies, the requests that it had get EIO, the others
- * wait for the next server. A stop of the VM waits for requests in flight, at most VFS_STOP_MS;
- * then they get EIO, too.
+ * wait for the next server. A stop of the VM waits until all requests have their replies, at most
+ * VFS_STOP_MS. Then the requests without one get EIO, too, also those that no server has.
  */
 #pragma once
 

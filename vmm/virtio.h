@@ -73,7 +73,7 @@ struct virtio_dev {
 	uint32_t status;
 	uint32_t config_gen;
 	bool reset_due, activate_due; /* for the device thread */
-	bool active;                  /* ops->activate was called */
+	bool active;                  /* ops->activate was called, or a restore loaded DRIVER_OK */
 	bool quiet;                   /* stopped for a snapshot or pause: no queue work */
 	const char *why_broken;
 	bool tell_broken; /* the device thread must call env->needs_reset() */

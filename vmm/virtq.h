@@ -28,7 +28,7 @@ struct virtq {
 	uint16_t last_avail;   /* next entry to take */
 	uint16_t used_idx;     /* next entry to give back; the guest sees it after virtq_publish */
 	uint16_t shown_used;   /* the used index that the guest sees */
-	bool signal_always;    /* at first: after a restore we do not know what was signalled */
+	bool signal_always;    /* the next publish interrupts: an earlier interrupt may be lost */
 	uint16_t inflight;     /* chains taken and not given back: never more than size */
 	const char *why;       /* what was wrong, after a call returned -EPROTO */
 	uint64_t chains;       /* taken, for the statistics */

@@ -256,8 +256,8 @@ static void hook_serial(void *ctx, uint8_t byte)
 {
 	struct vm *vm = ctx;
 
-	/* Called on a vCPU thread, without a lock: the serial port is for debugging, and a torn
-	 * line does no harm. */
+	/* Called on a vCPU thread with the serial port's lock held. No lock protects vm->tail: the
+	 * serial port is for debugging, and a torn line does no harm. */
 	vm_console_bytes(vm, &byte, 1);
 	if (vm->serial_fd >= 0)
 		(void)!write(vm->serial_fd, &byte, 1);
@@ -732,8 +732,9 @@ void vm_stats(struct vm *vm, vm_stat_fn fn, void *arg)
 	fn(arg, "vcpus", vm->size.vcpus);
 	fn(arg, "up_ns", mono_ns() - vm->born_ns);
 	fn(arg, "running_ns", vm->run_ns ? mono_ns() - vm->run_ns : 0);
-	/* when vCPU 0 last entered the guest (CLOCK_MONOTONIC). This is the end of a restore,
-	 * even if the scheduler runs this thread before the vCPU. */
+	/* When vCPU 0 last left its gate to enter the guest (CLOCK_MONOTONIC): the true end of a
+	 * restore. The reply to VMM_RESTORE may be sent before that, because it comes from this
+	 * thread. */
 	if (vm->vcpus.n)
 		fn(arg, "entered_at_ns", atomic_load(&vm->vcpus.v[0].ran_ns));
 	for (unsigned int s = 0; s < VS_COUNT; s++) {

@@ -143,8 +143,8 @@ int vm_add_disks(
  * caller's. */
 int vm_boot(struct vm *vm, int kernel_fd, int initrd_fd, const char *cmdline, struct err *e);
 
-/* Begins to stop vCPUs and devices, within VMM_STOP_LIMIT_S. 0: `fn` will be called; less than
- * 0: not possible in this state. */
+/* Begins to stop vCPUs and devices, within VMM_STOP_LIMIT_S. 0: `fn` will be called; for a snapshot
+ * of a paused VM it is called before this returns. Less than 0: not possible in this state. */
 int vm_pause(struct vm *vm, vm_stopped_fn fn, void *arg, struct err *e);
 /* Could vm_stop_for_snapshot() be called now? */
 int vm_may_snapshot(const struct vm *vm, struct err *e);

@@ -38,7 +38,7 @@ static const struct msr_row {
 	{                                                                                          \
 		i, n, name, MSR_MAY, 0, 0, CPUID_EAX, 0                                            \
 	}
-	/* what other registers depend on comes first */
+	/* first the registers on which others depend */
 	{0x10a, 1, "ARCH_CAPABILITIES", MSR_FEATURE, 7, 0, CPUID_EDX, 29},
 	MAY(0x8b, 1, "UCODE_REV"),
 	MAY(0xce, 1, "PLATFORM_INFO"),

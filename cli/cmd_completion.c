@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 
 /* Words that may stand at the end of the line `mayfly A B ... <Tab>`: _mayfly_words A B ...
+ * The daemon's answer is hostile: only plain names are offered, and nobody waits for it longer than 5 s.
  * An option is the first word of its line, after its letter: its description may name others. */
 static const char words[] =
 	"_mayfly_words() {\n"
@@ -21,14 +22,19 @@ static const char words[] =
 	"    printf '%s\\n' \"$1\" | sed -n -e 's/^  \\([a-z][a-z-]*\\) .*/\\1/p' "
 	"-e 's/^      \\(--[a-z][a-z-]*\\).*/\\1/p' -e 's/^  -., \\(--[a-z][a-z-]*\\).*/\\1/p'\n"
 	"    case $1 in\n"
-	"    *[\\ \\[]SANDBOX*) mayfly ls --quiet --names 2>/dev/null ;;\n"
+	"    *[\\ \\[]SANDBOX*) timeout 5 mayfly ls --quiet --names 2>/dev/null | "
+	"grep -x '[A-Za-z0-9._-]*' ;;\n"
 	"    esac\n"
 	"}\n";
 
+/* Without `compgen -W`, which would run what a name has between $( and ). */
 static const char bash[] =
 	"_mayfly() {\n"
-	"    COMPREPLY=($(compgen -W \"$(_mayfly_words \"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\" -- "
-	"\"${COMP_WORDS[COMP_CWORD]}\"))\n"
+	"    local word\n"
+	"    COMPREPLY=()\n"
+	"    while IFS= read -r word; do\n"
+	"        [[ $word != \"${COMP_WORDS[COMP_CWORD]}\"* ]] || COMPREPLY+=(\"$word\")\n"
+	"    done < <(_mayfly_words \"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n"
 	"}\n"
 	"complete -o default -F _mayfly mayfly\n";
 

@@ -420,13 +420,14 @@ struct found {
 	unsigned int names, beginnings;
 };
 
-/* A sandbox's name is metadata, a snapshot's is a field of its own. */
+/* A sandbox's name is metadata. A snapshot's name is not looked for: an operator sees the snapshots of
+ * all namespaces, and anybody may name his as the operator's. */
 static void look_at(struct found *f, const struct named_kind *k, const cJSON *o, const char *word)
 {
-	const cJSON *names = k == &named_sandboxes ? cJSON_GetObjectItem(o, "metadata") : o;
+	const cJSON *names = cJSON_GetObjectItem(o, "metadata");
 	const char *id = json_text(o, "id");
 
-	if (!strcmp(json_text(names, "name"), word)) {
+	if (k == &named_sandboxes && !strcmp(json_text(names, "name"), word)) {
 		f->names++;
 		snprintf(f->named, sizeof(f->named), "%s", id);
 	} else if (!strncmp(id, word, strlen(word))) {

@@ -100,8 +100,8 @@ static const struct key {
 		"A create or pause that takes longer is answered now and goes on: the create as "
 		"Pending, the pause as Pausing"},
 	{"runtime", "share_memory", K_BOOL, AT(share_memory), 0, 0, "true",
-		"Sandboxes of all API keys share the pages of templates and images. false: each "
-		"key has its own, and cannot measure what another one touched"},
+		"Sandboxes of all namespaces share the pages of templates and images. false: each "
+		"key has its own, and no namespace can measure what another one touched"},
 	{"limits", "max_sandboxes", K_INT, AT(max_sandboxes), 1, 65536, "1000",
 		"Sandboxes that run or are paused"},
 	{"limits", "max_ended", K_INT, AT(max_ended), 1, 1ll << 20, "1000",

@@ -182,15 +182,15 @@ def test_a_name_or_a_beginning_is_enough_but_not_two(mayfly):
     assert json.loads(mayfly("inspect", boxes[0][:4]).stdout)["id"] == named
     # snapshots, too, wherever one is given
     at = [mayfly("snapshot", "create", "-n", n, named).stdout.strip() for n in ("first", "first", "last")]
-    assert [json.loads(mayfly("snapshot", "inspect", w).stdout)["id"] for w in ("last", at[2][:13], at[2])] == [at[2]] * 3
-    assert mayfly("rollback", named, "last").stdout.strip() == named
-    assert "state" in mayfly("snapshot", "verify", "last", code=1).stdout, "what the played monitor wrote is none"
-    made = [mayfly("create", "-m", "256Mi", "--snapshot", "last").stdout.strip(), *mayfly("fork", "--snapshot", at[2][:13]).stdout.split()]
-    assert "2 snapshots are named 'first'" in mayfly("snapshot", "rm", "first", code=1).stderr
+    assert [json.loads(mayfly("snapshot", "inspect", w).stdout)["id"] for w in (at[2][:13], at[2])] == [at[2]] * 2
+    assert mayfly("rollback", named, at[2][:13]).stdout.strip() == named
+    assert "state" in mayfly("snapshot", "verify", at[2][:13], code=1).stdout, "what the played monitor wrote is none"
+    made = [mayfly("create", "-m", "256Mi", "--snapshot", at[2][:13]).stdout.strip(), *mayfly("fork", "--snapshot", at[2][:13]).stdout.split()]
+    assert "no snapshot 'last'" in mayfly("snapshot", "rm", "last", code=1).stderr, "an operator sees those of others, who may use the same name"
     assert "no snapshot 'nothing': `mayfly snapshot ls` shows" in mayfly("create", "--snapshot", "nothing", code=1).stderr
     assert "the name of a snapshot is empty" in mayfly("rollback", named, "", code=1).stderr
     mayfly("rm", *boxes, named, *made)
-    mayfly("snapshot", "rm", "last", *at[:2])
+    mayfly("snapshot", "rm", at[2][:13], *at[:2])
 
 
 def by_a_terminal(argv, setup, lines, env, cwd):
@@ -260,11 +260,15 @@ def test_completion_offers_every_command_and_option(mayfly, tmp_path):
             helps |= {f"{c} {sub}": mayfly(c, sub, "--help").stdout for sub in re.findall(r"^  ([a-z-]+) ", helps[c], re.M)}
     for words, text in helps.items():
         (tmp_path / f"{words} --help".strip()).write_text(text)
-    (tmp_path / "ls --quiet --names").write_text("offered\n")
+    (tmp_path / "ls --quiet --names").write_text("offered\n$(touch${IFS}made-by-a-name)\n`touch\tmade-by-a-name`\n*\na;b\n")
     # the same texts again, without two hundred processes
-    asked = 'mayfly() { printf "%s\\n" "$(<"$*")"; }\n' + "".join(f"echo $(_mayfly_words {words})\n" for words in helps)
+    asked = 'timeout() { shift; "$@"; }; mayfly() { printf "%s\\n" "$(<"$*")"; }\n' + "".join(f"echo $(_mayfly_words {words})\n" for words in helps)
     r = subprocess.run(["bash", "-uc", script + asked], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert not r.stderr
+    # a daemon's answer is no code of the shell
+    tab = 'timeout() { shift; "$@"; }; mayfly() { printf "%s\\n" "$(<"$*")"; }\nCOMP_WORDS=(mayfly exec ""); COMP_CWORD=2; _mayfly; printf "<%s>\\n" "${COMPREPLY[@]}"\n'
+    t = subprocess.run(["bash", "-uc", script + tab], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "<offered>" in t.stdout.split() and not t.stderr and not (tmp_path / "made-by-a-name").exists(), t
     offered = dict(zip(helps, [set(line.split()) for line in r.stdout.split("\n")]))
     takes = {words for words, text in helps.items() if re.search(r"^(usage:|      ) mayfly .*\bSANDBOX", text, re.M)}
     assert {"exec", "attach", "stats", "cp", "fork", "rollback", "snapshot create", "egress show"} <= takes and len(helps) > 60

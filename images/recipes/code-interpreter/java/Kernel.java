@@ -5,6 +5,8 @@
 // that runs in another machine. java.lock pins the version whose private members are named here.
 
 import java.io.DataInputStream;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.Field;
@@ -84,14 +86,20 @@ public final class Kernel extends JavaKernel {
 	public DisplayData eval(String code) throws Exception {
 		if (code.equals(PREPARE))
 			return prepare();
-		seedForThisMachine();
-		cell = ++cells;
+		boolean within = cell != 0; // %load in a cell evaluates a file
+		if (!within)
+			cell = ++cells; // first of all: an interrupt is this cell's from now on
 		try {
+			seedForThisMachine();
 			return super.eval(code);
 		} finally {
-			if (statements != null) // jjava's constructor runs code as well
-				statements.awaitInterrupted();
-			cell = 0;
+			try {
+				if (!within && statements != null) // jjava's constructor runs code as well
+					statements.awaitInterrupted();
+			} finally {
+				if (!within)
+					cell = 0;
+			}
 		}
 	}
 
@@ -248,9 +256,27 @@ public final class Kernel extends JavaKernel {
 			return; // nobody does
 		}
 		if (thread.isAlive()) {
-			System.err.println("code-interpreter: code that was interrupted cannot be stopped. The kernel ends.");
-			Runtime.getRuntime().halt(70);
+			end("code-interpreter: code that was interrupted cannot be stopped. The kernel ends.");
 		}
+	}
+
+	/** Ends the kernel. Neither a lock on System.err nor a full pipe holds that up. */
+	private static void end(String words) {
+		var said = new Thread(() -> {
+			try {
+				new FileOutputStream(FileDescriptor.err).write((words + "\n").getBytes());
+			} catch (IOException e) {
+				// it ends all the same
+			}
+		});
+		said.setDaemon(true);
+		said.start();
+		try {
+			said.join(1000);
+		} catch (InterruptedException e) {
+			// it ends all the same
+		}
+		Runtime.getRuntime().halt(70);
 	}
 
 	// ---- random numbers
@@ -269,8 +295,7 @@ public final class Kernel extends JavaKernel {
 			reseed();
 			prepared = null;
 		} catch (Throwable e) {
-			System.err.println("code-interpreter: cannot seed the random generators again: " + e);
-			Runtime.getRuntime().halt(70);
+			end("code-interpreter: cannot seed the random generators again: " + e);
 		}
 	}
 

@@ -72,7 +72,8 @@ bool template_use(struct sandbox *sb, struct memory *from);
  * that one the answer is yes. */
 bool template_wanted(struct sandbox *sb);
 void template_bad(struct sandbox *sb, const char *why); /* a restore failed: removes the template */
-void templates_bound(struct daemon *d); /* removes the oldest beyond runtime.template_mib */
+/* Removes the least recently used ones beyond runtime.template_mib. */
+void templates_bound(struct daemon *d);
 
 /* Called by take.c. template_made() takes disk and mem with their references. */
 void template_begun(struct daemon *d, const char *key);

@@ -3,8 +3,8 @@
  * launch.c: from a checked request to Running: image, disk, VMM, boot or restore, the agent is ready,
  * identity, entrypoint. mayflyd's loop. Each step is the handler of an event. All steps together have
  * one deadline. Steps that only the VMM or the agent can finish have a shorter one, except the guest's boot
- * (STEP_AGENT). A failure names its step. After a restore no user reaches the machine before the agent has confirmed its new identity
- * (THAW): it fails closed.
+ * (STEP_AGENT) and the image's template (STEP_TEMPLATE). A failure names its step. After a restore no user reaches the machine before the
+ * agent has confirmed its new identity (THAW): it fails closed.
  */
 #include "api/sandbox/launch.h"
 
@@ -336,7 +336,8 @@ static bool limits_send(struct sandbox *sb)
 	return sent;
 }
 
-/* ---- volumes: nothing of the user's runs before they are mounted */
+/* ---- volumes: they are mounted before the daemon starts anything of the user's. Processes in a restored memory that had no volumes
+ * run earlier: the thaw comes before the mount */
 
 static bool mount_due(const struct sandbox *sb)
 {
@@ -774,7 +775,8 @@ static void on_ended(void *arg, uint32_t reason, const char *text)
 
 #define DISK_WAITS_NS 200000000ull
 
-/* A hostile monitor may send this event all the time. An honest one waits longer than 200 ms in between. */
+/* A hostile monitor may send this event all the time. So a change that comes within 200 ms after the last one is ignored. An honest monitor
+ * sends one so soon only if the disk is full again at once: then the sandbox's events miss it. */
 static void on_disk_full(void *arg, uint32_t waiting)
 {
 	struct sandbox *sb = arg;
@@ -1205,8 +1207,8 @@ bool launch_adopt(struct sandbox *sb)
 	if (sb->op.kind == OP_PAUSE)
 		return true;
 	agentc_up(sb->agent);
-	/* The last daemon may have died between freezing the guest's processes and thawing them. An
-	 * agent that was not frozen answers with an error, which does no harm. While a checkpoint was being taken the
+	/* The last daemon may have died between freezing the guest's processes and thawing them. If
+	 * they were not frozen, the agent only takes the identity again, which does no harm. While a checkpoint was being taken the
 	 * guest may be frozen: recover.c thaws it when the state of the monitor is known. */
 	if (!sb->op.snap)
 		operation_thaw(sb);

@@ -258,7 +258,8 @@ struct sandbox *sandbox_from_record(struct daemon *d, const char *id, cJSON *o)
 	sb->spec.idle = take_item(o, "idle");
 	sb->spec.network_policy = take_item(o, "networkPolicy");
 	sb->spec.volumes = take_item(o, "volumes");
-	/* A create that did not come that far holds no claims yet. Records of older builds have no volumesHeld: they hold their claims. */
+	/* A create that an earlier daemon did not finish may hold no claims yet. Records of older builds have no volumesHeld: they hold
+	 * their claims. */
 	held = json_field(o, "volumesHeld");
 	if (sb->spec.volumes && (!held || cJSON_IsTrue(held))) {
 		volumes_hold_again(d->volumes, sb->spec.volumes);

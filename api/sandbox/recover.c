@@ -81,7 +81,7 @@ static void on_layers(void *arg, const struct vmm_answer *a)
 	}
 	if (rc == 1)
 		snap_follow(s, &now);
-	/* the monitor continues the source of a live snapshot; the agent gets the thaw then */
+	/* The monitor continues the source of a live snapshot by itself. The thaw is sent now: the agent gets it when the vCPUs run. */
 	if (s->kind == SNAP_LIVE)
 		snap_source_goes_on(s);
 	if (busy || state == VMM_S_ENDED) {

@@ -228,7 +228,7 @@ static void went_on(void *arg, const struct vmm_answer *a)
 		running(sb);
 	else if (stands)
 		not_resumed(sb, 500, a->text);
-	/* too late: its client heard that it is Paused */
+	/* too late: its client heard that the resume failed, and the sandbox is shown as Paused */
 	else if (!a->err && sb->phase == PHASE_RESIDENT && sb->op.kind == OP_NONE)
 		tell_vm(sb, VMM_PAUSE);
 	question_free(q);

@@ -710,7 +710,8 @@ void sandbox_delete(struct sandbox *sb, const char *why)
 
 	if (sandbox_gone(sb))
 		return;
-	/* After a failed create a peer may use the id again, unless a client asked for the deletion. */
+	/* The id is spent if the create has ended, also as failed (PHASE_FAILED), or if a client asked for the deletion. Otherwise, as
+	 * after a create that was refused, a peer may use the id again. */
 	sb->spent = (sb->spent || (sb->phase != PHASE_NEW && sb->phase != PHASE_ACCEPTED)) &&
 		    json_str(sb->spec.extensions, "mayfly.id");
 	snprintf(sb->reason, sizeof(sb->reason), "DELETED");

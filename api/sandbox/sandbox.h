@@ -25,8 +25,9 @@ enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 
 struct transaction;
 
-/* For a fork, pool or worker run, which waits for a create in place of a client. x NULL: the sandbox runs, or a client would have its
- * answer (Pending), or a pool's machine waits (STEP_HELD). Else the create failed, and the sandbox is deleted. Called once. */
+/* For a fork, pool or worker run, which waits for a create in place of a client. x NULL: the sandbox runs, or
+ * its promise is written (launch_promise()), where a client would get the answer Pending, or a pool's machine waits (STEP_HELD). Else the
+ * create failed, and the sandbox is deleted. Called once. */
 typedef void (*created_fn)(void *arg, struct sandbox *sb, const struct refusal *x);
 
 struct sandbox {

@@ -23,7 +23,7 @@ struct snap {
 	uint32_t kept_mem;
 	uint64_t ram_max_bytes; /* the most that an honest monitor writes into them */
 	uint32_t
-		carried; /* bit i: the new memory file must not refer to memory file i of the source */
+		carried; /* bit i: the checkpoint must not refer to memory file i of the source, but copy it */
 	/* the new files: with a reference while they are not ""; and the key of a template */
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID], key[200];
 	struct agent_call *prepare;

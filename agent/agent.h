@@ -45,7 +45,8 @@ struct agent_opts {
 	/* the program that dumps a session's environment and is the first process of isolated
 	 * sessions; NULL: /proc/self/exe */
 	const char *helper;
-	bool guarded; /* as PID 1: named "execd", commands cannot look into it; for tests */
+	/* for tests: named "execd", and commands cannot look into it, although it is not PID 1 */
+	bool guarded;
 	/* call sethostname although not PID 1: for tests in a namespace of their own */
 	bool set_names;
 	uint32_t prod_ms; /* 0: PROD_EVERY_MS (isolate_run.c); tests set less */

@@ -7,9 +7,10 @@
 
 #include "agent/agent.h"
 
-/* Mounts, moves into the root disk, brings loopback up, fills the options. Never fails: what is missing is logged, and a guest
- * without a root disk runs on the initramfs. */
+/* Mounts, moves into the root disk, brings loopback up, fills the options. What is missing is logged, and a guest without a root
+ * disk runs on the initramfs. Only a root disk that is mounted and cannot be entered ends the guest (boot_dead). */
 void boot_init(struct agent_opts *o);
-/* Called when all processes have ended: writes, unmounts, ends the machine. */
+/* Called when all processes have ended or were sent SIGKILL: syncs, makes the root read-only, resets
+ * the machine. */
 _noreturn_ void boot_power_off(void);
 _noreturn_ void boot_dead(const char *why);

@@ -338,8 +338,8 @@ static void bulk_done(struct agent *a, struct job *j)
 {
 	struct bulk *k = j->arg;
 
-	/* Back to the loop for the host's next request. Not after a failure, and not in the middle
-	 * of a frame. */
+	/* Back to the loop for the host's next request. Not after a failure, and not if bytes of the
+	 * next request were read already: conn_create_bulk() cannot take them. */
 	if (!k->broken && !j->code && k->rest_at == k->rest.len &&
 		fd_set_nonblock(j->fd, true) == 0)
 		conn_create_bulk(a, take_fd(&j->fd));

@@ -24,8 +24,8 @@ void cgroup_make_spare(struct agent *a);
 void cgroups_fini(struct agent *a);
 /* Sends SIGKILL to all processes in it; false: there is no such cgroup. */
 bool cgroup_kill(struct agent *a, const struct cgroup *g);
-/* Bounds what is in it; 0 = no bound. 0 or -errno (ENOTSUP: this guest has no such controllers). The controllers are turned on with the first
- * bound: a cgroup takes longer to make from then on. */
+/* Bounds what is in it; 0 = no bound. 0 or -errno (ENOTSUP: no cgroup, or the controllers are not handed down to it; EINVAL: the kernel has
+ * none). The controllers are turned on with the first bound: a cgroup takes longer to make from then on. */
 int cgroup_limit(struct agent *a, const struct cgroup *g, uint64_t memory_bytes, uint32_t pids);
 /* The kernel's id of it (its inode number); 0: none. */
 uint64_t cgroup_id(struct agent *a, const struct cgroup *g);

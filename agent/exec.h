@@ -34,7 +34,7 @@ struct exec_req {
 	struct spawn_limit limits[AGENT_LIMITS_MAX];
 };
 
-/* version: the connection's. 0 or -errno: nothing is left to free. Touches nothing but memory. */
+/* version: the connection's. 0, or -errno: then nothing is left to free. Touches nothing but memory. */
 int exec_parse(struct cur *c, uint32_t version, struct exec_req *r);
 void exec_req_free(struct exec_req *r);
 /* u32 argc, argc strings into one block; argc 0 gives an empty list. */

@@ -5,8 +5,8 @@
  *
  * While a->frozen nothing is started and no file request is taken, so that the agent never waits
  * for a frozen root. The root's freeze ends by itself after its time limit, the processes' does
- * not: in a restored machine they may not run before it has its identity, and the agent cannot know
- * whether it is in one.
+ * not: in a restored machine they may not run before it has its identity. When the limit expires
+ * there, the agent may not have seen the reset yet that tells it of the restore (ready.c).
  *
  * A set-up or thaw that comes while AGENT_PREPARE is in progress means that the host no longer
  * waits for the preparation. The agent cancels the preparation, and does not wait for a sync that a

@@ -25,7 +25,7 @@
 /* rights to read a directory and everything below it */
 #define READ_ACCESS                                                                                \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-/* the rights that a rule on a file may name */
+/* of the rights that a rule on a file may name, those that we give: not the one for device ioctls */
 #define FILE_ACCESS                                                                                \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |                               \
 		LANDLOCK_ACCESS_FS_WRITE_FILE | ACCESS_TRUNCATE)

@@ -5,8 +5,8 @@
  *
  * When a session was made, the agent begins the next one ahead (the spare): storage, namespaces,
  * first process and the part of the view that is the same for all. The spare runs no program of the
- * image and has nobody's data. It is deleted after SPARE_MS, or when the sandbox's mounts change,
- * because its view would lack the change.
+ * image and has nobody's data. It is deleted after SPARE_MS. When a session needs it, it is deleted
+ * instead of taken if the sandbox's mounts have changed, because its view lacks the change.
  */
 #include "agent/isolate_int.h"
 

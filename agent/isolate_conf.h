@@ -36,10 +36,10 @@ void iso_req_free(struct iso_req *r);
  * ISO_GO came on ISO_FD_CMD. */
 #define ISO_CONF_AT 512
 #define ISO_GO      "g\n"
-/* In the storage: root, where the session's root is mounted; run, the files of runs. Of the overlay
- * on mount N: uN, the changes; wN, the kernel's work directory; iN, a link that says which
- * directory is below. eN is a file system in memory, with uN and wN of an overlay that is not
- * kept. */
+/* In the storage, which comments call DIR: root, where the session's root is mounted; run, the files
+ * of runs. Of the overlay on mount N: uN, the changes; wN, the kernel's work directory; iN, a link
+ * that says which directory is below. eN is a file system in memory, with uN and wN of an overlay
+ * that is not kept. */
 struct iso_conf {
 	struct user user;
 	char dir[ISO_CONF_AT]; /* the session's storage */

@@ -163,8 +163,7 @@ static bool set_ids(struct job *j)
 	userdb_load(&db);
 	user_by_id(&db, j->uid, j->gid, &u);
 	userdb_free(&db);
-	/* the order matters: once the user is switched the groups cannot be. setfs*id say nothing
-	 * of failure: ask again */
+	/* setfsgid and setfsuid do not report a failure: ask again below */
 	if (syscall(SYS_setgroups, u.ngroups, u.groups) < 0)
 		return u.uid == geteuid();
 	syscall(SYS_setfsgid, u.gid);

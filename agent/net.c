@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * net.c: see net.h. The agent. Reads the kernel's answers only.
+ * net.c: see net.h. Runs before the loop. Its only input is the kernel's answers.
  *
  * The guest must say nothing by itself: no router solicitation, no duplicate address detection, no neighbour discovery (the gateway is a
  * permanent neighbour), no link-local address and so no multicast reports for it. A frame would start a network process for a sandbox that

@@ -2,7 +2,8 @@
  *
  * ports.c: tells when something listens on a port. The loop's thread. The kernel announces no new
  * listener. So while somebody waits, the agent asks, every 2 ms at first and every 50 ms later. It
- * dumps only the listening sockets (sock_diag), which disturbs no server as a connection would.
+ * dumps only the listening sockets (sock_diag). A connection would disturb the server; this does
+ * not.
  */
 #include "agent/ports.h"
 

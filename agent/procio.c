@@ -141,7 +141,7 @@ static void mark_stream(struct proc *p, int i)
 		buf_put(&p->marks, &m, sizeof(m));
 }
 
-/* Which stream the byte at off came from; *n is cut so that all of them did. */
+/* Which stream the byte at off came from. *n is cut so that all n bytes came from it. */
 static uint8_t stream_at(const struct proc *p, uint64_t off, size_t *n)
 {
 	const struct mark *m = (const struct mark *)(const void *)p->marks.p;

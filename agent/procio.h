@@ -16,9 +16,9 @@ void procio_drain(struct proc *p);
 /* Makes c a viewer of a terminal, from offset off or from the first byte that is kept. -EINVAL: p
  * is no terminal. -EBUSY: too many viewers. */
 int procio_watch(struct proc *p, struct conn *c, uint64_t off);
-/* Makes c the connection that holds the process, from these offsets on. The present holder becomes
- * a viewer of a terminal, otherwise it is closed. 0. -EPIPE: output at these offsets is not kept.
- * -EBUSY: the terminal has too many viewers. */
+/* Makes c the connection that holds the process, from these offsets on. If p is a terminal, the
+ * present holder becomes a viewer, otherwise it is closed. 0. -EPIPE: output at these offsets is
+ * not kept. -EBUSY: the terminal has too many viewers. */
 int procio_attach(struct proc *p, struct conn *c, uint64_t out_off, uint64_t err_off);
 /* Sends AGENT_EVICTED to the connection that holds it, and no longer serves that connection. */
 void procio_evict(struct proc *p);

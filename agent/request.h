@@ -6,5 +6,5 @@
 
 #include "agent/conn.h"
 
-/* Answers EPROTO and counts: the payload was no such request. */
+/* Answers EPROTO and counts a bad frame: the payload does not have the request's fields. */
 void req_bad(struct agent *a, struct conn *c, uint32_t id);

@@ -10,7 +10,7 @@ struct schedule {
 	/* not 0 (@every): the other fields are not used */
 	uint64_t every_s;
 	uint64_t minutes, hours, days, months, weekdays; /* bits */
-	/* the field was a star: the other one decides alone */
+	/* the field begins with a star (or ?): a day must fit both fields, else one of them is enough */
 	bool any_day, any_weekday;
 };
 

@@ -2,9 +2,10 @@
  *
  * tree.c: listing, searching and removing trees. Job threads. The tree is the guest's, which may
  * change it while it is walked and may have made it deep, wide or full of odd names. So every step
- * goes by a descriptor of its directory: no path can be too long, no link is followed. Answers are
- * cut at the request's maximum. A directory whose names take more than NAMES_MAX bytes fails the
- * request with E2BIG.
+ * goes by a descriptor of its directory: no system call gets a path that is too long, and no link
+ * below the root of the walk is followed. Answers are cut at the request's maximum, and leave out
+ * what has a path longer than AGENT_PATH_MAX. A directory whose names take more than NAMES_MAX
+ * bytes fails the request with E2BIG.
  */
 #include "agent/tree.h"
 

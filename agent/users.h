@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * users.h: the image's own /etc/passwd and /etc/group, read by a parser of ours (no libc database: the image may have none).
+ * users.h: the image's own /etc/passwd and /etc/group, read by a parser of ours. getpwnam() needs files of libc, and the image may have no libc.
  */
 #pragma once
 

@@ -322,7 +322,8 @@ static int unit_file(const struct cow *c, uint64_t unit)
 			return COW_ZEROS;
 	}
 	if (c->index) {
-		uint8_t v = c->index[unit]; /* once: the mapping is of a file */
+		/* read once: the file behind the mapping could change */
+		uint8_t v = c->index[unit];
 
 		if (v == COW_IX_ZERO)
 			return COW_ZEROS;

@@ -170,9 +170,9 @@ unsigned int cow_layer_ids(const struct cow *c, uint8_t (*ids)[COW_ID_BYTES]);
 #define COW_FDS_MAX (COW_MAX_FROZEN + 5u)
 unsigned int cow_descriptors(const struct cow *c, int *fds);
 
-/* numbers for statistics and tools */
+/* Numbers for statistics and tools. bytes: the size of the disk. */
 struct cow_stats {
-	uint64_t bytes, units_data, units_zero; /* of the private layer */
+	uint64_t bytes, units_data, units_zero; /* units: of the private layer */
 	unsigned int nfrozen;
 	bool failed; /* a sync failed */
 };

@@ -77,7 +77,7 @@ struct dns_answer {
 };
 
 /* Reads a resolver's answer to `q` that was asked with `id`: 0, -EBADMSG if the bytes are no message or the answer is to something else.
- * Records that the question does not lead to are left out. */
+ * Records that the question does not lead to have `dropped` set. */
 int dns_answer_read(
 	const void *p, size_t n, const struct dns_question *q, uint16_t id, struct dns_answer *a);
 /* Is record i an address at the end of the chain? */

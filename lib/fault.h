@@ -19,7 +19,7 @@ enum fault_step {
 	FAULT_POINT_NOTED,    /* the files are made, and are in the record */
 	FAULT_POINT_ASKED,    /* the monitor has its request */
 	FAULT_POINT_FROZEN,   /* its disk has new layers, the record does not say so yet */
-	FAULT_POINT_FOLLOWED, /* the record names the new layers */
+	FAULT_POINT_FOLLOWED, /* the record with the new layers is being written */
 	FAULT_POINT_DURABLE,  /* all is on disk; nobody was told */
 	FAULT_POINT_SAVED,    /* Paused, or Ready, is in the record; the client has no answer */
 	/* mayflyd: resume */

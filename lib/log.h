@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * log.h: one line a message on stderr (or the descriptor given), text or JSON, with a prefix that says who speaks.
- * Any process, any thread: a line is one write(2). The level is the project's only global.
+ * Any process, any thread: a line is one write(2). The level is the only global variable of lib/.
  */
 #pragma once
 

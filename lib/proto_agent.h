@@ -51,8 +51,8 @@ enum agent_type {
 	AGENT_PING = 10, /* -> {} */
 	/* identity, image, entrypoint: the fields are at the end of this file */
 	AGENT_SETUP = 11,
-	/* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: freezes processes and root for a
-	 * snapshot */
+	/* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: freezes processes and the root file
+	 * system for a snapshot */
 	AGENT_PREPARE = 12,
 	AGENT_THAW = 13, /* identity; -> {}: done before any user process runs */
 	/* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
@@ -69,7 +69,8 @@ enum agent_type {
 	 * the machine. EOPNOTSUPP: the guest has no cgroup for it. */
 	AGENT_LIMITS = 19,
 	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host keeps open: u32 magic, u32 version, u64 generation,
-	 * u32 prepared (1: AGENT_THAW is due). A restore's transport reset makes the agent connect and say it again. */
+	 * u32 prepared (1: AGENT_THAW is due; after a restore from an image template it is AGENT_SETUP, which thaws, too). A restore's transport
+	 * reset makes the agent connect and say it again. */
 	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
 	/* The floor under later commands and the entrypoint: u32 flags (AGENT_H_*), u64 capabilities to keep (bits; AGENT_H_CAPS), u32 n, n x str path that
@@ -346,5 +347,6 @@ enum agent_env_mode {
  *   str workdir, str user              the image's
  *   u32 argc, argc x str               entrypoint; 0 = none
  *   str lifecycle_json                 "" = none; the agent runs preStart and the periodic hooks
- * -> {} when the entrypoint was started, or preStart began.
- * The daemon learns the entrypoint's end by AGENT_STATUS / AGENT_ATTACH of exec_id "entrypoint", whose output is kept like a background command's. */
+ * -> {} when the first of pre-script, preStart and entrypoint is being started. It does not say that the start succeeds.
+ * The daemon learns the entrypoint's end, or that it could not start (AGENT_NOT_STARTED), by AGENT_STATUS / AGENT_ATTACH of exec_id
+ * "entrypoint", whose output is kept like a background command's. */

@@ -41,7 +41,8 @@ enum priv_op {
 	 * wait_status, no descriptor */
 	PRIV_LIST = 7,
 	PRIV_FREE = 8, /* slot -> {} : its process is reaped, its leaf empty: the slot and its uid
-			  may be used again; EBUSY else */
+			  may be used again; EBUSY else, and while an image job's folder holds
+			  files of that uid */
 	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444).
 	   EPERM: not one of theirs */
 	PRIV_ADOPT = 9,
@@ -83,7 +84,8 @@ enum priv_op {
 	 * The files get the project, a folder with all that is made in it from now on. quota: the limits, 0: none -> quota: what the project uses now.
 	 * EOPNOTSUPP: the file system has no project quotas (PRIV_H_NO_QUOTA says so beforehand); EPERM: not one of the daemon's files */
 	PRIV_QUOTA = 17,
-	PRIV_EV_EXITED = 0x4001, /* slot, group, kind, pid, wait_status, oom_kills */
+	/* slot, group, kind, uid, start_time, wait_status, usage of the leaf */
+	PRIV_EV_EXITED = 0x4001,
 };
 
 /* The numbers stand in the helper's state files: they never change. */

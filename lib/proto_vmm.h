@@ -61,7 +61,8 @@ enum vmm_type {
 	 * fds: state out, memory out, then for every writable disk: merged index out, new private
 	 * data, new private bitmap.
 	 * LIVE: a forked child writes, the VM goes on. EXIT: it ends when durable. Neither: it stays paused. If the reply is an error, the VM is
-	 * as before: it runs, or is paused. If EXIT fails after the reply (VMM_EV_SNAPSHOT), it stays paused.
+	 * as before: it runs, or is paused. Its disks may have their new layers all the same (VMM_LAYERS says so).
+	 * If EXIT fails after the reply (VMM_EV_SNAPSHOT), it stays paused.
 	 * EXIT with ndisks 0: no disk is frozen. The private layers are flushed, and the next
 	 * restore is given the same layers.
 	 * The reply comes when the source runs again (LIVE) or has stopped for good (EXIT); VMM_EV_SNAPSHOT follows when all is durable. */

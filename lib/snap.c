@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.c: state files, read and written; see snap.h. mayfly-vmm, mayflyd, mayfly. What is read is
+ * snap.c: state files, read and written; see snap.h. mayfly-vmm, mayflyd. What is read is
  * hostile: sizes are compared by subtraction, counts against fixed maxima, every checksum before
  * anything is believed.
  */

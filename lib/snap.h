@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snap.h: snapshots on disk. mayfly-vmm writes and restores them, the daemon and `mayfly snapshot`
- * look at them and verify them. Every file is hostile: one bounded reader each, which either
- * accepts all of it or names what is wrong; nothing is used before that.
+ * snap.h: snapshots on disk. mayfly-vmm writes and restores them, the daemon looks at them and
+ * verifies them. Every file is hostile: one bounded reader each, which either accepts all of it or
+ * names what is wrong; nothing is used before that.
  *
  * State file: struct snap_head, then sections one behind the other (struct snap_sec + bytes, padded
  * to 8), each with its checksum; the head has the checksum of itself. It names the memory files

@@ -46,7 +46,7 @@ struct ws_ops {
 	void (*opened)(void *arg, const char *protocol);
 	/* One whole message. p is valid during the call; text is valid UTF-8. */
 	void (*message)(void *arg, bool text, const uint8_t *p, size_t n);
-	/* Any frame arrived, a ping or pong included. May be NULL. */
+	/* A whole message, or a ping, pong or close frame, arrived. May be NULL. */
 	void (*alive)(void *arg);
 	/* The last call, once: all that is to be sent was given to the wire. The owner calls ws_destroy() and closes the stream. code: the peer's, or
 	 * WS_NO_CODE, WS_ABNORMAL, or what was wrong with what it sent; for a refused handshake WS_ABNORMAL. reason: printable, for logs. */
@@ -58,7 +58,7 @@ struct ws_config {
 	size_t message_max; /* bytes of a received message, fragments together; beyond it: WS_TOO_BIG */
 	unsigned int ping_s; /* a ping each so many seconds; 0: none */
 	unsigned int
-		dead_s; /* without any frame for so long: WS_ABNORMAL; 0: no limit. A client's handshake has 30 s if it is 0. */
+		dead_s; /* without a byte from the peer for so long: WS_ABNORMAL; 0: no limit. A client's handshake has 30 s if it is 0. */
 	/* Client role: the handshake. Borrowed for ws_create(). */
 	const struct ws_request *request;
 };

@@ -55,6 +55,10 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), H).serve_forever()
 '''
 
 
+# since Python 3.13 they are called "Content Too Large", "Range Not Satisfiable" and "Unprocessable Content"
+WORDS = {413: "Request Entity Too Large", 416: "Requested Range Not Satisfiable", 422: "Unprocessable Entity"}
+
+
 class Wire:
     """Asks, checks, and writes down."""
 
@@ -116,7 +120,7 @@ class Wire:
         out += [f"> {k}: {v}" for k, v in (headers or {}).items()]
         if body is not None:
             out += [f"> {body.decode(errors='replace') if isinstance(body, bytes) else json.dumps(body)}"[:600]]
-        out += [f"< {status} {http.client.responses.get(status, '')}"]
+        out += [f"< {status} {WORDS.get(status) or http.client.responses.get(status, '')}"]
         out += sorted(f"< {k}: {self.same(v, loose)}" for k, v in head.items() if k.lower() in SHOWN and not (k == "Content-Length" and int(v) > 60))
         out += [f"< {line}" for line in self.same(shown, loose).split("\n")] if shown else []
         self.text += out + [""]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * admission.c: counts what runs against the limits of the configuration. mayflyd's loop. A
- * sandbox that is paused to disk counts for nothing; one that is paused in memory counts.
+ * admission.c: counts sandboxes against the limits of the configuration. mayflyd's loop. A sandbox
+ * that is paused to disk counts against limits.max_sandboxes only; one that is paused in memory counts against all limits.
  */
 #include "api/sandbox/admission.h"
 

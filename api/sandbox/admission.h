@@ -10,7 +10,7 @@
 bool admission_counts(const struct sandbox *sb);
 /* Is the memory of all sandboxes that count within the limit, with copies of live snapshots and files in RAM? */
 bool admission_has_memory(const struct daemon *d);
-/* Most of the limit is promised: what is paused in memory should go to disk. */
+/* Most of the limit is promised: a sandbox that becomes idle should be paused to disk at once, not in memory first. */
 bool admission_is_tight(const struct daemon *d);
 /* sb is in the table already. 0; -EINVAL: x is a 429 that says which limit is reached. */
 int admission_check(struct sandbox *sb, struct refusal *x);

@@ -50,7 +50,8 @@ static uint32_t project_of(const char *id)
 	return h % PRIV_PROJECT_MAX + 1;
 }
 
-/* All layers of the sandbox together: the guest may fill its disk once, and once more after a snapshot. */
+/* For the file system this is the limit of all layers together: without one from the operator the guest may fill its disk once, and once more
+ * after a snapshot. The monitor applies it to the private layer. */
 static uint64_t quota_bytes(const struct sandbox *sb)
 {
 	int64_t mib = sb->d->cfg.sandbox_disk_mib;

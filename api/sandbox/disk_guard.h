@@ -3,7 +3,7 @@
  * disk_guard.h: one sandbox must not take the disk away from the others. mayflyd's loop.
  *
  * Each sandbox has a limit of bytes, kept by the file system where that has project quotas, and by its monitor when the operator sets one.
- * A changed limit reaches running sandboxes within seconds.
+ * The file system counts all layers of the sandbox, the monitor only the private one. A changed limit reaches running sandboxes within seconds.
  * When the disk is nearly full all the same, the sandbox that writes most is paused in memory.
  */
 #pragma once

@@ -4,7 +4,8 @@
  * to one of them. mayflyd's loop.
  *
  * Activity is a request to an endpoint, from its beginning to its end (streams and upgrades: to their close), and a probe's answer "active".
- * A sandbox is paused in memory first, and to disk when it stayed idle for idle.disk_after_seconds more, or at once when memory is scarce.
+ * A sandbox is paused in memory first, and to disk when it stayed idle for idle.disk_after_seconds more. If memory is scarce when the pause
+ * begins, it is paused to disk at once.
  */
 #pragma once
 
@@ -38,7 +39,8 @@ void idle_wake(struct sandbox *sb);
 /* The requests have waited too long: answers them. */
 void idle_wake_is_long(struct sandbox *sb);
 
-/* ---- idle_probe.c: GET path at a port of the guest, "200 {"active": bool}". What answers is hostile. */
+/* ---- idle_probe.c: sends "GET path" to a port of the guest. The answer has to be a 200 with the body {"active": true} or {"active": false}.
+ * What answers is hostile. */
 typedef void (*idle_probe_fn)(void *arg, bool active);
 /* NULL: it could not begin, and fn is not called. A guest that does not answer in time or as it should is not active. */
 struct idle_probe *idle_probe_start(

@@ -7,7 +7,8 @@
  * the state that clients see, whether a request waits, and whether a delete is possible follow from the three.
  *
  * A new operation is: a row in enum op_kind, its cells in the table, and its steps here. A step that only the monitor or
- * the agent can finish has a deadline of its own, unless that of the whole operation is enough (the guest's boot: STEP_AGENT).
+ * the agent can finish has a deadline of its own. Exceptions: the deadline of the whole operation is enough (the guest's boot: STEP_AGENT), or
+ * the time depends on the disk (STEP_WRITE, which no deadline bounds).
  */
 #pragma once
 
@@ -116,8 +117,8 @@ enum op_step {
 	STEP_THAW,       /* the agent gives a restored machine its identity */
 	STEP_TEMPLATE,   /* the image's template is taken on the way of a create */
 	STEP_MOUNT,      /* a file server is started, and the agent mounts the volumes */
-	STEP_HOOK, /* a command of the image makes a restored machine another one (restore_hook.h) */
-	STEP_HELD, /* a pool's machine waits for its create */
+	STEP_HOOK,       /* a command of the image runs in a restored machine (restore_hook.h) */
+	STEP_HELD,       /* a pool's machine waits for its create */
 	STEP_SETUP,
 	STEP_RUN,
 	STEP_FREEZE,   /* the agent stops the guest's processes */

@@ -106,7 +106,6 @@ static void turn(void *arg)
 {
 	struct snap *s = arg;
 
-	/* without a control connection the monitor ends, which comes as an event of its own */
 	if (s->handed_over || !s->sb || !s->sb->vm)
 		prove(s);
 	else if (mono_ns() >= s->prove_until_ns)
@@ -114,6 +113,7 @@ static void turn(void *arg)
 	else if (s->sb->vm->ctl)
 		hand_over(s);
 	else
+		/* without a control connection the monitor ends, which comes as an event of its own */
 		again_or_give_up(s, ENOTCONN, "The monitor does not answer.");
 }
 

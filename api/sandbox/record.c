@@ -54,7 +54,7 @@ cJSON *sandbox_to_json(const struct sandbox *sb, bool for_create)
 	cJSON_AddStringToObject(o, "id", sb->id);
 	if (!for_create && sb->spec.source != SRC_SNAPSHOT && sb->spec.image)
 		cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "image"), "uri", sb->spec.image);
-	/* of a fork: the snapshot of its source */
+	/* of a fork: the snapshot that its source was made from */
 	if (!for_create && sb->spec.source != SRC_IMAGE && sb->spec.snapshot_id)
 		cJSON_AddStringToObject(o, "snapshotId", sb->spec.snapshot_id);
 	add_copy(o, "platform", sb->spec.platform);

@@ -3,8 +3,8 @@
  * rollback.c: see rollback.h. mayflyd's loop.
  *
  * Of a running sandbox: its record is committed as Paused at the snapshot, then its machine ends, then it is resumed. Of a paused one: the
- * record is committed as Resuming from the snapshot's files. If the daemon or the monitor is killed in between, the next daemon finds the sandbox
- * as it was before, or Paused at the snapshot.
+ * record is committed as Resuming from the snapshot's files. If the daemon is killed in between, the next daemon finds the sandbox as it was
+ * before, or Paused at the snapshot. If the monitor of a running sandbox ends before the commit, the sandbox fails, as without a rollback.
  */
 #include "api/sandbox/rollback.h"
 

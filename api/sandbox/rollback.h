@@ -12,8 +12,8 @@ struct http_req;
 /* What it was based on until the rollback was committed: with references. */
 struct rollback;
 
-/* Answers r: 202 when the sandbox runs again, or the reason why not. A refusal, and a record that cannot be written, leave the sandbox as it
- * is. A restore that fails leaves it Paused at the snapshot. */
+/* Answers r: 202 when the sandbox runs again, or the reason why not. Until the rollback is committed, a refusal and a record that cannot be
+ * written leave the sandbox as it is. If the resume after that is refused or fails, the sandbox is Paused at the snapshot. */
 void rollback_asked(struct sandbox *sb, struct checkpoint *c, struct http_req *r);
 /* The sandbox ends, or the operation: its old files are given back. */
 void rollback_drop(struct sandbox *sb);

@@ -25,9 +25,11 @@ enum origin { FROM_BOOT, FROM_TEMPLATE, FROM_MEMORY };
 
 struct transaction;
 
-/* For a fork, pool or worker run, which waits for a create in place of a client. x NULL: the sandbox runs, or
- * its promise is written (launch_promise()), where a client would get the answer Pending, or a pool's machine waits (STEP_HELD). Else the
- * create failed, and the sandbox is deleted. Called once. */
+/* For a fork, pool or worker run, which waits for a create in place of a client. Called once. x NULL is one of three:
+ * - the sandbox runs;
+ * - the create takes long, and its promise is written (launch_promise()): a client would get the answer Pending now;
+ * - a pool's machine waits (STEP_HELD).
+ * x not NULL: the create failed, and the sandbox is deleted. */
 typedef void (*created_fn)(void *arg, struct sandbox *sb, const struct refusal *x);
 
 struct sandbox {

@@ -16,7 +16,7 @@ struct snapshot;
 struct snap *snap_template(struct sandbox *sb);
 /* Begins a snapshot. For operation.c: everybody else calls operation_ask_snapshot(). -EBUSY: it cannot begin; fn is not called. */
 int take_snapshot(struct sandbox *sb, snap_fn fn, void *arg);
-/* The same for a fork: memory and state go to files in RAM, and nothing but a restore can use them. Everybody else calls
+/* The same for a fork: memory and state go to files in RAM. The new disk layers are usable only together with them. Everybody else calls
  * operation_ask_fork(). */
 int take_fork(struct sandbox *sb, snap_fn fn, void *arg);
 /* A pause to disk; the client is the operation's. */

@@ -24,7 +24,8 @@ struct snap {
 	uint64_t ram_max_bytes; /* the most that an honest monitor writes into them */
 	uint32_t
 		carried; /* bit i: the checkpoint must not refer to memory file i of the source, but copy it */
-	/* the new files: with a reference while they are not ""; and the key of a template */
+	/* The new files; "": not made yet. s has a reference to index_id and data_id until `followed`, and to mem_id until `mem` has it. An id
+	 * that is still set says nothing about the reference. key: of a template. */
 	char mem_id[BLOB_ID], index_id[BLOB_ID], data_id[BLOB_ID], key[200];
 	struct agent_call *prepare;
 	struct table_job *table;   /* the table of the volumes' nodes is being copied */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * balloon.c: see balloon.h. mayfly-vmm, the device thread. Hostile: the chains, the page numbers in them, and what the driver writes to the
- * configuration. The guest can give away only its own memory. A turn has a budget, so a guest that reports without end costs its own
- * processor time.
+ * configuration. The guest can give away only its own memory. A turn has a budget: a guest that reports without end does not keep the
+ * other devices waiting.
  *
  * The contents of a free page mean nothing to its guest. If a kernel counts on them (init_on_free,
  * page poisoning), its driver reports only with VIRTIO_BALLOON_F_PAGE_POISON, which is not offered.

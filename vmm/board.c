@@ -246,7 +246,7 @@ int board_quiesce(struct board *b, void (*done)(void *), void *arg)
 	b->quiet_done = done;
 	b->quiet_arg = arg;
 	b->quiet_left =
-		1; /* this loop's own, so that a device that is quick does not call quiet_done */
+		1; /* for this loop: quiet_done() must not be called before all were asked */
 	for (unsigned int i = 0; i < BOARD_VIRTIO_SLOTS; i++) {
 		if (!b->dev[i])
 			continue;

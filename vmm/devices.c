@@ -74,8 +74,9 @@ static struct virtio_dev *make_console(struct vm *vm, struct err *e)
 	return console_create(&vm->board.env, &c, e);
 }
 
-/* The devices of every VM, in the order of their slots. A device that older snapshots lack gets no
- * row but a devices_add_*(): a restore refuses a snapshot without state for a row. */
+/* The devices of every VM, in the order of their slots. A restore refuses a snapshot without state
+ * for one of them. So a device that older snapshots lack is not in this table: devices_add_*() adds
+ * it. */
 static const struct {
 	unsigned int slot;
 	struct virtio_dev *(*make)(struct vm *vm, struct err *e);

@@ -290,7 +290,8 @@ static int load_devices(struct vm *vm, const struct snap *s, struct err *e)
 	return rc;
 }
 
-/* Frees the ready pages that the restore did not use. Deferred, because the guest runs by now. */
+/* Frees the ready pages that the restore did not use. Deferred, so that the reply does not wait for
+ * it. */
 static void drop_reserve(void *arg)
 {
 	struct vm *vm = arg;

@@ -333,10 +333,10 @@ static bool region_is_dense(const uint8_t *p)
 	return n >= DENSE_PAGES;
 }
 
-/* Whole regions are written from a buffer at another address modulo 2 MiB. Guest memory and the
- * page cache's folio agree modulo 2 MiB. An emulated processor has one slot of its address
- * cache for both, and the kernel's copy took 30 times as long. On hardware this costs one
- * memcpy, in the writer. */
+/* Whole regions are written from a buffer at another address modulo 2 MiB. Without the buffer,
+ * guest memory and the page cache's folio agree modulo 2 MiB. An emulated processor has one slot of
+ * its address cache for both, and the kernel's copy took 30 times as long. On hardware the buffer
+ * costs one memcpy, in the writer. */
 #define BOUNCE_SHIFT (37u * PAGE_BYTES)
 
 struct bounce {

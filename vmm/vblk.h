@@ -86,7 +86,7 @@ struct virtio_dev *vblk_dev(struct vblk *b);
 /* Prepares the freeze of a snapshot while the guest runs: copies a little of what the freeze would
  * otherwise copy while the guest is stopped. 1: call again, 0: done, -errno. */
 int vblk_carry(struct vblk *b, struct err *e);
-/* Before a freeze: makes the previous freeze durable, if a snapshot failed before it was. 0:
+/* Before a freeze: if an earlier snapshot failed after its freeze, makes that freeze durable. 0:
  * nothing to do; -EINPROGRESS: done(arg, status) will be called; -errno. */
 int vblk_finish_freeze(struct vblk *b, void (*done)(void *arg, int status), void *arg);
 /* cow_freeze_settled() and cow_frozen_read_only(), under the device's lock. */

@@ -248,8 +248,8 @@ static void copy_up_write(struct vblk *b, struct vop *o)
 	op_send(b, o, BIO_WRITE, data_fd(b), 1, ALIGN_DOWN(o->off, (uint64_t)COW_UNIT), 0);
 }
 
-/* A part of one unit becomes private: the unit is read, changed and written whole. data_at as in
- * struct vop. False: wait. */
+/* Writes a part of one unit: the whole unit is read, changed and written, and is private afterwards.
+ * data_at as in struct vop. False: wait. */
 static bool copy_up(struct vblk *b, struct vreq *r, uint64_t off, uint32_t len, uint32_t data_at)
 {
 	uint64_t unit = ALIGN_DOWN(off, (uint64_t)COW_UNIT);

@@ -4,8 +4,8 @@
  * from mayfly-fs, which reads what guests wrote. A reply names its request by the slot; it is believed if that slot was sent and the
  * reply fits into the buffers that the request came with.
  *
- * Nothing is buffered here: requests go from guest memory into the socket and replies from the socket into guest memory. A server that
- * does not read leaves the requests in the queue.
+ * Nothing is buffered here: requests go from guest memory into the socket and replies from the socket into guest memory. While a server
+ * does not read, the bytes stay in guest memory: at most FS_QUEUE requests are taken from the queues, and the others stay in them.
  */
 #include "vmm/vfs.h"
 

@@ -137,7 +137,7 @@ void stream_unqueue(struct stream *s);
 /* May bytes be read from the Unix socket for the guest now? */
 bool stream_can_send(const struct stream *s);
 uint32_t stream_credit(const struct stream *s);
-/* The guest is ready for connections: those that wait are asked for. */
+/* If the guest is ready for connections, makes a request due for each stream in ST_WAIT. */
 void vsock_open_waiting(struct vsock *v);
 /* The guest asks for a connection: false = refuse. */
 bool vsock_guest_request(struct vsock *v, const struct vsock_hdr *h);

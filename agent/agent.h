@@ -77,8 +77,8 @@ struct agent {
 	/* identity and image, by AGENT_SETUP and AGENT_THAW */
 	uint64_t generation;
 	bool is_set_up;
-	/* from the start of AGENT_PREPARE to the end of AGENT_THAW or AGENT_SETUP: no process is
-	 * started, no file request is taken */
+	/* from the start of AGENT_PREPARE until it fails, or until AGENT_THAW or AGENT_SETUP is done:
+	 * no process is started, no file request is taken */
 	bool frozen;
 	bool shutting_down;
 	struct envset *image_env, *setup_env;

@@ -223,8 +223,8 @@ static void read_file(struct bulk *k)
 	free(r.text);
 }
 
-/* Writes the host's data to fd. After a write error the rest of the data is still read, so that the
- * stream stays in step. */
+/* Writes the host's data to fd. After a write error the rest of the data is read and dropped: the
+ * error is answered after the data, and then the connection ends. */
 static int take_data(struct bulk *k, int fd, uint64_t *bytes)
 {
 	struct agent_hdr h;

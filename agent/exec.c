@@ -224,8 +224,8 @@ static void launch_freep(struct launch **l)
 	launch_free(*l);
 }
 
-/* Adds "dir/name" for each absolute entry of PATH. They are offsets into l->paths; set_tries makes
- * pointers of them when the buffer no longer moves. */
+/* Adds a try of "dir/name" for each absolute entry of PATH. The path of a try is first an offset into
+ * l->paths; set_tries makes a pointer of it when the buffer no longer moves. */
 static size_t add_path_tries(struct launch *l, const char *name, size_t n)
 {
 	const char *path = env_get(l->env, "PATH");

@@ -54,8 +54,8 @@ int exec_start(struct agent *a, const struct exec_req *r, exec_started_fn fn, vo
  * image's user. */
 int exec_user(struct agent *a, const char *user, uint32_t uid, uint32_t gid, struct user *u,
 	struct err *e);
-/* Variables of every command: of the image, the set-up, the pre-script and the file, without the
- * agent's own. NULL: no memory. */
+/* Variables of every command: of the image, the set-up, the pre-script and the file $EXECD_ENVS,
+ * without the agent's own. NULL: no memory. */
 struct envset *exec_base_env(struct agent *a);
 /* A variable of the set-up or the image, also one of the agent's own. NULL: not set. */
 const char *exec_setup_var(const struct agent *a, const char *name);

@@ -36,7 +36,7 @@ int fs_make_dirs(const char *path, const struct fs_owner *o, bool *made);
 /* The same for the directory of the file `path`. */
 int fs_make_parents(const char *path, const struct fs_owner *o);
 
-/* Makes a temporary file beside `path`, with the owner and mode of the old file.
- * real[AGENT_PATH_MAX] gets `path` with links resolved. fs_commit renames tmp to real. */
+/* real[AGENT_PATH_MAX] gets `path` with links resolved. Makes a temporary file beside `real`, with
+ * the owner and mode of the old file. fs_commit renames tmp to real. */
 int fs_temp(const char *path, char *real, char *tmp, mode_t mode);
 int fs_commit(const char *tmp, const char *real);

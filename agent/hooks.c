@@ -377,7 +377,7 @@ static void script_started(struct agent *a, struct proc *p, void *arg, int code,
 	script_failed(a, code, text);
 }
 
-/* A shell session that nobody else sees sources the script, so that its exports can be kept. A
+/* A shell session of its own (HOOKS_SCRIPT_ID) sources the script, so that its exports can be kept. A
  * missing script is skipped with a warning. A command that fails in the script does not count. The
  * script fails if its shell exits with another code than 0 (`exit 1`, `set -e`), is killed, or runs
  * longer than SCRIPT_LIMIT_MS. */

@@ -42,7 +42,8 @@ bool isolate_is_dead(const struct iso *i);
 bool isolate_runs(const struct iso *i);
 uint64_t isolate_idle_left_ms(const struct iso *i);
 void isolate_exit(const struct iso *i, uint32_t *state, uint32_t *code);
-/* Descriptors of its mount namespace and of its root, the caller's; -ESRCH: it is dead. */
+/* Descriptors of its mount namespace and of its root. The caller closes them, also after -EMFILE.
+ * -ESRCH: its shell is not ready yet, or it is dead. */
 int isolate_view_fds(const struct iso *i, int *ns, int *root);
 /* Was there ever an isolated session? */
 bool isolate_was_any(const struct agent *a);

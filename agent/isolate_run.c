@@ -104,7 +104,7 @@ void isolate_lost(struct proc *p)
 	struct iso *i = p->iso;
 
 	if (p == i->first) {
-		/* the agent ends, or the first process could not start */
+		/* the agent ends (procs_free()). first_ended() and first_started() clear p->iso */
 		i->first = NULL;
 		return;
 	}
@@ -285,7 +285,7 @@ static int iso_order(struct iso *i, char kind, uint64_t n)
 	char text[32];
 	int k = snprintf(text, sizeof(text), "%c%llu\n", kind, (unsigned long long)n);
 
-	/* the pipe has room: the shell took the line before */
+	/* does not block: if the pipe is full, this is an error */
 	return write(i->cmd_fd, text, (size_t)k) == k ? 0 : -EPIPE;
 }
 

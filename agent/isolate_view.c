@@ -426,7 +426,6 @@ static int make_overlay(struct iso_view *v, size_t i, const struct iso_mount *m,
 			return err_set(v->e, errno, "memory for changes of %s", m->dest);
 	}
 	snprintf(up, sizeof(up), "%s/u%zu", base, i);
-	/* the merged root has the upper one's owner and mode */
 	if (fstat(from, &st) < 0 || !S_ISDIR(st.st_mode))
 		return err_plain(v->e, ENOTDIR, "%s is not a directory", m->source);
 	/* remember the lower directory: a commit fails if the path names another one by then */
@@ -436,6 +435,7 @@ static int make_overlay(struct iso_view *v, size_t i, const struct iso_mount *m,
 	if (symlink(data, work) < 0)
 		return err_set(v->e, errno, "storage for changes of %s", m->dest);
 	snprintf(work, sizeof(work), "%s/w%zu", base, i);
+	/* the overlay's root has the owner and mode of `up`: they are those of the source */
 	if (mkdir(up, 0700) < 0 || mkdir(work, 0700) < 0 || chown(up, st.st_uid, st.st_gid) < 0 ||
 		chmod(up, st.st_mode & 07777) < 0)
 		return err_set(v->e, errno, "storage for changes of %s", m->dest);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * jobs.h: work on the root's files, in threads of its own, so that a slow or hanging file system stalls nobody else. A job sees only what is in it;
- * what it answers goes through the loop's thread to its connection.
+ * jobs.h: work on the root's files, in threads of its own, so that a slow or hanging file system does not stall the loop. Other file requests
+ * wait only if such jobs hold all threads of the pool. A job sees only what is in it; what it answers goes through the loop's thread to its
+ * connection.
  */
 #pragma once
 

@@ -10,7 +10,8 @@ struct schedule {
 	/* not 0 (@every): the other fields are not used */
 	uint64_t every_s;
 	uint64_t minutes, hours, days, months, weekdays; /* bits */
-	/* the field begins with a star (or ?): a day must fit both fields, else one of them is enough */
+	/* The field of days, or of weekdays, begins with a star (or ?). If one of them does, a day must
+	 * fit both fields. If neither does, a day must fit one of them. */
 	bool any_day, any_weekday;
 };
 

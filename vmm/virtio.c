@@ -516,7 +516,7 @@ void virtio_resume(struct virtio_dev *d, bool restored)
 		/* The snapshot may have the bit although its pulse was lost. So pulse, whether the
 		 * bit is set or not. */
 		if (!d->ops->quiet_restore || atomic_load(&d->isr)) {
-			atomic_store(&d->isr, ISR_USED);
+			atomic_fetch_or(&d->isr, ISR_USED);
 			atomic_fetch_add(&d->n.irqs, 1);
 			d->env->irq(d->env->ctx, BOARD_VIRTIO_IRQ + d->slot);
 		}

@@ -75,7 +75,7 @@ void board_cmdline(const struct board *b, struct buf *out);
 void board_new_generation(struct board *b, bool tell);
 
 /* For a snapshot or a pause; the vCPUs are parked. Quiesce: 0 if all devices are quiet already,
- * -EINPROGRESS: `done` will be called. */
+ * -EINPROGRESS: `done` will be called, unless board_resume() comes first. */
 int board_quiesce(struct board *b, void (*done)(void *), void *arg);
 void board_resume(struct board *b, bool restored);
 void board_save_dev(struct board *b, unsigned int slot, struct buf *out);

@@ -92,7 +92,8 @@ struct virtio_ops {
 	/* Work on one queue; push and pop freely, the transport publishes and interrupts. True:
 	 * budget used up, call again after the others */
 	bool (*kick)(struct virtio_dev *d, unsigned int queue);
-	/* no request in flight afterwards; 0, or -EINPROGRESS: `done` will be called once. May be
+	/* No request is in flight afterwards: 0, or -EINPROGRESS: `done` will be called once. If
+	 * resume() comes before that, the stop was cancelled, and `done` must not be called. May be
 	 * NULL. */
 	int (*quiesce)(struct virtio_dev *d, void (*done)(void *), void *arg);
 	void (*save)(

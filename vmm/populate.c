@@ -124,7 +124,8 @@ struct pieces { /* a walk over the working set, cut at the borders of the table'
 	uint64_t at;
 };
 
-/* The next piece, or NULL: the table's range it lies in, and whether it was written. */
+/* Finds the next piece, and whether it was written. Returns the table's range in which the piece lies,
+ * or NULL if there are no more. */
 static const struct mem_range *next_piece(
 	struct pieces *w, uint64_t *gpa, uint64_t *len, bool *written)
 {

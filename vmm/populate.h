@@ -52,8 +52,9 @@ int populate_plan_make(struct populate_plan *p, const struct mem_table *t,
 	const struct snap_ws_range *ws, uint32_t n, uint64_t reserve_bytes);
 void populate_plan_fini(struct populate_plan *p);
 
-/* The reserve of a blank monitor and its thread. NULL: there is no reserve; a restore then maps
- * pages on the device thread, and the rest is faulted in. */
+/* The reserve of a blank monitor and its thread. NULL: there is no reserve. A restore then
+ * copies nothing: populate_start() faults in the written pages and maps the others, all on the
+ * device thread. */
 struct populate;
 #define POPULATE_RESERVE MIB(4)
 struct populate *populate_create(void);

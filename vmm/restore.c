@@ -164,8 +164,8 @@ static int load_tables(struct vm *vm, struct plan *p, int state_fd, const int *m
 	return 0;
 }
 
-/* Checks the chunks that the guest will touch first. The daemon asks for this if nobody has
- * read the files since the host booted. After the restore the daemon checks the whole files. */
+/* Checks the chunks that the guest will touch first. The daemon asks for this unless it knows that the
+ * whole files were checked since the host booted. The daemon checks them after the restore. */
 static int verify_prefetched(
 	const struct plan *p, const int *mem_fd, unsigned int nmem, struct err *e)
 {

@@ -30,7 +30,8 @@ struct snapshot_req {
 	unsigned int ndisks;
 	struct snapshot_disk disk[VMM_MAX_DISKS];
 	void *ctx, *arg;
-	/* the guest's state is captured: a live VM runs again, another one stays stopped */
+	/* The guest's state is captured: a live VM runs again, another one stays stopped. Or status
+	 * is less than 0: the snapshot failed, and the VM is as before or has ended. */
 	void (*replied)(void *arg, const struct snapshot_done *d);
 	/* the files are durable, or the snapshot failed: always called once, last */
 	void (*durable)(void *arg, const struct snapshot_done *d);

@@ -20,7 +20,7 @@ enum { VQ_URGENT, VQ_REQUESTS, VQ_COUNT }; /* FORGET and INTERRUPT come through 
 
 #define RING_SIZE    512u /* the driver asks for as many pages at once as the ring has room for */
 #define RANGES       (FS_DATA_MAX / PAGE_BYTES + 8)
-#define BUDGET       64u /* replies of one turn */
+#define BUDGET       64u /* requests of one turn; replies of one turn */
 #define BUDGET_BYTES MIB(4)
 #define CONFIG_BYTES 40u
 

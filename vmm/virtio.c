@@ -513,8 +513,8 @@ void virtio_resume(struct virtio_dev *d, bool restored)
 	if (restored && d->active) {
 		if (d->ops->after_restore)
 			d->ops->after_restore(d);
-		/* The snapshot may have the bit although its pulse was lost. So pulse, whether the
-		 * bit is set or not. */
+		/* The snapshot may have the bit although its pulse was lost. So a bit that is set
+		 * gets a pulse here, too; interrupt() would give none. */
 		if (!d->ops->quiet_restore || atomic_load(&d->isr)) {
 			atomic_fetch_or(&d->isr, ISR_USED);
 			atomic_fetch_add(&d->n.irqs, 1);

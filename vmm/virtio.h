@@ -115,10 +115,11 @@ void virtio_broken(struct virtio_dev *d, const char *why);
 void virtio_again(struct virtio_dev *d);
 
 /* Snapshot, from the device thread with the vCPUs stopped. Quiesce stops queue work (0, or
- * -EINPROGRESS and `done` comes); resume starts it again: each queue is processed as if the
- * driver had kicked it. After virtio_load() the device is quiet. restored: the VM was restored,
- * so call ops->after_restore() and give one interrupt, because the last one may have been lost
- * (ops->quiet_restore: only if the guest has not acknowledged the last one). */
+ * -EINPROGRESS: `done` will be called, unless virtio_resume() comes first). Resume starts it
+ * again: each queue is processed as if the driver had kicked it. After virtio_load() the device is
+ * quiet. restored: the VM was restored, so call ops->after_restore() and give one interrupt, because
+ * the last one may have been lost (ops->quiet_restore: only if the guest has not acknowledged the
+ * last one). */
 int virtio_quiesce(struct virtio_dev *d, void (*done)(void *), void *arg);
 void virtio_save(struct virtio_dev *d, struct buf *out);
 int virtio_load(struct virtio_dev *d, struct cur *in, struct err *e);

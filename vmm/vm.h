@@ -3,7 +3,7 @@
  * vm.h: one virtual machine: what the control protocol and the command line drive. mayfly-vmm, the
  * device thread, unless said otherwise. Life: blank (no KVM objects) -> prepared (KVM objects and
  * devices exist, vCPUs are parked; a blank monitor waits like this) -> running <-> paused -> ended.
- * The process ends with its VM.
+ * The process ends with its VM, except after vm_broken().
  */
 #pragma once
 
@@ -135,8 +135,9 @@ struct vm_disk {
 	struct cow_fds fds;
 };
 
-/* Puts the disks into their slots. The VM must be prepared. The descriptors of the first *taken disks
- * belong to the VM afterwards, or are closed: all on success, some on failure. */
+/* Puts the disks into their slots. The VM must be prepared. *taken: how many of the disks were taken,
+ * from the first on; on success all. Their descriptors belong to the VM, or are closed already. The
+ * descriptors of the others stay the caller's. */
 int vm_add_disks(
 	struct vm *vm, struct vm_disk *d, unsigned int n, unsigned int *taken, struct err *e);
 /* Loads the kernel and starts the guest. The VM must be prepared. The descriptors stay the
@@ -156,7 +157,8 @@ void vm_snapshot_taken(struct vm *vm, bool run);
 int vm_continue(struct vm *vm, struct err *e);
 /* Memory, processors and devices were loaded; the guest runs, or is paused. */
 void vm_restored(struct vm *vm, bool run);
-/* Memory, processors and devices were loaded only in part: the VM has ended. */
+/* Memory, processors and devices were loaded only in part: the VM has ended. This does not end the
+ * process: the daemon does, or main() in developer mode. */
 void vm_broken(struct vm *vm);
 /* Calls fn with the vCPUs parked; they run again afterwards if the VM runs. -ETIMEDOUT: they
  * did not park in time. */

@@ -32,6 +32,8 @@ def previous():
         folder.mkdir(parents=True, exist_ok=True)
         tar = git("archive", PREVIOUS, check=True).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=tar, check=True)
+        # a newer compiler has warnings for it
+        (folder / "Makefile").write_text((folder / "Makefile").read_text().replace(" -Werror", ""))
         env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         r = subprocess.run(["make", "-s", "-j2", "all"], cwd=folder, env=env, capture_output=True, text=True)
         assert r.returncode == 0, r.stdout[-2000:] + r.stderr[-2000:]

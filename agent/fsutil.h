@@ -33,7 +33,7 @@ int fs_apply_owner(int fd, const struct fs_owner *o);
 /* mkdir -p. New directories get o's owner, the last one also its mode; o may be NULL. *made: the
  * last one is new. 0 or -errno. */
 int fs_make_dirs(const char *path, const struct fs_owner *o, bool *made);
-/* The same for the directory of the file `path`. */
+/* The same for the directory of the file `path`, without o's mode, which is the file's. */
 int fs_make_parents(const char *path, const struct fs_owner *o);
 
 /* real[AGENT_PATH_MAX] gets `path` with links resolved. Makes a temporary file beside `real`, with

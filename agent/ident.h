@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ident.h: who this machine is: AGENT_SETUP once, AGENT_THAW after every restore.
+ * ident.h: who this machine is. AGENT_SETUP says it once, after the boot or after the restore of an
+ * image template. AGENT_THAW says it after every other restore and after a live snapshot.
  */
 #pragma once
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * inward.h: the sandbox's own execution API at 127.0.0.1:44772 inside the guest. The agent answers nothing itself: it hands a program's
- * connection to a stream that the host has waiting. The host decides how many it keeps waiting, which is the budget.
+ * inward.h: the sandbox's own execution API at 127.0.0.1:44772 inside the guest. The agent serves no request itself: it hands a
+ * program's connection to a stream that the host has waiting, or refuses it (503, or 403 in an isolated session). The host decides how many
+ * streams it keeps waiting, which is the budget.
  */
 #pragma once
 

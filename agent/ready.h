@@ -8,7 +8,7 @@
 
 /* The listener, or -errno. */
 int ready_listen(struct err *e);
-/* Connects to VSOCK_PORT_READY and says AGENT_READY, now and again whenever that connection ends: a
- * restore resets it, a daemon that ends closes it. */
+/* Connects to VSOCK_PORT_READY and says AGENT_READY. Does the same again each time that connection
+ * ends: a restore resets it, a daemon that ends closes it. */
 void ready_announce(struct agent *a);
 void ready_fini(struct agent *a);

@@ -2,7 +2,7 @@
  *
  * session.c: the registry, and SHELL sessions. The loop's thread. A run's shell ends by executing this very program as a helper, which inherits exactly
  * the exported variables and the working directory and writes them down: no shell's quoting has to be parsed. The dump is written by
- * programs of the guest, so it is hostile: bounded, and only ever made into variables.
+ * programs of the guest, so it is hostile: bounded, and only ever made into variables and a working directory.
  *
  * A session keeps differences to what the run was given, not the whole environment, so that variables which are set for all
  * later commands reach sessions, too.

@@ -94,8 +94,8 @@ void cow_limit(struct cow *c, uint64_t bytes);
 /* Would the write [off, off+len) stay within the limit? Units that are private already cost nothing, and those of writes in flight are not
  * counted yet. cow_write() answers -EDQUOT. */
 bool cow_has_room(const struct cow *c, uint64_t off, uint64_t len);
-/* The write is done (its bytes are in the data file): whole units for those that were not private
- * yet. */
+/* Marks what a finished write has put into the data file. A unit that was not private yet must have
+ * been written whole. */
 void cow_mark_written(struct cow *c, uint64_t off, uint64_t len);
 /* Makes the whole units inside [off, off+len) read as zeros; returns how many bytes of them were in
  * the private layer and may be punched out of the data file now (the caller may skip that). Partial

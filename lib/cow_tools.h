@@ -2,7 +2,7 @@
  *
  * cow_tools.h: what is done to layered disks while nothing runs on them: measure, flatten, check
  * and repair, rebuild an index. The command line, and the daemon for checks. Every file may be
- * damaged: that is what they are for.
+ * damaged: these functions exist for such files.
  */
 #pragma once
 

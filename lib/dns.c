@@ -116,7 +116,7 @@ static bool wire_normal(const uint8_t *w, size_t n, char to[NET_NAME_MAX])
 	return len && net_name_normal(text, len, to);
 }
 
-/* An OPT record among the additional ones: the guest's size. */
+/* Looks for an OPT record among the additional records: it says how many bytes the guest takes over UDP. */
 static void question_edns(
 	struct dns_in *d, unsigned int skip, unsigned int n, struct dns_question *q)
 {

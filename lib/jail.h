@@ -2,7 +2,7 @@
  *
  * jail.h: how a process gives up what it does not need. mayfly-vmm, mayfly-net, mayfly-broker,
  * mayfly-fs and mayfly-image call jail_enter as the first thing in main, while still root, before
- * they read a byte that somebody else wrote; mayflyd uses the Landlock part. mayfly-priv has
+ * they read a byte that somebody else wrote; mayflyd uses Landlock and seccomp. mayfly-priv has
  * already put the process into its own pid namespace and cgroup. Stages are numbered in jail.c,
  * each with its should and must-not; jail_enter either passes all of them or fails: a process that
  * gets an error exits.

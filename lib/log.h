@@ -9,7 +9,8 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
-extern int log_level; /* changed at run time by the debug command */
+/* changes at run time: in the daemon when its configuration is reloaded, in a monitor by VMM_DEBUG */
+extern int log_level;
 
 /* who: "mayfly-vmm: vm42/vblk0", shown before each line; copied, cut at 63 bytes. */
 void log_init(const char *who, int fd, bool json);

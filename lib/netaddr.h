@@ -41,7 +41,7 @@ enum net_kind {
 	NET_UNSPECIFIED, /* 0.0.0.0/8, :: */
 	NET_LOOPBACK,
 	NET_LINK_LOCAL,
-	NET_METADATA, /* of cloud hosts, where it lies outside of the other kinds */
+	NET_METADATA, /* a cloud's metadata service, if its address is of no other kind */
 	NET_PRIVATE,  /* RFC 1918, fc00::/7, fec0::/10 */
 	NET_SHARED,   /* 100.64.0.0/10 */
 	NET_RESERVED, /* documentation, benchmarks, discard, future use */

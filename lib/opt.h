@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opt.h: the command line options of every program, by table, shared by parsing and --help. Options
- * end before the first word that is no option, or after "--".
+ * opt.h: command line options by table, shared by parsing and --help. mayfly, mayflyd, mayfly-priv
+ * and mayfly-image. Options end before the first word that is no option, or after "--".
  */
 #pragma once
 

@@ -20,7 +20,7 @@
 #define AGENT_VERSION     3u /* 2: AGENT_EXEC ends with limits. 3: sessions of three kinds */
 #define AGENT_VERSION_MIN 1u
 #define AGENT_FRAME_MAX   (256u * 1024) /* payload */
-/* output bytes not yet acknowledged, per process, before its pipe is left to fill */
+/* output bytes of a process that are not yet acknowledged; at this number the agent stops reading its pipe */
 #define AGENT_WINDOW (1024u * 1024)
 /* of input: AGENT_STDIN_TAKEN comes after so many bytes */
 #define AGENT_TAKEN_EVERY (AGENT_WINDOW / 4)
@@ -54,7 +54,7 @@ enum agent_type {
 	/* u32 flags (AGENT_PREP_*), u32 limit_ms -> {}: freezes processes and the root file
 	 * system for a snapshot */
 	AGENT_PREPARE = 12,
-	AGENT_THAW = 13, /* identity; -> {}: done before any user process runs */
+	AGENT_THAW = 13, /* identity -> {}: the identity is set before any user process runs */
 	/* u32 grace_ms -> {} when TERM was sent; the VM powers off afterwards */
 	AGENT_SHUTDOWN = 14,
 	/* -> u32 cpus, u64 cpu_busy_ns, u64 cpu_total_ns, u64 mem_total, u64 mem_used, u64
@@ -74,7 +74,8 @@ enum agent_type {
 	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
 	/* The floor under later commands and the entrypoint: u32 flags (AGENT_H_*), u64 capabilities to keep (bits; AGENT_H_CAPS), u32 n, n x str path that
-	 * may be read and executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the one before. Nothing at all: only asks.
+	 * may be read and executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the one before.
+	 * An empty payload changes nothing, it only asks.
 	 * -> u32 n, n x {str layer, u32 state (enum agent_layer_state), str message} */
 	AGENT_HARDEN = 21,
 	/* The sandbox's volumes, before its entrypoint: u32 n, n x {str path, u32 flags (AGENT_MO_*)} -> {}: volume i of the virtio-fs device is mounted

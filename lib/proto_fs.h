@@ -2,9 +2,10 @@
  *
  * proto_fs.h: the wire between a monitor and its mayfly-fs: one SOCK_STREAM socket that carries FUSE messages as they are.
  *
- * The monitor does not read the messages. It copies each request out of guest memory behind a header, and copies each reply
- * back into the buffers of the request with the same slot. Every request has exactly one reply: for those that FUSE does
- * not answer (FORGET), the reply's length is 0. Both sides are hostile to each other: mayfly-fs reads what a guest wrote,
+ * The monitor reads one field of a request, `unique`, because it answers some requests itself, with EIO. It reads nothing else of the
+ * messages. It copies each request out of guest memory behind a header, and copies each reply back into the buffers of the
+ * request with the same slot. Every request has exactly one reply: for those that FUSE does not answer (FORGET), the reply's
+ * length is 0. Both sides are hostile to each other: mayfly-fs reads what a guest wrote,
  * and the monitor believes only slots that are in flight and lengths that fit. A header that breaks a rule ends the connection.
  */
 #pragma once

@@ -40,8 +40,8 @@ enum priv_op {
 	 * slot, group, lease and kind; ENOENT: no more. One that has ended and was not freed: pid 0,
 	 * wait_status, no descriptor */
 	PRIV_LIST = 7,
-	PRIV_FREE = 8, /* slot -> {} : its process is reaped, its leaf empty: the slot and its uid
-			  may be used again; EBUSY else, and while an image job's folder holds
+	PRIV_FREE = 8, /* slot -> {} : the slot and its uid may be used again. EBUSY: its process is
+			  not reaped, its leaf is not empty, or an image job's folder still holds
 			  files of that uid */
 	/* fd: a regular file that an image job made -> {}: now the daemon's, read-only (0444).
 	   EPERM: not one of theirs */
@@ -115,9 +115,9 @@ enum {
 enum priv_quota_what { PRIV_Q_SANDBOX = 1, PRIV_Q_CLAIM = 2 };
 #define PRIV_PROJECT_MAX 0x0fffffffu
 
-/* host flags: what this host lacks for the strictest jail. NO_IO: the cgroup's io controller, or a
- * block device that it knows below the state folder. NO_QUOTA: project quotas on the state folder's
- * file system. */
+/* host flags: what this host lacks for the strictest jail. NO_IO: the cgroups have no io controller,
+ * or the state folder's file system is on no block device that the controller can limit. NO_QUOTA:
+ * project quotas on the state folder's file system. */
 enum {
 	PRIV_H_NO_CGROUP = 1,
 	PRIV_H_NO_LANDLOCK = 2,

@@ -118,8 +118,8 @@ enum vmm_type {
 	/* str why: the file server is gone. The guest's requests wait for the next one. */
 	VMM_EV_FS_LOST = 0x4008,
 	/* u32 disk, u32 requests that wait, because the host's disk or a quota is full; 0: none
-	 * waits any more. The monitor tries them again twice a second. A snapshot contains them. At
-	 * most ten events a minute. */
+	 * waits any more. The monitor tries them again twice a second. A snapshot contains them. For
+	 * each disk, at most ten events a minute say that it is full. */
 	VMM_EV_DISK_FULL = 0x400a,
 	/* u64 bytes: what this monitor's guest has given back, by reports and by inflating. A page counts each time that the guest gives it, whether
 	 * the host had memory behind it or not. At most one a second. */
@@ -159,8 +159,8 @@ static_assert(
 	VMM_F_CARRY == ((1 << VMM_MAX_MEM) - 1) << VMM_F_CARRY_SHIFT, "one bit a memory file");
 
 enum vmm_state {
-	VMM_S_BLANK,
-	VMM_S_PREPARED,
+	VMM_S_BLANK,    /* nothing is made yet */
+	VMM_S_PREPARED, /* VMM_PREPARE is done: what is called a blank monitor elsewhere */
 	VMM_S_RUNNING,
 	VMM_S_PAUSED,
 	VMM_S_SNAPSHOTTING, /* stopped; its state is read, or written */

@@ -120,8 +120,8 @@ int snap_mem_reserve(struct snap_mem_writer *w, uint64_t off, uint64_t n, struct
 	/* In a memfd, reserved space would be allocated pages at once. */
 	if (w->in_ram)
 		return 0;
-	/* Without reserved space, delayed allocation throttled the sixth process that wrote to the
-	 * same disk. Not every file system can reserve. */
+	/* When six processes wrote to one disk without reserved space, delayed allocation throttled
+	 * the sixth. Not every file system can reserve. */
 	if (fallocate(w->fd, FALLOC_FL_KEEP_SIZE, (off_t)(SNAP_HEAD_PAGE + off), (off_t)n) < 0 &&
 		errno != EOPNOTSUPP)
 		return err_set(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test.h: the unit tests' whole framework. A test program is a table of functions; `prog NAME` runs one, `prog` all.
- * CHECK prints what was compared and fails the test, not the program.
+ * A CHECK that fails prints what was compared; the test goes on, and counts as failed.
  */
 #pragma once
 

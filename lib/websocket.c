@@ -187,7 +187,7 @@ static ssize_t ws_pull(wslay_event_context_ptr x, uint8_t *to, size_t max, int f
 	return (ssize_t)n;
 }
 
-/* libwslay pushes head and payload apart. Sent apart, a key's echo would be two packets and two wake-ups. */
+/* libwslay pushes head and payload apart. Sent apart, the echo of a keystroke would be two packets and two wake-ups. */
 static bool ws_push_whole(struct ws *w, const uint8_t *p, size_t n)
 {
 	uint8_t frame[WS_HEAD_MAX + WS_TOGETHER];

@@ -336,8 +336,8 @@ static bool limits_send(struct sandbox *sb)
 	return sent;
 }
 
-/* ---- volumes: they are mounted before the daemon starts anything of the user's. Processes in a restored memory that had no volumes
- * run earlier: the thaw comes before the mount */
+/* ---- volumes: they are mounted before the daemon starts anything of the user's. If the restored memory
+ * had no volumes, its processes run earlier: the thaw comes before the mount */
 
 static bool mount_due(const struct sandbox *sb)
 {

@@ -3,8 +3,9 @@
  * operation.h: what the daemon is doing to a sandbox. mayflyd's loop.
  *
  * Each sandbox has a phase (what it is while nothing happens to it), at most one running operation and a short queue.
- * The table in operation_table.c says for every phase, operation and event what happens. Nothing else decides it:
- * the state that clients see, whether a request waits, and whether a delete is possible follow from the three.
+ * The table in operation_table.c says for every phase, operation and event what happens. The state that clients see follows from phase and
+ * operation. Whether a request for the guest waits depends on the running step and on the idle policy, too (sandbox_use()). A delete is
+ * possible in every phase: sandbox_delete() does not look at the table.
  *
  * A new operation is: a row in enum op_kind, its cells in the table, and its steps here. A step that only the monitor or
  * the agent can finish has a deadline of its own. Exceptions: the deadline of the whole operation is enough (the guest's boot: STEP_AGENT), or

@@ -216,7 +216,7 @@ static void own_later(void *arg)
 	own_api_fill(arg);
 }
 
-/* A guest that takes each stream and ends it sets no pace for the daemon: the next ones wait for the next second. */
+/* A guest may take each stream and end it at once. So at most RATE streams begin in a second, and the others wait for the next second. */
 static bool own_may_begin(struct sandbox *sb)
 {
 	uint64_t now = mono_ns();

@@ -42,7 +42,7 @@ struct record_write {
 	const struct record_write_kind *kind;
 	struct sandbox *sb;
 	struct http_req *r; /* the client that waits; NULL: there is none, or it left */
-	uint64_t saves;     /* of the sandbox, when it was handed over */
+	uint64_t saves;     /* sb->saves when this write was given to the database */
 };
 
 /* All zero but for its head. r may be NULL. NULL: no memory. */

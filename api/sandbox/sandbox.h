@@ -84,7 +84,8 @@ struct sandbox {
 		uint64_t bytes, lately, limit;
 	} disk_use;
 	uint64_t disk_waits_ns; /* when disk_waits changed last, by mono_ns(); 0: never */
-	bool disk_waits;        /* writes of its guest wait for room on this host */
+	/* writes of its guest wait: the disk of this host is full, or the sandbox has reached its own limit */
+	bool disk_waits;
 	bool entry_missed; /* the entrypoint ended during a pause or resume: entry_watch() asks again */
 
 	struct fileserver *files; /* of its volumes; NULL: none now */

@@ -30,8 +30,8 @@
 
 #define PREPARE_LIMIT_MS 10000u
 #define RAM_EXTRA_BYTES  MIB(16) /* checksums, tables, the state of the devices */
-/* A template is taken on the way of a create that somebody waits for. So the agent may need as long again as the
- * boot took to freeze the guest, within these limits. After that time the create continues without the template, which is taken of a sandbox
+/* A template is taken on the way of a create that somebody waits for. So the agent has as much time to freeze
+ * the guest as the boot took, within these limits. After that time the create continues without the template, which is taken of a sandbox
  * that no client waits for (image_template.c). What the monitor does afterwards is bounded by the deadline of the create only. */
 #define TEMPLATE_MIN_MS 1000u
 #define TEMPLATE_MAX_MS 4000u

@@ -250,7 +250,7 @@ static void build_step(void *arg)
 	struct sandbox *sb = b->sb;
 
 	if (sb->state == SB_FAILED || sb->state == SB_TERMINATED || sandbox_gone(sb)) {
-		if (b->stage != B_TAKEN) /* else the snapshot's own failure follows */
+		if (b->stage != B_TAKEN) /* else taken() follows, with the snapshot's result */
 			build_end(b, ECHILD, *sb->message ? sb->message : "the sandbox ended", NULL,
 				NULL);
 		return;

@@ -92,9 +92,9 @@ struct virtio_ops {
 	/* Work on one queue; push and pop freely, the transport publishes and interrupts. True:
 	 * budget used up, call again after the others */
 	bool (*kick)(struct virtio_dev *d, unsigned int queue);
-	/* No request is in flight afterwards: 0, or -EINPROGRESS: `done` will be called once. If
-	 * resume() comes before that, the stop was cancelled, and `done` must not be called. May be
-	 * NULL. */
+	/* Finishes the requests in flight. 0: there is none any more. -EINPROGRESS: `done` will be
+	 * called once, when there is none. If resume() comes before that, the stop was cancelled,
+	 * and `done` must not be called. May be NULL. */
 	int (*quiesce)(struct virtio_dev *d, void (*done)(void *), void *arg);
 	void (*save)(
 		struct virtio_dev *d, struct buf *out); /* versioned, little endian; may be NULL */

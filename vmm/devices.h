@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices.h: which devices a VM has, in one ordered table. mayfly-vmm, the device thread.
+ * devices.h: the devices of a VM. A table has those of every VM; functions add disks, network,
+ * volumes and balloon. mayfly-vmm, the device thread.
  */
 #pragma once
 

@@ -8,7 +8,8 @@
  * the VM on (LIVE), or keeps it stopped. A child writes in both cases, because the device thread
  * must answer the control socket and must not wait for the disk. The writer writes the memory file
  * (data, sums, sync, head, sync), then the state file (written, synced). So if the state file is
- * complete, everything that it refers to is durable.
+ * complete, everything that it refers to is durable. With VMM_F_RAM both files are in RAM and are
+ * not synced; the disks are.
  *
  * The writer's result comes through a pipe and completes the snapshot. The kernel then needs a
  * while to free gigabytes of the writer's memory. Only after that the pipe ends, and wait4() does

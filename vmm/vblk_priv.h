@@ -60,7 +60,7 @@ struct vreq {
 	uint32_t skip;    /* bytes of the first of them that are not data */
 	uint64_t off;     /* on the disk */
 	uint64_t len, at; /* bytes of data; bytes issued so far (discard: of segs[seg] only) */
-	uint64_t work;    /* bytes of all its segments, also if they are the same bytes */
+	uint64_t work;    /* bytes of all its segments; bytes in two segments count twice */
 	uint32_t written; /* into guest memory */
 	unsigned int pending, nseg, seg;
 	struct vseg segs[DISCARD_SEGS];

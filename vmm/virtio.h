@@ -3,12 +3,12 @@
  * virtio.h: the virtio-mmio transport (virtio 1.2, 4.2, modern only) of one device. mayfly-vmm.
  *
  * Threads: virtio_mmio_read/write come from any vCPU thread, everything else from the device
- * thread. d->lock is held by a register access and by all queue work; interrupt status and
- * acknowledge go without it. A reset or DRIVER_OK takes effect on the registers and queues at once,
- * on the vCPU's thread; the device hears of it (ops->reset, ops->activate) on the device thread,
- * before any later queue work. One eventfd per device carries all notifications: the kernel writes
- * it (ioeventfd without data match on VIRTIO_MMIO_NOTIFY), and so does a QueueNotify that came as
- * an ordinary exit.
+ * thread. d->lock is held by a register access and by all queue work; interrupt status, interrupt
+ * acknowledge and QueueNotify go without it. A reset or DRIVER_OK takes effect on the registers and
+ * queues at once, on the vCPU's thread; the device hears of it (ops->reset, ops->activate) on the
+ * device thread, before any later queue work. One eventfd per device carries all notifications: the
+ * kernel writes it (ioeventfd without data match on VIRTIO_MMIO_NOTIFY), and so does a QueueNotify
+ * that came as an ordinary exit.
  */
 #pragma once
 

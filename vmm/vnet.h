@@ -7,7 +7,8 @@
  *
  * There is no mayfly-net before the guest's first frame. The device then asks for one (`wanted`),
  * and the frame waits in the guest's own queue until vnet_link(). When the peer closes the link,
- * the next frame asks again. A snapshot has no link, so a restored guest begins like this, too.
+ * the next frame asks again. Without a link, multicast frames are dropped and ask for nothing. A
+ * snapshot has no link, so a restored guest begins like this, too.
  */
 #pragma once
 

@@ -71,8 +71,8 @@ struct stream {
 	bool guest_eof, guest_deaf; /* OP_SHUTDOWN flags of the guest */
 	bool wr_shut, out_dead;     /* shutdown(SHUT_WR) done; the peer reads no more */
 	bool want_out;
-	uint8_t burst; /* receive buffers to take for the next readv: as many as the last ones
-			  needed, or more */
+	uint8_t burst; /* receive buffers to take for the next readv: more than the last readv
+			  used, at most VSOCK_BATCH */
 	uint32_t peer_buf, peer_fwd, tx_cnt; /* towards the guest */
 	uint32_t rx_cnt, fwd_cnt, fwd_told;  /* from the guest */
 	uint8_t *buf;                        /* ring of VSOCK_BUF_BYTES for a slow peer */

@@ -191,8 +191,8 @@ void vsock_end_all(struct vsock *v)
 	for (unsigned int i = 0; i < v->nmade; i++) {
 		struct stream *s = &v->streams[i];
 
-		/* a client that waits for its connection keeps waiting; ST_DRAIN has ended
-		 * already */
+		/* a client without a request to the guest (ST_HELLO, ST_WAIT) keeps waiting;
+		 * ST_DRAIN has ended already */
 		if (s->state == ST_FREE || s->state == ST_HELLO || s->state == ST_WAIT ||
 			s->state == ST_DRAIN)
 			continue;

@@ -97,8 +97,8 @@ struct jail_rule {
 #define JAIL_CALL_EQ(name, a, v, why, ...) JAIL_CALL_MASK(name, a, 0, v, why, __VA_ARGS__)
 
 /* What happens to a call that is not listed. TRAP: SIGSYS, so that a handler that was installed
- * before can leave last words; the list must then not allow rt_sigaction, or the handler could be
- * replaced. REFUSE: ENOSYS, for a process that serves many and must not end because of one call. */
+ * before can leave last words; the list must then not allow rt_sigaction for SIGSYS, or the handler
+ * could be replaced. REFUSE: ENOSYS, for a process that serves many and must not end because of one call. */
 enum jail_action { JAIL_KILL, JAIL_TRAP, JAIL_LOG, JAIL_REFUSE };
 
 /* For the calling thread and what it starts; a second list on the same thread takes away more. */

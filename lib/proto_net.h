@@ -25,7 +25,7 @@
 #define NET_MSG_MAX 65536u      /* a longer policy comes in parts */
 #define NET_REPLY   0x8000u
 #define NET_ALL     UINT32_MAX /* no sandbox has this number */
-/* the daemon itself, as a sandbox without a policy: its webhooks about denied places */
+/* the daemon itself, for its webhooks about denied places. Its policy is that of a sandbox whose client gave none. */
 #define NET_DAEMON  (UINT32_MAX - 1)
 #define NET_VERSION 2u /* of all messages below; the daemon ends a broker that speaks another one */
 

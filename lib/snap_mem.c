@@ -204,8 +204,7 @@ int snap_mem_finish(struct snap_mem_writer *w, struct err *e)
 	w->head.sums_crc = snap_crc(0, w->sums.p, w->sums.len);
 	w->head.crc = snap_crc(0, &w->head, offsetof(struct snap_mem_head, crc));
 	rc = pwrite_full(w->fd, w->sums.p, w->sums.len, SNAP_HEAD_PAGE + w->at);
-	/* give back what was reserved and not needed: several times the file, if most of memory was
-	 * zeros */
+	/* give back what the caller reserved beyond the end */
 	if (rc == 0 && ftruncate(w->fd, (off_t)(SNAP_HEAD_PAGE + w->at + w->sums.len)) < 0)
 		rc = -errno;
 	if (rc == 0 && !w->in_ram && fsync(w->fd) < 0)

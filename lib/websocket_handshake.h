@@ -39,7 +39,8 @@ struct ws_request {
 	/* more headers, whole lines that end with CRLF; NULL: none */
 	const char *headers;
 };
-/* Appends the request. false: the target, host or a header has a character that cannot be sent; b is then unusable. */
+/* Appends the request. false: target, host, origin or protocols have a character that cannot be sent, or b is full; b is then unusable.
+ * `headers` is not checked. */
 bool ws_request_put(struct buf *b, const struct ws_request *q, const char *key);
 /* The answer to a request with this key and these offered protocols (NULL: none). NULL: accepted; *protocol is the chosen one, "" for none, in r's memory.
  * Otherwise the reason for a refusal. */

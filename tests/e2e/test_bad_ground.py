@@ -105,6 +105,27 @@ def test_no_root(tmp_path):
     said(deps("[run]\ncoreutils\n", "rum"), "no set rum")
 
 
+def test_packages_for_tests_start_no_service_and_remove_nothing(tmp_path):
+    """make test installs a registry, sshd and a proxy for their programs."""
+    if os.geteuid() != 0:
+        pytest.skip("packages are for root to install")
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "fake").mkdir()
+    shutil.copy(TOP / ".ci" / "deps", tmp_path / ".ci")
+    (tmp_path / "deps.list").write_text("[test]\nsome-registry # a server\n")
+    policy = pathlib.Path("/usr/sbin/policy-rc.d")
+    for name, does in {"dpkg-query": "echo installed coreutils", "apt-cache": "echo '  Candidate: 1'", "dpkg": "echo /usr/lib/systemd/system/some-registry.service",
+                       "apt-get": f'[ "$1" = --assume-no ] || {{ echo "apt-get $*"; {policy}; echo "policy $?"; }} >>{tmp_path}/asked', "systemctl": f'echo "systemctl $*" >>{tmp_path}/asked'}.items():
+        (tmp_path / "fake" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "fake" / name).chmod(0o755)
+    before = policy.exists()
+    r = subprocess.run([tmp_path / ".ci" / "deps", "test"], capture_output=True, text=True, env=os.environ | {"PATH": f"{tmp_path}/fake:{os.environ['PATH']}"}, timeout=60)
+    assert r.returncode == 0 and r.stdout.endswith("these services stay off: some-registry.service \n"), r
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert len(asked) == 3 and "--no-remove" in asked[0] and asked[0].endswith("install some-registry") and asked[1] == "policy 101", asked
+    assert asked[2] == "systemctl --quiet disable some-registry.service" and policy.exists() == before
+
+
 VENV = pathlib.Path(sys.executable).parent.parent
 NOWHERE = "http://127.0.0.1:9/"
 MAVEN_NOWHERE = f"<settings><mirrors><mirror><id>none</id><mirrorOf>*</mirrorOf><url>{NOWHERE}</url></mirror></mirrors></settings>"

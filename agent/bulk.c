@@ -303,6 +303,9 @@ static void write_file(struct bulk *k)
 		rc = take_data(k, fd, &bytes);
 	if (rc == 0 && k->broken)
 		rc = -ECONNRESET;
+	/* before the answer: the host may run the file at once, and a file that is open for writing is busy */
+	if (rc == 0 && close(take_fd(&fd)) < 0)
+		rc = -errno;
 	if (rc == 0 && tmp[0])
 		rc = fs_commit(tmp, real);
 	else if (rc < 0 && tmp[0])

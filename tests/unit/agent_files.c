@@ -426,6 +426,23 @@ static void bulk_both_ways(void)
 	buf_fini(&out);
 }
 
+/* A program that was written is run at once: it is busy while anybody has it open for writing. No lease for reading is given then. */
+static void a_written_file_is_closed(void)
+{
+	int fd = host_open(&H, AGENT_CONN_BULK, &G), open_still = 0;
+
+	for (int i = 0; i < 400; i++) {
+		int file;
+
+		CHECK_INT(write_file(fd, at("closed"), 0755, i % 2 ? AGENT_WR_ATOMIC : 0, 100), 0);
+		file = open(at("closed"), O_RDONLY | O_CLOEXEC);
+		open_still += fcntl(file, F_SETLEASE, F_RDLCK) < 0;
+		close(file);
+	}
+	CHECK_INT(open_still, 0);
+	close(fd);
+}
+
 static void atomic_write_keeps_what_was(void)
 {
 	int fd = host_open(&H, AGENT_CONN_BULK, &G);
@@ -537,6 +554,7 @@ static const struct test tests[] = {
 	{"move_chmod_replace", move_chmod_replace},
 	{"expansion", expansion},
 	{"bulk_both_ways", bulk_both_ways},
+	{"a_written_file_is_closed", a_written_file_is_closed},
 	{"atomic_write_keeps_what_was", atomic_write_keeps_what_was},
 	{"as_another_user", as_another_user},
 	{"stop", stop},

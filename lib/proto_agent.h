@@ -68,18 +68,22 @@ enum agent_type {
 	/* u64 memory_bytes (0: no limit) -> {}: what all processes of the sandbox may use together, below the memory of
 	 * the machine. EOPNOTSUPP: the guest has no cgroup for it. */
 	AGENT_LIMITS = 19,
-	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host keeps open: u32 magic, u32 version, u64 generation,
-	 * u32 prepared (1: AGENT_THAW is due; after a restore from an image template it is AGENT_SETUP, which thaws, too). A restore's transport
-	 * reset makes the agent connect and say it again. */
+	/* the agent's own word on its connection to the host's VSOCK_PORT_READY, which the host
+	 * keeps open: u32 magic, u32 version, u64 generation, u32 prepared (1: AGENT_THAW is due;
+	 * after a restore from an image template it is AGENT_SETUP, which thaws, too). A restore's
+	 * transport reset makes the agent connect and say it again. */
 	AGENT_READY = 20,
 	AGENT_SET_ENV = 18, /* u32 n, n x {str k, str v}: the environment of later commands -> {} */
-	/* The floor under later commands and the entrypoint: u32 flags (AGENT_H_*), u64 capabilities to keep (bits; AGENT_H_CAPS), u32 n, n x str path that
-	 * may be read and executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the one before.
+	/* The floor under later commands and the entrypoint: u32 flags (AGENT_H_*), u64
+	 * capabilities to keep (bits; AGENT_H_CAPS), u32 n, n x str path that may be read and
+	 * executed, u32 n, n x str path that may be written, too (AGENT_H_LANDLOCK); replaces the
+	 * one before.
 	 * An empty payload changes nothing, it only asks.
 	 * -> u32 n, n x {str layer, u32 state (enum agent_layer_state), str message} */
 	AGENT_HARDEN = 21,
-	/* The sandbox's volumes, before its entrypoint: u32 n, n x {str path, u32 flags (AGENT_MO_*)} -> {}: volume i of the virtio-fs device is mounted
-	 * at path, which is made if it is missing. */
+	/* The sandbox's volumes, before its entrypoint: u32 n, n x {str path, u32 flags
+	 * (AGENT_MO_*)} -> {}: volume i of the virtio-fs device is mounted at path, which is made
+	 * if it is missing. */
 	AGENT_MOUNT = 22,
 
 	/* processes */
@@ -128,8 +132,9 @@ enum agent_type {
 	/* Sessions. The three kinds share one set of ids and the requests DEL, LIST and GET. docs/agent.md has the rules.
 	 * SHELL: each run is an AGENT_EXEC with its `session` set. Working directory and exported variables are kept.
 	 * TERMINAL: one shell on a terminal or on pipes, used through AGENT_SESSION_ATTACH.
-	 * ISOLATED: one shell in namespaces of its own. A run is an AGENT_EXEC with `session` and AGENT_X_SHELL, in the foreground (the shell is busy
-	 * meanwhile: EBUSY) or with AGENT_X_BACKGROUND. File requests with AGENT_FL_SESSION act on what the session sees.
+	 * ISOLATED: one shell in namespaces of its own. A run is an AGENT_EXEC with `session` and
+	 * AGENT_X_SHELL, in the foreground (the shell is busy meanwhile: EBUSY) or with
+	 * AGENT_X_BACKGROUND. File requests with AGENT_FL_SESSION act on what the session sees.
 	 * str id, str cwd -> {}: a SHELL. From version 3 on: str id, str cwd, u32 kind, then
 	 *   SHELL: nothing more
 	 *   TERMINAL: str command ("" = a plain shell), u32 uid, u32 gid, str user, u32 envc, envc x {str k, str v}, str note
@@ -140,14 +145,18 @@ enum agent_type {
 	AGENT_SESSION_DEL = 61,
 	AGENT_SESSION_LIST = 62, /* -> u32 n, n x session item */
 	AGENT_SESSION_GET = 63,  /* str id -> session item, str note */
-	/* (EXEC) str id, u32 flags (AGENT_SA_*), u64 since, u16 cols, u16 rows -> u32 mode (enum agent_terminal_mode), u64 replay_from, u64 offset.
-	 * Then AGENT_OUT: stream 3 for the replay from replay_from up to offset, 1 and 2 for what comes live. Offsets count every byte that any shell
-	 * of this session ever wrote. The first connection starts the shell. One connection holds it: AGENT_STDIN is taken from the holder only.
-	 * AGENT_SIGNAL and AGENT_RESIZE take the session's id as the exec_id while a shell runs.
+	/* (EXEC) str id, u32 flags (AGENT_SA_*), u64 since, u16 cols, u16 rows -> u32 mode (enum
+	 * agent_terminal_mode), u64 replay_from, u64 offset. Then AGENT_OUT: stream 3 for the
+	 * replay from replay_from up to offset, 1 and 2 for what comes live. Offsets count every
+	 * byte that any shell of this session ever wrote. The first connection starts the shell.
+	 * One connection holds it: AGENT_STDIN is taken from the holder only. AGENT_SIGNAL and
+	 * AGENT_RESIZE take the session's id as the exec_id while a shell runs.
 	 * ENOENT: no such session. EBUSY: another connection holds it. ESRCH: a viewer came and no shell runs. */
 	AGENT_SESSION_ATTACH = 64,
-	/* what an overlay mount of an isolated session changed: str id, str dest ("" = its first overlay), u32 max -> u32 more, u32 n, n x {u8 'A'dded,
-	 * 'M'odified or 'D'eleted, file item with a path relative to the mount}: may come in several AGENT_OK with flag AGENT_FL_MORE */
+	/* what an overlay mount of an isolated session changed: str id, str dest ("" = its first
+	 * overlay), u32 max -> u32 more, u32 n, n x {u8 'A'dded, 'M'odified or 'D'eleted, file item
+	 * with a path relative to the mount}: may come in several AGENT_OK with flag
+	 * AGENT_FL_MORE */
 	AGENT_SESSION_DIFF = 65,
 	/* str id, str dest: applies those changes to the directory below the overlay -> u64 entries */
 	AGENT_SESSION_COMMIT = 66,

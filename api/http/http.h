@@ -124,9 +124,10 @@ void http_body_resume(struct http_req *r);
 
 /* Called once, from the loop, when the client went away before the request was finished. */
 void http_on_gone(struct http_req *r, http_fn fn);
-/* fn is called last of all, when the request is freed. It must free what `user` holds, and cancel every deferred call and timer that has the request
- * as its argument: a client that breaks off can end the request before they run. The dispatcher and the handler may each register functions,
- * up to four together. The last one is called first. */
+/* fn is called last of all, when the request is freed. It must free what `user` holds, and cancel
+ * every deferred call and timer that has the request as its argument: a client that breaks off can
+ * end the request before they run. The dispatcher and the handler may each register functions, up
+ * to four together. The last one is called first. */
 void http_on_free(struct http_req *r, http_fn fn);
 
 /* ---- memory that lives as long as the request; NULL only when there is none */
@@ -134,8 +135,9 @@ void *http_alloc(struct http_req *r, size_t n);
 char *http_strdup(struct http_req *r, const char *s, size_t n);
 char *http_printf(struct http_req *r, const char *fmt, ...) _printf_(2, 3);
 
-/* Charges bytes that a handler keeps for this request, a long answer that it puts together for example. They are given back by http_unhold()
- * or when the request is freed. False: a budget is full; answer with http_error_full. */
+/* Charges bytes that a handler keeps for this request, a long answer that it puts together for
+ * example. They are given back by http_unhold() or when the request is freed. False: a budget is
+ * full; answer with http_error_full. */
 bool http_hold(struct http_req *r, size_t n);
 void http_unhold(struct http_req *r, size_t n);
 /* Answers 429 and says whose budget is full. */
@@ -156,10 +158,11 @@ void http_error(struct http_req *r, int status, const char *code, const char *fm
 /* An error as the reference's framework (FastAPI) writes it when no route, method or body fits: {"detail":"Not Found"} */
 void http_error_detail(struct http_req *r, int status, const char *detail);
 
-/* A streamed answer. The headers and every write are sent after the handlers of this turn of the loop. Writes of one turn may be one chunk. type
- * NULL: no Content-Type but one from http_add_header. length < 0: chunked. http_stream_room() says how many bytes fit into the buffer of 256 KiB.
- * A write beyond that is still taken; with more than 1 MiB unsent the stream is aborted. `writable` is called when a buffer that was over half full
- * is below half again. */
+/* A streamed answer. The headers and every write are sent after the handlers of this turn of the
+ * loop. Writes of one turn may be one chunk. type NULL: no Content-Type but one from
+ * http_add_header. length < 0: chunked. http_stream_room() says how many bytes fit into the buffer
+ * of 256 KiB. A write beyond that is still taken; with more than 1 MiB unsent the stream is
+ * aborted. `writable` is called when a buffer that was over half full is below half again. */
 void http_stream_begin(struct http_req *r, int status, const char *type, int64_t length);
 void http_stream_write(struct http_req *r, const void *p, size_t n);
 size_t http_stream_room(const struct http_req *r);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * upgrade.c: see upgrade.h. mayflyd's loop. libmicrohttpd sends the 101 and then gives the socket away; from then on only this file reads and writes it.
- * libmicrohttpd keeps its memory for the connection (64 KiB were seen) until its descriptor is closed. So the socket is duplicated, and libmicrohttpd closes its own
- * descriptor at once. struct http_conn, which counts against the server's limits, stays until the end.
+ * upgrade.c: see upgrade.h. mayflyd's loop. libmicrohttpd sends the 101 and then gives the socket
+ * away; from then on only this file reads and writes it. libmicrohttpd keeps its memory for the
+ * connection (64 KiB were seen) until its descriptor is closed. So the socket is duplicated, and
+ * libmicrohttpd closes its own descriptor at once. struct http_conn, which counts against the
+ * server's limits, stays until the end.
  *
- * An upgrade is WAITING until the 101 is out, then OPEN, then LINGERING after its owner closed it: queued bytes are sent, then our end of file, and we wait
- * for the client's, so that the last bytes are not lost to a reset.
+ * An upgrade is WAITING until the 101 is out, then OPEN, then LINGERING after its owner closed it:
+ * queued bytes are sent, then our end of file, and we wait for the client's, so that the last bytes
+ * are not lost to a reset.
  */
 #include "api/http/upgrade.h"
 #include "api/http/http_int.h"
@@ -41,8 +44,9 @@ struct http_upgrade {
 	struct buf out, early; /* early: what came with the request's head */
 	size_t out_at;
 	int err, in_call;
-	/* held: the owner takes no bytes now; full: drained() must be called later; end: the owner ended its side, ended: the end of file was sent; late: a call
-	 * of upgrade_late() is deferred; closed: the owner must not be called any more */
+	/* held: the owner takes no bytes now; full: drained() must be called later; end: the owner
+	 * ended its side, ended: the end of file was sent; late: a call of upgrade_late() is
+	 * deferred; closed: the owner must not be called any more */
 	/* hung_up: the kernel reported it. Both directions are over, or the client broke off; bytes that it sent before may be unread */
 	bool held, full, end, ended, got_eof, told_eof, hung_up, late, closed;
 };
@@ -160,8 +164,9 @@ static int upgrade_flush(struct http_upgrade *u)
 	return 0;
 }
 
-/* Stops watching, because the kernel would report a hang-up again and again. The owner may still take the bytes that came before, but not for ever: the
- * server in the sandbox may hang. Each turn, that is each piece that the owner took, starts the limit again. */
+/* Stops watching, because the kernel would report a hang-up again and again. The owner may still
+ * take the bytes that came before, but not for ever: the server in the sandbox may hang. Each turn,
+ * that is each piece that the owner took, starts the limit again. */
 static void upgrade_unwatch(struct http_upgrade *u)
 {
 	watch_remove(u->watch);
@@ -355,7 +360,8 @@ static void upgrade_event(void *arg, uint32_t events)
 {
 	struct http_upgrade *u = arg;
 
-	/* The kernel reports a hang-up as long as the socket is watched, and a held connection is not read. So stop watching; the bytes are read later. */
+	/* The kernel reports a hang-up as long as the socket is watched, and a held connection is
+	 * not read. So stop watching; the bytes are read later. */
 	if ((events & (EPOLLHUP | EPOLLERR)) && u->held && u->state == UP_OPEN) {
 		upgrade_unwatch(u);
 		u->hung_up = true;
@@ -424,8 +430,9 @@ void http_upgrade_close(struct http_upgrade *u)
 
 /* ---- the beginning */
 
-/* Every write is sent at once. With the options that libmicrohttpd leaves on the socket after its 101, the echo of a keystroke waited 40 ms for an acknowledgement.
- * Keepalive: the kernel reports a client whose host is gone after about three minutes. */
+/* Every write is sent at once. With the options that libmicrohttpd leaves on the socket after its
+ * 101, the echo of a keystroke waited 40 ms for an acknowledgement. Keepalive: the kernel reports a
+ * client whose host is gone after about three minutes. */
 static void upgrade_socket_options(int fd)
 {
 	static const int idle_s = 60, every_s = 30, times = 4, on = 1, off = 0;

@@ -208,7 +208,8 @@ static void start(void)
 	mounts_before = count_of(MOUNTS);
 }
 
-/* A snapshot of the disk alone was made while sessions lived: the next boot finds their directories, and counts from 1 again. The first test with a session. */
+/* A snapshot of the disk alone was made while sessions lived: the next boot finds their
+ * directories, and counts from 1 again. The first test with a session. */
 static void directories_of_an_earlier_boot(void)
 {
 	struct want w = {.id = "s0"};
@@ -882,7 +883,8 @@ static void escapes_are_refused(void)
 	outside("rm -f /tmp/iso/ws/try");
 }
 
-/* A device that root made outside, in every kind of mount that a session has: it is a name without a device. And descriptors: a program has its three. */
+/* A device that root made outside, in every kind of mount that a session has: it is a name without
+ * a device. And descriptors: a program has its three. */
 static void no_devices_and_no_descriptors(void)
 {
 	struct want w = {.id = "s16",
@@ -1035,8 +1037,9 @@ static const char *at_agent(pid_t agent, const char *path)
 	return text;
 }
 
-/* More connections wait than the agent accepts in one turn, and the request to delete their session beside them: the agent, which stood still, accepts
- * some before the deletion and the others after it. */
+/* More connections wait than the agent accepts in one turn, and the request to delete their session
+ * beside them: the agent, which stood still, accepts some before the deletion and the others after
+ * it. */
 static void queue_connections(pid_t agent)
 {
 	int fd, waits = 3000;
@@ -1107,8 +1110,9 @@ static void wait_for_ahead(uint64_t n)
 
 #define FIRST "grep -l execd-session /proc/[0-9]*/comm 2>/dev/null | wc -l | tr -d ' '"
 
-/* Beside so many sessions the next one has its name: its storage is made, and it can be taken. It goes after 5 s, which a busy machine may need to
- * see it; then another session has one begun again. */
+/* Beside so many sessions the next one has its name: its storage is made, and it can be taken. It
+ * goes after 5 s, which a busy machine may need to see it; then another session has one begun
+ * again. */
 static void wait_for_first(uint64_t others)
 {
 	struct want w = {.id = "s2a"};

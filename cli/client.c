@@ -408,11 +408,14 @@ static bool is_id(const char *s)
 /* What people name, with the words for it. */
 struct named_kind {
 	const char *path, *one, *many, *ls;
+	/* The member with the name. NULL: this kind has only ids. An operator sees the snapshots of all
+	 * namespaces, and anybody may give his the name of an operator's. */
+	const char *named_in;
 };
 static const struct named_kind named_sandboxes = {"/v1/sandboxes", "sandbox", "sandboxes",
-				       "mayfly ls"},
+				       "mayfly ls", "metadata"},
 			       named_snapshots = {"/v1/snapshots", "snapshot", "snapshots",
-				       "mayfly snapshot ls"};
+				       "mayfly snapshot ls", NULL};
 
 /* What resolve() has seen so far. A name wins over the beginning of an id. */
 struct found {
@@ -420,14 +423,12 @@ struct found {
 	unsigned int names, beginnings;
 };
 
-/* A sandbox's name is metadata. A snapshot's name is not looked for: an operator sees the snapshots of
- * all namespaces, and anybody may name his as the operator's. */
 static void look_at(struct found *f, const struct named_kind *k, const cJSON *o, const char *word)
 {
-	const cJSON *names = cJSON_GetObjectItem(o, "metadata");
+	const cJSON *names = k->named_in ? cJSON_GetObjectItem(o, k->named_in) : NULL;
 	const char *id = json_text(o, "id");
 
-	if (k == &named_sandboxes && !strcmp(json_text(names, "name"), word)) {
+	if (names && !strcmp(json_text(names, "name"), word)) {
 		f->names++;
 		snprintf(f->named, sizeof(f->named), "%s", id);
 	} else if (!strncmp(id, word, strlen(word))) {

@@ -23,7 +23,8 @@ bool account_take(struct account *a, uint64_t n);
 /* Takes n beyond the limits: for what is held already, or is small and bounded elsewhere. */
 void account_force(struct account *a, uint64_t n);
 void account_give(struct account *a, uint64_t n);
-/* The first account of the chain that has no room for n more. With n == 0: the first one that is over its limit. NULL: there is room. */
+/* Returns the first account of the chain that has no room for n more bytes, or NULL if each has room.
+ * With n == 0 it returns the first account that is over its limit. */
 struct account *account_full(struct account *a, uint64_t n);
 /* Is `a` the account `top`, or below it? */
 bool account_within(const struct account *a, const struct account *top);

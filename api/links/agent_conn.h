@@ -61,8 +61,8 @@ struct aconn *aconn_open(struct loop *l, const struct aconn_target *t, enum agen
 void aconn_give(struct aconn *c, const struct aconn_ops *ops, void *arg);
 /* Frees it; no call follows. Also from inside its own callbacks. NULL is fine. */
 void aconn_close(struct aconn *c);
-/* Queues one frame; it goes out after the opening. False: the frame was not queued, because too much is
- * queued already, the budget or the memory is used up, or the connection is over. */
+/* Queues one frame, which goes out after the opening. Returns false if it did not queue the frame: too
+ * much is queued already, the budget or the memory is used up, or the connection has ended. */
 bool aconn_send(struct aconn *c, uint16_t type, uint32_t id, const void *p, size_t n);
 /* The same with struct agent_hdr.flags: AGENT_FL_SESSION. */
 bool aconn_send_flags(

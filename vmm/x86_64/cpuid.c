@@ -4,8 +4,8 @@
  * guests. A bit is here if its state is saved (msr.c, XSAVE, SREGS) or if it has none.
  *
  * "host" shows what this host's KVM supports of column `host`. The classes x86-64-v2 and x86-64-v3
- * are constants: every host of one vendor that has all of their bits shows the same processor, down
- * to its model and its caches. A host that lacks one of the bits is refused, and the error names
+ * are constants: every host of one vendor that has all of their bits shows the same processor, with
+ * the same model and caches. A host that lacks one of the bits is refused, and the error names
  * the bit. What only some hosts have is in no class, above all the bits that say that the processor
  * is free of a flaw: the guest then works around the flaw.
  *
